@@ -1,0 +1,302 @@
+//! The names of things: runs, steps, attempts, nodes, remotes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Longest run name in bytes; leaves room for the rest of an object key, which S3 and GCS cut at 1,024.
+pub const MAX_RUN_NAME_BYTES: usize = 200;
+/// The directory under a run that holds stepvault's own records; no step may be called so.
+pub const RECORDS_DIRECTORY: &str = ".stepvault";
+
+/// The name of a series of steps, with one or more segments: `grpo-30b/checkpoints`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RunName(String);
+
+impl RunName {
+    /// Checks the name: segments of `A-Z a-z 0-9 . _ - = +`, no empty, `.`, `..` or dot-leading segment.
+    pub fn new(name: impl Into<String>) -> Result<Self> {
+        let name = name.into();
+        let fault = if name.is_empty() {
+            Some("it is empty")
+        } else if name.len() > MAX_RUN_NAME_BYTES {
+            Some("it is longer than 200 bytes")
+        } else if !name.split('/').all(is_plain_segment) {
+            Some("a segment between slashes may hold letters, digits and ._-=+ and may not begin with a dot")
+        } else {
+            None
+        };
+        match fault {
+            None => Ok(Self(name)),
+            Some(why) => Err(Error::new(ErrorKind::Usage, "not a run name").on(format!("{name:?}")).because(why)),
+        }
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name as a single path component, `/` written as `%2F`; for directories of the local tier.
+    pub fn as_component(&self) -> String {
+        self.0.replace('/', "%2F")
+    }
+}
+
+/// The name of a node: one segment of `A-Z a-z 0-9 . _ -`, at most 63 bytes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct NodeName(String);
+
+impl NodeName {
+    /// Checks the name.
+    pub fn new(name: impl Into<String>) -> Result<Self> {
+        let name = name.into();
+        if name.len() <= 63 && is_plain_segment(&name) {
+            return Ok(Self(name));
+        }
+        Err(Error::new(ErrorKind::Usage, "not a node name")
+            .on(format!("{name:?}"))
+            .because("it takes 1 to 63 letters, digits and ._-=+ and may not begin with a dot"))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The configured name of a remote, as in `[remote.NAME]`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RemoteName(String);
+
+impl RemoteName {
+    /// Checks the name: one segment like a node's. `local` is taken by the local tier.
+    pub fn new(name: impl Into<String>) -> Result<Self> {
+        let name = name.into();
+        if name.len() <= 63 && is_plain_segment(&name) && name != "local" && name != "all" {
+            return Ok(Self(name));
+        }
+        Err(Error::new(ErrorKind::Usage, "not a remote's name").on(format!("{name:?}")).because(
+            "it takes 1 to 63 letters, digits and ._-=+, may not begin with a dot, and may not be 'local' or 'all'",
+        ))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn is_plain_segment(segment: &str) -> bool {
+    !segment.is_empty()
+        && !segment.starts_with('.')
+        && segment.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-=+".contains(&byte))
+}
+
+/// A step's number: 0 to 999,999,999,999 (twelve digits, so that listings sort by number).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
+pub struct Step(u64);
+
+impl Step {
+    /// The largest step.
+    pub const MAX: Self = Self(999_999_999_999);
+
+    /// Checks the range.
+    pub fn new(step: u64) -> Result<Self> {
+        if step <= Self::MAX.0 {
+            return Ok(Self(step));
+        }
+        Err(Error::new(ErrorKind::Usage, "not a step").on(step).because("the largest step is 999999999999"))
+    }
+
+    /// The number.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// Which incarnation of the run wrote a step: 1, 2, …
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct Attempt(u32);
+
+impl Attempt {
+    /// The first attempt of every run.
+    pub const FIRST: Self = Self(1);
+
+    /// Checks that it is at least 1 and leaves room for successors.
+    pub fn new(attempt: u32) -> Result<Self> {
+        if (1..=999_999_999).contains(&attempt) {
+            return Ok(Self(attempt));
+        }
+        Err(Error::new(ErrorKind::Usage, "not an attempt")
+            .on(attempt)
+            .because("attempts are numbered from 1 to 999999999"))
+    }
+
+    /// The number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The attempt after this one.
+    pub fn next(self) -> Result<Self> {
+        Self::new(self.0.saturating_add(1))
+    }
+}
+
+/// One checkpoint of a run. Its order is the order of age: newest = highest (attempt, step).
+///
+/// Ordering by step alone or by file times has deleted people's newest checkpoints
+/// (transformers issues 26961 and 37260).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepId {
+    /// The attempt; compared first.
+    pub attempt: Attempt,
+    /// The step within it.
+    pub step: Step,
+}
+
+impl StepId {
+    /// Both parts together.
+    pub const fn new(attempt: Attempt, step: Step) -> Self {
+        Self { attempt, step }
+    }
+
+    /// `000000000100.a1`: the name of the step's records, on remotes and in the vault.
+    pub fn label(self) -> String {
+        format!("{:012}.a{}", self.step.0, self.attempt.0)
+    }
+
+    /// Reads a label back, strictly: exactly twelve digits, no leading zeros in the attempt.
+    pub fn from_label(label: &str) -> Option<Self> {
+        let (step, attempt) = label.split_once(".a")?;
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if step.len() != 12 || !digits(step) || !digits(attempt) || attempt.starts_with('0') {
+            return None;
+        }
+        Some(Self {
+            step: Step::new(step.parse().ok()?).ok()?,
+            attempt: Attempt::new(attempt.parse().ok()?).ok()?,
+        })
+    }
+}
+
+impl fmt::Display for StepId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "step {} (attempt {})", self.step.0, self.attempt.0)
+    }
+}
+
+macro_rules! text_name {
+    ($name:ident) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str(&self.0)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self> {
+                Self::new(text)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = Error;
+
+            fn try_from(text: String) -> Result<Self> {
+                Self::new(text)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0
+            }
+        }
+    };
+}
+
+macro_rules! number {
+    ($name:ident, $integer:ty) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(out)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self> {
+                let number = text.parse::<$integer>().map_err(|error| {
+                    Error::new(ErrorKind::Usage, "not a whole number").on(format!("{text:?}")).caused_by(error)
+                })?;
+                Self::new(number)
+            }
+        }
+
+        impl TryFrom<$integer> for $name {
+            type Error = Error;
+
+            fn try_from(number: $integer) -> Result<Self> {
+                Self::new(number)
+            }
+        }
+
+        impl From<$name> for $integer {
+            fn from(number: $name) -> Self {
+                number.0
+            }
+        }
+    };
+}
+
+text_name!(RunName);
+text_name!(NodeName);
+text_name!(RemoteName);
+number!(Step, u64);
+number!(Attempt, u32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_names_take_segments_and_refuse_escapes() {
+        for good in ["a", "grpo-30b/checkpoints", "x/y/z", "lr=1e-4"] {
+            assert_eq!(RunName::new(good).expect("a good name").as_str(), good);
+        }
+        for bad in ["", "/a", "a/", "a//b", "..", "a/../b", ".stepvault", "a/.stepvault", "a b", "a\0", "ü"] {
+            assert_eq!(RunName::new(bad).expect_err(bad).kind(), ErrorKind::Usage);
+        }
+    }
+
+    #[test]
+    fn labels_round_trip_and_nothing_else_is_one() {
+        let id = StepId::new(Attempt::new(12).unwrap(), Step::new(100).unwrap());
+        assert_eq!(id.label(), "000000000100.a12");
+        assert_eq!(StepId::from_label(&id.label()), Some(id));
+        for bad in ["", "100.a1", "000000000100.a", "000000000100.a01", "000000000100.a0", "+00000000100.a1"] {
+            assert_eq!(StepId::from_label(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn newest_is_highest_attempt_then_step() {
+        let id = |attempt, step| StepId::new(Attempt::new(attempt).unwrap(), Step::new(step).unwrap());
+        assert!(id(2, 10) > id(1, 5000));
+        assert!(id(2, 11) > id(2, 10));
+    }
+}

@@ -1,0 +1,20 @@
+//! The words, formats, plans and policies of stepvault.
+//!
+//! This crate is pure: it touches no disk, network, clock or async runtime. What the others do to the world is
+//! decided here as data (a manifest, a retention plan, a restore plan) and checked here when read back.
+
+pub mod clock;
+pub mod codec;
+pub mod commit;
+pub mod digest;
+pub mod error;
+pub mod file_parts;
+pub mod ids;
+pub mod keys;
+pub mod manifest;
+pub mod observe;
+pub mod path;
+pub mod records;
+pub mod timestamp;
+
+pub use error::{Error, ErrorKind, Result};

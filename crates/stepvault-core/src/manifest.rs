@@ -1,0 +1,264 @@
+//! The part manifest: the record of the files that one node contributes to a step.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::codec::{FORMAT, Record};
+use crate::digest::{Crc32c, FileDigest, PartDigest, Sha256Digest, composite_sha256};
+use crate::error::{Error, ErrorKind, Result};
+use crate::file_parts::FileParts;
+use crate::ids::{NodeName, RunName, StepId};
+use crate::keys::check_step_name;
+use crate::path::RelativePath;
+use crate::timestamp::Timestamp;
+
+/// Most entries in one manifest.
+pub const MAX_ENTRIES: usize = 1_000_000;
+/// The mode bits that are kept: permissions alone. Set-uid, set-gid and sticky are never recorded or restored.
+pub const MODE_MASK: u32 = 0o777;
+
+/// Whether the trainer's checkpoint is a directory or a single file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shape {
+    /// A directory called by the step's name.
+    Directory,
+    /// One file called by the step's name.
+    File,
+}
+
+/// One regular file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileEntry {
+    /// Path inside the checkpoint.
+    pub path: RelativePath,
+    /// Length in bytes.
+    pub size_bytes: u64,
+    /// Permission bits, at most 0o777.
+    pub mode: u32,
+    /// Modification time.
+    pub mtime: Timestamp,
+    /// Size of each part but the last, in bytes; always what [`FileParts`] says for `size_bytes`.
+    pub part_size_bytes: u64,
+    /// SHA-256 of each part, in order.
+    pub parts_sha256: Vec<Sha256Digest>,
+    /// SHA-256 over the parts' digests.
+    pub sha256: Sha256Digest,
+    /// CRC-32C of the whole file.
+    pub crc32c: Crc32c,
+}
+
+impl FileEntry {
+    /// An entry from the digests of the file's parts, in order.
+    pub fn from_parts(
+        path: RelativePath,
+        mode: u32,
+        mtime: Timestamp,
+        parts: &[PartDigest],
+    ) -> Result<Self> {
+        let digest = FileDigest::from_parts(parts);
+        let cut = FileParts::of(digest.size_bytes)?;
+        Ok(Self {
+            path,
+            size_bytes: digest.size_bytes,
+            mode: mode & MODE_MASK,
+            mtime,
+            part_size_bytes: cut.part_size_bytes(),
+            parts_sha256: parts.iter().map(|part| part.sha256).collect(),
+            sha256: digest.sha256,
+            crc32c: digest.crc32c,
+        })
+    }
+
+    /// How the file is cut.
+    pub fn parts(&self) -> Result<FileParts> {
+        FileParts::of(self.size_bytes)
+    }
+
+    fn check(&self) -> Result<()> {
+        let fault = |why: &str| Error::new(ErrorKind::Damaged, "a file's entry is wrong").on(&self.path).because(why);
+        let cut = FileParts::of(self.size_bytes)?;
+        if cut.part_size_bytes() != self.part_size_bytes {
+            return Err(fault("its part size is not the one for its size"));
+        }
+        if self.parts_sha256.len() != cut.count() as usize {
+            return Err(fault("it does not have one digest for each part"));
+        }
+        if composite_sha256(&self.parts_sha256) != self.sha256 {
+            return Err(fault("its digest is not that of its parts' digests"));
+        }
+        if self.mode & !MODE_MASK != 0 {
+            return Err(fault("its mode has more than permission bits"));
+        }
+        if !self.mtime.is_canonical() {
+            return Err(fault("its modification time has a second's worth of nanoseconds or more"));
+        }
+        Ok(())
+    }
+}
+
+/// One directory inside the checkpoint, kept for its mode and time, and because it may be empty.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DirectoryEntry {
+    /// Path inside the checkpoint; `None` for the checkpoint's own directory.
+    pub path: Option<RelativePath>,
+    /// Permission bits.
+    pub mode: u32,
+    /// Modification time.
+    pub mtime: Timestamp,
+}
+
+/// A symbolic link that stays inside the checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SymlinkEntry {
+    /// Path of the link inside the checkpoint.
+    pub path: RelativePath,
+    /// Its target as written: relative, and resolving inside the checkpoint.
+    pub target: String,
+}
+
+/// The record of one node's part of a step. Immutable; entries are sorted by path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PartManifest {
+    /// Format version.
+    pub format: u32,
+    /// The run.
+    pub run: RunName,
+    /// Step and attempt.
+    pub id: StepId,
+    /// The node whose files these are.
+    pub node: NodeName,
+    /// The name the trainer gave to the step's directory or file.
+    pub name: String,
+    /// Directory or single file.
+    pub shape: Shape,
+    /// Regular files, sorted by path.
+    pub files: Vec<FileEntry>,
+    /// Directories, the checkpoint's own first, then sorted by path; empty for a single file.
+    pub directories: Vec<DirectoryEntry>,
+    /// Symbolic links, sorted by path.
+    pub symlinks: Vec<SymlinkEntry>,
+}
+
+impl PartManifest {
+    /// Bytes of all files.
+    pub fn data_bytes(&self) -> u64 {
+        // Checked against overflow when the manifest was read or built.
+        self.files.iter().map(|file| file.size_bytes).sum()
+    }
+}
+
+impl Record for PartManifest {
+    const WHAT: &'static str = "part manifest";
+
+    fn check(&self) -> Result<()> {
+        let fault = |why: String| Error::new(ErrorKind::Damaged, "the manifest contradicts itself").because(why);
+        if self.format != FORMAT {
+            return Err(fault(format!("format {} where {FORMAT} is known", self.format)));
+        }
+        check_step_name(&self.name)?;
+        if self.files.len() + self.directories.len() + self.symlinks.len() > MAX_ENTRIES {
+            return Err(fault(format!("more than {MAX_ENTRIES} entries")));
+        }
+        let mut total_bytes = 0_u64;
+        for file in &self.files {
+            file.check()?;
+            total_bytes = total_bytes
+                .checked_add(file.size_bytes)
+                .ok_or_else(|| fault("its sizes add up to more than 64 bits".to_owned()))?;
+        }
+        for directory in &self.directories {
+            if directory.mode & !MODE_MASK != 0 || !directory.mtime.is_canonical() {
+                return Err(fault("a directory's mode or time is out of range".to_owned()));
+            }
+        }
+        for link in &self.symlinks {
+            check_link_target(&link.path, &link.target)?;
+        }
+        self.check_shape().and_then(|()| self.check_tree())
+    }
+}
+
+impl PartManifest {
+    fn check_shape(&self) -> Result<()> {
+        let fault = |why: &str| Error::new(ErrorKind::Damaged, "the manifest contradicts itself").because(why);
+        match self.shape {
+            Shape::File => {
+                let own = self.files.len() == 1 && self.files.iter().all(|file| file.path.as_str() == self.name);
+                if !own || !self.directories.is_empty() || !self.symlinks.is_empty() {
+                    return Err(fault("a single-file checkpoint must hold just the file it is named after"));
+                }
+            }
+            Shape::Directory => {
+                let roots = self.directories.iter().filter(|directory| directory.path.is_none()).count();
+                if roots != 1 || self.directories.first().is_some_and(|first| first.path.is_some()) {
+                    return Err(fault("the checkpoint's own directory must come first, once"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sorted, no path twice, and nothing below a path that is not a directory.
+    fn check_tree(&self) -> Result<()> {
+        let fault = |path: &str, why: &str| {
+            Error::new(ErrorKind::Damaged, "the manifest contradicts itself").on(format!("{path:?}")).because(why)
+        };
+        let sorted = self.files.windows(2).all(|pair| pair[0].path < pair[1].path)
+            && self.symlinks.windows(2).all(|pair| pair[0].path < pair[1].path)
+            && self.directories.windows(2).all(|pair| pair[0].path < pair[1].path);
+        if !sorted {
+            return Err(fault(&self.name, "its entries are not sorted by path, or one stands there twice"));
+        }
+        let directories: BTreeSet<&str> =
+            self.directories.iter().filter_map(|entry| entry.path.as_ref()).map(RelativePath::as_str).collect();
+        let mut leaves = BTreeSet::new();
+        let leaf_paths = self.files.iter().map(|file| &file.path).chain(self.symlinks.iter().map(|link| &link.path));
+        for path in leaf_paths {
+            if !leaves.insert(path.as_str()) || directories.contains(path.as_str()) {
+                return Err(fault(path.as_str(), "two entries have this path"));
+            }
+        }
+        let all = leaves.iter().copied().chain(directories.iter().copied());
+        for path in all {
+            for (end, _) in path.match_indices('/') {
+                if !directories.contains(&path[..end]) {
+                    return Err(fault(path, "a directory above it is not listed as one"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks that a link's target is relative and stays inside the checkpoint when resolved from the link's place.
+pub fn check_link_target(path: &RelativePath, target: &str) -> Result<()> {
+    let fault = |why: &str| {
+        Error::new(ErrorKind::Usage, "a symbolic link cannot be kept")
+            .on(format!("{path} -> {target}"))
+            .because(why)
+            .hint("replace the link by the file it names, or move it out of the checkpoint")
+    };
+    if target.is_empty() || target.len() > crate::path::MAX_PATH_BYTES || target.chars().any(char::is_control) {
+        return Err(fault("its target is empty, too long, or holds control characters"));
+    }
+    if target.starts_with('/') {
+        return Err(fault("its target is absolute"));
+    }
+    let mut depth = path.ancestors().count();
+    for component in target.split('/') {
+        match component {
+            "" | "." => {}
+            ".." => {
+                depth = depth.checked_sub(1).ok_or_else(|| fault("its target lies outside the checkpoint"))?;
+            }
+            _ => depth += 1,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! What the library tells while it works. It draws nothing: a terminal, a log or a test listens.
+
+use crate::error::Error;
+use crate::ids::{RemoteName, StepId};
+use crate::path::RelativePath;
+
+/// Where a transfer goes to or comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Tier {
+    /// The local vault.
+    Local,
+    /// A named remote.
+    Remote(RemoteName),
+}
+
+impl std::fmt::Display for Tier {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Local => out.write_str("local"),
+            Self::Remote(name) => name.fmt(out),
+        }
+    }
+}
+
+/// One thing that happened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A step was sealed into the vault.
+    Sealed {
+        /// The step.
+        id: StepId,
+        /// Files in it.
+        files: u64,
+        /// Bytes in it.
+        bytes: u64,
+    },
+    /// A transfer of a step begins on a tier.
+    TransferStarted {
+        /// The tier.
+        tier: &'a Tier,
+        /// The step.
+        id: StepId,
+        /// Files to move.
+        files: u64,
+        /// Bytes to move.
+        bytes: u64,
+    },
+    /// Bytes moved; many of these come, from many threads.
+    BytesMoved {
+        /// The tier.
+        tier: &'a Tier,
+        /// How many more.
+        bytes: u64,
+    },
+    /// Bytes that did not have to move: found in the store or on disk, and verified.
+    BytesReused {
+        /// The tier.
+        tier: &'a Tier,
+        /// How many.
+        bytes: u64,
+    },
+    /// A file is done.
+    FileDone {
+        /// The tier.
+        tier: &'a Tier,
+        /// The file.
+        path: &'a RelativePath,
+    },
+    /// A transfer ended well.
+    TransferFinished {
+        /// The tier.
+        tier: &'a Tier,
+        /// The step.
+        id: StepId,
+    },
+    /// A step is durable on a remote.
+    Durable {
+        /// The tier.
+        tier: &'a Tier,
+        /// The step.
+        id: StepId,
+    },
+    /// A request is tried again.
+    Retrying {
+        /// The tier.
+        tier: &'a Tier,
+        /// What failed.
+        error: &'a Error,
+        /// Wait before the next try, in seconds.
+        wait_seconds: f64,
+    },
+    /// A step was passed over, and why.
+    Skipped {
+        /// The tier.
+        tier: &'a Tier,
+        /// The step.
+        id: StepId,
+        /// Why.
+        reason: &'a str,
+    },
+    /// A step was removed from a tier.
+    Removed {
+        /// The tier.
+        tier: &'a Tier,
+        /// The step.
+        id: StepId,
+    },
+    /// Something a person should know that stopped nothing.
+    Warning {
+        /// The text.
+        message: &'a str,
+    },
+}
+
+/// Listens. Called from many threads; must not block.
+pub trait Observer: Send + Sync + std::fmt::Debug {
+    /// Takes one event.
+    fn on_event(&self, event: &Event<'_>);
+}
+
+/// Listens to nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SilentObserver;
+
+impl Observer for SilentObserver {
+    fn on_event(&self, _event: &Event<'_>) {}
+}

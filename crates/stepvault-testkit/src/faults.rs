@@ -1,0 +1,136 @@
+//! Faults on request: a list of rules that a test server asks about every request.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What a server does to a request that a rule matches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FaultAction {
+    /// Answer with this status (and `Retry-After`, in seconds) without doing the work.
+    Refuse {
+        /// HTTP status, e.g. 503.
+        status: u16,
+        /// Value of the `Retry-After` header.
+        retry_after_seconds: Option<u64>,
+        /// Provider error code in the body (`SlowDown`, `ExpiredToken`, …).
+        code: String,
+    },
+    /// Do the work, then close the connection without an answer: the ambiguous case.
+    ApplyThenReset,
+    /// Close the connection before doing anything.
+    Reset,
+    /// Hold the request this long, then go on normally.
+    Delay(Duration),
+    /// Never answer; the connection stays open and silent.
+    Hang,
+    /// Answer a read with only this many bytes of the body, then close.
+    CutBody {
+        /// Bytes sent before the cut.
+        bytes: usize,
+    },
+    /// Answer a read with one bit of the body flipped.
+    FlipBit,
+    /// Answer 200 with a provider's error document as the body (S3 does so on Complete and Copy).
+    OkWithError {
+        /// Provider error code in the body.
+        code: String,
+    },
+}
+
+/// One rule: which requests it matches, how many it lets pass first, how many it hits.
+#[derive(Debug, Clone)]
+pub struct FaultRule {
+    /// HTTP method, or `None` for any.
+    pub method: Option<String>,
+    /// Substring that the path with its query must contain; empty matches all.
+    pub path_contains: String,
+    /// Matching requests let through before the rule acts.
+    pub skip: u64,
+    /// Matching requests it then hits; `u64::MAX` for all.
+    pub times: u64,
+    /// What happens to them.
+    pub action: FaultAction,
+}
+
+#[derive(Debug)]
+struct Armed {
+    rule: FaultRule,
+    seen: u64,
+}
+
+/// The rules in force and a log of all requests; cheap to clone, shared with the server.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    rules: Arc<Mutex<Vec<Armed>>>,
+    log: Arc<Mutex<Vec<RequestRecord>>>,
+}
+
+/// One request as the server saw it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestRecord {
+    /// HTTP method.
+    pub method: String,
+    /// Path with query.
+    pub path: String,
+    /// Length of the request body in bytes, by its header.
+    pub body_bytes: u64,
+}
+
+impl Faults {
+    /// Adds a rule; rules are asked in the order they were added and the first that acts wins.
+    pub fn add(&self, rule: FaultRule) {
+        lock(&self.rules).push(Armed { rule, seen: 0 });
+    }
+
+    /// Shorthand: the first `times` requests of `method` whose path contains `path_contains` get `action`.
+    pub fn inject(&self, method: &str, path_contains: &str, times: u64, action: FaultAction) {
+        self.add(FaultRule {
+            method: Some(method.to_owned()),
+            path_contains: path_contains.to_owned(),
+            skip: 0,
+            times,
+            action,
+        });
+    }
+
+    /// Drops all rules.
+    pub fn clear(&self) {
+        lock(&self.rules).clear();
+    }
+
+    /// Called by a server once for each request, before it does anything: records it and says what to do.
+    pub fn on_request(&self, method: &str, path_and_query: &str, body_bytes: u64) -> Option<FaultAction> {
+        lock(&self.log).push(RequestRecord {
+            method: method.to_owned(),
+            path: path_and_query.to_owned(),
+            body_bytes,
+        });
+        for armed in lock(&self.rules).iter_mut() {
+            let rule = &armed.rule;
+            let matches = rule.method.as_deref().is_none_or(|wanted| wanted == method)
+                && path_and_query.contains(&rule.path_contains);
+            if !matches {
+                continue;
+            }
+            armed.seen += 1;
+            if armed.seen > rule.skip && armed.seen - rule.skip <= rule.times {
+                return Some(rule.action.clone());
+            }
+        }
+        None
+    }
+
+    /// Every request so far, in order of arrival.
+    pub fn requests(&self) -> Vec<RequestRecord> {
+        lock(&self.log).clone()
+    }
+
+    /// Forgets the requests recorded so far.
+    pub fn clear_requests(&self) {
+        lock(&self.log).clear();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,76 @@
+//! The objects a strict server holds, with the means to damage them behind the client's back.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+/// One stored object.
+#[derive(Debug, Clone)]
+pub struct StoredObject {
+    /// The body.
+    pub body: Bytes,
+    /// When it was last written, by the server's clock.
+    pub modified: SystemTime,
+    /// Entity tag without quotes.
+    pub etag: String,
+    /// GCS generation; S3 servers leave it 0.
+    pub generation: i64,
+    /// Checksums as the provider would report them (`sha256` → base64, with `-N` for a composite one).
+    pub checksums: BTreeMap<String, String>,
+    /// Headers and metadata kept with the object (storage class, encryption, tags …).
+    pub attributes: BTreeMap<String, String>,
+}
+
+/// All objects of one server by `bucket/key`; cheap to clone and shared between a test and its server.
+#[derive(Debug, Clone, Default)]
+pub struct Objects {
+    inner: Arc<Mutex<BTreeMap<String, StoredObject>>>,
+}
+
+impl Objects {
+    /// Runs `action` on the table under its lock.
+    pub fn with<T>(&self, action: impl FnOnce(&mut BTreeMap<String, StoredObject>) -> T) -> T {
+        action(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Keys (`bucket/key`) in order.
+    pub fn keys(&self) -> Vec<String> {
+        self.with(|table| table.keys().cloned().collect())
+    }
+
+    /// A copy of the body of `bucket/key`.
+    pub fn body(&self, key: &str) -> Option<Bytes> {
+        self.with(|table| table.get(key).map(|object| object.body.clone()))
+    }
+
+    /// Deletes an object behind the client's back; false when it was not there.
+    pub fn remove(&self, key: &str) -> bool {
+        self.with(|table| table.remove(key).is_some())
+    }
+
+    /// Cuts an object to `length` bytes and leaves its recorded checksums as they were.
+    pub fn truncate(&self, key: &str, length: usize) -> bool {
+        self.edit(key, |body| body.truncate(length))
+    }
+
+    /// Flips one bit of the byte at `offset` and leaves the recorded checksums as they were.
+    pub fn flip_bit(&self, key: &str, offset: usize) -> bool {
+        self.edit(key, |body| {
+            if let Some(byte) = body.get_mut(offset) {
+                *byte ^= 1;
+            }
+        })
+    }
+
+    fn edit(&self, key: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
+        self.with(|table| {
+            let Some(object) = table.get_mut(key) else { return false };
+            let mut body = object.body.to_vec();
+            change(&mut body);
+            object.body = Bytes::from(body);
+            true
+        })
+    }
+}

@@ -1,0 +1,69 @@
+//! Runs a server on a free loopback port, on threads of its own, and ends it when the handle is dropped.
+
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::thread::JoinHandle;
+
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+/// A running server. Dropping it stops the server and waits for its thread.
+#[derive(Debug)]
+pub struct ServerHandle {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ServerHandle {
+    /// Binds `127.0.0.1:0` and runs `serve(listener)` on a runtime with one worker thread until dropped.
+    ///
+    /// # Errors
+    /// When no port or thread can be had.
+    pub fn start<Serve, Serving>(serve: Serve) -> std::io::Result<Self>
+    where
+        Serve: FnOnce(TcpListener) -> Serving + Send + 'static,
+        Serving: Future<Output = ()>,
+    {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = std::thread::Builder::new().name("test-server".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                match TcpListener::from_std(listener) {
+                    Ok(listener) => tokio::select! {
+                        () = serve(listener) => {}
+                        _ = stopped => {}
+                    },
+                    Err(error) => eprintln!("test server: {error}"),
+                }
+            });
+            // Ends connections that are still open instead of waiting for their clients.
+            runtime.shutdown_background();
+        })?;
+        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// The address it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// `http://127.0.0.1:PORT`
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+impl Drop for ServerHandle {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
