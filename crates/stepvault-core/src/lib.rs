@@ -15,6 +15,7 @@ pub mod manifest;
 pub mod observe;
 pub mod path;
 pub mod records;
+pub mod remote_settings;
 pub mod timestamp;
 
 pub use error::{Error, ErrorKind, Result};

@@ -5,5 +5,6 @@
 //! providers document, and misbehave only on request.
 
 pub mod faults;
+pub mod gcs;
 pub mod objects;
 pub mod serve;

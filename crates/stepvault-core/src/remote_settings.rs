@@ -1,0 +1,240 @@
+//! What is configured for one remote, after flags, environment and file have been merged.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::RemoteName;
+
+/// The kinds of store that a URL can name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// `s3://bucket/prefix`
+    S3,
+    /// `gs://bucket/prefix`
+    Gcs,
+    /// `az://container/prefix`
+    Azure,
+    /// `file:///directory`
+    File,
+    /// `memory://name`: lives as long as the process; for tests and trials.
+    Memory,
+}
+
+impl Scheme {
+    const ALL: [(&'static str, Self); 5] = [
+        ("s3", Self::S3),
+        ("gs", Self::Gcs),
+        ("az", Self::Azure),
+        ("file", Self::File),
+        ("memory", Self::Memory),
+    ];
+
+    /// The scheme as it stands in a URL.
+    pub fn as_str(self) -> &'static str {
+        Self::ALL.iter().find(|(_, scheme)| *scheme == self).map_or("", |(text, _)| text)
+    }
+}
+
+/// A remote's URL without its query: scheme, bucket (or container, or name) and prefix.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RemoteUrl {
+    /// The kind of store.
+    pub scheme: Scheme,
+    /// Bucket, container or name; empty for `file`.
+    pub bucket: String,
+    /// Prefix without leading or trailing slash; for `file` the absolute directory.
+    pub prefix: String,
+}
+
+impl RemoteUrl {
+    /// Splits `text` into the URL and the options of its query, percent-decoded, in order.
+    pub fn parse(text: &str) -> Result<(Self, Vec<(String, String)>)> {
+        let fault = |why: String| {
+            Error::new(ErrorKind::Usage, "not a remote's URL").on(without_query(text)).because(why).hint(
+                "write s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///directory or memory://name",
+            )
+        };
+        let (scheme_text, _) = text.split_once("://").ok_or_else(|| fault("it has no scheme".to_owned()))?;
+        let scheme = Scheme::ALL.iter().find(|(known, _)| *known == scheme_text).map(|(_, scheme)| *scheme);
+        let scheme = scheme.ok_or_else(|| fault(format!("the scheme '{scheme_text}' is not known")))?;
+        // The URL parser would resolve these silently, to another place than the one that was written.
+        if without_query(text).split('/').any(|component| matches!(component, "." | "..")) {
+            return Err(fault("its path has a '.' or '..' component".to_owned()));
+        }
+        let parsed = url::Url::parse(text).map_err(|error| fault(error.to_string()))?;
+        if !parsed.username().is_empty() || parsed.password().is_some() {
+            return Err(fault("credentials do not belong into a URL".to_owned())
+                .hint("give them by the provider's own means: environment, profile, instance identity"));
+        }
+        if parsed.fragment().is_some() || parsed.port().is_some() {
+            return Err(fault("it has a fragment or a port".to_owned()));
+        }
+        let path = percent_decode(parsed.path()).ok_or_else(|| fault("its path is not UTF-8".to_owned()))?;
+        let bucket = parsed.host_str().unwrap_or_default().to_owned();
+        let options = parsed.query_pairs().map(|(key, value)| (key.into_owned(), value.into_owned())).collect();
+        let url = if scheme == Scheme::File {
+            if !bucket.is_empty() || !path.starts_with('/') || path == "/" {
+                return Err(fault("it takes an absolute directory: file:///directory".to_owned()));
+            }
+            Self { scheme, bucket, prefix: path.trim_end_matches('/').to_owned() }
+        } else {
+            if bucket.is_empty() {
+                return Err(fault("it names no bucket".to_owned()));
+            }
+            Self { scheme, bucket, prefix: path.trim_matches('/').to_owned() }
+        };
+        let clean = url.prefix.trim_start_matches('/');
+        if !clean.is_empty() && crate::path::RelativePath::new(clean).is_err() {
+            return Err(fault("its path has empty, '.' or '..' components or control characters".to_owned()));
+        }
+        Ok((url, options))
+    }
+}
+
+fn percent_decode(path: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let high = char::from(rest.next()?).to_digit(16)?;
+            let low = char::from(rest.next()?).to_digit(16)?;
+            bytes.push(u8::try_from(high << 4 | low).ok()?);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// A query may hold what a person pasted by mistake; messages leave it out.
+fn without_query(text: &str) -> &str {
+    let end = text.find(['?', '#']).unwrap_or(text.len());
+    match text[..end].rfind('@') {
+        Some(at) => &text[at..end],
+        None => &text[..end],
+    }
+}
+
+impl fmt::Display for RemoteUrl {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}://{}", self.scheme.as_str(), self.bucket)?;
+        match (self.scheme, self.prefix.as_str()) {
+            (Scheme::File, prefix) => out.write_str(prefix),
+            (_, "") => Ok(()),
+            (_, prefix) => write!(out, "/{prefix}"),
+        }
+    }
+}
+
+impl FromStr for RemoteUrl {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(Self::parse(text)?.0)
+    }
+}
+
+/// When objects are read back and hashed after an upload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ReadBack {
+    /// When the store has not proved itself: it returns no checksum, or a probe showed that it accepts wrong ones.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+}
+
+/// Everything that is configured for one remote. Credentials are never part of it: they come by each provider's own
+/// chain.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RemoteSettings {
+    /// The remote's name.
+    pub name: RemoteName,
+    /// Where it is.
+    pub url: RemoteUrl,
+    /// Whether a step counts as safe only when it is durable here.
+    pub required: bool,
+    /// Endpoint to use instead of the provider's own.
+    pub endpoint: Option<String>,
+    /// Region (S3).
+    pub region: Option<String>,
+    /// Profile of the provider's configuration files (S3).
+    pub profile: Option<String>,
+    /// Allows plain HTTP to an endpoint that is not on loopback.
+    pub allow_http: bool,
+    /// Storage class of data objects, in the provider's own words.
+    pub storage_class: Option<String>,
+    /// Server-side encryption of new objects: `AES256`, `aws:kms`, `aws:kms:dsse` (S3).
+    pub server_side_encryption: Option<String>,
+    /// Key for server-side encryption, by the provider's own name for it (S3 and GCS).
+    pub kms_key: Option<String>,
+    /// Tags of new objects (S3).
+    pub tags: BTreeMap<String, String>,
+    /// Account that must own the bucket (S3).
+    pub expected_bucket_owner: Option<String>,
+    /// Most requests under way at once.
+    pub max_concurrent_requests: usize,
+    /// Most bytes sent or received in a second; `None` for no limit.
+    pub bandwidth_limit_bytes_per_second: Option<u64>,
+    /// A request that moves no byte for this long has failed.
+    pub stall_timeout_seconds: u64,
+    /// Total time that one request and its retries may take before the remote counts as unreachable.
+    pub retry_deadline_seconds: u64,
+    /// When uploads are read back.
+    pub read_back: ReadBack,
+}
+
+impl RemoteSettings {
+    /// The defaults for a remote called `name` at `url`.
+    pub fn new(name: RemoteName, url: RemoteUrl) -> Self {
+        Self {
+            name,
+            url,
+            required: true,
+            endpoint: None,
+            region: None,
+            profile: None,
+            allow_http: false,
+            storage_class: None,
+            server_side_encryption: None,
+            kms_key: None,
+            tags: BTreeMap::new(),
+            expected_bucket_owner: None,
+            max_concurrent_requests: 32,
+            bandwidth_limit_bytes_per_second: None,
+            stall_timeout_seconds: 30,
+            retry_deadline_seconds: 120,
+            read_back: ReadBack::Auto,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> String {
+        RemoteUrl::parse(text).expect(text).0.to_string()
+    }
+
+    #[test]
+    fn urls_are_taken_apart_and_shown_without_their_query() {
+        assert_eq!(shown("s3://bucket/a/b/?region=eu-west-1"), "s3://bucket/a/b");
+        assert_eq!(shown("gs://bucket"), "gs://bucket");
+        assert_eq!(shown("file:///data/my%20vault/"), "file:///data/my vault");
+        assert_eq!(shown("memory://demo"), "memory://demo");
+        let (_, options) = RemoteUrl::parse("s3://b/p?endpoint=http://127.0.0.1:9000&region=us-east-1").unwrap();
+        assert_eq!(options[0], ("endpoint".to_owned(), "http://127.0.0.1:9000".to_owned()));
+    }
+
+    #[test]
+    fn wrong_urls_are_refused_without_showing_secrets() {
+        for bad in ["bucket/prefix", "ftp://x/y", "s3:///prefix", "file://host/x", "file:///", "s3://b/../c", "s3://b/a//c"] {
+            let _ = RemoteUrl::parse(bad).map(|url| panic!("{bad} gave {url:?}"));
+        }
+        let error = RemoteUrl::parse("s3://AKIA:s3cr3t@bucket/p?token=s3cr3t").expect_err("credentials");
+        assert!(!error.to_string().contains("s3cr3t"), "{error}");
+    }
+}

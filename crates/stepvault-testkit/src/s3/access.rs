@@ -1,0 +1,68 @@
+//! Checks made of every request before its operation runs.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use s3s::access::{S3Access, S3AccessContext};
+use s3s::auth::{S3Auth, SecretKey};
+use s3s::dto::CopySource;
+use s3s::path::S3Path;
+use s3s::{S3Result, s3_error};
+
+use super::state::State;
+use super::{ACCESS_KEY, SECRET_KEY, checksums};
+
+pub(crate) struct OneKey;
+
+#[async_trait::async_trait]
+impl S3Auth for OneKey {
+    async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
+        if access_key == ACCESS_KEY {
+            Ok(SecretKey::from(SECRET_KEY))
+        } else {
+            Err(s3_error!(InvalidAccessKeyId, "The AWS Access Key Id you provided does not exist in our records."))
+        }
+    }
+}
+
+/// Signature, bucket, owner and checksum headers, in this order.
+pub(crate) struct Gate(pub(crate) Arc<State>);
+
+#[async_trait::async_trait]
+impl S3Access for Gate {
+    async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
+        if context.credentials().is_none() {
+            return Err(s3_error!(AccessDenied, "Access Denied"));
+        }
+        let bucket = match context.s3_path() {
+            S3Path::Root => None,
+            S3Path::Bucket { bucket } | S3Path::Object { bucket, .. } => Some(&**bucket),
+        };
+        if let Some(bucket) = bucket
+            && context.s3_op().name() != "CreateBucket"
+        {
+            self.check_bucket(bucket, context.headers(), "x-amz-expected-bucket-owner")?;
+        }
+        if let Some(source) = context.headers().get("x-amz-copy-source")
+            && let Some(CopySource::Bucket { bucket, .. }) =
+                source.to_str().ok().and_then(|source| CopySource::parse(source).ok())
+        {
+            self.check_bucket(&bucket, context.headers(), "x-amz-source-expected-bucket-owner")?;
+        }
+        checksums::check_announcement(context.headers())
+    }
+}
+
+impl Gate {
+    fn check_bucket(&self, bucket: &str, headers: &HeaderMap, owner_header: &str) -> S3Result<()> {
+        if !self.0.buckets().contains_key(bucket) {
+            return Err(s3_error!(NoSuchBucket, "The specified bucket does not exist"));
+        }
+        match headers.get(owner_header) {
+            Some(owner) if owner.as_bytes() != self.0.options.bucket_owner.as_bytes() => {
+                Err(s3_error!(AccessDenied, "Access Denied"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
