@@ -1,6 +1,7 @@
 //! The one error type: what failed, on what, why, and what to do about it.
 
 use std::fmt;
+use std::time::Duration;
 
 /// The result of everything fallible in stepvault.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -52,6 +53,8 @@ struct Inner {
     subject: Option<String>,
     why: Option<String>,
     hint: Option<String>,
+    transient: bool,
+    retry_after: Option<Duration>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -59,7 +62,16 @@ impl Error {
     /// An error of `kind`; `what` names the operation that failed: "cannot read the manifest".
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
         Self {
-            inner: Box::new(Inner { kind, what: what.into(), subject: None, why: None, hint: None, source: None }),
+            inner: Box::new(Inner {
+                kind,
+                what: what.into(),
+                subject: None,
+                why: None,
+                hint: None,
+                transient: false,
+                retry_after: None,
+                source: None,
+            }),
         }
     }
 
@@ -102,6 +114,32 @@ impl Error {
         self
     }
 
+    /// Marks an error that may pass although its kind does not say so: a conditional write that met another one,
+    /// credentials that are about to be renewed.
+    #[must_use]
+    pub fn transient(mut self) -> Self {
+        self.inner.transient = true;
+        self
+    }
+
+    /// Says how long the other side asked to be left alone; such an error may pass.
+    #[must_use]
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        self.inner.transient = true;
+        self.inner.retry_after = Some(wait);
+        self
+    }
+
+    /// Whether trying the same again may help: everything `Unreachable`, and what was marked so.
+    pub fn is_transient(&self) -> bool {
+        self.inner.transient || self.inner.kind == ErrorKind::Unreachable
+    }
+
+    /// How long the other side asked to be left alone, if it did.
+    pub fn retry_after_wait(&self) -> Option<Duration> {
+        self.inner.retry_after
+    }
+
     /// What a caller would decide on.
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind
@@ -122,6 +160,8 @@ impl Error {
                 subject: self.inner.subject.clone(),
                 why: self.inner.why.clone(),
                 hint: self.inner.hint.clone(),
+                transient: self.inner.transient,
+                retry_after: self.inner.retry_after,
                 source: None,
             }),
         }
@@ -176,5 +216,14 @@ mod tests {
         assert_eq!(error.to_string(), "cannot seal the step: /data/step_100/model.pt: no space left");
         assert_eq!(error.hint_text(), Some("free some space"));
         assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert!(!error.is_transient());
+    }
+
+    #[test]
+    fn what_may_pass_says_so_and_a_copy_says_the_same() {
+        assert!(Error::new(ErrorKind::Unreachable, "cannot read").is_transient());
+        let busy = Error::new(ErrorKind::Conflict, "cannot write").retry_after(Duration::from_secs(3)).duplicate();
+        assert!(busy.is_transient());
+        assert_eq!(busy.retry_after_wait(), Some(Duration::from_secs(3)));
     }
 }

@@ -22,6 +22,8 @@ pub enum KeyKind {
     Commit(StepId),
     /// A node's part manifest.
     Part(StepId, NodeName),
+    /// A claim: somebody began to upload this step.
+    Claim(StepId),
     /// A pin.
     Pin(StepId),
     /// A tombstone: the name is spent.
@@ -96,6 +98,16 @@ impl RunKeys {
     /// A node's manifest.
     pub fn part(&self, id: StepId, node: &NodeName) -> String {
         self.record(&format!("parts/{}/{node}.json", id.label()))
+    }
+
+    /// All claims.
+    pub fn claims_prefix(&self) -> String {
+        self.record("attempts/")
+    }
+
+    /// The claim on a step, written before its first byte.
+    pub fn claim(&self, id: StepId) -> String {
+        self.record(&format!("attempts/{}.json", id.label()))
     }
 
     /// All pins.
@@ -189,6 +201,7 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
     let stem = rest.strip_suffix(".json")?;
     match directory {
         "commits" => StepId::from_label(stem).map(KeyKind::Commit),
+        "attempts" => StepId::from_label(stem).map(KeyKind::Claim),
         "pins" => StepId::from_label(stem).map(KeyKind::Pin),
         "tombstones" => StepId::from_label(stem).map(KeyKind::Tombstone),
         "parts" => {
@@ -247,6 +260,7 @@ mod tests {
             (keys.marker(), KeyKind::Marker),
             (keys.commit(id()), KeyKind::Commit(id())),
             (keys.part(id(), &node), KeyKind::Part(id(), node)),
+            (keys.claim(id()), KeyKind::Claim(id())),
             (keys.pin(id()), KeyKind::Pin(id())),
             (keys.tombstone(id()), KeyKind::Tombstone(id())),
             (keys.lease(id(), "h1"), KeyKind::Lease(id(), "h1".to_owned())),

@@ -3,9 +3,11 @@
 //! This crate is pure: it touches no disk, network, clock or async runtime. What the others do to the world is
 //! decided here as data (a manifest, a retention plan, a restore plan) and checked here when read back.
 
+pub mod attempts;
 pub mod clock;
 pub mod codec;
 pub mod commit;
+pub mod config;
 pub mod digest;
 pub mod error;
 pub mod file_parts;
@@ -16,6 +18,8 @@ pub mod observe;
 pub mod path;
 pub mod records;
 pub mod remote_settings;
+pub mod restore_plan;
+pub mod retention;
 pub mod timestamp;
 
 pub use error::{Error, ErrorKind, Result};

@@ -32,6 +32,20 @@ pub struct Pin {
     pub note: String,
 }
 
+/// Somebody began to upload this step: the name of its data is known from here on, whatever happens to the upload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// Format version.
+    pub format: u32,
+    /// The run.
+    pub run: RunName,
+    /// The step.
+    pub id: StepId,
+    /// The step's directory or file name: its data stands below it.
+    pub name: String,
+}
+
 /// A step that has been removed, or is being removed: its name is spent and never used again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -108,6 +122,7 @@ macro_rules! plain_record {
     };
 }
 
+plain_record!(Claim, "claim");
 plain_record!(Pin, "pin");
 plain_record!(Tombstone, "tombstone");
 plain_record!(Lease, "lease");

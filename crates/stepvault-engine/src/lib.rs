@@ -1,1 +1,20 @@
-//! placeholder
+//! What stepvault does over its tiers: upload, restore, verify, prune, gc.
+//!
+//! The engine draws nothing, prints nothing and never ends the process; it reports by values and by the observer.
+
+pub mod blocking;
+pub mod catalog;
+pub mod content;
+pub mod leases;
+pub mod gc;
+pub mod local_digest;
+pub mod memory;
+pub mod metrics;
+pub mod pins;
+pub mod prune;
+pub mod push;
+pub mod restore;
+pub mod run_remote;
+pub mod upload;
+pub mod verify;
+mod workers;

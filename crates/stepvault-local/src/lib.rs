@@ -1,1 +1,33 @@
-//! placeholder
+//! The local tier: the only part of stepvault that makes raw filesystem calls.
+//!
+//! A [`vault::Vault`] holds sealed steps: snapshots that survive the trainer's own clean-up, a killed process and a
+//! power cut. Everything that is acknowledged here has been synced, file and directory; everything half-done stands
+//! under `staging/` or `trash/`, where a restart finds and removes it. Nothing here knows of remotes.
+
+mod beneath;
+pub mod compare;
+pub mod durable;
+pub mod errors;
+pub mod evict;
+pub mod journal;
+pub mod leftovers;
+pub mod lock;
+pub mod notes;
+pub mod pins;
+mod publish;
+mod remove;
+mod rename;
+pub mod seal;
+pub mod seal_record;
+pub mod sealed;
+mod snapshot;
+pub mod source;
+pub mod space;
+mod staged_file;
+pub mod staging;
+mod staging_place;
+mod stat;
+mod sync;
+pub mod tree;
+pub mod vault;
+mod walk;

@@ -2,4 +2,12 @@
 //!
 //! [`store::RemoteStore`] is what the engine knows. Vendor types stay inside the modules that wrap them.
 
+mod endpoint;
+pub mod file;
+pub mod gcs;
+pub mod generic;
+pub mod limit;
+pub mod open;
+pub mod retry;
+pub mod s3;
 pub mod store;

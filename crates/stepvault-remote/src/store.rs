@@ -140,8 +140,9 @@ pub trait RemoteStore: Send + Sync + Debug {
     /// Writes a whole object over whatever is there: only for the few mutable records (leases, sweeps).
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()>;
 
-    /// Begins a multipart upload and returns its id.
-    async fn start_upload(&self, key: &str) -> Result<String>;
+    /// Begins a multipart upload of a file of `size_bytes`, cut as
+    /// [`FileParts`](stepvault_core::file_parts::FileParts) cuts it, and returns its id.
+    async fn start_upload(&self, key: &str, size_bytes: u64) -> Result<String>;
 
     /// Sends one part. `digest` is of `body` and is given to the store to check.
     async fn upload_part(

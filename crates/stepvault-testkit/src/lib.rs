@@ -4,7 +4,9 @@
 //! another overwrites in spite of `If-None-Match`), so the strict servers here hold the client to what the
 //! providers document, and misbehave only on request.
 
+pub mod discard;
 pub mod faults;
 pub mod gcs;
 pub mod objects;
+pub mod s3;
 pub mod serve;

@@ -12,6 +12,7 @@ pub(super) const METAGENERATION: i64 = 1;
 
 /// The preconditions one request states.
 #[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_field_names, reason = "the API's own words")]
 pub(super) struct Conditions {
     generation_match: Option<i64>,
     generation_not_match: Option<i64>,
@@ -60,10 +61,18 @@ impl Conditions {
         let generation = existing.map_or(0, |object| object.generation);
         let metageneration = existing.map(|_| METAGENERATION);
         let skip = ignore_create_only && self.generation_match == Some(0);
-        let holds = self.generation_match.is_none_or(|wanted| skip || wanted == generation)
-            && self.generation_not_match.is_none_or(|unwanted| unwanted != generation)
-            && self.metageneration_match.is_none_or(|wanted| Some(wanted) == metageneration)
-            && self.metageneration_not_match.is_none_or(|unwanted| Some(unwanted) != metageneration);
+        let holds = self
+            .generation_match
+            .is_none_or(|wanted| skip || wanted == generation)
+            && self
+                .generation_not_match
+                .is_none_or(|unwanted| unwanted != generation)
+            && self
+                .metageneration_match
+                .is_none_or(|wanted| Some(wanted) == metageneration)
+            && self
+                .metageneration_not_match
+                .is_none_or(|unwanted| Some(unwanted) != metageneration);
         if holds {
             Ok(())
         } else {
@@ -74,7 +83,11 @@ impl Conditions {
 }
 
 fn number(name: &str, value: &str) -> Result<i64, Failure> {
-    value
-        .parse()
-        .map_err(|_| Failure::new(400, "InvalidArgument", &format!("Invalid value for {name}: {value}")))
+    value.parse().map_err(|_| {
+        Failure::new(
+            400,
+            "InvalidArgument",
+            &format!("Invalid value for {name}: {value}"),
+        )
+    })
 }

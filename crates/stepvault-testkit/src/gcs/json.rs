@@ -28,7 +28,9 @@ const FIELDS: [(&str, &str); 6] = [
 pub(super) fn insert_multipart(core: &Core, request: &Request, bucket: &str, body: &Bytes) -> Outcome {
     let parts = split_related(request, body)?;
     let [metadata, media, trailing @ ..] = parts.as_slice() else {
-        return Err(invalid("A multipart upload has a metadata part and a media part."));
+        return Err(invalid(
+            "A multipart upload has a metadata part and a media part.",
+        ));
     };
     let resource = parse_resource(&metadata.body)?;
     let mut claims = Claims::from_headers(&request.headers)?.and(Claims::from_resource(&resource)?);
@@ -39,7 +41,9 @@ pub(super) fn insert_multipart(core: &Core, request: &Request, bucket: &str, bod
     }
     let mut attributes = attributes_of(&resource);
     if let Some(content_type) = &media.content_type {
-        attributes.entry("content-type".to_owned()).or_insert_with(|| content_type.clone());
+        attributes
+            .entry("content-type".to_owned())
+            .or_insert_with(|| content_type.clone());
     }
     let key = object_name(request, &resource)?;
     insert(core, request, bucket, key, &media.body, attributes, &claims)
@@ -65,27 +69,47 @@ fn insert(
     let body = request.arrived(media.clone());
     let checksums = Checksums::of(&body);
     claims.check(&checksums, core)?;
-    let new = NewObject { bucket: bucket.to_owned(), key, body, checksums, attributes };
+    let new = NewObject {
+        bucket: bucket.to_owned(),
+        key,
+        body,
+        checksums,
+        attributes,
+    };
     let key = new.key.clone();
     let object = core.commit(new, &conditions)?;
-    Ok(Reply::json(200, &resource_of(core, &request.endpoint, bucket, &key, &object)))
+    Ok(Reply::json(
+        200,
+        &resource_of(core, &request.endpoint, bucket, &key, &object),
+    ))
 }
 
 /// The object resource.
 pub(super) fn get(core: &Core, request: &Request, bucket: &str, key: &str) -> Outcome {
     let object = core.object(bucket, key).ok_or_else(Failure::no_such_key)?;
     Conditions::from_query(&request.query)?.check(Some(&object), false)?;
-    Ok(Reply::json(200, &resource_of(core, &request.endpoint, bucket, key, &object)))
+    Ok(Reply::json(
+        200,
+        &resource_of(core, &request.endpoint, bucket, key, &object),
+    ))
 }
 
 /// `alt=media`: the body.
 pub(super) fn read_media(core: &Core, request: &Request, bucket: &str, key: &str) -> Outcome {
-    read(core, request, bucket, key, &Conditions::from_query(&request.query)?)
+    read(
+        core,
+        request,
+        bucket,
+        key,
+        &Conditions::from_query(&request.query)?,
+    )
 }
 
 /// The name is a query parameter or stands in the resource.
 pub(super) fn object_name(request: &Request, resource: &Value) -> Result<String, Failure> {
-    let name = request.parameter("name").or_else(|| resource.get("name").and_then(Value::as_str));
+    let name = request
+        .parameter("name")
+        .or_else(|| resource.get("name").and_then(Value::as_str));
     match name {
         Some(name) if !name.is_empty() && name.len() <= 1024 => Ok(name.to_owned()),
         Some(_) => Err(invalid("An object name has 1 to 1024 bytes.")),
@@ -108,9 +132,12 @@ pub(super) fn attributes_of(resource: &Value) -> BTreeMap<String, String> {
         let value = resource.get(field).and_then(text)?;
         Some(((*header).to_owned(), value))
     });
-    let metadata = resource.get("metadata").and_then(Value::as_object).into_iter().flatten();
-    let metadata =
-        metadata.filter_map(|(name, value)| Some((format!("x-goog-meta-{name}"), text(value)?)));
+    let metadata = resource
+        .get("metadata")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
+    let metadata = metadata.filter_map(|(name, value)| Some((format!("x-goog-meta-{name}"), text(value)?)));
     fields.chain(metadata).collect()
 }
 
@@ -131,14 +158,22 @@ pub(super) fn resource_of(
     set("kind", "storage#object");
     set("id", &format!("{bucket}/{key}/{generation}"));
     set("selfLink", &format!("{endpoint}{path}"));
-    set("mediaLink", &format!("{endpoint}/download{path}?generation={generation}&alt=media"));
+    set(
+        "mediaLink",
+        &format!("{endpoint}/download{path}?generation={generation}&alt=media"),
+    );
     set("name", key);
     set("bucket", bucket);
     set("generation", &generation);
     set("metageneration", &METAGENERATION.to_string());
     set("size", &object.body.len().to_string());
     set("etag", &opaque_etag(object.generation));
-    for field in ["timeCreated", "updated", "timeStorageClassUpdated", "timeFinalized"] {
+    for field in [
+        "timeCreated",
+        "updated",
+        "timeStorageClassUpdated",
+        "timeFinalized",
+    ] {
         set(field, &time);
     }
     for (field, header) in FIELDS {
@@ -175,7 +210,11 @@ fn split_related(request: &Request, body: &Bytes) -> Result<Vec<RelatedPart>, Fa
     let boundary = request
         .header("content-type")
         .filter(|value| value.starts_with("multipart/related"))
-        .and_then(|value| value.split(';').find_map(|item| item.trim().strip_prefix("boundary=")))
+        .and_then(|value| {
+            value
+                .split(';')
+                .find_map(|item| item.trim().strip_prefix("boundary="))
+        })
         .ok_or_else(|| invalid("The Content-Type is not multipart/related with a boundary."))?;
     let delimiter = format!("--{}", boundary.trim_matches('"'));
     let delimiter = delimiter.as_bytes();
@@ -195,9 +234,14 @@ fn split_related(request: &Request, body: &Bytes) -> Result<Vec<RelatedPart>, Fa
         let end = find(&rest, &between).ok_or_else(malformed)?;
         let content_type = head.lines().find_map(|line| {
             let (name, value) = line.split_once(':')?;
-            name.trim().eq_ignore_ascii_case("content-type").then(|| value.trim().to_owned())
+            name.trim()
+                .eq_ignore_ascii_case("content-type")
+                .then(|| value.trim().to_owned())
         });
-        parts.push(RelatedPart { content_type, body: rest.split_to(end) });
+        parts.push(RelatedPart {
+            content_type,
+            body: rest.split_to(end),
+        });
         let _ = rest.split_to(between.len());
     }
     Ok(parts)

@@ -7,7 +7,7 @@
 //! - every checksum a client states (crc32c and md5 in upload metadata, `x-goog-hash`, `Content-MD5`) is
 //!   compared with the bytes received, and a wrong one means 400 and no object;
 //! - a resumable session persists whole multiples of 256 KiB, reports them with 308 and `Range`, accepts only
-//!   what continues them, and a status query never ends an upload;
+//!   what continues them, and a status query never ends an upload that is not complete;
 //! - generation preconditions hold for single-shot and resumable uploads (at the start and at the end), XML PUT
 //!   and XML copies. XML multipart uploads have none, as documented: a request that states one is refused
 //!   rather than silently not create-only;
@@ -43,7 +43,10 @@ use state::Core;
 
 /// How a [`StrictGcs`] deviates from the strict default.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each is an independent way to misbehave")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an independent way to misbehave"
+)]
 pub struct StrictGcsOptions {
     /// Accept an upload whose stated checksum is wrong; the answer still carries the true checksum.
     pub accept_wrong_checksums: bool,
@@ -114,8 +117,8 @@ impl StrictGcs {
     /// Starts a server with `options`.
     pub fn start_with(options: StrictGcsOptions) -> Self {
         let core = Arc::new(Core::new(options));
-        let served = Arc::clone(&core);
-        let server = ServerHandle::start(move |listener| server::serve(listener, served))
+        let shared = Arc::clone(&core);
+        let server = ServerHandle::start(move |listener| server::serve(listener, shared))
             .expect("a loopback port and a thread for the strict GCS server");
         Self { server, core }
     }

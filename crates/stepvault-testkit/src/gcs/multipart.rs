@@ -75,8 +75,8 @@ pub(super) fn initiate(core: &Core, request: &Request, bucket: &str, key: &str) 
     Ok(Reply::xml(
         200,
         &format!(
-            "<InitiateMultipartUploadResult xmlns='http://s3.amazonaws.com/doc/2006-03-01/'><Bucket>{}</Bucket>\
-             <Key>{}</Key><UploadId>{id}</UploadId></InitiateMultipartUploadResult>",
+            "<InitiateMultipartUploadResult xmlns='http://s3.amazonaws.com/doc/2006-03-01/'>\
+             <Bucket>{}</Bucket><Key>{}</Key><UploadId>{id}</UploadId></InitiateMultipartUploadResult>",
             escape(bucket),
             escape(key)
         ),
@@ -88,11 +88,19 @@ pub(super) fn put_part(core: &Core, request: &Request, bucket: &str, key: &str, 
     refuse_conditions(request)?;
     let number = request.number("partNumber")?.unwrap_or(0);
     if !(1..=MAXIMUM_PART_NUMBER).contains(&number) {
-        return Err(Failure::new(400, "InvalidArgument", "Part numbers go from 1 to 10000."));
+        return Err(Failure::new(
+            400,
+            "InvalidArgument",
+            "Part numbers go from 1 to 10000.",
+        ));
     }
     with_upload(core, request, bucket, key, |_| Ok(()))?;
     let body = request.arrived(body.clone());
-    let part = Part { checksums: Checksums::of(&body), body, uploaded: SystemTime::now() };
+    let part = Part {
+        checksums: Checksums::of(&body),
+        body,
+        uploaded: SystemTime::now(),
+    };
     Claims::from_headers(&request.headers)?.check(&part.checksums, core)?;
     let mut reply = Reply::new(200).header("etag", format!("\"{}\"", part.etag()));
     if !core.options.no_checksum_answers {
@@ -122,7 +130,9 @@ pub(super) fn complete(core: &Core, request: &Request, bucket: &str, key: &str, 
     }
     // Of two completions at once, one finds the upload gone.
     let id = request.parameter("uploadId").unwrap_or_default();
-    lock(&core.multipart_uploads).remove(id).ok_or_else(no_such_upload)?;
+    lock(&core.multipart_uploads)
+        .remove(id)
+        .ok_or_else(no_such_upload)?;
     let object = core.commit(
         NewObject {
             bucket: upload.bucket,
@@ -158,7 +168,8 @@ fn check_parts(upload: &MultipartUpload, listed: &[ListedPart]) -> Result<(), Fa
     for (position, listed_part) in listed.iter().enumerate() {
         let stored = upload.parts.get(&listed_part.number);
         let Some(part) = stored.filter(|part| part.etag() == listed_part.etag.trim_matches('"')) else {
-            let message = "One or more of the specified parts could not be found, or its ETag does not match.";
+            let message =
+                "One or more of the specified parts could not be found, or its ETag does not match.";
             return Err(Failure::new(400, "InvalidPart", message));
         };
         if position + 1 < listed.len() && part.body.len() < MINIMUM_PART_BYTES {
@@ -218,7 +229,9 @@ fn with_upload<T>(
 ) -> Result<T, Failure> {
     let id = request.parameter("uploadId").unwrap_or_default();
     let mut uploads = lock(&core.multipart_uploads);
-    let upload = uploads.get_mut(id).filter(|upload| upload.bucket == bucket && upload.key == key);
+    let upload = uploads
+        .get_mut(id)
+        .filter(|upload| upload.bucket == bucket && upload.key == key);
     action(upload.ok_or_else(no_such_upload)?)
 }
 
@@ -227,7 +240,11 @@ fn refuse_conditions(request: &Request) -> Result<(), Failure> {
     if Conditions::from_headers(&request.headers)?.is_empty() {
         Ok(())
     } else {
-        Err(Failure::new(400, "InvalidArgument", "Multipart uploads do not support preconditions."))
+        Err(Failure::new(
+            400,
+            "InvalidArgument",
+            "Multipart uploads do not support preconditions.",
+        ))
     }
 }
 
@@ -248,7 +265,8 @@ pub(super) fn pending(core: &Core) -> Vec<PendingUpload> {
             initiated: upload.initiated,
         })
         .collect();
-    pending.sort_by(|one, other| (&one.bucket, &one.key, &one.id).cmp(&(&other.bucket, &other.key, &other.id)));
+    pending
+        .sort_by(|one, other| (&one.bucket, &one.key, &one.id).cmp(&(&other.bucket, &other.key, &other.id)));
     pending
 }
 

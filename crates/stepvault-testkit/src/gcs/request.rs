@@ -24,32 +24,43 @@ impl Target {
     fn parse(path: &str) -> Self {
         if let Some(rest) = path.strip_prefix("/upload/storage/v1/b/") {
             return match rest.split('/').collect::<Vec<_>>()[..] {
-                [bucket, "o"] => Self::JsonUpload { bucket: decode(bucket) },
+                [bucket, "o"] => Self::JsonUpload {
+                    bucket: decode(bucket),
+                },
                 _ => Self::JsonOther,
             };
         }
         if let Some(rest) = path.strip_prefix("/storage/v1/") {
             // An object's slashes are percent-encoded in JSON paths, so it is one segment.
             return match rest.split('/').collect::<Vec<_>>()[..] {
-                ["b", bucket, "o", key] if !key.is_empty() => {
-                    Self::JsonObject { bucket: decode(bucket), key: decode(key) }
-                }
+                ["b", bucket, "o", key] if !key.is_empty() => Self::JsonObject {
+                    bucket: decode(bucket),
+                    key: decode(key),
+                },
                 _ => Self::JsonOther,
             };
         }
         match path.trim_start_matches('/').split_once('/') {
-            Some((bucket, key)) if !key.is_empty() => {
-                Self::XmlObject { bucket: decode(bucket), key: decode(key) }
-            }
-            Some((bucket, _)) => Self::XmlBucket { bucket: decode(bucket) },
-            None if path.len() > 1 => Self::XmlBucket { bucket: decode(&path[1..]) },
+            Some((bucket, key)) if !key.is_empty() => Self::XmlObject {
+                bucket: decode(bucket),
+                key: decode(key),
+            },
+            Some((bucket, _)) => Self::XmlBucket {
+                bucket: decode(bucket),
+            },
+            None if path.len() > 1 => Self::XmlBucket {
+                bucket: decode(&path[1..]),
+            },
             None => Self::XmlService,
         }
     }
 
     /// Whether answers take the JSON API's form.
     pub(super) fn is_json(&self) -> bool {
-        matches!(self, Self::JsonUpload { .. } | Self::JsonObject { .. } | Self::JsonOther)
+        matches!(
+            self,
+            Self::JsonUpload { .. } | Self::JsonObject { .. } | Self::JsonOther
+        )
     }
 }
 
@@ -85,11 +96,17 @@ impl Request {
 
     /// A numeric query parameter.
     pub(super) fn number(&self, name: &str) -> Result<Option<usize>, Failure> {
-        self.parameter(name).filter(|value| !value.is_empty()).map_or(Ok(None), |value| {
-            value.parse().map(Some).map_err(|_| {
-                Failure::new(400, "InvalidArgument", &format!("Invalid value for {name}: {value}"))
+        self.parameter(name)
+            .filter(|value| !value.is_empty())
+            .map_or(Ok(None), |value| {
+                value.parse().map(Some).map_err(|_| {
+                    Failure::new(
+                        400,
+                        "InvalidArgument",
+                        &format!("Invalid value for {name}: {value}"),
+                    )
+                })
             })
-        })
     }
 
     pub(super) fn header(&self, name: &str) -> Option<&str> {
@@ -99,18 +116,29 @@ impl Request {
     /// Refuses a request that is not signed in as the options ask.
     pub(super) fn authorize(&self, core: &Core) -> Result<(), Failure> {
         let given = self.header("authorization").unwrap_or_default();
-        let bearer = given.strip_prefix("Bearer").map(str::trim).filter(|bearer| !bearer.is_empty());
+        let bearer = given
+            .strip_prefix("Bearer")
+            .map(str::trim)
+            .filter(|bearer| !bearer.is_empty());
         match bearer {
             Some(bearer) if bearer == core.options.bearer => Ok(()),
             None if core.options.anonymous && (given.is_empty() || given.trim() == "Bearer") => Ok(()),
             Some(_) => Err(Failure::new(401, "AuthenticationRequired", "Invalid Credentials")),
-            None => Err(Failure::new(401, "AuthenticationRequired", "Authentication required.")),
+            None => Err(Failure::new(
+                401,
+                "AuthenticationRequired",
+                "Authentication required.",
+            )),
         }
     }
 
     /// The uploaded bytes as they arrived: with a bit flipped when a fault says so.
     pub(super) fn arrived(&self, body: Bytes) -> Bytes {
-        if self.damage_upload { flip_first_bit(&body) } else { body }
+        if self.damage_upload {
+            flip_first_bit(&body)
+        } else {
+            body
+        }
     }
 
     /// The headers that stay with an object written through the XML API.

@@ -1,6 +1,7 @@
 //! JSON API resumable sessions.
 
 use std::collections::BTreeMap;
+use std::num::ParseIntError;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -63,7 +64,11 @@ pub(super) fn start(core: &Core, request: &Request, bucket: &str, body: &Bytes) 
     let conditions = Conditions::from_query(&request.query)?;
     core.check(bucket, &key, &conditions)?;
     let total_bytes = match request.header("x-upload-content-length") {
-        Some(value) => Some(value.parse().map_err(|_| invalid("Invalid X-Upload-Content-Length."))?),
+        Some(value) => Some(
+            value
+                .parse()
+                .map_err(|_| invalid("Invalid X-Upload-Content-Length."))?,
+        ),
         None => None,
     };
     let mut attributes = attributes_of(&resource);
@@ -91,7 +96,9 @@ pub(super) fn start(core: &Core, request: &Request, bucket: &str, body: &Bytes) 
         .finish();
     // From the listener's own address: a Host header without a port would send the client elsewhere.
     let location = format!("{}/upload/storage/v1/b/{bucket}/o?{query}", request.endpoint);
-    Ok(Reply::new(200).header("location", location).header("x-guploader-uploadid", id))
+    Ok(Reply::new(200)
+        .header("location", location)
+        .header("x-guploader-uploadid", id))
 }
 
 /// `DELETE` on a session URI: the session ends without an object, which is answered with 499.
@@ -104,11 +111,7 @@ pub(super) fn cancel(core: &Core, request: &Request) -> Outcome {
 }
 
 /// `PUT` on a session URI: data, a status query, or the end. The URI itself is the credential, as documented.
-pub(super) async fn put(
-    core: &Core,
-    request: &Request,
-    intake: &mut Intake,
-) -> Result<Outcome, Dropped> {
+pub(super) async fn put(core: &Core, request: &Request, intake: &mut Intake) -> Result<Outcome, Dropped> {
     let session = match find(core, request) {
         Ok(session) => session,
         Err(failure) => return refuse(intake, failure).await,
@@ -144,7 +147,13 @@ pub(super) async fn put(
         }
         session.received.extend_from_slice(&fresh);
     }
-    Ok(receive_end(core, request, &mut lock(&session), &upload, taken_bytes))
+    Ok(receive_end(
+        core,
+        request,
+        &mut lock(&session),
+        &upload,
+        taken_bytes,
+    ))
 }
 
 /// What a PUT turns out to be.
@@ -188,7 +197,11 @@ fn begin(
     let Some(start) = range.start else {
         // A query ends an upload only when it names the total and all of it is here.
         let complete = range.total == Some(session.received.len());
-        return Ok(if complete { Step::Finish } else { Step::Answer(session.incomplete()) });
+        return Ok(if complete {
+            Step::Finish
+        } else {
+            Step::Answer(session.incomplete())
+        });
     };
     let persisted = session.persisted_bytes();
     if start > persisted {
@@ -204,7 +217,9 @@ fn begin(
         (None, _) => true,
     };
     if !last && expected_bytes.is_some_and(|bytes| !bytes.is_multiple_of(QUANTUM_BYTES)) {
-        return Err(invalid("Every chunk but the last must be a multiple of 262144 bytes."));
+        return Err(invalid(
+            "Every chunk but the last must be a multiple of 262144 bytes.",
+        ));
     }
     session.received.truncate(persisted);
     session.turn += 1;
@@ -224,11 +239,20 @@ fn receive_end(
     upload: &Upload,
     taken_bytes: usize,
 ) -> Outcome {
-    if upload.expected_bytes.is_some_and(|expected| expected != taken_bytes) {
+    if upload
+        .expected_bytes
+        .is_some_and(|expected| expected != taken_bytes)
+    {
         session.received.truncate(upload.persisted_before);
-        return Err(invalid("The body's length differs from the Content-Range header."));
+        return Err(invalid(
+            "The body's length differs from the Content-Range header.",
+        ));
     }
-    if upload.last { finish(core, request, session) } else { Ok(session.incomplete()) }
+    if upload.last {
+        finish(core, request, session)
+    } else {
+        Ok(session.incomplete())
+    }
 }
 
 /// All bytes are here: the checks, then the object. A session fails for good when one does not hold.
@@ -258,7 +282,10 @@ fn commit(
         return Err(invalid("The object's length differs from the total size stated."));
     }
     let checksums = Checksums::of(&received);
-    let claims = session.claims.clone().and(Claims::from_headers(&request.headers)?);
+    let claims = session
+        .claims
+        .clone()
+        .and(Claims::from_headers(&request.headers)?);
     claims.check(&checksums, core)?;
     let new = NewObject {
         bucket: session.bucket.clone(),
@@ -282,26 +309,42 @@ impl ContentRange {
     /// Without the header, the body is the whole object.
     fn parse(header: Option<&str>) -> Result<Self, Failure> {
         let Some(header) = header else {
-            return Ok(Self { start: Some(0), end: None, total: None });
+            return Ok(Self {
+                start: Some(0),
+                end: None,
+                total: None,
+            });
         };
         let parsed = || {
             let (range, total) = header.strip_prefix("bytes ")?.split_once('/')?;
-            let total = optional(total)?;
+            let total = optional(total).ok()?;
             if range == "*" {
-                return Some(Self { start: None, end: None, total });
+                return Some(Self {
+                    start: None,
+                    end: None,
+                    total,
+                });
             }
             let (first, last) = range.split_once('-')?;
             let start: usize = first.parse().ok()?;
-            let end = optional(last)?.map(|last: usize| last.saturating_add(1));
-            end.is_none_or(|end| end > start).then_some(Self { start: Some(start), end, total })
+            let end = optional(last).ok()?.map(|last: usize| last.saturating_add(1));
+            end.is_none_or(|end| end > start).then_some(Self {
+                start: Some(start),
+                end,
+                total,
+            })
         };
         parsed().ok_or_else(|| invalid(&format!("Failed to parse Content-Range header: {header}")))
     }
 }
 
 /// A number, or `*` for none.
-fn optional(text: &str) -> Option<Option<usize>> {
-    if text == "*" { Some(None) } else { text.parse().ok().map(Some) }
+fn optional(text: &str) -> Result<Option<usize>, ParseIntError> {
+    if text == "*" {
+        Ok(None)
+    } else {
+        text.parse().map(Some)
+    }
 }
 
 fn find(core: &Core, request: &Request) -> Result<Arc<Mutex<Session>>, Failure> {
@@ -338,7 +381,8 @@ pub(super) fn pending(core: &Core) -> Vec<PendingUpload> {
             })
         })
         .collect();
-    pending.sort_by(|one, other| (&one.bucket, &one.key, &one.id).cmp(&(&other.bucket, &other.key, &other.id)));
+    pending
+        .sort_by(|one, other| (&one.bucket, &one.key, &one.id).cmp(&(&other.bucket, &other.key, &other.id)));
     pending
 }
 

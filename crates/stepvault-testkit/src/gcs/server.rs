@@ -52,8 +52,12 @@ impl Intake {
             if self.allowed_bytes == Some(0) {
                 return Err(Dropped);
             }
-            let Some(frame) = self.incoming.frame().await else { return Ok(None) };
-            let Ok(mut data) = frame.map_err(|_| Dropped)?.into_data() else { continue };
+            let Some(frame) = self.incoming.frame().await else {
+                return Ok(None);
+            };
+            let Ok(mut data) = frame.map_err(|_| Dropped)?.into_data() else {
+                continue;
+            };
             if let Some(allowed) = &mut self.allowed_bytes {
                 data.truncate(*allowed);
                 *allowed -= data.len();
@@ -82,7 +86,9 @@ pub(super) async fn serve(listener: TcpListener, core: Arc<Core>) {
     let endpoint: Arc<str> = format!("http://{address}").into();
     loop {
         // A failed accept concerns a client that is already gone.
-        let Ok((stream, _)) = listener.accept().await else { continue };
+        let Ok((stream, _)) = listener.accept().await else {
+            continue;
+        };
         let _ = stream.set_nodelay(true);
         let (core, endpoint) = (Arc::clone(&core), Arc::clone(&endpoint));
         tokio::spawn(async move {
@@ -91,7 +97,9 @@ pub(super) async fn serve(listener: TcpListener, core: Arc<Core>) {
                 async move { answer(&core, &endpoint, request).await }
             });
             // Errors are clients that went away, or connections dropped on purpose.
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            let _ = http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
     }
 }
@@ -103,22 +111,37 @@ async fn answer(
 ) -> Result<Response<Body>, Dropped> {
     let (parts, incoming) = request.into_parts();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    let stated_length = parts.headers.get("content-length").and_then(|value| value.to_str().ok()?.parse().ok());
-    let action = core.faults.on_request(parts.method.as_str(), path, stated_length.unwrap_or(0));
+    let stated_length = parts
+        .headers
+        .get("content-length")
+        .and_then(|value| value.to_str().ok()?.parse().ok());
+    let action = core
+        .faults
+        .on_request(parts.method.as_str(), path, stated_length.unwrap_or(0));
 
     let mut request = Request::new(parts, endpoint);
-    let mut intake = Intake { incoming, allowed_bytes: None };
+    let mut intake = Intake {
+        incoming,
+        allowed_bytes: None,
+    };
     let json = request.target.is_json();
     let uploads = request.method == Method::PUT || request.method == Method::POST;
     match &action {
-        Some(FaultAction::Refuse { status, retry_after_seconds, code }) => {
+        Some(FaultAction::Refuse {
+            status,
+            retry_after_seconds,
+            code,
+        }) => {
             intake.drain().await?;
-            let failure = Failure::new(*status, code, "Refused on request.").retry_after(*retry_after_seconds);
+            let failure =
+                Failure::new(*status, code, "Refused on request.").retry_after(*retry_after_seconds);
             return Ok(respond(failure.reply(json)));
         }
         Some(FaultAction::OkWithError { code }) => {
             intake.drain().await?;
-            return Ok(respond(Failure::new(500, code, "Failed on request.").reply_as(200, json)));
+            return Ok(respond(
+                Failure::new(500, code, "Failed on request.").reply_as(200, json),
+            ));
         }
         Some(FaultAction::Reset) => return Err(Dropped),
         Some(FaultAction::Hang) => return std::future::pending().await,
@@ -148,7 +171,9 @@ async fn route(core: &Core, request: &Request, intake: &mut Intake) -> Result<Ou
         return resumable::put(core, request, intake).await;
     }
     let body = intake.collect().await?;
-    Ok(request.authorize(core).and_then(|()| dispatch(core, request, &body)))
+    Ok(request
+        .authorize(core)
+        .and_then(|()| dispatch(core, request, &body)))
 }
 
 fn dispatch(core: &Core, request: &Request, body: &Bytes) -> Outcome {
@@ -176,7 +201,9 @@ fn dispatch(core: &Core, request: &Request, body: &Bytes) -> Outcome {
         Target::XmlBucket { bucket } => {
             core.require_bucket(bucket)?;
             match method {
-                "GET" if request.query.contains_key("uploads") => list::multipart_uploads(core, request, bucket),
+                "GET" if request.query.contains_key("uploads") => {
+                    list::multipart_uploads(core, request, bucket)
+                }
                 "GET" => list::objects(core, request, bucket),
                 _ => Err(Failure::not_implemented("this call on a bucket")),
             }
@@ -206,7 +233,9 @@ fn dispatch(core: &Core, request: &Request, body: &Bytes) -> Outcome {
 }
 
 fn respond(reply: Reply) -> Response<Body> {
-    let body = Full::new(reply.body).map_err(|never: Infallible| match never {}).boxed_unsync();
+    let body = Full::new(reply.body)
+        .map_err(|never: Infallible| match never {})
+        .boxed_unsync();
     let mut response = Response::new(body);
     *response.status_mut() = reply.status;
     *response.headers_mut() = reply.headers;
@@ -218,11 +247,12 @@ fn respond_cut(reply: Reply, bytes: usize) -> Response<Body> {
     let length = reply.body.len();
     let start = reply.body.slice(..bytes.min(length));
     let reply = reply.header("content-length", length.to_string());
-    let pieces = futures::stream::once(async move { Ok(Frame::data(start)) }).chain(futures::stream::once(async {
-        // The bytes before the cut have to leave first.
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        Err(io::Error::other("cut on request"))
-    }));
+    let pieces =
+        futures::stream::once(async move { Ok(Frame::data(start)) }).chain(futures::stream::once(async {
+            // The bytes before the cut have to leave first.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            Err(io::Error::other("cut on request"))
+        }));
     let mut response = Response::new(StreamBody::new(pieces).boxed_unsync());
     *response.status_mut() = reply.status;
     *response.headers_mut() = reply.headers;

@@ -20,7 +20,10 @@ impl S3Auth for OneKey {
         if access_key == ACCESS_KEY {
             Ok(SecretKey::from(SECRET_KEY))
         } else {
-            Err(s3_error!(InvalidAccessKeyId, "The AWS Access Key Id you provided does not exist in our records."))
+            Err(s3_error!(
+                InvalidAccessKeyId,
+                "The AWS Access Key Id you provided does not exist in our records."
+            ))
         }
     }
 }
@@ -44,8 +47,10 @@ impl S3Access for Gate {
             self.check_bucket(bucket, context.headers(), "x-amz-expected-bucket-owner")?;
         }
         if let Some(source) = context.headers().get("x-amz-copy-source")
-            && let Some(CopySource::Bucket { bucket, .. }) =
-                source.to_str().ok().and_then(|source| CopySource::parse(source).ok())
+            && let Some(CopySource::Bucket { bucket, .. }) = source
+                .to_str()
+                .ok()
+                .and_then(|source| CopySource::parse(source).ok())
         {
             self.check_bucket(&bucket, context.headers(), "x-amz-source-expected-bucket-owner")?;
         }

@@ -30,7 +30,12 @@ pub(crate) struct State {
 
 impl State {
     pub(crate) fn new(options: StrictS3Options) -> Self {
-        Self { options, objects: Objects::default(), buckets: Mutex::default(), uploads: Mutex::default() }
+        Self {
+            options,
+            objects: Objects::default(),
+            buckets: Mutex::default(),
+            uploads: Mutex::default(),
+        }
     }
 
     pub(crate) fn buckets(&self) -> MutexGuard<'_, BTreeMap<String, Bucket>> {
@@ -43,7 +48,10 @@ impl State {
     }
 
     pub(crate) fn create_bucket(&self, name: &str) {
-        let bucket = Bucket { created: SystemTime::now(), lifecycle: None };
+        let bucket = Bucket {
+            created: SystemTime::now(),
+            lifecycle: None,
+        };
         self.buckets().entry(name.to_owned()).or_insert(bucket);
     }
 
@@ -55,7 +63,13 @@ impl State {
     }
 
     /// Stores an object unless a precondition of the request forbids it; both under one lock.
-    pub(crate) fn store(&self, bucket: &str, key: &str, headers: &HeaderMap, object: StoredObject) -> S3Result<()> {
+    pub(crate) fn store(
+        &self,
+        bucket: &str,
+        key: &str,
+        headers: &HeaderMap,
+        object: StoredObject,
+    ) -> S3Result<()> {
         self.objects.with(|table| {
             let path = path(bucket, key);
             check_write_conditions(headers, table.get(&path), &self.options)?;
@@ -66,7 +80,11 @@ impl State {
 
     /// Checksums as they may be told to a client.
     pub(crate) fn told(&self, checksums: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-        if self.options.no_checksum_answers { BTreeMap::new() } else { checksums.clone() }
+        if self.options.no_checksum_answers {
+            BTreeMap::new()
+        } else {
+            checksums.clone()
+        }
     }
 
     pub(crate) fn page_size(&self, wanted: Option<i32>) -> S3Result<usize> {
@@ -112,13 +130,20 @@ fn check_write_conditions(
 }
 
 pub(crate) fn precondition_failed() -> S3Error {
-    s3_error!(PreconditionFailed, "At least one of the pre-conditions you specified did not hold")
+    s3_error!(
+        PreconditionFailed,
+        "At least one of the pre-conditions you specified did not hold"
+    )
 }
 
 /// Reads a whole request body, turning the ways it can be wrong into S3's errors.
 pub(crate) async fn read_body(body: Option<StreamingBlob>, headers: &HeaderMap) -> S3Result<Bytes> {
-    let Some(mut stream) = body else { return Ok(Bytes::new()) };
-    let expected = headers.get("content-length").and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let Some(mut stream) = body else {
+        return Ok(Bytes::new());
+    };
+    let expected = headers
+        .get("content-length")
+        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     let mut body = BytesMut::with_capacity(expected.unwrap_or(0));
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|error| body_error(&error.to_string()))?;
@@ -139,6 +164,9 @@ fn body_error(text: &str) -> S3Error {
     } else if text.contains("SignatureMismatch") {
         s3_error!(SignatureDoesNotMatch, "The signature of a chunk does not match.")
     } else {
-        s3_error!(IncompleteBody, "The request body could not be read to its end: {text}")
+        s3_error!(
+            IncompleteBody,
+            "The request body could not be read to its end: {text}"
+        )
     }
 }

@@ -1,0 +1,119 @@
+//! Which attempt a newly found checkpoint belongs to.
+//!
+//! A run that goes back to an earlier step and saves again starts a new attempt, so that its saves never mix with
+//! the abandoned ones and 'newest' stays the highest (attempt, step). A step found late (a backlog, a copy pushed
+//! by hand) is no such thing. What tells the two apart is when the files were written: a regression is written
+//! after the newest step known, a late find before it.
+
+use crate::error::Result;
+use crate::ids::{Attempt, Step, StepId};
+use crate::timestamp::Timestamp;
+
+/// A step of the run that is known to some tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownStep {
+    /// Its identity.
+    pub id: StepId,
+    /// The newest modification time of its files; `None` when only its tombstone or claim is left.
+    pub written_at: Option<Timestamp>,
+    /// Whether it holds the very same files as the checkpoint at hand.
+    pub same_content: bool,
+}
+
+/// What to do with a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// It is this known step already.
+    Known(StepId),
+    /// It is a new step under this identity.
+    New(StepId),
+    /// It is an old save whose place another one took, or that retention has removed: leave it alone.
+    Stale(StepId),
+}
+
+/// Places the checkpoint of `step`, whose newest file was written at `written_at`.
+pub fn place(known: &[KnownStep], step: Step, written_at: Timestamp) -> Result<Placement> {
+    let same = known.iter().filter(|entry| entry.id.step == step && entry.same_content).max_by_key(|entry| entry.id);
+    if let Some(entry) = same {
+        return Ok(Placement::Known(entry.id));
+    }
+    let current = known.iter().map(|entry| entry.id.attempt).max().unwrap_or(Attempt::FIRST);
+    let attempt = attempt_at(known, current, written_at);
+    let taken = known.iter().find(|entry| entry.id == StepId::new(attempt, step));
+    if attempt < current {
+        return Ok(match taken {
+            Some(entry) => Placement::Stale(entry.id),
+            None => Placement::New(StepId::new(attempt, step)),
+        });
+    }
+    let later_steps = known.iter().filter(|entry| entry.id.attempt == current && entry.id.step > step);
+    let newest_write = later_steps.filter_map(|entry| entry.written_at).max();
+    let went_back = newest_write.is_some_and(|newest| written_at > newest);
+    match taken {
+        // Its content is gone; an old save of it must not come back as the newest step of a new attempt.
+        Some(entry) if entry.written_at.is_none() && !went_back => Ok(Placement::Stale(entry.id)),
+        // Saved again with other bytes.
+        Some(_) => Ok(Placement::New(StepId::new(current.next()?, step))),
+        None if went_back => Ok(Placement::New(StepId::new(current.next()?, step))),
+        None => Ok(Placement::New(StepId::new(current, step))),
+    }
+}
+
+/// The attempt that was under way at a time: the highest that had written something by then, else the lowest known.
+fn attempt_at(known: &[KnownStep], current: Attempt, written_at: Timestamp) -> Attempt {
+    let begun = known.iter().filter(|entry| entry.written_at.is_some_and(|first| first <= written_at));
+    let lowest = known.iter().filter(|entry| entry.written_at.is_some()).map(|entry| entry.id.attempt).min();
+    begun.map(|entry| entry.id.attempt).max().or(lowest).unwrap_or(current)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(attempt: u32, step: u64) -> StepId {
+        StepId::new(Attempt::new(attempt).unwrap(), Step::new(step).unwrap())
+    }
+
+    fn known(attempt: u32, step: u64, written: i64) -> KnownStep {
+        KnownStep { id: id(attempt, step), written_at: Some(Timestamp::from_seconds(written)), same_content: false }
+    }
+
+    fn placed(known: &[KnownStep], step: u64, written: i64) -> Placement {
+        place(known, Step::new(step).unwrap(), Timestamp::from_seconds(written)).unwrap()
+    }
+
+    #[test]
+    fn the_first_step_begins_attempt_one_and_the_next_joins_it() {
+        assert_eq!(placed(&[], 100, 1000), Placement::New(id(1, 100)));
+        assert_eq!(placed(&[known(1, 100, 1000)], 200, 2000), Placement::New(id(1, 200)));
+    }
+
+    #[test]
+    fn going_back_starts_a_new_attempt_and_a_late_find_does_not() {
+        let steps = [known(1, 100, 1000), known(1, 200, 2000)];
+        assert_eq!(placed(&steps, 150, 3000), Placement::New(id(2, 150)));
+        assert_eq!(placed(&steps, 150, 1500), Placement::New(id(1, 150)));
+    }
+
+    #[test]
+    fn the_same_files_are_the_same_step_in_whichever_attempt() {
+        let mut steps = [known(1, 100, 1000), known(2, 50, 3000)];
+        steps[0].same_content = true;
+        assert_eq!(placed(&steps, 100, 1000), Placement::Known(id(1, 100)));
+    }
+
+    #[test]
+    fn saving_a_step_again_with_other_bytes_starts_a_new_attempt() {
+        assert_eq!(placed(&[known(1, 100, 1000)], 100, 1200), Placement::New(id(2, 100)));
+    }
+
+    #[test]
+    fn an_old_save_of_a_removed_step_never_becomes_the_newest() {
+        let removed = KnownStep { id: id(1, 50), written_at: None, same_content: false };
+        assert_eq!(placed(&[removed, known(1, 100, 1000)], 50, 500), Placement::Stale(id(1, 50)));
+        let later_attempt = [removed, known(1, 100, 1000), known(2, 10, 2000)];
+        assert_eq!(placed(&later_attempt, 50, 500), Placement::Stale(id(1, 50)));
+        assert_eq!(placed(&[removed], 50, 500), Placement::Stale(id(1, 50)));
+        assert_eq!(placed(&[removed, known(1, 100, 1000)], 50, 2000), Placement::New(id(2, 50)));
+    }
+}

@@ -1,0 +1,207 @@
+//! From merged values to the typed configuration.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use toml::Value;
+
+use super::finding::{Finding, Source};
+use super::key::KeyPath;
+use super::merge::Merged;
+use super::model::{AgentSettings, Completion, Config, Links, LocalSettings, RunSettings, UploadSettings};
+use super::remote::build_remote;
+use super::units;
+use super::value::best;
+use crate::error::{Error, Result};
+use crate::ids::{NodeName, RemoteName, RunName};
+use crate::path::RelativePath;
+use crate::retention::{KeepRules, LocalLimits};
+
+/// Typed reading of the keys below one. Values fit their keys already; what can still fail becomes a fault.
+pub(super) struct Section<'a> {
+    pub(super) merged: &'a mut Merged,
+    pub(super) above: KeyPath,
+}
+
+impl<'a> Section<'a> {
+    pub(super) fn new(merged: &'a mut Merged, above: &[&str]) -> Self {
+        Self { merged, above: KeyPath::of(above) }
+    }
+
+    fn value(&self, key: &str) -> Option<&Value> {
+        Some(&self.merged.get(&self.above.join(key))?.value)
+    }
+
+    pub(super) fn text(&self, key: &str) -> Option<String> {
+        self.value(key)?.as_str().map(str::to_owned)
+    }
+
+    pub(super) fn boolean(&self, key: &str) -> Option<bool> {
+        self.value(key)?.as_bool()
+    }
+
+    pub(super) fn size(&self, key: &str) -> Option<u64> {
+        units::size(self.value(key)?.as_str()?).ok()
+    }
+
+    pub(super) fn duration(&self, key: &str) -> Option<Duration> {
+        units::duration(self.value(key)?.as_str()?).ok()
+    }
+
+    /// A number in the type its setting has; one that is too large for it is a fault.
+    pub(super) fn number<N: TryFrom<i64>>(&mut self, key: &str) -> Option<N> {
+        let number = self.value(key)?.as_integer()?;
+        let converted = N::try_from(number).ok();
+        if converted.is_none() {
+            self.fault(key, format!("{number} is too large"), "write a smaller number");
+        }
+        converted
+    }
+
+    pub(super) fn text_map(&self, key: &str) -> BTreeMap<String, String> {
+        let table = self.value(key).and_then(Value::as_table);
+        let pairs = table.into_iter().flatten();
+        pairs.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
+    }
+
+    fn texts(&self, key: &str) -> Option<Vec<String>> {
+        let items = self.value(key)?.as_array()?;
+        Some(items.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+    }
+
+    fn inner_path(&self, key: &str) -> Option<RelativePath> {
+        RelativePath::new(self.text(key)?).ok()
+    }
+
+    /// A path of the machine; one in the file starts at the file's directory, any other where the program runs.
+    fn path(&self, key: &str) -> Option<PathBuf> {
+        let path = PathBuf::from(self.text(key)?);
+        match self.merged.source(&self.above.join(key)) {
+            Source::File { path: file, .. } => {
+                let directory = file.parent().unwrap_or(Path::new(""));
+                Some(super::validate::normalize(&directory.join(path)))
+            }
+            _ => Some(super::validate::normalize(&path)),
+        }
+    }
+
+    pub(super) fn fault(&mut self, key: &str, why: impl Into<String>, hint: impl Into<String>) {
+        let path = self.above.join(key);
+        let source = self.merged.source(&path);
+        self.merged.faults.push(Finding::new(path, source, why).hint(hint));
+    }
+
+    /// Keeps the value, or makes the error a fault.
+    pub(super) fn take<T>(&mut self, key: &str, result: Result<T>) -> Option<T> {
+        result.map_err(|error: Error| {
+            let hint = error.hint_text().unwrap_or_default().to_owned();
+            self.fault(key, error.to_string(), hint);
+        })
+        .ok()
+    }
+}
+
+/// Builds everything; what is wrong goes to the faults.
+pub(super) fn build(merged: &mut Merged) -> Config {
+    let mut root = Section::new(merged, &[]);
+    let node = root.text("node").map(NodeName::new);
+    let node = node.and_then(|node| root.take("node", node));
+    if let Some(format) = root.number::<u64>("format")
+        && format != 1
+    {
+        root.fault("format", format!("this stepvault reads format 1, not {format}"), "use a newer stepvault");
+    }
+    let local = local(&mut Section::new(merged, &["local"]));
+    let mut section = Section::new(merged, &["upload"]);
+    let fallback = UploadSettings::default();
+    let upload = UploadSettings {
+        memory_budget_bytes: section.size("memory-budget").unwrap_or(fallback.memory_budget_bytes),
+        maximum_backlog_steps: section.number("maximum-backlog-steps").unwrap_or(fallback.maximum_backlog_steps),
+    };
+    let section = Section::new(merged, &["agent"]);
+    let fallback = AgentSettings::default();
+    let agent = AgentSettings {
+        poll_interval: section.duration("poll-interval").unwrap_or(fallback.poll_interval),
+        retention_interval: section.duration("retention-interval").unwrap_or(fallback.retention_interval),
+        drain_deadline: section.duration("drain-deadline").unwrap_or(fallback.drain_deadline),
+    };
+    let remotes = merged.names("remote").iter().filter_map(|name| build_remote(merged, name)).collect();
+    let keep_local = keep(merged, &["keep", "local"], &KeepRules::default());
+    let keep_remote = keep(merged, &["keep", "remote"], &KeepRules::default());
+    let runs = merged.names("run");
+    let runs = runs.iter().filter_map(|name| run(merged, name, &keep_local, &keep_remote)).collect();
+    Config {
+        node,
+        local,
+        upload,
+        agent,
+        remotes,
+        runs,
+        keep_local,
+        keep_remote,
+        warnings: Vec::new(),
+        explained: Vec::new(),
+    }
+}
+
+fn local(section: &mut Section<'_>) -> LocalSettings {
+    let limits = LocalLimits {
+        maximum_bytes: section.size("maximum-size"),
+        free_space_low_bytes: section.size("free-space-low"),
+        free_space_high_bytes: section.size("free-space-high"),
+    };
+    let links = match section.text("links").as_deref() {
+        Some("reflink-or-copy") => Links::ReflinkOrCopy,
+        Some("copy") => Links::Copy,
+        _ => Links::Auto,
+    };
+    LocalSettings { directory: section.path("directory"), limits, links }
+}
+
+/// The rules of one tier, each from its own table or else from the table of defaults.
+fn keep(merged: &mut Merged, above: &[&str], defaults: &KeepRules) -> KeepRules {
+    let mut section = Section::new(merged, above);
+    let given_best = section.value("best").and_then(|value| best(value).ok());
+    let within = section.duration("within");
+    KeepRules {
+        last: section.number("last").or(defaults.last),
+        every_steps: section.number("every-steps").or(defaults.every_steps),
+        // Rounded up: a fraction of a second must not become a rule that keeps nothing.
+        within_seconds: within
+            .map(|within| within.as_secs() + u64::from(within.subsec_nanos() > 0))
+            .or(defaults.within_seconds),
+        hourly: section.number("hourly").or(defaults.hourly),
+        daily: section.number("daily").or(defaults.daily),
+        weekly: section.number("weekly").or(defaults.weekly),
+        best: given_best.unwrap_or_else(|| defaults.best.clone()),
+    }
+}
+
+fn run(merged: &mut Merged, name: &str, keep_local: &KeepRules, keep_remote: &KeepRules) -> Option<RunSettings> {
+    let mut section = Section::new(merged, &["run", name]);
+    let run_name = section.take("", RunName::new(name))?;
+    let fallback = RunSettings::new(run_name);
+    let quiet_time = section.duration("quiet-time").unwrap_or(Duration::from_secs(60));
+    let complete = match (section.text("complete").as_deref(), section.inner_path("marker")) {
+        (Some("rename"), _) => Completion::Rename,
+        (Some("marker"), Some(marker)) => Completion::Marker(marker),
+        _ => Completion::Quiet(quiet_time),
+    };
+    let remotes = section.texts("remotes").map(|names| {
+        let names = names.into_iter().map(RemoteName::new).collect::<Vec<_>>();
+        names.into_iter().filter_map(|remote| section.take("remotes", remote)).collect()
+    });
+    let settings = RunSettings {
+        watch: section.path("watch"),
+        pattern: section.text("pattern").unwrap_or(fallback.pattern),
+        complete,
+        metrics_file: section.inner_path("metrics-file"),
+        metrics: section.text_map("metrics"),
+        remotes,
+        keep_local: keep(merged, &["run", name, "keep", "local"], keep_local),
+        keep_remote: keep(merged, &["run", name, "keep", "remote"], keep_remote),
+        name: fallback.name,
+    };
+    Some(settings)
+}

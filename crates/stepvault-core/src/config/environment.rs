@@ -1,0 +1,62 @@
+//! The environment: each key's variable is its name in capitals, behind `STEPVAULT_`.
+
+use std::collections::BTreeMap;
+
+use super::finding::{Finding, Source};
+use super::key::KeyPath;
+use super::merge::Merged;
+use super::suggest::nearest;
+use super::value::Fault;
+
+const PREFIX: &str = "STEPVAULT_";
+/// What the command line reads for its own flags; none of these is a key.
+const COMMAND_LINE: [&str; 6] = [
+    "STEPVAULT_CONFIG",
+    "STEPVAULT_RUN",
+    "STEPVAULT_REMOTE",
+    "STEPVAULT_LOCAL",
+    "STEPVAULT_ATTEMPT",
+    "STEPVAULT_LOG",
+];
+
+/// The variable for a dotted key: `upload.memory-budget` is `STEPVAULT_UPLOAD_MEMORY_BUDGET`.
+pub fn variable_name(key: &str) -> String {
+    let letters = key.chars().filter(|letter| *letter != '"');
+    let upper = letters.map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' });
+    PREFIX.chars().chain(upper).collect()
+}
+
+/// Reads the environment into `merged`. Remotes and runs must be known by then: a variable sets a key of one, and
+/// cannot make a new one, since its name has lost its spelling.
+pub(super) fn read(environment: &[(String, String)], merged: &mut Merged) {
+    let mut known: BTreeMap<String, Vec<KeyPath>> = BTreeMap::new();
+    for (path, ..) in merged.keys() {
+        known.entry(variable_name(&path.to_string())).or_default().push(path);
+    }
+    for (variable, text) in environment.iter().filter(|(variable, _)| variable.starts_with(PREFIX)) {
+        let source = Source::Environment { variable: variable.clone() };
+        match known.get(variable).map(Vec::as_slice) {
+            Some([path]) if text.is_empty() => {
+                merged.fault(path, source, &Fault::new("it is empty", "unset it, or give it a value"));
+            }
+            Some([path]) => merged.set_text(path.clone(), text, source),
+            Some(several) => {
+                let names: Vec<String> = several.iter().map(ToString::to_string).collect();
+                let why = format!("it could mean any of {}", names.join(", "));
+                let finding = Finding::new("", source, why);
+                merged.faults.push(finding.hint("rename one of them, or set the key in the file"));
+            }
+            None if COMMAND_LINE.contains(&variable.as_str()) => {}
+            None => merged.warnings.push(unknown(variable, source, &known)),
+        }
+    }
+}
+
+fn unknown(variable: &str, source: Source, known: &BTreeMap<String, Vec<KeyPath>>) -> Finding {
+    let finding = Finding::new("", source, "no key has this variable: it changes nothing");
+    let names = known.keys().map(String::as_str).chain(COMMAND_LINE);
+    match nearest(variable, names) {
+        Some(near) => finding.hint(format!("did you mean {near}?")),
+        None => finding.hint("`stepvault config show` prints what is in force"),
+    }
+}

@@ -1,0 +1,140 @@
+//! The file: TOML, laid against the schema, with the line of each value.
+
+use std::ops::Range;
+
+use toml::Value;
+use toml::de::{DeTable, DeValue};
+
+use super::finding::{Finding, Source};
+use super::key::KeyPath;
+use super::load::FileText;
+use super::merge::Merged;
+use super::schema::{self, Member, Shape};
+use super::suggest::nearest;
+
+/// Reads the file into `merged`.
+pub(super) fn read(file: &FileText, merged: &mut Merged) {
+    // A table with values and one with places: the same document, read twice.
+    let parsed = DeTable::parse(&file.text).and_then(|places| Ok((places, file.text.parse::<toml::Table>()?)));
+    let (places, values) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            let source = place(file, error.span());
+            merged.faults.push(Finding::new("", source, error.message().trim().replace('\n', ", ")));
+            return;
+        }
+    };
+    let reader = Reader { file };
+    reader.table(&KeyPath::of(&[]), schema::ROOT, places.get_ref(), &values, merged);
+}
+
+struct Reader<'a> {
+    file: &'a FileText,
+}
+
+fn place(file: &FileText, span: Option<Range<usize>>) -> Source {
+    let line = span.and_then(|span| {
+        let before = file.text.as_bytes().get(..span.start)?;
+        Some(before.iter().filter(|byte| **byte == b'\n').count() + 1)
+    });
+    Source::File { path: file.path.clone(), line }
+}
+
+impl Reader<'_> {
+    fn table(
+        &self,
+        above: &KeyPath,
+        members: &'static [Member],
+        places: &DeTable<'_>,
+        values: &toml::Table,
+        merged: &mut Merged,
+    ) {
+        for (key, inner_place, inner_value) in in_order(places, values) {
+            let (name, span) = key;
+            let path = above.join(name);
+            let source = place(self.file, Some(span));
+            match members.iter().find(|member| member.name == name).map(|member| &member.shape) {
+                Some(Shape::Value(..)) => merged.set(path, inner_value.clone(), source),
+                Some(shape) => self.inner(&path, shape, inner_place, inner_value, source, merged),
+                None => merged.faults.push(unknown(above, &path, name, members, source)),
+            }
+        }
+    }
+
+    fn inner(
+        &self,
+        path: &KeyPath,
+        shape: &'static Shape,
+        places: &DeValue<'_>,
+        value: &Value,
+        source: Source,
+        merged: &mut Merged,
+    ) {
+        let (Some(places), Some(values)) = (places.as_table(), value.as_table()) else {
+            let finding = Finding::new(path, source, "a value stands where a table is needed");
+            merged.faults.push(finding.hint(format!("write it as a table: [{path}]")));
+            return;
+        };
+        match shape {
+            Shape::Table(members) => self.table(path, members, places, values, merged),
+            Shape::Named(members) => {
+                for ((name, span), inner_place, inner_value) in in_order(places, values) {
+                    let named = path.join(name);
+                    let source = place(self.file, Some(span));
+                    let (Some(places), Some(values)) = (inner_place.as_table(), inner_value.as_table()) else {
+                        let table = path.to_string();
+                        let finding = Finding::new(&named, source, format!("'{table}' takes tables under names"));
+                        merged.faults.push(finding.hint(format!("write [{table}.NAME], and the key below it")));
+                        continue;
+                    };
+                    if let Some(table) = path.segments().first() {
+                        merged.add_name(table, name);
+                    }
+                    self.table(&named, members, places, values, merged);
+                }
+            }
+            Shape::Value(..) => {}
+        }
+    }
+}
+
+type Keyed<'a> = ((&'a str, Range<usize>), &'a DeValue<'a>, &'a Value);
+
+/// The members of a table in the order in which they stand in the file.
+fn in_order<'a>(places: &'a DeTable<'a>, values: &'a toml::Table) -> Vec<Keyed<'a>> {
+    let mut found: Vec<Keyed<'a>> = Vec::new();
+    for (key, place) in places {
+        let name: &str = key.get_ref();
+        if let Some(value) = values.get(name) {
+            found.push(((name, key.span()), place.get_ref(), value));
+        }
+    }
+    found.sort_by_key(|((_, span), ..)| span.start);
+    found
+}
+
+/// The fault for a key that does not exist, with the nearest one that does.
+fn unknown(above: &KeyPath, path: &KeyPath, name: &str, members: &'static [Member], source: Source) -> Finding {
+    let finding = Finding::new(path, source, "there is no such key");
+    let spelled = name.replace('_', "-");
+    if let Some(near) = nearest(&spelled, members.iter().map(|member| member.name)) {
+        return finding.hint(format!("did you mean '{}'?", above.join(near)));
+    }
+    let secret = ["secret", "token", "password", "credential", "access-key"];
+    if secret.iter().any(|word| spelled.contains(word)) {
+        return finding.hint(
+            "credentials do not belong here: give them by the provider's own means (environment, profile, instance \
+             identity)",
+        );
+    }
+    // Perhaps the right key in the wrong table.
+    let elsewhere = schema::keys(&|_| vec!["NAME".to_owned()]);
+    let elsewhere = elsewhere.iter().find(|(other, ..)| other.segments().last().is_some_and(|last| *last == spelled));
+    match elsewhere {
+        Some((other, ..)) => finding.hint(format!("did you mean '{other}'?")),
+        None => {
+            let known: Vec<&str> = members.iter().map(|member| member.name).collect();
+            finding.hint(format!("the keys here are {}", known.join(", ")))
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! One thing that is wrong, or odd, about the configuration; and the places a value can come from.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::error::ErrorKind;
+
+/// Where a value came from, weakest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "from", rename_all = "kebab-case")]
+pub enum Source {
+    /// Nobody gave one.
+    Default,
+    /// The configuration file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1; `None` where it is the file as a whole.
+        line: Option<usize>,
+    },
+    /// An environment variable.
+    Environment {
+        /// Its name.
+        variable: String,
+    },
+    /// A flag of the command line.
+    Flag {
+        /// The flag as it is written, with its dashes.
+        flag: String,
+    },
+}
+
+impl Source {
+    /// A higher one wins.
+    pub(super) fn rank(&self) -> u8 {
+        match self {
+            Self::Default => 0,
+            Self::File { .. } => 1,
+            Self::Environment { .. } => 2,
+            Self::Flag { .. } => 3,
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => out.write_str("default"),
+            Self::File { path, line: Some(line) } => write!(out, "{}:{line}", path.display()),
+            Self::File { path, line: None } => write!(out, "{}", path.display()),
+            Self::Environment { variable } => out.write_str(variable),
+            Self::Flag { flag } => out.write_str(flag),
+        }
+    }
+}
+
+/// A fault or a warning.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The key it is about, dotted; empty for the file as a whole.
+    pub key: String,
+    /// Where it stands.
+    pub source: Source,
+    /// What is wrong.
+    pub why: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// What kind of error it makes.
+    #[serde(skip)]
+    pub kind: ErrorKind,
+}
+
+impl Finding {
+    pub(super) fn new(key: impl fmt::Display, source: Source, why: impl Into<String>) -> Self {
+        Self { key: key.to_string(), source, why: why.into(), hint: None, kind: ErrorKind::Usage }
+    }
+
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// `stepvault.toml:12: remote.s3-main.regoin: there is no such key`
+impl fmt::Display for Finding {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.source != Source::Default {
+            write!(out, "{}: ", self.source)?;
+        }
+        if !self.key.is_empty() {
+            write!(out, "{}: ", self.key)?;
+        }
+        out.write_str(&self.why)
+    }
+}

@@ -1,0 +1,108 @@
+//! The layers laid over each other: for each key the strongest value, and where it came from.
+
+use std::collections::BTreeMap;
+
+use toml::Value;
+
+use super::finding::{Finding, Source};
+use super::key::KeyPath;
+use super::schema;
+use super::value::{Fault, check, from_text};
+
+/// A value and its origin.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) value: Value,
+    pub(super) source: Source,
+}
+
+/// What has been merged so far. Every value in it fits its key.
+#[derive(Debug, Default)]
+pub(super) struct Merged {
+    entries: BTreeMap<KeyPath, Entry>,
+    /// Users' names under `remote` and `run`, in order.
+    names: BTreeMap<&'static str, Vec<String>>,
+    pub(super) faults: Vec<Finding>,
+    pub(super) warnings: Vec<Finding>,
+}
+
+impl Merged {
+    /// Takes a value for a key that the schema has; a value that does not fit becomes a fault.
+    pub(super) fn set(&mut self, path: KeyPath, value: Value, source: Source) {
+        let Some(schema::Member { shape: schema::Shape::Value(kind, _), .. }) = schema::find(&path) else {
+            self.fault(&path, source, &Fault::new("there is no such key", "see the reference file for all keys"));
+            return;
+        };
+        if let Err(fault) = check(*kind, &value) {
+            return self.fault(&path, source, &fault);
+        }
+        self.note_name(&path);
+        self.entries.insert(path, Entry { value, source });
+    }
+
+    /// The same for text whose type the key decides.
+    pub(super) fn set_text(&mut self, path: KeyPath, text: &str, source: Source) {
+        let Some(schema::Member { shape: schema::Shape::Value(kind, _), .. }) = schema::find(&path) else {
+            self.fault(&path, source, &Fault::new("there is no such key", "see the reference file for all keys"));
+            return;
+        };
+        match from_text(*kind, text) {
+            Ok(value) => self.set(path, value, source),
+            Err(fault) => self.fault(&path, source, &fault),
+        }
+    }
+
+    pub(super) fn fault(&mut self, path: &KeyPath, source: Source, fault: &Fault) {
+        self.faults.push(Finding::new(path, source, fault.why.as_str()).hint(fault.hint.as_str()));
+    }
+
+    fn note_name(&mut self, path: &KeyPath) {
+        if let [table, name, ..] = path.segments() {
+            self.add_name(table, name);
+        }
+    }
+
+    /// Makes a remote or run known, also when nothing is set below it.
+    pub(super) fn add_name(&mut self, table: &str, name: &str) {
+        for known in ["remote", "run"] {
+            let names = self.names.entry(known).or_default();
+            if known == table && !names.iter().any(|other| other == name) {
+                names.push(name.to_owned());
+            }
+        }
+    }
+
+    pub(super) fn names(&self, table: &str) -> Vec<String> {
+        self.names.get(table).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn get(&self, path: &KeyPath) -> Option<&Entry> {
+        self.entries.get(path)
+    }
+
+    /// Where a key's value came from; the default where it has none.
+    pub(super) fn source(&self, path: &KeyPath) -> Source {
+        self.get(path).map_or(Source::Default, |entry| entry.source.clone())
+    }
+
+    /// Whether somebody gave the key a value.
+    pub(super) fn is_given(&self, path: &KeyPath) -> bool {
+        self.source(path) != Source::Default
+    }
+
+    /// Every key of the schema under the names that are known, in order.
+    pub(super) fn keys(&self) -> Vec<(KeyPath, schema::Kind, Option<&'static str>)> {
+        schema::keys(&|table| self.names(table))
+    }
+
+    /// Gives each key that has none its default.
+    pub(super) fn fill_defaults(&mut self) {
+        for (path, _, default) in self.keys() {
+            if let Some(text) = default
+                && self.get(&path).is_none()
+            {
+                self.set_text(path, text, Source::Default);
+            }
+        }
+    }
+}

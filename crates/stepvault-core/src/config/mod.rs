@@ -1,0 +1,16 @@
+//! The configuration: one TOML file, under the environment, under flags; where each value came from is kept.
+//!
+//! Pure: the caller reads the file and the environment and hands them over as [`Sources`]. Every fault is reported in
+//! one go, with its key, the place it stands at and what to do about it.
+
+mod explain;
+mod finding;
+mod load;
+mod model;
+mod units;
+
+pub use explain::Explained;
+pub use finding::{Finding, Source};
+pub use load::{FileText, FlagOverride, Report, Sources, check, load};
+pub use model::{AgentSettings, Completion, Config, Links, LocalSettings, RunSettings, UploadSettings};
+pub use units::{parse_duration, parse_size};

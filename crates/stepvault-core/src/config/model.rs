@@ -1,0 +1,181 @@
+//! The resolved configuration, typed.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::explain::Explained;
+use super::finding::Finding;
+use crate::ids::{NodeName, RemoteName, RunName};
+use crate::path::RelativePath;
+use crate::remote_settings::RemoteSettings;
+use crate::retention::{KeepRules, LocalLimits};
+
+/// Everything that is configured, after file, environment and flags have been merged and checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// This node's name; the host's name when not given.
+    pub node: Option<NodeName>,
+    /// The local tier.
+    pub local: LocalSettings,
+    /// Uploads, over all remotes.
+    pub upload: UploadSettings,
+    /// The background service.
+    pub agent: AgentSettings,
+    /// The remotes in the order of the file, then of the flags. Reading prefers earlier ones.
+    pub remotes: Vec<RemoteSettings>,
+    /// The runs in the order of the file.
+    pub runs: Vec<RunSettings>,
+    /// What a run that is not configured has: the defaults of every key, and `[keep.local]`, `[keep.remote]`.
+    pub keep_local: KeepRules,
+    /// The same for remotes.
+    pub keep_remote: KeepRules,
+    /// What stopped nothing and yet should be looked at.
+    pub warnings: Vec<Finding>,
+    pub(super) explained: Vec<Explained>,
+}
+
+impl Config {
+    /// The remote of this name.
+    pub fn remote(&self, name: &RemoteName) -> Option<&RemoteSettings> {
+        self.remotes.iter().find(|remote| remote.name == *name)
+    }
+
+    /// The run of this name: as configured, or with every key's default.
+    pub fn run(&self, name: &RunName) -> RunSettings {
+        self.runs.iter().find(|run| run.name == *name).cloned().unwrap_or_else(|| RunSettings {
+            keep_local: self.keep_local.clone(),
+            keep_remote: self.keep_remote.clone(),
+            ..RunSettings::new(name.clone())
+        })
+    }
+
+    /// The remotes that a run's steps go to, in order: all unless the run names some.
+    pub fn remotes_of(&self, run: &RunSettings) -> Vec<&RemoteSettings> {
+        let wanted = |remote: &&RemoteSettings| {
+            run.remotes.as_ref().is_none_or(|names| names.contains(&remote.name))
+        };
+        self.remotes.iter().filter(wanted).collect()
+    }
+
+    /// Every value in force, in the order of the reference file, and where each came from. Secrets are masked.
+    pub fn explain(&self) -> &[Explained] {
+        &self.explained
+    }
+}
+
+/// How a step gets into the vault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Links {
+    /// The cheapest that the file system has: reflink, hard link, copy.
+    #[default]
+    Auto,
+    /// Never hard links: for trainers that change files after they have finished them.
+    ReflinkOrCopy,
+    /// Always a copy.
+    Copy,
+}
+
+/// `[local]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalSettings {
+    /// The vault. Must be given, here or by a flag, to whatever seals.
+    pub directory: Option<PathBuf>,
+    /// Byte budget and free-space marks.
+    pub limits: LocalLimits,
+    /// How a step gets into the vault.
+    pub links: Links,
+}
+
+/// `[upload]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UploadSettings {
+    /// Most bytes held in buffers at once.
+    pub memory_budget_bytes: u64,
+    /// Most steps that wait for one remote before the ones that retention would drop anyway are skipped.
+    pub maximum_backlog_steps: u32,
+}
+
+/// `[agent]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentSettings {
+    /// How often watched directories are looked at.
+    pub poll_interval: Duration,
+    /// How often retention runs.
+    pub retention_interval: Duration,
+    /// How long uploads may go on after SIGTERM.
+    pub drain_deadline: Duration,
+}
+
+/// How the agent knows that a step is finished.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Completion {
+    /// It appears under its name by rename, finished.
+    Rename,
+    /// It holds this file.
+    Marker(RelativePath),
+    /// Nothing in it has changed for this long.
+    Quiet(Duration),
+}
+
+/// `[run."NAME"]`
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunSettings {
+    /// The run.
+    pub name: RunName,
+    /// The directory that the trainer writes steps into; `None` for a run that is pushed by hand.
+    pub watch: Option<PathBuf>,
+    /// Glob on the names of its entries.
+    pub pattern: String,
+    /// How a finished step is known.
+    pub complete: Completion,
+    /// JSON file inside the checkpoint that holds metrics.
+    pub metrics_file: Option<RelativePath>,
+    /// Metrics by name, each a JSON pointer into that file.
+    pub metrics: BTreeMap<String, String>,
+    /// The remotes its steps go to; `None` for all.
+    pub remotes: Option<Vec<RemoteName>>,
+    /// What stays on the local tier.
+    pub keep_local: KeepRules,
+    /// What stays on each remote.
+    pub keep_remote: KeepRules,
+}
+
+impl RunSettings {
+    /// A run with every key's default and no keep rules.
+    pub fn new(name: RunName) -> Self {
+        Self {
+            name,
+            watch: None,
+            pattern: "{step,global_step,checkpoint,iter,epoch}*".to_owned(),
+            complete: Completion::Quiet(Duration::from_secs(60)),
+            metrics_file: None,
+            metrics: BTreeMap::new(),
+            remotes: None,
+            keep_local: KeepRules::default(),
+            keep_remote: KeepRules::default(),
+        }
+    }
+}
+
+impl Default for LocalSettings {
+    fn default() -> Self {
+        Self { directory: None, limits: LocalLimits::default(), links: Links::Auto }
+    }
+}
+
+impl Default for UploadSettings {
+    fn default() -> Self {
+        Self { memory_budget_bytes: 128 << 20, maximum_backlog_steps: 16 }
+    }
+}
+
+impl Default for AgentSettings {
+    fn default() -> Self {
+        Self {
+            poll_interval: Duration::from_secs(5),
+            retention_interval: Duration::from_secs(600),
+            drain_deadline: Duration::from_secs(90),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Options in a remote's URL: `s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=us-east-1`.
+
+use toml::Value;
+
+use super::finding::Finding;
+use super::key::KeyPath;
+use super::merge::Merged;
+use super::schema;
+use super::suggest::nearest;
+use super::value::Fault;
+use crate::remote_settings::RemoteUrl;
+
+/// Moves the options of each remote's URL to the keys of their names. An option counts as given where the URL is: it
+/// wins over the key of a weaker layer, gives way to that of a stronger one, and must not meet one of its own.
+pub(super) fn unfold(merged: &mut Merged) {
+    for name in merged.names("remote") {
+        let above = KeyPath::of(&["remote", &name]);
+        let url_path = above.join("url");
+        let Some(entry) = merged.get(&url_path).cloned() else { continue };
+        let Some(text) = entry.value.as_str() else { continue };
+        match RemoteUrl::parse(text) {
+            Ok((url, options)) => {
+                merged.set(url_path, Value::String(url_text(&url)), entry.source.clone());
+                let mut seen: Vec<&str> = Vec::new();
+                for (option, value) in &options {
+                    let twice = seen.contains(&option.as_str());
+                    seen.push(option);
+                    unfold_one(merged, &above, option, value, twice, &entry.source);
+                }
+            }
+            Err(error) => {
+                let hint = error.hint_text().unwrap_or_default().to_owned();
+                merged.fault(&url_path, entry.source, &Fault::new(error.to_string(), hint));
+            }
+        }
+    }
+}
+
+fn unfold_one(
+    merged: &mut Merged,
+    above: &KeyPath,
+    option: &str,
+    text: &str,
+    twice: bool,
+    source: &super::finding::Source,
+) {
+    let options = || schema::REMOTE.iter().map(|member| member.name).filter(|name| *name != "url");
+    let path = above.join(option);
+    if !options().any(|known| known == option) {
+        let url_path = above.join("url");
+        let finding = Finding::new(url_path, source.clone(), format!("there is no option '{option}'"));
+        let hint = match nearest(&option.replace('_', "-"), options()) {
+            Some(near) => format!("did you mean '{near}'?"),
+            None => format!("the options are {}", options().collect::<Vec<_>>().join(", ")),
+        };
+        merged.faults.push(finding.hint(hint));
+        return;
+    }
+    let given = merged.get(&path).map(|entry| entry.source.clone());
+    if twice || given.as_ref().is_some_and(|given| given.rank() == source.rank()) {
+        let fault = Fault::new("it is given twice", "give it in the URL or as a key of the table, once");
+        return merged.fault(&path, source.clone(), &fault);
+    }
+    if given.is_none_or(|given| given.rank() < source.rank()) {
+        merged.set_text(path, text, source.clone());
+    }
+}
+
+/// The URL without its query, spelled so that it parses back to the same place.
+fn url_text(url: &RemoteUrl) -> String {
+    let mut text = String::new();
+    for letter in url.to_string().chars() {
+        match letter {
+            '%' => text.push_str("%25"),
+            '?' => text.push_str("%3F"),
+            '#' => text.push_str("%23"),
+            other => text.push(other),
+        }
+    }
+    text
+}

@@ -1,0 +1,81 @@
+//! One remote's settings, from its table or from a bare URL.
+
+use super::build::Section;
+use super::finding::Source;
+use super::key::KeyPath;
+use super::load::faults_error;
+use super::merge::Merged;
+use super::options;
+use super::validate;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::RemoteName;
+use crate::remote_settings::{ReadBack, RemoteSettings, RemoteUrl};
+
+impl RemoteSettings {
+    /// A remote given by a bare URL, with options in its query. Every key of a remote's table may stand there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] for a URL that is none, an option that does not exist, or a value that does not fit.
+    pub fn from_url(name: RemoteName, text: &str) -> Result<Self> {
+        let mut merged = Merged::default();
+        let url = KeyPath::of(&["remote", name.as_str(), "url"]);
+        merged.set(url, toml::Value::String(text.to_owned()), Source::Default);
+        options::unfold(&mut merged);
+        merged.fill_defaults();
+        let remote = build_remote(&mut merged, name.as_str());
+        if let Some(remote) = &remote {
+            validate::check_remote(remote, &mut merged);
+        }
+        match remote {
+            Some(remote) if merged.faults.is_empty() => Ok(remote),
+            _ => Err(faults_error(&merged.faults)),
+        }
+    }
+}
+
+/// Builds the remote called `name`; `None` when its name or its URL is missing or wrong.
+pub(super) fn build_remote(merged: &mut Merged, name: &str) -> Option<RemoteSettings> {
+    let mut section = Section::new(merged, &["remote", name]);
+    let remote_name = section.take("", RemoteName::new(name));
+    let Some(text) = section.text("url") else {
+        let url = section.above.join("url");
+        if !section.merged.faults.iter().any(|fault| fault.key == url.to_string()) {
+            section.fault("url", "a remote needs its URL", "write url = \"s3://bucket/prefix\"");
+        }
+        return None;
+    };
+    // A URL that does not parse is a fault already.
+    let (url, _) = RemoteUrl::parse(&text).ok()?;
+    let fallback = RemoteSettings::new(remote_name?, url);
+    let seconds = |section: &mut Section<'_>, key: &str, fallback: u64| {
+        let Some(duration) = section.duration(key) else { return fallback };
+        if duration.as_secs() == 0 || duration.subsec_nanos() != 0 {
+            section.fault(key, "it takes whole seconds, at least one", "write \"30s\"");
+        }
+        duration.as_secs()
+    };
+    Some(RemoteSettings {
+        required: section.boolean("required").unwrap_or(fallback.required),
+        endpoint: section.text("endpoint"),
+        region: section.text("region"),
+        profile: section.text("profile"),
+        allow_http: section.boolean("allow-http").unwrap_or(fallback.allow_http),
+        storage_class: section.text("storage-class"),
+        server_side_encryption: section.text("server-side-encryption"),
+        kms_key: section.text("kms-key"),
+        tags: section.text_map("tags"),
+        expected_bucket_owner: section.text("expected-bucket-owner"),
+        max_concurrent_requests: section
+            .number("max-concurrent-requests")
+            .unwrap_or(fallback.max_concurrent_requests),
+        bandwidth_limit_bytes_per_second: section.size("bandwidth-limit"),
+        stall_timeout_seconds: seconds(&mut section, "stall-timeout", fallback.stall_timeout_seconds),
+        retry_deadline_seconds: seconds(&mut section, "retry-deadline", fallback.retry_deadline_seconds),
+        read_back: match section.text("read-back").as_deref() {
+            Some("always") => ReadBack::Always,
+            _ => ReadBack::Auto,
+        },
+        name: fallback.name,
+        url: fallback.url,
+    })
+}

@@ -1,0 +1,186 @@
+//! Every key that exists, what it takes and what it is when nobody gives it.
+
+use super::key::KeyPath;
+
+/// What a key takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A whole number from this to `i64::MAX`.
+    Integer(i64),
+    /// `true` or `false`.
+    Boolean,
+    /// Any text but the empty one.
+    Text,
+    /// A path of the machine. Relative ones start at the file they stand in.
+    Path,
+    /// A path inside a checkpoint.
+    InnerPath,
+    /// A number of bytes with a unit.
+    Size,
+    /// A duration with a unit.
+    Duration,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A list of texts.
+    Texts,
+    /// A table of texts under free names.
+    TextMap,
+    /// A list of rules for keeping the best.
+    Best,
+}
+
+/// What stands under a name.
+#[derive(Debug)]
+pub(super) enum Shape {
+    /// A value, and the text of its default, where it has one.
+    Value(Kind, Option<&'static str>),
+    /// A table with these members.
+    Table(&'static [Member]),
+    /// A table of tables, each under a name of the user's choice.
+    Named(&'static [Member]),
+}
+
+/// A name and what stands under it.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) name: &'static str,
+    pub(super) shape: Shape,
+}
+
+const fn unset(name: &'static str, kind: Kind) -> Member {
+    Member { name, shape: Shape::Value(kind, None) }
+}
+
+const fn default(name: &'static str, kind: Kind, default: &'static str) -> Member {
+    Member { name, shape: Shape::Value(kind, Some(default)) }
+}
+
+const fn table(name: &'static str, members: &'static [Member]) -> Member {
+    Member { name, shape: Shape::Table(members) }
+}
+
+const fn named(name: &'static str, members: &'static [Member]) -> Member {
+    Member { name, shape: Shape::Named(members) }
+}
+
+const COUNT: Kind = Kind::Integer(0);
+const POSITIVE: Kind = Kind::Integer(1);
+
+/// The whole file.
+pub(super) static ROOT: &[Member] = &[
+    default("format", POSITIVE, "1"),
+    unset("node", Kind::Text),
+    table("local", LOCAL),
+    table("upload", UPLOAD),
+    table("agent", AGENT),
+    named("remote", REMOTE),
+    table("keep", TIERS),
+    named("run", RUN),
+];
+
+static LOCAL: &[Member] = &[
+    unset("directory", Kind::Path),
+    unset("maximum-size", Kind::Size),
+    unset("free-space-low", Kind::Size),
+    unset("free-space-high", Kind::Size),
+    default("links", Kind::Choice(&["auto", "reflink-or-copy", "copy"]), "auto"),
+];
+
+static UPLOAD: &[Member] = &[
+    default("memory-budget", Kind::Size, "128 MiB"),
+    default("maximum-backlog-steps", POSITIVE, "16"),
+];
+
+static AGENT: &[Member] = &[
+    default("poll-interval", Kind::Duration, "5s"),
+    default("retention-interval", Kind::Duration, "10m"),
+    default("drain-deadline", Kind::Duration, "90s"),
+];
+
+/// All of these but `url` may stand in the URL's query as well.
+pub(super) static REMOTE: &[Member] = &[
+    unset("url", Kind::Text),
+    default("required", Kind::Boolean, "true"),
+    unset("endpoint", Kind::Text),
+    unset("region", Kind::Text),
+    unset("profile", Kind::Text),
+    default("allow-http", Kind::Boolean, "false"),
+    unset("storage-class", Kind::Text),
+    unset("server-side-encryption", Kind::Choice(&["AES256", "aws:kms", "aws:kms:dsse"])),
+    unset("kms-key", Kind::Text),
+    unset("tags", Kind::TextMap),
+    unset("expected-bucket-owner", Kind::Text),
+    default("max-concurrent-requests", POSITIVE, "32"),
+    unset("bandwidth-limit", Kind::Size),
+    default("stall-timeout", Kind::Duration, "30s"),
+    default("retry-deadline", Kind::Duration, "2m"),
+    default("read-back", Kind::Choice(&["auto", "always"]), "auto"),
+];
+
+static TIERS: &[Member] = &[table("local", KEEP), table("remote", KEEP)];
+
+pub(super) static KEEP: &[Member] = &[
+    unset("last", COUNT),
+    unset("every-steps", COUNT),
+    unset("within", Kind::Duration),
+    unset("hourly", COUNT),
+    unset("daily", COUNT),
+    unset("weekly", COUNT),
+    unset("best", Kind::Best),
+];
+
+static RUN: &[Member] = &[
+    unset("watch", Kind::Path),
+    default("pattern", Kind::Text, "{step,global_step,checkpoint,iter,epoch}*"),
+    default("complete", Kind::Choice(&["rename", "marker", "quiet"]), "quiet"),
+    unset("marker", Kind::InnerPath),
+    default("quiet-time", Kind::Duration, "60s"),
+    unset("metrics-file", Kind::InnerPath),
+    unset("metrics", Kind::TextMap),
+    unset("remotes", Kind::Texts),
+    table("keep", TIERS),
+];
+
+/// The member that a key names.
+pub(super) fn find(path: &KeyPath) -> Option<&'static Member> {
+    let mut members = ROOT;
+    let mut segments = path.segments().iter();
+    loop {
+        let segment = segments.next()?;
+        let member = members.iter().find(|member| member.name == segment)?;
+        members = match member.shape {
+            Shape::Named(inner) => {
+                // The user's name, then a member of what is under it.
+                segments.next()?;
+                inner
+            }
+            Shape::Table(inner) => inner,
+            Shape::Value(..) => return segments.next().is_none().then_some(member),
+        };
+    }
+}
+
+/// Every key that takes a value, in the order of the schema; `names` gives the users' names under a named table.
+pub(super) fn keys(names: &dyn Fn(&str) -> Vec<String>) -> Vec<(KeyPath, Kind, Option<&'static str>)> {
+    let mut found = Vec::new();
+    collect(&KeyPath::of(&[]), ROOT, names, &mut found);
+    found
+}
+
+fn collect(
+    above: &KeyPath,
+    members: &'static [Member],
+    names: &dyn Fn(&str) -> Vec<String>,
+    found: &mut Vec<(KeyPath, Kind, Option<&'static str>)>,
+) {
+    for member in members {
+        let path = above.join(member.name);
+        match member.shape {
+            Shape::Value(kind, default) => found.push((path, kind, default)),
+            Shape::Table(inner) => collect(&path, inner, names, found),
+            Shape::Named(inner) => {
+                names(member.name).iter().for_each(|name| collect(&path.join(name), inner, names, found));
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Single values: whether one fits its key, and how text from the environment or a URL becomes one.
+
+use toml::Value;
+
+use super::schema::Kind;
+use super::suggest::nearest;
+use super::units::{duration, size};
+use crate::path::RelativePath;
+use crate::retention::BestRule;
+
+/// What is wrong with a value, and what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) why: String,
+    pub(super) hint: String,
+}
+
+impl Fault {
+    pub(super) fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { why: why.into(), hint: hint.into() }
+    }
+}
+
+type Checked<T> = Result<T, Fault>;
+
+/// Checks that `value` is one that `kind` takes.
+pub(super) fn check(kind: Kind, value: &Value) -> Checked<()> {
+    match (kind, value) {
+        (Kind::Integer(minimum), Value::Integer(number)) if *number >= minimum => Ok(()),
+        (Kind::Integer(minimum), Value::Integer(number)) => {
+            Err(Fault::new(format!("{number} is too small"), format!("the smallest value is {minimum}")))
+        }
+        (Kind::Boolean, Value::Boolean(_)) => Ok(()),
+        (Kind::Text, Value::String(text)) => not_empty(text),
+        (Kind::Path, Value::String(text)) => not_empty(text).and_then(|()| check_path(text)),
+        (Kind::InnerPath, Value::String(text)) => match RelativePath::new(text.as_str()) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Fault::new(error.to_string(), "write a path relative to the checkpoint's directory")),
+        },
+        (Kind::Size, Value::String(text)) => size(text).map(drop),
+        (Kind::Duration, Value::String(text)) => duration(text).map(drop),
+        // Their own parsers say best what to write instead of a bare number.
+        (Kind::Size, Value::Integer(number)) => size(&number.to_string()).map(drop),
+        (Kind::Duration, Value::Integer(number)) => duration(&number.to_string()).map(drop),
+        (Kind::Choice(words), Value::String(text)) => check_choice(words, text),
+        (Kind::Texts, Value::Array(items)) => {
+            let all_texts = items.iter().all(|item| item.as_str().is_some_and(|text| !text.is_empty()));
+            if all_texts { Ok(()) } else { Err(wrong_type(kind, value)) }
+        }
+        (Kind::TextMap, Value::Table(table)) => {
+            if table.values().all(Value::is_str) { Ok(()) } else { Err(wrong_type(kind, value)) }
+        }
+        (Kind::Best, Value::Array(_)) => best(value).map(drop),
+        _ => Err(wrong_type(kind, value)),
+    }
+}
+
+/// Makes a value of text, as it comes from the environment, a URL's query or a default.
+pub(super) fn from_text(kind: Kind, text: &str) -> Checked<Value> {
+    let items = || text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    let value = match kind {
+        Kind::Integer(_) => match text.parse::<i64>() {
+            Ok(number) => Value::Integer(number),
+            Err(_) => return Err(wrong_type(kind, &Value::String(text.to_owned()))),
+        },
+        Kind::Boolean => match text {
+            "true" => Value::Boolean(true),
+            "false" => Value::Boolean(false),
+            _ => return Err(wrong_type(kind, &Value::String(text.to_owned()))),
+        },
+        Kind::Texts => Value::Array(items().map(|item| Value::String(item.to_owned())).collect()),
+        Kind::TextMap => {
+            let pairs = items().map(|item| {
+                let (name, value) = item.split_once('=').ok_or_else(|| {
+                    Fault::new("it is not a list of names and values", "write name=value,name=value")
+                })?;
+                Ok((name.to_owned(), Value::String(value.to_owned())))
+            });
+            Value::Table(pairs.collect::<Checked<_>>()?)
+        }
+        Kind::Best => Value::Array(items().map(best_from_text).collect::<Checked<_>>()?),
+        _ => Value::String(text.to_owned()),
+    };
+    check(kind, &value).map(|()| value)
+}
+
+/// The rules in a checked value.
+pub(super) fn best(value: &Value) -> Checked<Vec<BestRule>> {
+    value.clone().try_into().map_err(|error: toml::de::Error| {
+        Fault::new(
+            error.message().trim().to_owned(),
+            "write best = [{ metric = \"eval_loss\", count = 2, prefer = \"lowest\" }]",
+        )
+    })
+}
+
+fn best_from_text(text: &str) -> Checked<Value> {
+    let fault =
+        || Fault::new(format!("'{text}' is not a rule for keeping the best"), "write metric:count:lowest or :highest");
+    // From the right: a metric's name may hold colons.
+    let mut words = text.rsplitn(3, ':');
+    let (Some(prefer), Some(count), Some(metric)) = (words.next(), words.next(), words.next()) else {
+        return Err(fault());
+    };
+    let mut table = toml::Table::new();
+    table.insert("metric".to_owned(), Value::String(metric.to_owned()));
+    table.insert("count".to_owned(), Value::Integer(count.parse().map_err(|_| fault())?));
+    table.insert("prefer".to_owned(), Value::String(prefer.to_owned()));
+    Ok(Value::Table(table))
+}
+
+fn not_empty(text: &str) -> Checked<()> {
+    if text.is_empty() {
+        return Err(Fault::new("it is empty", "leave the key out to have its default"));
+    }
+    Ok(())
+}
+
+fn check_path(text: &str) -> Checked<()> {
+    if text == "~" || text.starts_with("~/") || text.contains('$') {
+        return Err(Fault::new("it holds '~' or '$', which only a shell resolves", "write the whole path"));
+    }
+    if text.contains('\0') {
+        return Err(Fault::new("it holds a NUL", "write the path without it"));
+    }
+    Ok(())
+}
+
+fn check_choice(words: &'static [&'static str], text: &str) -> Checked<()> {
+    if words.contains(&text) {
+        return Ok(());
+    }
+    let hint = match nearest(text, words.iter().copied()) {
+        Some(word) => format!("did you mean \"{word}\"? It takes {}", listed(words)),
+        None => format!("it takes {}", listed(words)),
+    };
+    Err(Fault::new(format!("\"{text}\" is not one of its words"), hint))
+}
+
+fn listed(words: &[&str]) -> String {
+    words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")
+}
+
+fn wrong_type(kind: Kind, value: &Value) -> Fault {
+    let wanted = match kind {
+        Kind::Integer(_) => "a whole number",
+        Kind::Boolean => "true or false",
+        Kind::Text | Kind::Choice(_) => "a text in quotes",
+        Kind::Path | Kind::InnerPath => "a path in quotes",
+        Kind::Size => "a size with its unit, in quotes: \"8 MiB\"",
+        Kind::Duration => "a duration with its unit, in quotes: \"30s\"",
+        Kind::Texts => "a list of texts: [\"a\", \"b\"]",
+        Kind::TextMap => "a table of texts: { name = \"value\" }",
+        Kind::Best => "a list of rules: [{ metric = \"eval_loss\", count = 2, prefer = \"lowest\" }]",
+    };
+    let found = match value {
+        Value::String(_) => "a text",
+        Value::Integer(_) | Value::Float(_) => "a number",
+        Value::Boolean(_) => "true or false",
+        Value::Datetime(_) => "a time",
+        Value::Array(_) => "a list",
+        Value::Table(_) => "a table",
+    };
+    let why = if matches!((kind, value), (Kind::Texts, Value::Array(_)) | (Kind::TextMap, Value::Table(_))) {
+        "something in it is not a text".to_owned()
+    } else {
+        format!("{found} stands here")
+    };
+    Fault::new(why, format!("it takes {wanted}"))
+}

@@ -1,0 +1,27 @@
+//! Branches of training that a later attempt has left behind.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::{Attempt, Step, StepId};
+
+/// The steps of earlier attempts at or above the step where some later attempt began.
+///
+/// A run that failed at 300 and went back to 100 has written 200 and 300 for nothing; 100 is still its ancestor.
+pub fn abandoned_steps(ids: impl IntoIterator<Item = StepId>) -> BTreeSet<StepId> {
+    let ids: Vec<StepId> = ids.into_iter().collect();
+    let mut begins: BTreeMap<Attempt, Step> = BTreeMap::new();
+    for id in &ids {
+        let begin = begins.entry(id.attempt).or_insert(id.step);
+        *begin = (*begin).min(id.step);
+    }
+    // For each attempt the lowest step at which any later one began.
+    let mut cuts = BTreeMap::new();
+    let mut lowest: Option<Step> = None;
+    for (attempt, begin) in begins.iter().rev() {
+        if let Some(cut) = lowest {
+            cuts.insert(*attempt, cut);
+        }
+        lowest = Some(lowest.map_or(*begin, |cut| cut.min(*begin)));
+    }
+    ids.into_iter().filter(|id| cuts.get(&id.attempt).is_some_and(|cut| id.step >= *cut)).collect()
+}

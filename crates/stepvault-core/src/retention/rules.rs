@@ -1,0 +1,149 @@
+//! The keep rules: which steps each of them names.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use super::facts::{StepFacts, Verified};
+use super::policy::{BestRule, KeepRules, Prefer};
+use crate::ids::StepId;
+use crate::timestamp::Timestamp;
+
+const HOUR_SECONDS: i64 = 3_600;
+const DAY_SECONDS: i64 = 86_400;
+const WEEK_SECONDS: i64 = 7 * DAY_SECONDS;
+/// 1970-01-01 was a Thursday: three days into its week.
+const WEEK_OFFSET_SECONDS: i64 = 3 * DAY_SECONDS;
+
+/// The steps that rules name, with each rule in plain words. `steps` are sorted, oldest first.
+pub(super) fn kept_by_rules(
+    steps: &[&StepFacts],
+    rules: &KeepRules,
+    now: Timestamp,
+) -> BTreeMap<StepId, Vec<String>> {
+    let mut kept = Kept::default();
+    if rules.is_unset() {
+        steps.iter().for_each(|step| kept.name(step.id, "no rule is configured"));
+        return kept.reasons;
+    }
+    if let Some(count) = rules.last.filter(|count| *count > 0) {
+        keep_last(&mut kept, steps, count);
+    }
+    if let Some(interval) = rules.every_steps.filter(|interval| *interval > 0) {
+        keep_every(&mut kept, steps, interval);
+    }
+    if let Some(seconds) = rules.within_seconds.filter(|seconds| *seconds > 0) {
+        let reason = format!("within {}", humantime::format_duration(std::time::Duration::from_secs(seconds)));
+        let recent = steps.iter().filter(|step| now.seconds_since(step.created) <= seconds);
+        recent.for_each(|step| kept.name(step.id, &reason));
+    }
+    let calendars = [
+        ("hourly", rules.hourly, HOUR_SECONDS, 0),
+        ("daily", rules.daily, DAY_SECONDS, 0),
+        ("weekly", rules.weekly, WEEK_SECONDS, WEEK_OFFSET_SECONDS),
+    ];
+    for (word, count, length_seconds, offset_seconds) in calendars {
+        if let Some(count) = count.filter(|count| *count > 0) {
+            let bucket = |step: &StepFacts| {
+                step.created.seconds.saturating_add(offset_seconds).div_euclid(length_seconds)
+            };
+            keep_buckets(&mut kept, steps, count, &format!("{word} {count}"), bucket);
+        }
+    }
+    rules.best.iter().filter(|rule| rule.count > 0).for_each(|rule| keep_best(&mut kept, steps, rule));
+    kept.reasons
+}
+
+#[derive(Default)]
+struct Kept {
+    reasons: BTreeMap<StepId, Vec<String>>,
+}
+
+impl Kept {
+    fn name(&mut self, id: StepId, reason: &str) {
+        self.reasons.entry(id).or_default().push(reason.to_owned());
+    }
+}
+
+/// The newest `count` steps that count, and whatever does not count but is newer than the oldest of those.
+fn keep_last(kept: &mut Kept, steps: &[&StepFacts], count: u32) {
+    let mut places_left = count;
+    for step in steps.iter().rev() {
+        if places_left == 0 {
+            break;
+        }
+        places_left -= u32::from(step.counts());
+        kept.name(step.id, &format!("last {count}"));
+    }
+}
+
+/// Every so many steps. On an abandoned branch only until a later attempt has come as far: a run that is started
+/// over by mistake must not take the archive of the one before with it.
+fn keep_every(kept: &mut Kept, steps: &[&StepFacts], interval: u64) {
+    let reason = format!("every {interval} steps");
+    // The furthest step that counts, over the attempts after the one at hand.
+    let (mut later, mut own) = (None, None);
+    let mut attempt = None;
+    for step in steps.iter().rev() {
+        if attempt != Some(step.id.attempt) {
+            later = later.max(own);
+            attempt = Some(step.id.attempt);
+        }
+        if step.counts() {
+            own = own.max(Some(step.id.step));
+        }
+        let superseded = step.abandoned && later >= Some(step.id.step);
+        if step.id.step.number().is_multiple_of(interval) && !superseded {
+            kept.name(step.id, &reason);
+        }
+    }
+}
+
+/// The newest step that counts in each of the `count` most recent buckets that have one. A step that does not count
+/// stays while it is the newest of its bucket and the bucket is not older than those.
+fn keep_buckets(
+    kept: &mut Kept,
+    steps: &[&StepFacts],
+    count: u32,
+    reason: &str,
+    bucket_of: impl Fn(&StepFacts) -> i64,
+) {
+    let mut newest: BTreeMap<i64, StepId> = BTreeMap::new();
+    let mut newest_counting: BTreeMap<i64, StepId> = BTreeMap::new();
+    for step in steps {
+        // In order of age: a later one takes the place of the one before.
+        newest.insert(bucket_of(step), step.id);
+        if step.counts() {
+            newest_counting.insert(bucket_of(step), step.id);
+        }
+    }
+    // Without as many buckets as asked for, none is too old.
+    let oldest = newest_counting.keys().rev().nth(count as usize - 1).copied().unwrap_or(i64::MIN);
+    newest_counting.range(oldest..).for_each(|(_, id)| kept.name(*id, reason));
+    for (bucket, id) in newest.range(oldest..) {
+        if newest_counting.get(bucket) != Some(id) {
+            kept.name(*id, reason);
+        }
+    }
+}
+
+/// The best `count` verified steps, newer before older where the values are equal, on whatever branch. A step that
+/// is not verified stays if it would be among them.
+fn keep_best(kept: &mut Kept, steps: &[&StepFacts], rule: &BestRule) {
+    let value_of = |step: &StepFacts| step.metrics.get(&rule.metric).copied().filter(|value| value.is_finite());
+    let mut ranked: Vec<(f64, &StepFacts)> =
+        steps.iter().filter_map(|step| Some((value_of(step)?, *step))).collect();
+    ranked.sort_by(|(left_value, left), (right_value, right)| {
+        let by_value = left_value.partial_cmp(right_value).unwrap_or(Ordering::Equal);
+        let best_first = if rule.prefer == Prefer::Lowest { by_value } else { by_value.reverse() };
+        best_first.then(right.id.cmp(&left.id))
+    });
+    let reason = format!("best {} by {} ({})", rule.count, rule.metric, rule.prefer.as_str());
+    let mut places_left = rule.count;
+    for (_, step) in ranked {
+        if places_left == 0 {
+            break;
+        }
+        places_left -= u32::from(step.verified == Verified::Yes);
+        kept.name(step.id, &reason);
+    }
+}

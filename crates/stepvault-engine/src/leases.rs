@@ -1,0 +1,88 @@
+//! Leases: how a reader and a pruner see each other, by the store's clock alone.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use stepvault_core::codec::FORMAT;
+use stepvault_core::ids::StepId;
+use stepvault_core::records::Lease;
+use stepvault_core::{Error, ErrorKind, Result};
+use tokio::task::JoinHandle;
+
+use crate::run_remote::RunRemote;
+
+/// A lease that is not renewed for this long no longer counts; nobody ever has to remove one by hand.
+pub const TIME_TO_LIVE_SECONDS: u64 = 900;
+const RENEWAL: Duration = Duration::from_secs(TIME_TO_LIVE_SECONDS / 3);
+
+/// A lease that is held: renewed in the background until released or dropped.
+#[derive(Debug)]
+pub struct HeldLease {
+    remote: RunRemote,
+    key: String,
+    /// When it was taken, by the store's clock.
+    taken: SystemTime,
+    renewal: JoinHandle<()>,
+}
+
+impl HeldLease {
+    /// Takes a reader's lease on a step.
+    pub async fn on_step(remote: &RunRemote, id: StepId) -> Result<Self> {
+        let holder = uuid::Uuid::new_v4().simple().to_string();
+        Self::take(remote, remote.keys.lease(id, &holder), holder, "restore").await
+    }
+
+    /// Takes a pruner's lease on the run.
+    pub async fn on_run(remote: &RunRemote) -> Result<Self> {
+        let holder = uuid::Uuid::new_v4().simple().to_string();
+        Self::take(remote, remote.keys.prune_lease(&holder), holder, "prune").await
+    }
+
+    async fn take(remote: &RunRemote, key: String, holder: String, purpose: &str) -> Result<Self> {
+        let lease = Lease {
+            format: FORMAT,
+            holder,
+            purpose: purpose.to_owned(),
+            time_to_live_seconds: TIME_TO_LIVE_SECONDS,
+        };
+        remote.replace_record(&key, &lease).await?;
+        let head = remote.store.head(&key).await?.ok_or_else(|| {
+            Error::new(ErrorKind::Failed, "a lease is not there after it was written").on(remote.describe(&key))
+        })?;
+        let renewal = tokio::spawn(renew(remote.clone(), key.clone(), Arc::new(lease)));
+        Ok(Self { remote: remote.clone(), key, taken: head.info.modified, renewal })
+    }
+
+    /// The store's clock when the lease was taken.
+    pub fn taken(&self) -> SystemTime {
+        self.taken
+    }
+
+    /// The lease's key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Gives the lease back. Failing to is no harm: it runs out.
+    pub async fn release(self) {
+        self.renewal.abort();
+        if let Err(error) = self.remote.store.delete(std::slice::from_ref(&self.key)).await {
+            tracing::debug!(%error, key = self.key, "a lease could not be given back and will run out");
+        }
+    }
+}
+
+impl Drop for HeldLease {
+    fn drop(&mut self) {
+        self.renewal.abort();
+    }
+}
+
+async fn renew(remote: RunRemote, key: String, lease: Arc<Lease>) {
+    loop {
+        tokio::time::sleep(RENEWAL).await;
+        if let Err(error) = remote.replace_record(&key, lease.as_ref()).await {
+            tracing::warn!(%error, key, "a lease could not be renewed");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The digests of a sealed step, taken from its own files.
+
+use stepvault_core::codec::FORMAT;
+use stepvault_core::digest::{PartDigest, PartHasher};
+use stepvault_core::file_parts::FileParts;
+use stepvault_core::manifest::{FileEntry, PartManifest};
+use stepvault_core::observe::{Event, Observer, Tier};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::seal_record::SealedFile;
+use stepvault_local::sealed::SealedStep;
+use stepvault_local::source::SourceFile;
+
+const SLICE_BYTES: usize = 256 << 10;
+
+/// The step's manifest; hashes the sealed files when no upload has done so yet, and keeps the result. That they are
+/// what was sealed is then known from their sizes and times alone.
+pub fn ensure_manifest(step: &SealedStep, observer: &dyn Observer) -> Result<PartManifest> {
+    if let Some(manifest) = step.manifest()? {
+        return Ok(manifest);
+    }
+    let record = step.record();
+    observer.on_event(&Event::Warning {
+        message: &format!("{} was sealed here and never uploaded: its digests are taken now", record.id),
+    });
+    let files: Result<Vec<FileEntry>> = record
+        .files
+        .iter()
+        .map(|file| {
+            let parts = digest_file(step, file)?;
+            FileEntry::from_parts(file.path.clone(), file.mode, file.mtime, &parts)
+        })
+        .collect();
+    let manifest = PartManifest {
+        format: FORMAT,
+        run: record.run.clone(),
+        id: record.id,
+        node: record.node.clone(),
+        name: record.name.clone(),
+        shape: record.shape,
+        files: files?,
+        directories: record.directories.clone(),
+        symlinks: record.symlinks.clone(),
+    };
+    match step.save_manifest(&manifest) {
+        Ok(()) => {}
+        // An upload was faster, or the vault is on a disk that is full or read-only: the digests hold all the same.
+        Err(error) => tracing::debug!(%error, "the digests were not kept"),
+    }
+    Ok(manifest)
+}
+
+/// Digests one sealed file part by part.
+pub fn digest_file(step: &SealedStep, file: &SealedFile) -> Result<Vec<PartDigest>> {
+    let source = SourceFile::open(&step.file_path(&file.path), file)?;
+    let cut = FileParts::of(file.size_bytes)?;
+    let mut slice = vec![0_u8; SLICE_BYTES];
+    let mut digests = Vec::with_capacity(cut.count() as usize);
+    for index in 0..cut.count() {
+        let range = cut.range(index);
+        let mut hasher = PartHasher::default();
+        let mut position = range.start;
+        while position < range.end {
+            let length = usize::try_from(range.end - position).unwrap_or(SLICE_BYTES).min(SLICE_BYTES);
+            source.read_at(position, &mut slice[..length])?;
+            hasher.update(&slice[..length]);
+            position += length as u64;
+        }
+        digests.push(hasher.finish());
+    }
+    source.check_unchanged()?;
+    Ok(digests)
+}
+
+/// Compares the sealed files with the manifest, byte for byte; the reasons against them.
+pub fn check_local(step: &SealedStep, manifest: &PartManifest, wanted: &dyn Fn(&FileEntry) -> bool, observer: &dyn Observer) -> Result<Vec<String>> {
+    let mut reasons = Vec::new();
+    for file in manifest.files.iter().filter(|file| wanted(file)) {
+        let sealed = step.record().files.iter().find(|sealed| sealed.path == file.path);
+        let Some(sealed) = sealed else {
+            reasons.push(format!("{} is not in the sealed step", file.path));
+            continue;
+        };
+        match digest_file(step, sealed) {
+            Ok(parts) => {
+                let same = parts.iter().map(|part| part.sha256).eq(file.parts_sha256.iter().copied());
+                if !same {
+                    reasons.push(format!("{} holds other bytes than were saved", file.path));
+                }
+                observer.on_event(&Event::BytesMoved { tier: &Tier::Local, bytes: file.size_bytes });
+            }
+            Err(error) if error.kind() == ErrorKind::Denied => return Err(error),
+            Err(error) => reasons.push(Error::to_string(&error)),
+        }
+    }
+    Ok(reasons)
+}

@@ -1,0 +1,245 @@
+//! Retention on a remote.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use stepvault_core::codec::FORMAT;
+use stepvault_core::commit::Commit;
+use stepvault_core::ids::StepId;
+use stepvault_core::keys::KeyKind;
+use stepvault_core::observe::{Event, Observer};
+use stepvault_core::records::Tombstone;
+use stepvault_core::retention::{
+    Guards, KeepRules, ListingState, LocalLimits, RetentionPlan, StepFacts, TierView, Verdict, Verified,
+    abandoned_steps, plan,
+};
+use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use super::{PruneReport, local_now};
+use crate::catalog::{commits, leases, pins, read_tombstone, tombstones};
+use crate::leases::HeldLease;
+use crate::run_remote::RunRemote;
+use crate::verify::{Depth, check_committed};
+
+/// What a prune of a remote works with.
+#[derive(Debug, Clone)]
+pub struct RemotePrune {
+    /// The run on the remote.
+    pub remote: RunRemote,
+    /// The rules for remotes.
+    pub rules: KeepRules,
+    /// Most steps to delete at once.
+    pub maximum_deletions: Option<u32>,
+    /// Pins that another tier knows of; they hold here too.
+    pub pinned_elsewhere: BTreeSet<StepId>,
+    /// Who listens.
+    pub observer: Arc<dyn Observer>,
+}
+
+/// What stands on the remote, and the commits by which it can be removed.
+struct Found {
+    view: TierView,
+    commits: Vec<Commit>,
+}
+
+/// Decides what would go, and writes nothing. Ages are measured by this machine's clock.
+pub async fn plan_remote(prune: &RemotePrune) -> Result<RetentionPlan> {
+    let found = look(prune, local_now(), None).await?;
+    decide(prune, found).await.map(|(plan, _)| plan)
+}
+
+/// Decides by the store's clock and removes what the plan drops: tombstone, commit, data, manifests, in this order.
+///
+/// # Invariants
+/// The commit goes before any data (S5); the guards of the plan hold (S4, S8); a step that somebody began to read
+/// since it was planned is spared; the name is spent for good (S9).
+pub async fn prune_remote(prune: &RemotePrune) -> Result<PruneReport> {
+    let lease = HeldLease::on_run(&prune.remote).await?;
+    let outcome = prune_leased(prune, &lease).await;
+    lease.release().await;
+    outcome
+}
+
+async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneReport> {
+    refuse_a_second_pruner(prune, lease).await?;
+    let found = look(prune, lease.taken(), Some(lease)).await?;
+    let (plan, commits) = decide(prune, found).await?;
+    let mut report = PruneReport { plan, removed: Vec::new(), spared: Vec::new() };
+    if report.plan.refusal.is_none() {
+        finish_condemned(prune, &mut report).await?;
+    }
+    for id in report.plan.deletions().iter().map(|decision| decision.id).collect::<Vec<_>>() {
+        let Some(commit) = commits.iter().find(|commit| commit.id == id) else { continue };
+        if let Some(reason) = remove(prune, id, &commit.name).await? {
+            report.spared.push((id, reason));
+        } else {
+            prune.observer.on_event(&Event::Removed { tier: &prune.remote.tier, id });
+            report.removed.push(id);
+        }
+    }
+    Ok(report)
+}
+
+/// Two pruners at once do no harm, but each would plan on what the other is removing.
+async fn refuse_a_second_pruner(prune: &RemotePrune, lease: &HeldLease) -> Result<()> {
+    let others = leases(&prune.remote).await?;
+    let other = others
+        .iter()
+        .filter(|other| other.id.is_none() && other.key != lease.key() && other.is_live(lease.taken()))
+        // Of two that see each other, the one with the lower key goes on.
+        .find(|other| other.key.as_str() < lease.key());
+    match other {
+        None => Ok(()),
+        Some(other) => Err(Error::new(ErrorKind::Held, "another prune is under way")
+            .on(prune.remote.store.url())
+            .because(format!("holder {}", other.holder))
+            .hint("wait for it; a lease left by a killed prune runs out by itself within 15 minutes")),
+    }
+}
+
+async fn look(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLease>) -> Result<Found> {
+    let remote = &prune.remote;
+    if remote.marker().await?.is_none() {
+        // Nothing of ours stands here, or the marker was removed: not a place to delete in.
+        return Ok(Found { view: empty_view(remote, now), commits: Vec::new() });
+    }
+    let listed = commits(remote).await?;
+    let condemned: BTreeSet<StepId> = tombstones(remote).await?.into_iter().collect();
+    let mut pinned: BTreeSet<StepId> = pins(remote).await?.into_iter().collect();
+    pinned.extend(&prune.pinned_elsewhere);
+    let leased: BTreeSet<StepId> =
+        leases(remote).await?.iter().filter(|found| found.is_live(now)).filter_map(|found| found.id).collect();
+    let abandoned = abandoned_steps(listed.by_step.keys().copied());
+    let mut view = empty_view(remote, now);
+    let mut readable = Vec::new();
+    for (id, found) in listed.by_step {
+        if condemned.contains(&id) {
+            continue;
+        }
+        match found.commit {
+            Ok(commit) => {
+                view.steps.push(StepFacts {
+                    id,
+                    name: commit.name.clone(),
+                    created: Timestamp::from(found.object.modified),
+                    written_at: commit.written_at,
+                    bytes: commit.data_bytes(),
+                    metrics: commit.metrics.clone(),
+                    pinned: pinned.contains(&id),
+                    leased: leased.contains(&id),
+                    verified: Verified::Yes,
+                    durable_on: vec![remote.name().clone()],
+                    retired_on: Vec::new(),
+                    uploading: false,
+                    abandoned: abandoned.contains(&id),
+                });
+                readable.push(commit);
+            }
+            Err(error) => view.unreadable.push((found.object.key, error.to_string())),
+        }
+    }
+    tracing::debug!(steps = view.steps.len(), leased = lease.is_some(), "looked at a remote");
+    Ok(Found { view, commits: readable })
+}
+
+fn empty_view(remote: &RunRemote, now: SystemTime) -> TierView {
+    TierView {
+        tier: remote.tier.clone(),
+        steps: Vec::new(),
+        unreadable: Vec::new(),
+        listing: ListingState::Complete,
+        now: Timestamp::from(now),
+        free_bytes: None,
+    }
+}
+
+/// Plans as if every step were sound, verifies those that the plan relies on, and plans again without the ones that
+/// are not, until all that are relied on have been verified. Steps that go anyway are not looked at.
+async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
+    let guards = Guards { required_remotes: Vec::new(), maximum_deletions: prune.maximum_deletions };
+    let limits = LocalLimits::default();
+    let mut verified: BTreeSet<StepId> = BTreeSet::new();
+    loop {
+        let plan = plan(&found.view, &prune.rules, &limits, &guards)?;
+        let nothing_goes = plan.decisions.iter().all(|decision| decision.verdict == Verdict::Keep);
+        let relied_on: Vec<StepId> = plan
+            .decisions
+            .iter()
+            .filter(|decision| decision.verdict == Verdict::Keep && !verified.contains(&decision.id))
+            .map(|decision| decision.id)
+            .collect();
+        if plan.refusal.is_some() || nothing_goes || relied_on.is_empty() {
+            return Ok((plan, found.commits));
+        }
+        let newest = found.view.steps.iter().map(|step| step.id).max();
+        for id in relied_on {
+            verified.insert(id);
+            let Some(commit) = found.commits.iter().find(|commit| commit.id == id) else { continue };
+            // The newest is what people restore: it is held against the store's checksums, the others against
+            // names and sizes.
+            let depth = if Some(id) == newest { Depth::Checksums } else { Depth::Listed };
+            let health = check_committed(&prune.remote, commit, depth, &prune.observer).await?;
+            if !health.is_sound()
+                && let Some(step) = found.view.steps.iter_mut().find(|step| step.id == id)
+            {
+                step.verified = Verified::Damaged(health.faults.join("; "));
+            }
+        }
+    }
+}
+
+/// Removes one step; a reason when it was spared. The tombstone comes first: whoever takes a lease after it sees
+/// the step as gone, and whoever took one before is seen here.
+async fn remove(prune: &RemotePrune, id: StepId, name: &str) -> Result<Option<String>> {
+    let remote = &prune.remote;
+    if pins(remote).await?.contains(&id) {
+        return Ok(Some("it was pinned meanwhile".to_owned()));
+    }
+    let tombstone =
+        Tombstone { format: FORMAT, run: remote.keys.run().clone(), id, name: name.to_owned() };
+    remote.create_record(&remote.keys.tombstone(id), &tombstone).await?;
+    erase(prune, id, name).await
+}
+
+/// Carries a condemned step out, unless somebody who came before the tombstone still reads it.
+async fn erase(prune: &RemotePrune, id: StepId, name: &str) -> Result<Option<String>> {
+    let remote = &prune.remote;
+    let step_leases = remote.list(&remote.keys.lease(id, "").replace(".json", "")).await?;
+    if !step_leases.is_empty() {
+        let all = leases(remote).await?;
+        let now = all.iter().map(|lease| lease.renewed).max().unwrap_or(SystemTime::UNIX_EPOCH);
+        if all.iter().any(|lease| lease.id == Some(id) && lease.is_live(now)) {
+            return Ok(Some("it is being restored; it goes at the next prune".to_owned()));
+        }
+    }
+    remote.delete(vec![remote.keys.commit(id)]).await?;
+    let data = remote.list(&remote.keys.data_prefix(name, id)).await?;
+    remote.delete(data.into_iter().map(|object| object.key).collect()).await?;
+    let records = remote.list(&remote.keys.step_parts_prefix(id)).await?;
+    let mut keys: Vec<String> = records
+        .into_iter()
+        .map(|object| object.key)
+        .filter(|key| matches!(remote.keys.classify(key), Some(KeyKind::Part(found, _)) if found == id))
+        .collect();
+    keys.push(remote.keys.claim(id));
+    remote.delete(keys).await?;
+    Ok(None)
+}
+
+/// Goes on with removals that were cut off: their tombstone stands and their commit or data are still there.
+async fn finish_condemned(prune: &RemotePrune, report: &mut PruneReport) -> Result<()> {
+    let listed = crate::catalog::committed_ids(&prune.remote).await?;
+    for id in tombstones(&prune.remote).await? {
+        if !listed.contains_key(&id) {
+            continue;
+        }
+        let Some(tombstone) = read_tombstone(&prune.remote, id).await? else { continue };
+        match erase(prune, id, &tombstone.name).await? {
+            None => report.removed.push(id),
+            Some(reason) => report.spared.push((id, reason)),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! Sealing a finished checkpoint and bringing it to every remote.
+
+mod known;
+mod place;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures::future::join_all;
+use stepvault_core::ids::{RemoteName, StepId};
+use stepvault_core::observe::{Event, Observer};
+use stepvault_core::Result;
+use stepvault_local::sealed::SealedStep;
+use stepvault_local::vault::Vault;
+
+use crate::memory::MemoryBudget;
+use crate::run_remote::RunRemote;
+use crate::upload::{Lane, Uploaded};
+
+pub use place::{Placed, StageRequest, stage};
+
+/// What one remote made of a step.
+#[derive(Debug)]
+pub struct RemoteOutcome {
+    /// The remote.
+    pub remote: RemoteName,
+    /// Whether the step has to be durable there to be safe.
+    pub required: bool,
+    /// What happened.
+    pub result: Result<Uploaded>,
+}
+
+/// What a push came to.
+#[derive(Debug)]
+pub struct PushReport {
+    /// Step and attempt.
+    pub id: StepId,
+    /// The step's directory or file name.
+    pub name: String,
+    /// Where it was taken from.
+    pub source: PathBuf,
+    /// Files in it.
+    pub file_count: u64,
+    /// Bytes in it.
+    pub data_bytes: u64,
+    /// Whether this push sealed it, or found it sealed or durable already.
+    pub newly_sealed: bool,
+    /// By remote, in the configured order.
+    pub remotes: Vec<RemoteOutcome>,
+}
+
+/// Seals one checkpoint and uploads it to all `remotes` in parallel; ends when each has it or has failed.
+///
+/// The caller holds the vault's lock.
+pub async fn push(
+    vault: &Vault,
+    remotes: &[RunRemote],
+    request: StageRequest,
+    budget: &MemoryBudget,
+    observer: &Arc<dyn Observer>,
+) -> Result<PushReport> {
+    let source = request.source.clone();
+    let placed = stage(vault, remotes, request, observer).await?;
+    let (id, name, file_count, data_bytes) = placed.summary();
+    let newly_sealed = matches!(placed, Placed::Sealed { new: true, .. });
+    let remotes = match &placed {
+        Placed::Sealed { step, .. } => upload_everywhere(vault, remotes, step, budget, observer).await,
+        Placed::DurableEverywhere { .. } => remotes
+            .iter()
+            .map(|remote| RemoteOutcome {
+                remote: remote.name().clone(),
+                required: remote.settings.required,
+                result: Ok(Uploaded::AlreadyDurable),
+            })
+            .collect(),
+    };
+    Ok(PushReport { id, name, source, file_count, data_bytes, newly_sealed, remotes })
+}
+
+/// Uploads a sealed step to all remotes at once. A slow or failing one does not hold up the others.
+pub async fn upload_everywhere(
+    vault: &Vault,
+    remotes: &[RunRemote],
+    step: &SealedStep,
+    budget: &MemoryBudget,
+    observer: &Arc<dyn Observer>,
+) -> Vec<RemoteOutcome> {
+    join_all(remotes.iter().map(|remote| async move {
+        let lane = Lane::open(remote.clone(), vault.clone(), budget.clone(), Arc::clone(observer)).await;
+        let result = match lane {
+            Ok(lane) => lane.upload(step).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &result {
+            observer.on_event(&Event::Warning {
+                message: &format!("{} is not durable on {}: {error}", step.id(), remote.name()),
+            });
+        }
+        RemoteOutcome { remote: remote.name().clone(), required: remote.settings.required, result }
+    }))
+    .await
+}

@@ -1,0 +1,228 @@
+//! Finding the identity of a checkpoint and sealing it under it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::future::join_all;
+use stepvault_core::attempts::{KnownStep, Placement, place};
+use stepvault_core::ids::{Attempt, NodeName, RunName, Step, StepId};
+use stepvault_core::observe::{Event, Observer};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_formats::step_name;
+use stepvault_local::seal::{LinkPolicy, SealRequest, seal};
+use stepvault_local::sealed::SealedStep;
+use stepvault_local::tree::{Tree, scan};
+use stepvault_local::vault::Vault;
+
+use super::known::{AtHand, known_locally, known_on};
+use crate::blocking::blocking;
+use crate::metrics::{MetricsSource, read_metrics};
+use crate::run_remote::RunRemote;
+
+/// One checkpoint to take over.
+#[derive(Debug, Clone)]
+pub struct StageRequest {
+    /// The run it belongs to.
+    pub run: RunName,
+    /// The directory or file that the trainer wrote.
+    pub source: PathBuf,
+    /// Its step; `None` to read it from the name.
+    pub step: Option<Step>,
+    /// Its attempt; `None` to find it out.
+    pub attempt: Option<Attempt>,
+    /// This node.
+    pub node: NodeName,
+    /// Metrics given by hand; they win over those in the checkpoint.
+    pub metrics: BTreeMap<String, f64>,
+    /// Where metrics stand in the checkpoint.
+    pub metrics_source: MetricsSource,
+    /// How files are taken over.
+    pub links: LinkPolicy,
+    /// The tree as it was when the checkpoint was judged complete.
+    pub expected: Option<Tree>,
+}
+
+/// A checkpoint under its identity.
+#[derive(Debug)]
+pub enum Placed {
+    /// It is in the vault.
+    Sealed {
+        /// The step.
+        step: Box<SealedStep>,
+        /// Whether it was sealed just now.
+        new: bool,
+    },
+    /// Every remote has it already, and it was not worth sealing.
+    DurableEverywhere {
+        /// Step and attempt.
+        id: StepId,
+        /// Its name.
+        name: String,
+        /// Its files.
+        file_count: u64,
+        /// Its bytes.
+        data_bytes: u64,
+    },
+}
+
+impl Placed {
+    /// Identity, name, files and bytes.
+    pub fn summary(&self) -> (StepId, String, u64, u64) {
+        match self {
+            Self::Sealed { step, .. } => {
+                let record = step.record();
+                (record.id, record.name.clone(), record.files.len() as u64, record.data_bytes())
+            }
+            Self::DurableEverywhere { id, name, file_count, data_bytes } => {
+                (*id, name.clone(), *file_count, *data_bytes)
+            }
+        }
+    }
+}
+
+/// Seals a checkpoint under the identity that what is known of the run gives it.
+///
+/// A remote that cannot be reached does not stop the sealing: the step is staged under what the others know.
+///
+/// # Errors
+/// [`ErrorKind::Refused`] for an old save whose place is taken or that retention removed; [`ErrorKind::Conflict`]
+/// when an attempt was given and holds other files at that step.
+pub async fn stage(
+    vault: &Vault,
+    remotes: &[RunRemote],
+    request: StageRequest,
+    observer: &Arc<dyn Observer>,
+) -> Result<Placed> {
+    let source = absolute(&request.source)?;
+    let name = name_of(&source)?;
+    let step = match request.step {
+        Some(step) => step,
+        None => step_of(&name)?,
+    };
+    let scanned = source.clone();
+    let tree = blocking(move || scan(&scanned)).await?;
+    if tree.files.is_empty() {
+        return Err(Error::new(ErrorKind::Usage, "there is nothing to push")
+            .on(source.display())
+            .because("it holds no file"));
+    }
+    let at_hand = AtHand { source: &source, step, tree: &tree };
+    let (vault_copy, run) = (vault.clone(), request.run.clone());
+    let sealed = blocking(move || vault_copy.steps(&run)).await?;
+    let mut known = known_locally(&sealed.steps, &at_hand);
+    let mut missing_somewhere = remotes.is_empty();
+    let on_remotes = join_all(remotes.iter().map(|remote| known_on(remote, &at_hand))).await;
+    for (remote, found) in remotes.iter().zip(on_remotes) {
+        match found {
+            Ok(found) => {
+                missing_somewhere |= !found.iter().any(|entry| entry.same_content);
+                merge(&mut known, found);
+            }
+            Err(error) => {
+                missing_somewhere = true;
+                observer.on_event(&Event::Warning {
+                    message: &format!("{} was not asked what it holds: {error}", remote.name()),
+                });
+            }
+        }
+    }
+    let id = match choose(&known, step, request.attempt, &tree)? {
+        Placement::Known(id) => {
+            if let Some(step) = sealed.steps.into_iter().find(|sealed| sealed.id() == id) {
+                return Ok(Placed::Sealed { step: Box::new(step), new: false });
+            }
+            if !missing_somewhere {
+                let (file_count, data_bytes) = (tree.files.len() as u64, tree.data_bytes());
+                return Ok(Placed::DurableEverywhere { id, name, file_count, data_bytes });
+            }
+            id
+        }
+        Placement::New(id) => id,
+        Placement::Stale(id) => {
+            return Err(Error::new(ErrorKind::Refused, "will not take an old save over")
+                .on(source.display())
+                .because(format!("{id} was removed by retention, or another save took its place since"))
+                .hint("to keep it nevertheless, push it as a new attempt with --attempt"));
+        }
+    };
+    let step = seal_as(vault, request, id, source, name).await?;
+    let record = step.record();
+    observer.on_event(&Event::Sealed { id, files: record.files.len() as u64, bytes: record.data_bytes() });
+    Ok(Placed::Sealed { step: Box::new(step), new: true })
+}
+
+async fn seal_as(
+    vault: &Vault,
+    request: StageRequest,
+    id: StepId,
+    source: PathBuf,
+    name: String,
+) -> Result<SealedStep> {
+    let vault = vault.clone();
+    blocking(move || {
+        let mut metrics = read_metrics(&source, &request.metrics_source)?;
+        metrics.extend(request.metrics);
+        let request = SealRequest {
+            run: request.run,
+            id,
+            node: request.node,
+            source,
+            name,
+            metrics,
+            links: request.links,
+            expected: request.expected,
+        };
+        seal(&vault, &request)
+    })
+    .await
+}
+
+/// Adds what another tier knows. The same step on two tiers is one step; content that matches on one matches.
+fn merge(known: &mut Vec<KnownStep>, found: Vec<KnownStep>) {
+    for entry in found {
+        match known.iter_mut().find(|other| other.id == entry.id) {
+            Some(other) => {
+                other.same_content |= entry.same_content;
+                other.written_at = other.written_at.max(entry.written_at);
+            }
+            None => known.push(entry),
+        }
+    }
+}
+
+fn choose(known: &[KnownStep], step: Step, attempt: Option<Attempt>, tree: &Tree) -> Result<Placement> {
+    let Some(attempt) = attempt else { return place(known, step, tree.newest_mtime()) };
+    let id = StepId::new(attempt, step);
+    match known.iter().find(|entry| entry.id == id) {
+        None => Ok(Placement::New(id)),
+        Some(entry) if entry.same_content => Ok(Placement::Known(id)),
+        Some(_) => Err(Error::new(ErrorKind::Conflict, format!("{id} is taken"))
+            .because("other files stand there, or stood there before")
+            .hint("leave --attempt out, or give a higher one")),
+    }
+}
+
+fn absolute(source: &Path) -> Result<PathBuf> {
+    std::path::absolute(source)
+        .map_err(|error| Error::new(ErrorKind::Usage, "not a path").on(source.display()).caused_by(error))
+}
+
+fn name_of(source: &Path) -> Result<String> {
+    let fault = |why: &str| Error::new(ErrorKind::Usage, "cannot name the step").on(source.display()).because(why);
+    let name = source.file_name().ok_or_else(|| fault("the path has no last component"))?;
+    let name = name.to_str().ok_or_else(|| fault("its name is not UTF-8"))?;
+    stepvault_core::keys::check_step_name(name)?;
+    Ok(name.to_owned())
+}
+
+/// The step's number from its name.
+pub fn step_of(name: &str) -> Result<Step> {
+    let number = step_name::parse(name).ok_or_else(|| {
+        Error::new(ErrorKind::Usage, "cannot tell the step's number")
+            .on(name)
+            .because("its name has none")
+            .hint("give it with --step N")
+    })?;
+    Step::new(number)
+}

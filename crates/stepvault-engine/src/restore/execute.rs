@@ -1,0 +1,231 @@
+//! Carrying a restore out: all parts into staging, then one rename.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use stepvault_core::manifest::FileEntry;
+use stepvault_core::observe::{Event, Tier};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::space;
+use stepvault_local::staging::{StagedFile, Staging};
+use tokio::sync::OnceCell;
+
+use super::part::{PartOutcome, fetch_part};
+use super::resolve::{Resolved, Source};
+use super::{RestoreContext, RestoreDecision, RestoreRequest};
+use crate::blocking::blocking;
+use crate::leases::HeldLease;
+use crate::workers::run_bounded;
+
+/// What came from where.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Fetched {
+    /// Bytes by tier.
+    pub bytes_by_tier: BTreeMap<Tier, u64>,
+    /// Bytes that an interrupted restore had left, and that were right.
+    pub kept_bytes: u64,
+}
+
+/// A file under way.
+struct FileRestore {
+    entry: FileEntry,
+    staged: OnceCell<(Arc<StagedFile>, bool)>,
+    remaining: AtomicU32,
+}
+
+/// What all workers of one restore share.
+struct Shared {
+    context: RestoreContext,
+    resolved: Arc<Resolved>,
+    staging: Arc<Staging>,
+    fetched: Mutex<Fetched>,
+    damage: Mutex<Vec<String>>,
+    damaged: AtomicBool,
+}
+
+/// Restores a resolved step; the reasons against it when its bytes turn out wrong on every tier that has it.
+pub(super) async fn execute(
+    context: &RestoreContext,
+    request: &RestoreRequest,
+    resolved: &Arc<Resolved>,
+    decision: &RestoreDecision,
+) -> Result<std::result::Result<Fetched, Vec<String>>> {
+    let leases = take_leases(context, resolved).await;
+    let outcome = fetch_and_place(context, request, resolved, decision).await;
+    for lease in leases {
+        lease.release().await;
+    }
+    outcome
+}
+
+/// Leases keep pruners away. Credentials that may only read cannot write one: then the restore goes on without,
+/// and a step that is pruned under it is passed over like a damaged one.
+async fn take_leases(context: &RestoreContext, resolved: &Resolved) -> Vec<HeldLease> {
+    let mut leases = Vec::new();
+    for source in &resolved.sources {
+        let Source::Remote(remote) = source else { continue };
+        match HeldLease::on_step(remote, resolved.id).await {
+            Ok(lease) => leases.push(lease),
+            Err(error) => context.observer.on_event(&Event::Warning {
+                message: &format!("{}: restoring without a lease: {error}", remote.name()),
+            }),
+        }
+    }
+    leases
+}
+
+async fn fetch_and_place(
+    context: &RestoreContext,
+    request: &RestoreRequest,
+    resolved: &Arc<Resolved>,
+    decision: &RestoreDecision,
+) -> Result<std::result::Result<Fetched, Vec<String>>> {
+    let (target, vault, identity) = (decision.path.clone(), context.vault.clone(), resolved.identity.clone());
+    let staging = blocking(move || Staging::open(&target, vault.as_ref(), &identity)).await?;
+    check_space(&staging, resolved).await?;
+    context.observer.on_event(&Event::TransferStarted {
+        tier: &resolved.sources.first().map_or(Tier::Local, Source::tier),
+        id: resolved.id,
+        files: decision.file_count,
+        bytes: decision.data_bytes,
+    });
+    let shared = Arc::new(Shared {
+        context: context.clone(),
+        resolved: Arc::clone(resolved),
+        staging: Arc::new(staging),
+        fetched: Mutex::default(),
+        damage: Mutex::default(),
+        damaged: AtomicBool::new(false),
+    });
+    let limit = context.remotes.iter().map(|remote| remote.settings.max_concurrent_requests).max().unwrap_or(16);
+    run_bounded(jobs(&shared)?, limit).await?;
+    let shared = Arc::into_inner(shared)
+        .ok_or_else(|| Error::new(ErrorKind::Failed, "a restore's worker is still running"))?;
+    let staging = Arc::into_inner(shared.staging)
+        .ok_or_else(|| Error::new(ErrorKind::Failed, "a restore's worker is still running"))?;
+    let damage = shared.damage.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if !damage.is_empty() {
+        blocking(move || staging.discard()).await?;
+        return Ok(Err(damage));
+    }
+    let (symlinks, directories, shape, target, existing) = (
+        resolved.symlinks.clone(),
+        resolved.directories.clone(),
+        resolved.shape,
+        decision.path.clone(),
+        request.existing,
+    );
+    blocking(move || {
+        for link in &symlinks {
+            staging.symlink(&link.path, &link.target)?;
+        }
+        staging.finish(shape, &directories, &target, existing)
+    })
+    .await?;
+    let tier = resolved.sources.first().map_or(Tier::Local, Source::tier);
+    context.observer.on_event(&Event::TransferFinished { tier: &tier, id: resolved.id });
+    Ok(Ok(shared.fetched.into_inner().unwrap_or_else(PoisonError::into_inner)))
+}
+
+/// What an interrupted restore left, by allocated blocks: files that were only preallocated hold nothing yet.
+fn present_bytes(directory: &std::path::Path) -> u64 {
+    stepvault_local::tree::scan(directory)
+        .map_or(0, |tree| tree.files.iter().map(|file| file.allocated_bytes.min(file.size_bytes)).sum())
+}
+
+/// A disk that cannot hold the step is named before the first byte, with the numbers.
+async fn check_space(staging: &Staging, resolved: &Resolved) -> Result<()> {
+    let directory = staging.directory().to_owned();
+    let (bytes, inodes) =
+        (resolved.data_bytes(), (resolved.files.len() + resolved.directories.len() + resolved.symlinks.len()) as u64);
+    blocking(move || {
+        let space = space::free(&directory)?;
+        let needed = bytes.saturating_sub(present_bytes(&directory));
+        let short = |what: &str, needed: u64, free: u64| {
+            Error::new(ErrorKind::NoSpace, "the disk cannot hold the step")
+                .on(directory.display())
+                .because(format!("it takes {needed} {what} and {free} are free"))
+                .hint("free some space, restore to another disk, or take fewer files with --include")
+        };
+        if needed > space.free_bytes {
+            return Err(short("bytes", needed, space.free_bytes));
+        }
+        // File systems without fixed inodes report none at all.
+        if space.total_inodes > 0 && inodes > space.free_inodes {
+            return Err(short("inodes", inodes, space.free_inodes));
+        }
+        Ok(())
+    })
+    .await
+}
+
+fn jobs(shared: &Arc<Shared>) -> Result<impl Iterator<Item = impl Future<Output = Result<()>> + Send + 'static>> {
+    let mut work = Vec::new();
+    let mut entries: Vec<&FileEntry> = shared.resolved.files.iter().collect();
+    entries.sort_by_key(|entry| std::cmp::Reverse(entry.size_bytes));
+    for entry in entries {
+        let count = entry.parts()?.count();
+        let file = Arc::new(FileRestore {
+            entry: entry.clone(),
+            staged: OnceCell::new(),
+            remaining: AtomicU32::new(count),
+        });
+        work.push((file, count));
+    }
+    let shared = Arc::clone(shared);
+    Ok(work.into_iter().flat_map(move |(file, count)| {
+        let shared = Arc::clone(&shared);
+        (0..count).map(move |index| restore_part(Arc::clone(&shared), Arc::clone(&file), index))
+    }))
+}
+
+async fn restore_part(shared: Arc<Shared>, file: Arc<FileRestore>, index: u32) -> Result<()> {
+    if shared.damaged.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let (staged, may_be_present) = file
+        .staged
+        .get_or_try_init(|| async {
+            let staging = Arc::clone(&shared.staging);
+            let (path, size) = (file.entry.path.clone(), file.entry.size_bytes);
+            blocking(move || {
+                let staged = staging.file(&path, size)?;
+                let present = staged.present_bytes()? > 0;
+                Ok((Arc::new(staged), present))
+            })
+            .await
+        })
+        .await?;
+    let outcome = fetch_part(&shared.context, &shared.resolved, &file.entry, index, staged, *may_be_present).await?;
+    let range = file.entry.parts()?.range(index);
+    let bytes = range.end - range.start;
+    match outcome {
+        PartOutcome::Damaged(reasons) => {
+            shared.damaged.store(true, Ordering::Relaxed);
+            shared.damage.lock().unwrap_or_else(PoisonError::into_inner).extend(reasons);
+            return Ok(());
+        }
+        PartOutcome::Kept => {
+            shared.fetched.lock().unwrap_or_else(PoisonError::into_inner).kept_bytes += bytes;
+            let tier = shared.resolved.sources.first().map_or(Tier::Local, Source::tier);
+            shared.context.observer.on_event(&Event::BytesReused { tier: &tier, bytes });
+        }
+        PartOutcome::From(position) => {
+            let source = shared.resolved.sources.get(position);
+            let tier = source.map_or(Tier::Local, Source::tier);
+            if matches!(source, Some(Source::Local(_))) {
+                shared.context.observer.on_event(&Event::BytesMoved { tier: &tier, bytes });
+            }
+            let mut fetched = shared.fetched.lock().unwrap_or_else(PoisonError::into_inner);
+            *fetched.bytes_by_tier.entry(tier).or_default() += bytes;
+        }
+    }
+    if file.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let (staged, mode, mtime) = (Arc::clone(staged), file.entry.mode, file.entry.mtime);
+        blocking(move || staged.finish(mode, mtime)).await?;
+        let tier = shared.resolved.sources.first().map_or(Tier::Local, Source::tier);
+        shared.context.observer.on_event(&Event::FileDone { tier: &tier, path: &file.entry.path });
+    }
+    Ok(())
+}

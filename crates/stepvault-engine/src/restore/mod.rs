@@ -1,0 +1,212 @@
+//! Putting the newest valid step back.
+
+mod candidates;
+mod execute;
+mod part;
+mod resolve;
+mod target;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Serialize;
+use stepvault_core::ids::{Attempt, RunName, Step, StepId};
+use stepvault_core::observe::{Event, Observer, Tier};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::staging::Existing;
+use stepvault_local::vault::Vault;
+
+use crate::memory::MemoryBudget;
+use crate::run_remote::RunRemote;
+
+use candidates::{Candidate, Candidates};
+pub use execute::Fetched;
+pub use target::Target;
+
+/// What to restore, and where to.
+#[derive(Debug, Clone)]
+pub struct RestoreRequest {
+    /// The run.
+    pub run: RunName,
+    /// Where the step is to stand.
+    pub target: Target,
+    /// Only this step; `None` for the newest valid one.
+    pub step: Option<Step>,
+    /// Only this attempt; `None` for any.
+    pub attempt: Option<Attempt>,
+    /// Globs of the files to take; empty for all.
+    pub include: Vec<String>,
+    /// What to do when the target exists and is something else.
+    pub existing: Existing,
+}
+
+/// A step that was passed over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SkippedStep {
+    /// The step.
+    pub step: u64,
+    /// Its attempt.
+    pub attempt: u32,
+    /// Why, one reason a tier.
+    pub reasons: Vec<String>,
+}
+
+/// The decision, before anything is done.
+#[derive(Debug)]
+pub struct RestoreDecision {
+    /// The step that would be restored.
+    pub id: StepId,
+    /// Its directory or file name.
+    pub name: String,
+    /// Where it would stand.
+    pub path: PathBuf,
+    /// The tiers it would come from, in order.
+    pub sources: Vec<Tier>,
+    /// Files and bytes, after `include`.
+    pub file_count: u64,
+    /// Bytes of those files.
+    pub data_bytes: u64,
+    /// Newer steps passed over, the newest first.
+    pub skipped: Vec<SkippedStep>,
+    /// Tiers that could not be asked.
+    pub unreachable: Vec<(Tier, String)>,
+}
+
+/// What a restore came to.
+#[derive(Debug)]
+pub struct RestoreReport {
+    /// The decision it carried out.
+    pub decision: RestoreDecision,
+    /// What came from where.
+    pub fetched: Fetched,
+    /// The target held just this already.
+    pub already_there: bool,
+}
+
+/// What a restore works with.
+#[derive(Debug, Clone)]
+pub struct RestoreContext {
+    /// The local tier, when there is one.
+    pub vault: Option<Vault>,
+    /// The remotes in the order in which they are asked.
+    pub remotes: Vec<RunRemote>,
+    /// Memory for parts under way.
+    pub budget: MemoryBudget,
+    /// Who listens.
+    pub observer: Arc<dyn Observer>,
+}
+
+/// Decides what a restore would take, down to readable and consistent records, and does nothing.
+pub async fn plan(context: &RestoreContext, request: &RestoreRequest) -> Result<RestoreDecision> {
+    let mut candidates = Candidates::gather(context, request).await?;
+    let mut skipped = Vec::new();
+    while let Some(candidate) = candidates.next_newest() {
+        match resolve::resolve(context, request, &candidate).await? {
+            Ok(resolved) => return decision(request, &candidates, &resolved, skipped),
+            Err(reasons) => skipped.push(passed_over(context, &candidate, reasons)),
+        }
+    }
+    Err(nothing_left(request, &candidates, &skipped))
+}
+
+/// Restores the newest valid step, or the one asked for.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] when there is no such step; [`ErrorKind::NoneValid`] when there are steps and none is
+/// valid; [`ErrorKind::Unreachable`] when no tier that has any could be asked; [`ErrorKind::Conflict`] when the
+/// target exists and is something else.
+pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Result<RestoreReport> {
+    let mut candidates = Candidates::gather(context, request).await?;
+    let mut skipped = Vec::new();
+    while let Some(candidate) = candidates.next_newest() {
+        let resolved = match resolve::resolve(context, request, &candidate).await? {
+            Ok(resolved) => Arc::new(resolved),
+            Err(reasons) => {
+                skipped.push(passed_over(context, &candidate, reasons));
+                continue;
+            }
+        };
+        let decision = decision(request, &candidates, &resolved, skipped.clone())?;
+        if target::holds_already(&decision.path, &resolved, request).await? {
+            return Ok(RestoreReport { decision, fetched: Fetched::default(), already_there: true });
+        }
+        match execute::execute(context, request, &resolved, &decision).await? {
+            Ok(fetched) => return Ok(RestoreReport { decision, fetched, already_there: false }),
+            Err(reasons) => {
+                quarantine(context, &candidate, &reasons).await;
+                skipped.push(passed_over(context, &candidate, reasons));
+            }
+        }
+    }
+    Err(nothing_left(request, &candidates, &skipped))
+}
+
+fn decision(
+    request: &RestoreRequest,
+    candidates: &Candidates,
+    resolved: &resolve::Resolved,
+    skipped: Vec<SkippedStep>,
+) -> Result<RestoreDecision> {
+    Ok(RestoreDecision {
+        id: resolved.id,
+        name: resolved.name.clone(),
+        path: request.target.path(&resolved.name)?,
+        sources: resolved.sources.iter().map(resolve::Source::tier).collect(),
+        file_count: resolved.files.len() as u64,
+        data_bytes: resolved.data_bytes(),
+        skipped,
+        unreachable: candidates.unreachable.iter().map(|(tier, error)| (tier.clone(), error.to_string())).collect(),
+    })
+}
+
+fn passed_over(context: &RestoreContext, candidate: &Candidate, reasons: Vec<String>) -> SkippedStep {
+    context.observer.on_event(&Event::Warning {
+        message: &format!("{} is passed over: {}", candidate.id, reasons.join("; ")),
+    });
+    SkippedStep {
+        step: candidate.id.step.number(),
+        attempt: candidate.id.attempt.number(),
+        reasons,
+    }
+}
+
+/// Moves a local copy that turned out damaged aside, so that it is not found again. An agent that holds the vault
+/// will find it by itself; then it is left alone.
+async fn quarantine(context: &RestoreContext, candidate: &Candidate, reasons: &[String]) {
+    let (Some(vault), Some(step)) = (context.vault.clone(), &candidate.local) else { return };
+    let (run, id, reason) = (step.run().clone(), step.id(), reasons.join("; "));
+    let moved = crate::blocking::blocking(move || {
+        let _lock = vault.lock()?;
+        vault.quarantine(&run, id, &reason)
+    })
+    .await;
+    if let Err(error) = moved {
+        tracing::warn!(%error, "a damaged step could not be put aside");
+    }
+}
+
+fn nothing_left(request: &RestoreRequest, candidates: &Candidates, skipped: &[SkippedStep]) -> Error {
+    let wanted = match (request.step, request.attempt) {
+        (Some(step), Some(attempt)) => format!("step {step} (attempt {attempt}) of run '{}'", request.run),
+        (Some(step), None) => format!("step {step} of run '{}'", request.run),
+        (None, Some(attempt)) => format!("any step of attempt {attempt} of run '{}'", request.run),
+        (None, None) => format!("any step of run '{}'", request.run),
+    };
+    if !skipped.is_empty() {
+        let reasons: Vec<String> = skipped
+            .iter()
+            .map(|step| format!("step {} (attempt {}): {}", step.step, step.attempt, step.reasons.join("; ")))
+            .collect();
+        return Error::new(ErrorKind::NoneValid, "no valid checkpoint")
+            .on(wanted)
+            .because(reasons.join(" | "))
+            .hint("'stepvault verify' shows what is wrong with each");
+    }
+    if let Some((tier, error)) = candidates.unreachable.first() {
+        return error.duplicate().hint(format!("no tier that could be asked has a checkpoint; {tier} could not be asked"));
+    }
+    Error::new(ErrorKind::NotFound, "no such checkpoint")
+        .on(wanted)
+        .because("no tier has it")
+        .hint("'stepvault list' shows what there is")
+}

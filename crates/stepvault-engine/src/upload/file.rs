@@ -1,0 +1,302 @@
+//! One file on its way to one remote: read once, digested from the buffer that is sent, proved afterwards.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use stepvault_core::digest::{FileDigest, PartDigest, PartHasher, Sha256Digest};
+use stepvault_core::file_parts::FileParts;
+use stepvault_core::manifest::FileEntry;
+use stepvault_core::observe::Event;
+use stepvault_core::path::RelativePath;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::journal::{FileProgress, Journal, JournalRecord};
+use stepvault_local::seal_record::SealedFile;
+use stepvault_local::source::SourceFile;
+use stepvault_remote::store::{Created, ObjectHead, PartReceipt};
+use tokio::sync::OnceCell;
+
+use super::lane::Lane;
+use crate::blocking::blocking;
+use crate::memory::Buffer;
+
+/// Bytes read and digested at a time, small enough that the digest finds them in the cache.
+const READ_SLICE_BYTES: usize = 256 << 10;
+
+/// A file under way.
+#[derive(Debug)]
+pub(super) struct FileUpload {
+    lane: Lane,
+    journal: Arc<Journal>,
+    file: SealedFile,
+    local_path: std::path::PathBuf,
+    key: String,
+    cut: FileParts,
+    source: OnceCell<Arc<SourceFile>>,
+    upload: OnceCell<String>,
+    receipts: Mutex<Vec<Option<PartReceipt>>>,
+    remaining: AtomicU32,
+    /// The store has forgotten the upload that the journal names: the file has to be begun again.
+    lost: AtomicBool,
+}
+
+impl FileUpload {
+    pub(super) fn new(
+        lane: &Lane,
+        journal: &Arc<Journal>,
+        file: SealedFile,
+        local_path: std::path::PathBuf,
+        key: String,
+        progress: Option<FileProgress>,
+    ) -> Result<Self> {
+        let cut = FileParts::of(file.size_bytes)?;
+        let mut receipts = vec![None; cut.count() as usize];
+        let mut upload = OnceCell::new();
+        if let Some(FileProgress { upload: Some(begun), parts, .. }) = progress.filter(|_| cut.count() > 1) {
+            upload = OnceCell::new_with(Some(begun));
+            for (index, part) in parts {
+                if let Some(slot) = receipts.get_mut(index as usize) {
+                    *slot = Some(PartReceipt { index, tag: part.tag, digest: part.digest });
+                }
+            }
+        }
+        let remaining = receipts.iter().filter(|slot| slot.is_none()).count();
+        Ok(Self {
+            lane: lane.clone(),
+            journal: Arc::clone(journal),
+            file,
+            local_path,
+            key,
+            cut,
+            source: OnceCell::new(),
+            upload,
+            receipts: Mutex::new(receipts),
+            remaining: AtomicU32::new(u32::try_from(remaining).unwrap_or(u32::MAX)),
+            lost: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn path(&self) -> &RelativePath {
+        &self.file.path
+    }
+
+    pub(super) fn was_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// The parts still to send. A file whose parts are all there but that was never completed yields its last part
+    /// once more: cheaper than a path of its own.
+    pub(super) fn missing_parts(&self) -> Vec<u32> {
+        let receipts = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
+        let missing: Vec<u32> =
+            (0..self.cut.count()).filter(|index| receipts[*index as usize].is_none()).collect();
+        if !missing.is_empty() {
+            return missing;
+        }
+        self.remaining.store(1, Ordering::Relaxed);
+        vec![self.cut.count() - 1]
+    }
+
+    /// Bytes of the parts that the journal says are there.
+    pub(super) fn resumed_bytes(&self) -> u64 {
+        let missing: u64 = self.missing_parts().iter().map(|index| range_length(self.cut, *index)).sum();
+        self.cut.size_bytes() - missing
+    }
+
+    /// Sends one part; whoever sends the last one completes and proves the file.
+    pub(super) async fn send_part(self: Arc<Self>, index: u32) -> Result<()> {
+        if self.cut.count() == 1 {
+            return self.send_whole().await;
+        }
+        let upload = self
+            .upload
+            .get_or_try_init(|| async {
+                let upload = self.lane.remote.store.start_upload(&self.key, self.cut.size_bytes()).await?;
+                self.journal.append(&JournalRecord::UploadStarted {
+                    path: self.file.path.clone(),
+                    upload: upload.clone(),
+                })?;
+                Ok(upload)
+            })
+            .await?;
+        let (body, digest) = self.read_part(index).await?;
+        let sent =
+            self.lane.remote.store.upload_part(&self.key, upload, index, body.into_bytes(), &digest).await;
+        let receipt = match sent {
+            Ok(receipt) => receipt,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.lost.store(true, Ordering::Relaxed);
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        };
+        self.journal.append(&JournalRecord::PartDone {
+            path: self.file.path.clone(),
+            index,
+            tag: receipt.tag.clone(),
+            digest,
+        })?;
+        self.lane.observer.on_event(&Event::BytesMoved { tier: &self.lane.remote.tier, bytes: digest.size_bytes });
+        {
+            let mut receipts = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
+            receipts[index as usize] = Some(receipt);
+        }
+        if self.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.complete(upload).await?;
+        }
+        Ok(())
+    }
+
+    async fn source(&self) -> Result<&Arc<SourceFile>> {
+        self.source
+            .get_or_try_init(|| async {
+                let (path, file) = (self.local_path.clone(), self.file.clone());
+                blocking(move || SourceFile::open(&path, &file).map(Arc::new)).await
+            })
+            .await
+    }
+
+    async fn read_part(&self, index: u32) -> Result<(Buffer, PartDigest)> {
+        let range = self.cut.range(index);
+        let size = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        let buffer = self.lane.budget.take(size).await?;
+        let source = Arc::clone(self.source().await?);
+        blocking(move || read_and_digest(&source, range.start, buffer)).await
+    }
+
+    async fn send_whole(&self) -> Result<()> {
+        let size = usize::try_from(self.cut.size_bytes()).unwrap_or(usize::MAX);
+        let buffer = self.lane.budget.take(size).await?;
+        let (path, file) = (self.local_path.clone(), self.file.clone());
+        let (body, digest) = blocking(move || {
+            let source = SourceFile::open(&path, &file)?;
+            let read = read_and_digest(&source, 0, buffer)?;
+            source.check_unchanged()?;
+            Ok(read)
+        })
+        .await?;
+        let body = body.into_bytes();
+        let parts = [digest];
+        let file_digest = FileDigest::from_parts(&parts);
+        let created = self.lane.remote.store.create(&self.key, body.clone(), &digest).await?;
+        let proved = match created {
+            Created::Written(head) => self.prove(Some(head), &file_digest, &parts).await,
+            Created::Exists => self.prove(None, &file_digest, &parts).await,
+        };
+        if let Err(error) = proved {
+            if error.kind() != ErrorKind::Damaged {
+                return Err(error);
+            }
+            // What stands there is not what was sent: a write that was damaged, or the remains of another one that
+            // was never committed. One more try on a free key.
+            self.lane.remote.delete(vec![self.key.clone()]).await?;
+            match self.lane.remote.store.create(&self.key, body, &digest).await? {
+                Created::Written(head) => self.prove(Some(head), &file_digest, &parts).await?,
+                Created::Exists => self.prove(None, &file_digest, &parts).await?,
+            }
+        }
+        self.lane.observer.on_event(&Event::BytesMoved { tier: &self.lane.remote.tier, bytes: digest.size_bytes });
+        self.done(&parts)
+    }
+
+    async fn complete(&self, upload: &str) -> Result<()> {
+        let source = Arc::clone(self.source().await?);
+        blocking(move || source.check_unchanged()).await?;
+        let receipts: Vec<PartReceipt> = {
+            let receipts = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
+            receipts.iter().flatten().cloned().collect()
+        };
+        let parts: Vec<PartDigest> = receipts.iter().map(|receipt| receipt.digest).collect();
+        let digest = FileDigest::from_parts(&parts);
+        let completed = self.lane.remote.store.complete_upload(&self.key, upload, &receipts, &digest).await;
+        let proved = match completed {
+            // The head that completion returned is the store's word at that moment; what counts is what stands
+            // there now.
+            Ok(Created::Written(_) | Created::Exists) => self.prove(None, &digest, &parts).await,
+            // Completed before, and the answer lost; or gone.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let proved = self.prove(None, &digest, &parts).await;
+                if proved.as_ref().is_err_and(|missing| missing.kind() == ErrorKind::NotFound) {
+                    self.lost.store(true, Ordering::Relaxed);
+                    return Err(error);
+                }
+                proved
+            }
+            Err(error) => return Err(error),
+        };
+        if let Err(error) = proved {
+            if error.kind() == ErrorKind::Damaged {
+                self.lane.remote.delete(vec![self.key.clone()]).await?;
+                self.lost.store(true, Ordering::Relaxed);
+            }
+            return Err(error);
+        }
+        self.done(&parts)
+    }
+
+    fn done(&self, parts: &[PartDigest]) -> Result<()> {
+        self.journal
+            .append(&JournalRecord::FileDone { path: self.file.path.clone(), parts: parts.to_vec() })?;
+        self.lane
+            .observer
+            .on_event(&Event::FileDone { tier: &self.lane.remote.tier, path: &self.file.path });
+        Ok(())
+    }
+
+    /// Proves that the object holds the file, by the store's checksum where it can be trusted, else byte for byte.
+    async fn prove(&self, head: Option<ObjectHead>, digest: &FileDigest, parts: &[PartDigest]) -> Result<()> {
+        prove_object(&self.lane, &self.key, head, digest, parts).await
+    }
+}
+
+/// The manifest's entry of a file whose parts' digests are known.
+pub(super) fn entry(file: &SealedFile, parts: &[PartDigest]) -> Result<FileEntry> {
+    FileEntry::from_parts(file.path.clone(), file.mode, file.mtime, parts)
+}
+
+async fn prove_object(
+    lane: &Lane,
+    key: &str,
+    head: Option<ObjectHead>,
+    digest: &FileDigest,
+    parts: &[PartDigest],
+) -> Result<()> {
+    let subject = lane.remote.describe(key);
+    let damaged = |why: &str| Error::new(ErrorKind::Damaged, "an uploaded object is not what was sent").on(&subject).because(why);
+    let head = match head {
+        Some(head) => head,
+        None => lane.remote.store.head(key).await?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "an uploaded object is not there").on(&subject)
+        })?,
+    };
+    if head.info.size_bytes != digest.size_bytes {
+        return Err(damaged(&format!("it has {} bytes and {} were sent", head.info.size_bytes, digest.size_bytes)));
+    }
+    let sha256: Vec<Sha256Digest> = parts.iter().map(|part| part.sha256).collect();
+    match head.checksum.proves(digest, &sha256) {
+        Some(false) => return Err(damaged("the store's checksum is another")),
+        Some(true) if !lane.must_read_back(parts.len()) => return Ok(()),
+        _ => {}
+    }
+    let part_size_bytes = FileParts::of(digest.size_bytes)?.part_size_bytes();
+    let found = lane.remote.digest_object(key, digest.size_bytes, part_size_bytes).await?;
+    if found == parts {
+        return Ok(());
+    }
+    Err(damaged("the bytes read back are others"))
+}
+
+fn range_length(cut: FileParts, index: u32) -> u64 {
+    let range = cut.range(index);
+    range.end - range.start
+}
+
+fn read_and_digest(source: &SourceFile, offset: u64, mut buffer: Buffer) -> Result<(Buffer, PartDigest)> {
+    let mut hasher = PartHasher::default();
+    let mut position = offset;
+    for slice in buffer.as_mut_slice().chunks_mut(READ_SLICE_BYTES) {
+        source.read_at(position, slice)?;
+        hasher.update(slice);
+        position += slice.len() as u64;
+    }
+    Ok((buffer, hasher.finish()))
+}

@@ -1,0 +1,225 @@
+//! Checking that what a tier holds is what was saved.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt, stream};
+use serde::Serialize;
+use stepvault_core::commit::Commit;
+use stepvault_core::digest::{FileDigest, Sha256Digest};
+use stepvault_core::ids::StepId;
+use stepvault_core::manifest::{FileEntry, PartManifest};
+use stepvault_core::observe::{Event, Observer};
+use stepvault_core::{Error, Result};
+use stepvault_local::sealed::SealedStep;
+
+use crate::blocking::blocking;
+use crate::catalog::{is_outage, read_commit, read_manifests};
+use crate::local_digest::{check_local, ensure_manifest};
+use crate::run_remote::RunRemote;
+
+/// How closely a step is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// Records are read, and every file must be listed with its size.
+    Listed,
+    /// The store's own checksum of every file is compared as well, where it keeps one.
+    Checksums,
+    /// Every byte is read back and hashed.
+    Deep,
+    /// As [`Depth::Checksums`], and one file in so many is read back; which ones rotates with the turn.
+    Sample {
+        /// One in so many.
+        one_in: u32,
+        /// Which turn it is: different turns read different files, and `one_in` turns in a row read all.
+        turn: u32,
+    },
+}
+
+impl Depth {
+    fn reads_back(self, id: StepId, file: &FileEntry) -> bool {
+        match self {
+            Self::Listed | Self::Checksums => false,
+            Self::Deep => true,
+            Self::Sample { one_in, turn } => {
+                let digest = Sha256Digest::of(format!("{}\n{}", id.label(), file.path).as_bytes());
+                let first = u32::from_be_bytes([
+                    digest.as_bytes()[0],
+                    digest.as_bytes()[1],
+                    digest.as_bytes()[2],
+                    digest.as_bytes()[3],
+                ]);
+                let one_in = one_in.max(1);
+                first % one_in == turn % one_in
+            }
+        }
+    }
+}
+
+/// What was found of one step on one tier.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Default)]
+pub struct StepHealth {
+    /// What is wrong; empty when nothing is.
+    pub faults: Vec<String>,
+    /// Files proved by their bytes or by the store's checksum.
+    pub proved_files: u64,
+    /// Files of which only presence and size are known: the store keeps no checksum and they were not read back.
+    pub unproved_files: u64,
+    /// Bytes read back.
+    pub read_bytes: u64,
+}
+
+impl StepHealth {
+    /// Whether nothing was found wrong.
+    pub fn is_sound(&self) -> bool {
+        self.faults.is_empty()
+    }
+
+    fn fault(text: String) -> Self {
+        Self { faults: vec![text], ..Self::default() }
+    }
+}
+
+/// Checks one step on a remote.
+///
+/// # Errors
+/// Only when the remote cannot be asked; whatever is wrong with the step stands in the result.
+pub async fn check_remote(
+    remote: &RunRemote,
+    id: StepId,
+    depth: Depth,
+    observer: &Arc<dyn Observer>,
+) -> Result<StepHealth> {
+    let commit = match read_commit(remote, id).await {
+        Ok(commit) => commit,
+        Err(error) if is_outage(&error) => return Err(error),
+        Err(error) => return Ok(StepHealth::fault(error.to_string())),
+    };
+    check_committed(remote, &commit, depth, observer).await
+}
+
+/// Checks one step whose commit has been read.
+pub async fn check_committed(
+    remote: &RunRemote,
+    commit: &Commit,
+    depth: Depth,
+    observer: &Arc<dyn Observer>,
+) -> Result<StepHealth> {
+    let manifests = match read_manifests(remote, commit).await {
+        Ok(manifests) => manifests,
+        Err(error) if is_outage(&error) => return Err(error),
+        Err(error) => return Ok(StepHealth::fault(error.to_string())),
+    };
+    let prefix = remote.keys.data_prefix(&commit.name, commit.id);
+    let listed: BTreeMap<String, u64> =
+        remote.list(&prefix).await?.into_iter().map(|object| (object.key, object.size_bytes)).collect();
+    let files = manifests.iter().flat_map(|manifest| &manifest.files);
+    let checks: Vec<StepHealth> = stream::iter(files)
+        .map(|file| check_file(remote, commit, file, &listed, depth, observer))
+        .buffer_unordered(remote.settings.max_concurrent_requests.max(1))
+        .try_collect()
+        .await?;
+    let mut health = StepHealth::default();
+    for check in checks {
+        health.faults.extend(check.faults);
+        health.proved_files += check.proved_files;
+        health.unproved_files += check.unproved_files;
+        health.read_bytes += check.read_bytes;
+    }
+    health.faults.sort();
+    Ok(health)
+}
+
+async fn check_file(
+    remote: &RunRemote,
+    commit: &Commit,
+    file: &FileEntry,
+    listed: &BTreeMap<String, u64>,
+    depth: Depth,
+    observer: &Arc<dyn Observer>,
+) -> Result<StepHealth> {
+    let key = remote.keys.data(&commit.name, commit.id, &file.path)?;
+    match listed.get(&key) {
+        None => return Ok(StepHealth::fault(format!("{} is missing", file.path))),
+        Some(size) if *size != file.size_bytes => {
+            return Ok(StepHealth::fault(format!(
+                "{} has {size} bytes and should have {}",
+                file.path, file.size_bytes
+            )));
+        }
+        Some(_) => {}
+    }
+    if depth.reads_back(commit.id, file) {
+        return read_back(remote, &key, file, observer).await;
+    }
+    if depth == Depth::Listed {
+        return Ok(StepHealth { unproved_files: 1, ..StepHealth::default() });
+    }
+    let Some(head) = remote.store.head(&key).await? else {
+        return Ok(StepHealth::fault(format!("{} is missing", file.path)));
+    };
+    let digest = FileDigest { sha256: file.sha256, crc32c: file.crc32c, size_bytes: file.size_bytes };
+    Ok(match head.checksum.proves(&digest, &file.parts_sha256) {
+        Some(true) => StepHealth { proved_files: 1, ..StepHealth::default() },
+        Some(false) => StepHealth::fault(format!("{}: the store's checksum is not the one that was saved", file.path)),
+        None => StepHealth { unproved_files: 1, ..StepHealth::default() },
+    })
+}
+
+async fn read_back(
+    remote: &RunRemote,
+    key: &str,
+    file: &FileEntry,
+    observer: &Arc<dyn Observer>,
+) -> Result<StepHealth> {
+    let found = match remote.digest_object(key, file.size_bytes, file.part_size_bytes).await {
+        Ok(found) => found,
+        Err(error) if is_outage(&error) => return Err(error),
+        Err(error) => return Ok(StepHealth::fault(error.to_string())),
+    };
+    observer.on_event(&Event::BytesMoved { tier: &remote.tier, bytes: file.size_bytes });
+    let wrong = found
+        .iter()
+        .map(|part| part.sha256)
+        .zip(&file.parts_sha256)
+        .position(|(found, expected)| found != *expected)
+        .or((found.len() != file.parts_sha256.len()).then_some(found.len()));
+    Ok(match wrong {
+        None => StepHealth { proved_files: 1, read_bytes: file.size_bytes, ..StepHealth::default() },
+        Some(part) => StepHealth::fault(format!(
+            "{} holds other bytes than were saved, from byte {}",
+            file.path,
+            part as u64 * file.part_size_bytes
+        )),
+    })
+}
+
+/// Checks one sealed step: sizes and times always, bytes by depth.
+pub async fn check_sealed(step: &SealedStep, depth: Depth, observer: &Arc<dyn Observer>) -> Result<StepHealth> {
+    let (step, observer) = (step.clone(), Arc::clone(observer));
+    blocking(move || {
+        let mut health = StepHealth::default();
+        for file in &step.record().files {
+            match stepvault_local::source::SourceFile::open(&step.file_path(&file.path), file) {
+                Ok(_) => health.unproved_files += 1,
+                Err(error) => health.faults.push(error.to_string()),
+            }
+        }
+        if !health.is_sound() || matches!(depth, Depth::Listed | Depth::Checksums) {
+            return Ok(health);
+        }
+        let manifest: PartManifest = match ensure_manifest(&step, observer.as_ref()) {
+            Ok(manifest) => manifest,
+            Err(error) => return Ok(StepHealth::fault(Error::to_string(&error))),
+        };
+        let id = step.id();
+        let wanted = |file: &FileEntry| depth.reads_back(id, file);
+        health.faults = check_local(&step, &manifest, &wanted, observer.as_ref())?;
+        let read: Vec<&FileEntry> = manifest.files.iter().filter(|file| wanted(file)).collect();
+        health.proved_files = read.len() as u64;
+        health.unproved_files = health.unproved_files.saturating_sub(health.proved_files);
+        health.read_bytes = read.iter().map(|file| file.size_bytes).sum();
+        Ok(health)
+    })
+    .await
+}

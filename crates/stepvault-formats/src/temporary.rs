@@ -1,0 +1,77 @@
+//! Names that say: not finished, look away.
+
+const ENDINGS: [&str; 7] = ["tmp", "temp", "partial", "part", "incomplete", "unfinished", "downloading"];
+
+/// True when an entry of a directory of checkpoints has a name that its writer gives only while it writes, or that
+/// is hidden: no step is called so.
+pub fn is_temporary(name: &str) -> bool {
+    name.starts_with('.') || is_unfinished_file(name)
+}
+
+/// The same for a file inside a checkpoint, where a leading dot alone means nothing (`.metadata` is a marker).
+pub fn is_unfinished_file(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    // `40.orbax-checkpoint-tmp`, and with a time behind it in older versions.
+    if lower.contains(".orbax-checkpoint-tmp") || lower.starts_with(".tmp") || lower.ends_with('~') {
+        return true;
+    }
+    let whole = |text: &str| ENDINGS[..2].contains(&text);
+    let begins = |text: &str| ["tmp-", "tmp_", "temp-", "temp_"].iter().any(|start| text.starts_with(start));
+    let ends = |text: &str| {
+        text.rsplit_once(['-', '_']).is_some_and(|(_, last)| ENDINGS.contains(&last) && last != "part")
+    };
+    let mut components = lower.split('.');
+    let first = components.next().unwrap_or_default();
+    // `progress.pt.1234.tmp` and `x.tmp.1234` alike; `recovery_tmp.pth.tar` by its stem.
+    whole(first) || begins(first) || ends(first) || components.any(|part| ENDINGS.contains(&part) || ends(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_given_while_writing() {
+        for name in [
+            ".tmpAb3dEf",
+            ".hidden",
+            ".tier-step-100",
+            "step_5.partial",
+            "step-100.tmp",
+            "100.temp",
+            "tmp_100",
+            "tmp-checkpoint-500",
+            "tmp.pth.tar",
+            "recovery_tmp.pth.tar",
+            "40.orbax-checkpoint-tmp",
+            "40.orbax-checkpoint-tmp-1712345678",
+            "gpt-step=100-unfinished",
+            "progress.pt.1234.tmp",
+            "model.latest_checkpoint_temp",
+            ".metadata.tmp",
+            "tmp-rank0model-00001-of-00002.safetensors",
+            "step_5~",
+            "STEP_5.TMP",
+        ] {
+            assert!(is_temporary(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_finished_things() {
+        for name in [
+            "step_100",
+            "checkpoint-500",
+            "temperature-sweep_100",
+            "template_3",
+            "epoch=1-step=500.ckpt",
+            "attempt_4",
+            "model-part-1",
+            "last.ckpt",
+        ] {
+            assert!(!is_temporary(name), "{name}");
+        }
+        assert!(!is_unfinished_file(".metadata"));
+        assert!(is_unfinished_file(".tmpAb3dEf"));
+    }
+}

@@ -1,0 +1,103 @@
+//! Opening things below a directory without ever leaving it, whatever links somebody puts in the way meanwhile.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::{Errno, Result};
+use stepvault_core::path::RelativePath;
+
+/// Flags to open a directory.
+pub(crate) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// A directory, held open, below which paths are resolved.
+#[derive(Debug)]
+pub(crate) struct Beneath {
+    descriptor: OwnedFd,
+}
+
+impl Beneath {
+    /// Opens the directory at `path`, which must not itself be a link.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let descriptor = rustix::fs::openat(CWD, path, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
+        Ok(Self { descriptor })
+    }
+
+    /// Opens the directory at `path`, or the one that a link there points to: for places that the user named.
+    pub(crate) fn open_following(path: &Path) -> Result<Self> {
+        let descriptor = rustix::fs::openat(CWD, path, DIRECTORY, Mode::empty())?;
+        Ok(Self { descriptor })
+    }
+
+    /// Opens `path` below this directory. No component may be a link: `LOOP` otherwise.
+    pub(crate) fn open_file(&self, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        match rustix::fs::openat2(&self.descriptor, path, flags, mode, resolve) {
+            // Kernels before 5.6, and sandboxes that do not know the call.
+            Err(Errno::NOSYS) => self.walk(path, flags, mode),
+            done => done,
+        }
+    }
+
+    /// Opens a directory below this one; `None` for this one itself.
+    pub(crate) fn directory(&self, path: Option<&str>) -> Result<OwnedFd> {
+        self.open_file(path.unwrap_or("."), DIRECTORY, Mode::empty())
+    }
+
+    /// Opens the directory that holds `path`.
+    pub(crate) fn parent_of(&self, path: &RelativePath) -> Result<OwnedFd> {
+        self.directory(path.ancestors().last())
+    }
+
+    /// The same, one component after the other: a checked path has no `..`, so refusing links at each is enough.
+    fn walk(&self, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+        let (parents, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let mut held: Option<OwnedFd> = None;
+        for component in parents.split('/').filter(|component| !component.is_empty()) {
+            let from = held.as_ref().map_or(self.descriptor.as_fd(), AsFd::as_fd);
+            held = Some(rustix::fs::openat(from, component, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?);
+        }
+        let from = held.as_ref().map_or(self.descriptor.as_fd(), AsFd::as_fd);
+        rustix::fs::openat(from, name, flags, mode)
+    }
+}
+
+impl AsFd for Beneath {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// The last component of a path.
+pub(crate) fn name_of(path: &RelativePath) -> &str {
+    path.as_str().rsplit_once('/').map_or(path.as_str(), |(_, name)| name)
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn neither_way_leaves_the_directory() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("root");
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        fs::write(root.join("a/b/file"), "inside").unwrap();
+        fs::write(place.path().join("victim"), "outside").unwrap();
+        std::os::unix::fs::symlink(place.path(), root.join("out")).unwrap();
+        std::os::unix::fs::symlink("../../../victim", root.join("a/b/link")).unwrap();
+        let beneath = Beneath::open(&root).unwrap();
+        for open in [Beneath::open_file, Beneath::walk] {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
+            assert!(open(&beneath, "a/b/file", flags, Mode::empty()).is_ok());
+            for escape in ["out/victim", "a/b/link"] {
+                let refused = open(&beneath, escape, flags, Mode::empty()).unwrap_err();
+                assert!(matches!(refused, Errno::LOOP | Errno::NOTDIR), "{escape}: {refused:?}");
+            }
+        }
+        assert_eq!(Beneath::open(&root.join("out")).unwrap_err(), Errno::NOTDIR);
+    }
+}

@@ -1,0 +1,147 @@
+//! Whether what stands at a place is a step already, byte for byte.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use stepvault_core::digest::PartHasher;
+use stepvault_core::manifest::{DirectoryEntry, FileEntry, Shape, SymlinkEntry};
+use stepvault_core::path::RelativePath;
+use stepvault_core::{ErrorKind, Result};
+
+use crate::beneath::{Beneath, name_of};
+use crate::durable::parent_of;
+use crate::errors;
+use crate::tree::{self, Tree};
+
+const WHAT: &str = "cannot compare";
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// The first difference between what stands at `target` and the entries of a step, in words; `None` when names,
+/// sizes and bytes are the same. Modes and times are not compared. `directories` is empty for a single file, which
+/// may have any name at the target.
+pub fn differs(
+    target: &Path,
+    files: &[FileEntry],
+    directories: &[DirectoryEntry],
+    symlinks: &[SymlinkEntry],
+) -> Result<Option<String>> {
+    let present = match tree::scan(target) {
+        Ok(present) => present,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Some("nothing is there".to_owned())),
+        // Something that no checkpoint has.
+        Err(error) if error.kind() == ErrorKind::Usage => return Ok(Some(error.to_string())),
+        Err(error) => return Err(error),
+    };
+    let single = directories.is_empty();
+    if (present.shape == Shape::File) != single {
+        let what = if single { "a directory stands where a file should" } else { "no directory stands there" };
+        return Ok(Some(what.to_owned()));
+    }
+    if single {
+        return match files {
+            [file] => single_file_differs(target, file, &present),
+            _ => Ok(Some("the step is no single file".to_owned())),
+        };
+    }
+    if let Some(difference) = names_differ(&present, files, directories, symlinks) {
+        return Ok(Some(difference));
+    }
+    let root = Beneath::open(target).map_err(|error| errors::io(WHAT, target, error))?;
+    for file in files {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let opened = root
+            .open_file(file.path.as_str(), flags, Mode::empty())
+            .map_err(|error| errors::io(WHAT, &target.join(&file.path), error))?;
+        if let Some(difference) = bytes_differ(File::from(opened), &target.join(&file.path), file)? {
+            return Ok(Some(difference));
+        }
+    }
+    Ok(None)
+}
+
+fn single_file_differs(target: &Path, file: &FileEntry, present: &Tree) -> Result<Option<String>> {
+    if let Some(there) = present.files.first().filter(|there| there.size_bytes != file.size_bytes) {
+        return Ok(Some(sizes_differ(&file.path, there.size_bytes, file.size_bytes)));
+    }
+    let name = RelativePath::new(target.file_name().unwrap_or_default().to_string_lossy())?;
+    let opened = Beneath::open_following(parent_of(target))
+        .and_then(|parent| parent.open_file(name_of(&name), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()))
+        .map_err(|error| errors::io(WHAT, target, error))?;
+    bytes_differ(File::from(opened), target, file)
+}
+
+fn names_differ(
+    present: &Tree,
+    files: &[FileEntry],
+    directories: &[DirectoryEntry],
+    symlinks: &[SymlinkEntry],
+) -> Option<String> {
+    let there = present.files.iter().map(|file| Some(&file.path));
+    lists_differ(there, files.iter().map(|file| Some(&file.path)))
+        .or_else(|| {
+            let there = present.directories.iter().map(|entry| entry.path.as_ref());
+            lists_differ(there, directories.iter().map(|entry| entry.path.as_ref()))
+        })
+        .or_else(|| {
+            let there = present.symlinks.iter().map(|link| Some(&link.path));
+            lists_differ(there, symlinks.iter().map(|link| Some(&link.path)))
+        })
+        .or_else(|| {
+            let pairs = present.files.iter().zip(files);
+            let other = pairs.into_iter().find(|(there, file)| there.size_bytes != file.size_bytes);
+            other.map(|(there, file)| sizes_differ(&file.path, there.size_bytes, file.size_bytes))
+        })
+        .or_else(|| {
+            let mut pairs = present.symlinks.iter().zip(symlinks);
+            let other = pairs.find(|(there, link)| there.target != link.target);
+            other.map(|(there, link)| format!("{} points to {}, not to {}", link.path, there.target, link.target))
+        })
+}
+
+/// The first path that only one of two lists, both sorted, has.
+fn lists_differ<'a>(
+    there: impl Iterator<Item = Option<&'a RelativePath>>,
+    wanted: impl Iterator<Item = Option<&'a RelativePath>>,
+) -> Option<String> {
+    let (mut there, mut wanted) = (there.fuse(), wanted.fuse());
+    let name = |path: Option<&RelativePath>| path.map_or(".", RelativePath::as_str).to_owned();
+    loop {
+        match (there.next(), wanted.next()) {
+            (None, None) => return None,
+            (Some(path), Some(other)) if path == other => {}
+            (Some(path), Some(other)) if path < other => return Some(format!("{} is there too", name(path))),
+            (_, Some(other)) => return Some(format!("{} is missing", name(other))),
+            (Some(path), None) => return Some(format!("{} is there too", name(path))),
+        }
+    }
+}
+
+fn sizes_differ(path: &RelativePath, there_bytes: u64, wanted_bytes: u64) -> String {
+    format!("{path} has {there_bytes} bytes, not {wanted_bytes}")
+}
+
+/// Reads the file part by part and compares each digest.
+fn bytes_differ(mut opened: File, place: &Path, file: &FileEntry) -> Result<Option<String>> {
+    let cut = file.parts()?;
+    let mut buffer = vec![0_u8; BUFFER_BYTES];
+    for (index, expected) in (0..cut.count()).zip(&file.parts_sha256) {
+        let range = cut.range(index);
+        let mut left_bytes = range.end - range.start;
+        let mut hasher = PartHasher::default();
+        while left_bytes > 0 {
+            let wanted = usize::try_from(left_bytes).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES);
+            let read = opened.read(&mut buffer[..wanted]).map_err(|error| errors::io(WHAT, place, error))?;
+            if read == 0 {
+                return Ok(Some(format!("{} ends too soon", file.path)));
+            }
+            hasher.update(&buffer[..read]);
+            left_bytes -= read as u64;
+        }
+        if hasher.finish().sha256 != *expected {
+            return Ok(Some(format!("{} has other bytes in part {index}", file.path)));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,217 @@
+//! Durable writes, each one function: temporary, write, length check, sync, rename, sync of the directory.
+//!
+//! A failed sync is never tried again: the kernel may have dropped the pages that could not be written, and the next
+//! sync would then report success over a hole. The write fails as a whole and its caller starts anew.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use crate::errors;
+use crate::rename::{self, Place};
+
+/// How the names of our temporary files begin; a leading dot keeps most scanners away.
+pub(crate) const TEMPORARY_PREFIX: &str = ".stepvault-tmp-";
+
+/// What became of a create-if-absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CreateOutcome {
+    /// The file is there now, and durable.
+    Written,
+    /// Something has that name already; it was not touched.
+    Exists,
+}
+
+/// Creates `path` with `bytes` unless something has that name. Durable when it returns [`CreateOutcome::Written`].
+pub fn create_new(path: &Path, bytes: &[u8]) -> Result<CreateOutcome> {
+    let temporary = Temporary::write(path, bytes)?;
+    match rename::no_replace(Place::path(&temporary.path), Place::path(path)) {
+        Ok(()) => temporary.forget(),
+        Err(Errno::EXIST) => return Ok(CreateOutcome::Exists),
+        Err(error) => return Err(errors::io("cannot create", path, error)),
+    }
+    fsync_directory(parent_of(path)).inspect_err(|_| {
+        // Nobody may take for durable what may be gone after a power cut: the caller's next try starts anew.
+        let _ = std::fs::remove_file(path);
+    })?;
+    Ok(CreateOutcome::Written)
+}
+
+/// Writes `bytes` to `path`, in place of whatever file stands there: readers see the old or the new, never a mixture.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let temporary = Temporary::write(path, bytes)?;
+    rename::over(&temporary.path, path).map_err(|error| errors::io("cannot replace", path, error))?;
+    temporary.forget();
+    fsync_directory(parent_of(path))
+}
+
+/// Makes the names in a directory durable.
+pub fn fsync_directory(path: &Path) -> Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::empty())
+        .and_then(rustix::fs::fsync)
+        .map_err(|error| errors::io("cannot sync the directory", path, error))
+}
+
+/// Creates a directory and those above it that are missing, with mode 0700, and makes each durable.
+pub fn create_directories(path: &Path) -> Result<()> {
+    if path.as_os_str().is_empty() || path.is_dir() {
+        return Ok(());
+    }
+    let parent = parent_of(path);
+    create_directories(parent)?;
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => fsync_directory(parent),
+        // Somebody else was faster, which is as good; a file there is not.
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(errors::io("cannot create the directory", path, error)),
+    }
+}
+
+/// Reads a whole file of at most `max_bytes`; `None` when there is none. A longer one is [`Damaged`].
+///
+/// [`Damaged`]: stepvault_core::ErrorKind::Damaged
+pub fn read_bounded(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>> {
+    // Not blocking, for the case that somebody has put a FIFO there.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
+        Ok(descriptor) => File::from(descriptor),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(errors::io("cannot read", path, error)),
+    };
+    let mut bytes = Vec::new();
+    file.take(max_bytes.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(|error| errors::io("cannot read", path, error))?;
+    if bytes.len() as u64 > max_bytes {
+        return Err(Error::new(ErrorKind::Damaged, "cannot read")
+            .on(path.display())
+            .because(format!("it has more than the {max_bytes} bytes that such a file may have")));
+    }
+    Ok(Some(bytes))
+}
+
+/// The directory that holds `path`; the working directory for a bare name.
+pub(crate) fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) => Path::new("."),
+        None => path,
+    }
+}
+
+/// A synced temporary file beside its final place; removed unless it got there.
+struct Temporary {
+    path: PathBuf,
+    armed: bool,
+}
+
+impl Temporary {
+    fn write(beside: &Path, bytes: &[u8]) -> Result<Self> {
+        let name = format!("{TEMPORARY_PREFIX}{}", uuid::Uuid::new_v4().simple());
+        let path = parent_of(beside).join(name);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = rustix::fs::openat(CWD, &path, flags, Mode::from_raw_mode(0o600))
+            .map_err(|error| errors::io("cannot write", beside, error))?;
+        // From here on the file is there and this removes it, whatever happens.
+        let temporary = Self { path, armed: true };
+        let mut file = File::from(descriptor);
+        let length = file
+            .write_all(bytes)
+            .and_then(|()| file.metadata())
+            .map_err(|error| errors::io("cannot write", beside, error))?
+            .len();
+        if length != bytes.len() as u64 {
+            return Err(Error::new(ErrorKind::Failed, "cannot write")
+                .on(beside.display())
+                .because(format!("{} bytes were written and the file has {length}", bytes.len())));
+        }
+        file.sync_all().map_err(|error| errors::io("cannot sync", beside, error))?;
+        Ok(temporary)
+    }
+
+    fn forget(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if self.armed {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn create_new_never_touches_what_is_there() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a.json");
+        assert_eq!(create_new(&path, b"first").unwrap(), CreateOutcome::Written);
+        assert_eq!(create_new(&path, b"second").unwrap(), CreateOutcome::Exists);
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(names(place.path()), ["a.json"], "no temporary stays");
+    }
+
+    #[test]
+    fn replace_puts_the_new_in_place_of_the_old() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a.json");
+        replace(&path, b"first").unwrap();
+        replace(&path, b"second").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"second");
+        fs::create_dir(place.path().join("taken")).unwrap();
+        let error = replace(&place.path().join("taken"), b"x").unwrap_err();
+        assert!(error.to_string().ends_with("taken: it is a directory"), "{error}");
+        assert_eq!(names(place.path()).len(), 2, "no temporary stays after an error");
+    }
+
+    #[test]
+    fn errors_name_the_final_path_not_the_temporary() {
+        let place = tempfile::tempdir().unwrap();
+        let error = create_new(&place.path().join("missing/a.json"), b"x").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().ends_with("missing/a.json: it does not exist"), "{error}");
+    }
+
+    #[test]
+    fn directories_are_private() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a/b/c");
+        create_directories(&path).unwrap();
+        create_directories(&path).unwrap();
+        for directory in [&path, path.parent().unwrap()] {
+            assert_eq!(fs::metadata(directory).unwrap().permissions().mode() & 0o777, 0o700);
+        }
+        fs::write(place.path().join("file"), "x").unwrap();
+        assert_eq!(create_directories(&place.path().join("file")).unwrap_err().kind(), ErrorKind::Conflict);
+    }
+
+    #[test]
+    fn reads_are_bounded() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a");
+        assert_eq!(read_bounded(&path, 10).unwrap(), None);
+        fs::write(&path, "12345").unwrap();
+        assert_eq!(read_bounded(&path, 5).unwrap().unwrap(), b"12345");
+        assert_eq!(read_bounded(&path, 4).unwrap_err().kind(), ErrorKind::Damaged);
+    }
+}

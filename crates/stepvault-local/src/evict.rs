@@ -1,0 +1,94 @@
+//! Taking steps out of the vault: evicted for good, or quarantined and kept aside.
+
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use stepvault_core::ids::{RunName, StepId};
+use stepvault_core::{Error, ErrorKind, Result};
+
+use crate::durable;
+use crate::errors;
+use crate::remove;
+use crate::rename::{self, Place};
+use crate::vault::{Vault, entries};
+
+const REASON: &str = "reason.txt";
+const MAX_REASON_BYTES: u64 = 64 << 10;
+
+/// A step that was found invalid and is kept aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quarantined {
+    /// Step and attempt.
+    pub id: StepId,
+    /// Where it stands now.
+    pub directory: PathBuf,
+    /// Why; empty when the reason could not be written (the disk was full).
+    pub reason: String,
+}
+
+impl Vault {
+    /// Removes a step for good; `false` when there is none. That the remotes have it is the caller's to know.
+    ///
+    /// The caller holds the vault's lock. Killed half-way, the step is either whole in its place or gone from it,
+    /// with the rest in `trash/`.
+    pub fn evict(&self, run: &RunName, id: StepId) -> Result<bool> {
+        let path = self.step_directory(run, id);
+        let trash = self.fresh_place("trash")?;
+        match rename::no_replace(Place::path(&path), Place::path(&trash)) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Ok(false),
+            Err(error) => return Err(errors::io("cannot evict the step", &path, error)),
+        }
+        durable::fsync_directory(&self.steps_directory(run))?;
+        remove::tree(&trash)?;
+        remove::tree(&self.journal_directory(run, id))?;
+        Ok(true)
+    }
+
+    /// Moves a step aside, with the reason; readable or not. The caller holds the vault's lock.
+    pub fn quarantine(&self, run: &RunName, id: StepId, reason: &str) -> Result<Quarantined> {
+        let path = self.step_directory(run, id);
+        let quarantine = self.run_directory(run).join("quarantine");
+        durable::create_directories(&quarantine)?;
+        let directory = self.move_aside(&path, &quarantine, &id.label())?;
+        // Afterwards and as far as it goes: on a full disk a bad step must still get out of the way.
+        let written = durable::replace(&directory.join(REASON), reason.as_bytes());
+        if let Err(error) = &written {
+            tracing::warn!(%error, "the reason for a quarantine could not be written");
+        }
+        durable::fsync_directory(&quarantine)?;
+        durable::fsync_directory(&self.steps_directory(run))?;
+        remove::tree(&self.journal_directory(run, id))?;
+        let reason = if written.is_ok() { reason.to_owned() } else { String::new() };
+        Ok(Quarantined { id, directory, reason })
+    }
+
+    fn move_aside(&self, path: &Path, quarantine: &Path, label: &str) -> Result<PathBuf> {
+        for number in 1..=9999 {
+            let directory = quarantine.join(format!("{label}-{number}"));
+            match rename::no_replace(Place::path(path), Place::path(&directory)) {
+                Ok(()) => return Ok(directory),
+                Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+                Err(error) => return Err(errors::io("cannot quarantine the step", path, error)),
+            }
+        }
+        Err(Error::new(ErrorKind::Conflict, "cannot quarantine the step")
+            .on(path.display())
+            .because("9999 steps of that name are in quarantine")
+            .hint(format!("look at {} and delete what is not needed", quarantine.display())))
+    }
+
+    /// The steps kept aside, sorted by name.
+    pub fn quarantined(&self, run: &RunName) -> Result<Vec<Quarantined>> {
+        let mut steps = Vec::new();
+        for directory in entries(&self.run_directory(run).join("quarantine"))? {
+            let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let id = name.rsplit_once('-').and_then(|(label, _)| StepId::from_label(label));
+            let Some(id) = id else { continue };
+            let reason = durable::read_bounded(&directory.join(REASON), MAX_REASON_BYTES)?.unwrap_or_default();
+            let reason = String::from_utf8_lossy(&reason).into_owned();
+            steps.push(Quarantined { id, directory, reason });
+        }
+        Ok(steps)
+    }
+}

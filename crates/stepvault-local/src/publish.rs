@@ -1,0 +1,177 @@
+//! The end of a restore: everything appears at the target in one rename.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Mode};
+use rustix::io::Errno;
+use stepvault_core::manifest::{DirectoryEntry, MODE_MASK, Shape};
+use stepvault_core::path::RelativePath;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use crate::errors;
+use crate::remove;
+use crate::rename::{self, Place};
+use crate::staging::{DATA, Existing, REPLACED, Staging, WHAT};
+use crate::stat::times;
+use crate::tree::{self, Tree};
+
+impl Staging {
+    /// Puts everything at the target in one rename: files that were opened and finished, links, `directories` with
+    /// their modes and times; nothing else. Durable when it returns. Replacing deletes what stood there, last.
+    ///
+    /// # Errors
+    /// `Conflict` when something stands at the target and `existing` says to refuse; `Failed` when a file that was
+    /// opened was not finished. What was staged stays for another try.
+    pub fn finish(self, shape: Shape, directories: &[DirectoryEntry], existing: Existing) -> Result<()> {
+        let stands_there = rustix::fs::statat(&self.target_parent, &self.target_name, AtFlags::SYMLINK_NOFOLLOW);
+        if existing == Existing::Refuse && stands_there.is_ok() {
+            return Err(self.taken());
+        }
+        for path in directories.iter().filter_map(|directory| directory.path.as_ref()) {
+            for ancestor in path.ancestors() {
+                self.make_directory(&RelativePath::new(ancestor)?)?;
+            }
+            self.make_directory(path)?;
+        }
+        self.remove_strays(directories)?;
+        let tree = tree::scan(&self.own_path.join(DATA))?;
+        self.check_complete(&tree, shape)?;
+        let listed: BTreeMap<_, _> = directories.iter().map(|entry| (entry.path.as_ref(), entry)).collect();
+        // The deepest first: what is done below a directory changes that directory's own time.
+        for present in tree.directories.iter().rev() {
+            let entry = listed.get(&present.path.as_ref()).copied().filter(|_| shape == Shape::Directory);
+            self.settle(present.path.as_ref(), entry)?;
+        }
+        match (shape, tree.files.first()) {
+            (Shape::File, Some(file)) => {
+                self.publish(Place { directory: self.data.as_fd(), name: file.path.as_ref() }, existing)?;
+            }
+            _ => self.publish(Place { directory: self.own.as_fd(), name: Path::new(DATA) }, existing)?,
+        }
+        if let Some(&root) = listed.get(&None).filter(|_| shape == Shape::Directory) {
+            self.settle_root(root)?;
+        }
+        rustix::fs::fsync(&self.target_parent).map_err(|error| errors::io(WHAT, &self.target, error))?;
+        if let Err(error) = self.clean_up() {
+            // The step is in place and right; only what it replaced is still there.
+            tracing::warn!(%error, "what the restore replaced could not be deleted");
+        }
+        Ok(())
+    }
+
+    /// Removes what neither this restore nor an earlier try at it has put there.
+    fn remove_strays(&self, directories: &[DirectoryEntry]) -> Result<()> {
+        let data = self.own_path.join(DATA);
+        let tree = tree::scan(&data)?;
+        let progress = self.progress.lock();
+        let mut wanted: BTreeSet<&str> = progress.keys().flat_map(RelativePath::ancestors).collect();
+        for path in directories.iter().filter_map(|directory| directory.path.as_ref()) {
+            wanted.extend(path.ancestors().chain([path.as_str()]));
+        }
+        let files = tree.files.iter().map(|file| &file.path).chain(tree.symlinks.iter().map(|link| &link.path));
+        let stray_files = files.filter(|path| !progress.contains_key(*path));
+        let stray_directories =
+            tree.directories.iter().filter_map(|entry| entry.path.as_ref()).filter(|path| !wanted.contains(path.as_str()));
+        stray_files.chain(stray_directories).try_for_each(|path| remove::tree(&data.join(path)))
+    }
+
+    /// Checks that every file was finished, and is still the very one that was.
+    fn check_complete(&self, tree: &Tree, shape: Shape) -> Result<()> {
+        let fault = |why: String| Error::new(ErrorKind::Failed, WHAT).on(self.target.display()).because(why);
+        let mut present: BTreeMap<&RelativePath, Option<u64>> =
+            tree.files.iter().map(|file| (&file.path, Some(file.inode))).collect();
+        present.extend(tree.symlinks.iter().map(|link| (&link.path, None)));
+        for (path, finished) in self.progress.lock().iter() {
+            let Some(inode) = finished else { return Err(fault(format!("{path} is not finished"))) };
+            match present.get(path) {
+                None => return Err(fault(format!("{path} has vanished from {}", self.own_path.display()))),
+                Some(Some(there)) if there != inode => {
+                    return Err(fault(format!("{path} was replaced in {}", self.own_path.display())));
+                }
+                Some(_) => {}
+            }
+        }
+        if shape == Shape::File && (tree.files.len() != 1 || !tree.symlinks.is_empty()) {
+            return Err(fault(format!("a single-file checkpoint has {} files", tree.files.len())));
+        }
+        Ok(())
+    }
+
+    /// Gives a directory its mode and time and makes the names in it durable.
+    fn settle(&self, path: Option<&RelativePath>, entry: Option<&DirectoryEntry>) -> Result<()> {
+        let fault = |error: Errno| errors::io(WHAT, &self.target, error);
+        let directory = self.data.directory(path.map(RelativePath::as_str)).map_err(fault)?;
+        if let Some(entry) = entry {
+            // A directory that its owner cannot write cannot be moved; the checkpoint's own gets its mode afterwards.
+            let movable = if path.is_none() { 0o700 } else { 0 };
+            let mode = Mode::from_raw_mode(entry.mode & MODE_MASK | movable);
+            rustix::fs::fchmod(&directory, mode).map_err(fault)?;
+            rustix::fs::futimens(&directory, &times(entry.mtime)).map_err(fault)?;
+        }
+        rustix::fs::fsync(&directory).map_err(fault)
+    }
+
+    fn settle_root(&self, entry: &DirectoryEntry) -> Result<()> {
+        rustix::fs::fchmod(&self.data, Mode::from_raw_mode(entry.mode & MODE_MASK))
+            .and_then(|()| rustix::fs::futimens(&self.data, &times(entry.mtime)))
+            .and_then(|()| rustix::fs::fsync(&self.data))
+            .map_err(|error| errors::io(WHAT, &self.target, error))
+    }
+
+    fn publish(&self, from: Place<'_>, existing: Existing) -> Result<()> {
+        let fault = |error: Errno| errors::io(WHAT, &self.target, error);
+        self.check_data_is_ours()?;
+        let to = Place { directory: self.target_parent.as_fd(), name: Path::new(&self.target_name) };
+        match rename::no_replace(from, to) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EXIST | Errno::NOTEMPTY) if existing == Existing::Refuse => return Err(self.taken()),
+            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+            Err(error) => return Err(fault(error)),
+        }
+        if rename::exchange(from, to).map_err(fault)?.is_some() {
+            return Ok(());
+        }
+        let aside = Place { directory: self.own.as_fd(), name: Path::new(REPLACED) };
+        rename::no_replace(to, aside).map_err(fault)?;
+        rename::no_replace(from, to).map_err(|error| {
+            let _ = rename::no_replace(aside, to);
+            fault(error)
+        })
+    }
+
+    /// The name `data` must still stand for the directory that was written to.
+    fn check_data_is_ours(&self) -> Result<()> {
+        let fault = |error: Errno| errors::io(WHAT, &self.own_path, error);
+        let held = rustix::fs::fstat(&self.data).map_err(fault)?;
+        let named = rustix::fs::statat(&self.own, DATA, AtFlags::SYMLINK_NOFOLLOW).map_err(fault)?;
+        if (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Refused, WHAT)
+            .on(self.own_path.display())
+            .because("somebody has put another directory in the place of the restored one"))
+    }
+
+    /// Undoes a replacement that was interrupted between its two renames.
+    pub(crate) fn put_back_replaced(&self) -> Result<()> {
+        let fault = |error: Errno| errors::io(WHAT, &self.target, error);
+        let aside = Place { directory: self.own.as_fd(), name: Path::new(REPLACED) };
+        let to = Place { directory: self.target_parent.as_fd(), name: Path::new(&self.target_name) };
+        match rename::no_replace(aside, to) {
+            Ok(()) => rustix::fs::fsync(&self.target_parent).map_err(fault),
+            Err(Errno::NOENT) => Ok(()),
+            // The second rename was done too; what is left is to delete what it replaced.
+            Err(Errno::EXIST | Errno::NOTEMPTY) => remove::tree(&self.own_path.join(REPLACED)),
+            Err(error) => Err(fault(error)),
+        }
+    }
+
+    fn taken(&self) -> Error {
+        Error::new(ErrorKind::Conflict, WHAT)
+            .on(self.target.display())
+            .because("something with that name is there already")
+            .hint("name another place, or allow it to be replaced")
+    }
+}

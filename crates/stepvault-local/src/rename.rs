@@ -1,0 +1,93 @@
+//! Renames that never overwrite by accident. The only place that renames.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, RenameFlags};
+use rustix::io::{Errno, Result};
+
+/// A name in a directory that is open.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) directory: BorrowedFd<'a>,
+    pub(crate) name: &'a Path,
+}
+
+impl<'a> Place<'a> {
+    /// A path from the working directory.
+    pub(crate) fn path(path: &'a Path) -> Self {
+        Self { directory: CWD, name: path }
+    }
+}
+
+/// Renames `from` to `to`, which must be free: `EXIST` otherwise.
+pub(crate) fn no_replace(from: Place<'_>, to: Place<'_>) -> Result<()> {
+    match rustix::fs::renameat_with(from.directory, from.name, to.directory, to.name, RenameFlags::NOREPLACE) {
+        Err(error) if lacks_flags(error) => no_replace_by_other_means(from, to),
+        done => done,
+    }
+}
+
+/// For filesystems that know no flags. A hard link is refused where the name is taken; a directory cannot be linked,
+/// but renaming one over anything but an empty directory fails by itself.
+fn no_replace_by_other_means(from: Place<'_>, to: Place<'_>) -> Result<()> {
+    let stat = rustix::fs::statat(from.directory, from.name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+        return match rustix::fs::statat(to.directory, to.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Err(Errno::EXIST),
+            Err(Errno::NOENT) => rustix::fs::renameat(from.directory, from.name, to.directory, to.name),
+            Err(error) => Err(error),
+        };
+    }
+    rustix::fs::linkat(from.directory, from.name, to.directory, to.name, AtFlags::empty())?;
+    rustix::fs::unlinkat(from.directory, from.name, AtFlags::empty())
+}
+
+/// Renames `from` to `to`, in place of a file that stands there.
+pub(crate) fn over(from: &Path, to: &Path) -> Result<()> {
+    rustix::fs::renameat(CWD, from, CWD, to)
+}
+
+/// Swaps two names in one step; `None` where the filesystem cannot.
+pub(crate) fn exchange(first: Place<'_>, second: Place<'_>) -> Result<Option<()>> {
+    let swapped = rustix::fs::renameat_with(
+        first.directory,
+        first.name,
+        second.directory,
+        second.name,
+        RenameFlags::EXCHANGE,
+    );
+    match swapped {
+        Err(error) if lacks_flags(error) => Ok(None),
+        done => done.map(Some),
+    }
+}
+
+fn lacks_flags(error: Errno) -> bool {
+    matches!(error, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn both_ways_refuse_a_taken_name() {
+        for rename in [no_replace, no_replace_by_other_means] {
+            let place = tempfile::tempdir().unwrap();
+            let at = |name: &str| place.path().join(name);
+            fs::write(at("new"), "new").unwrap();
+            fs::write(at("old"), "old").unwrap();
+            fs::create_dir(at("new.d")).unwrap();
+            fs::create_dir(at("old.d")).unwrap();
+            assert_eq!(rename(Place::path(&at("new")), Place::path(&at("old"))), Err(Errno::EXIST));
+            assert_eq!(rename(Place::path(&at("new.d")), Place::path(&at("old.d"))), Err(Errno::EXIST));
+            assert_eq!(fs::read(at("old")).unwrap(), b"old");
+            rename(Place::path(&at("new")), Place::path(&at("free"))).unwrap();
+            rename(Place::path(&at("new.d")), Place::path(&at("free.d"))).unwrap();
+            assert!(at("free").is_file() && at("free.d").is_dir() && !at("new").exists());
+        }
+    }
+}

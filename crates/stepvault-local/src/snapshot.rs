@@ -1,0 +1,195 @@
+//! Taking single files over into the vault: reflink, else hard link, else copy.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use stepvault_core::path::RelativePath;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use crate::beneath::{Beneath, name_of};
+use crate::errors;
+use crate::seal::LinkPolicy;
+use crate::seal_record::SnapshotMethod;
+use crate::stat::{Facts, times};
+use crate::tree::{TreeFile, source_changed};
+
+pub(crate) const WHAT: &str = "cannot seal the step";
+
+/// Takes the files of one checkpoint over, remembering what the filesystems at hand can do.
+pub(crate) struct Snapshot<'a> {
+    /// Where the trainer's files are, for messages.
+    source_path: &'a Path,
+    source: Beneath,
+    target: Beneath,
+    /// Ways that have not been refused yet.
+    reflink: bool,
+    hard_link: bool,
+    /// Bytes that are still to come, to be asked for once the first file turns out to need a copy.
+    remaining_bytes: u64,
+    space_checked: bool,
+    parents: Option<Parents>,
+}
+
+/// The two directories of the last file, kept because the next file mostly lies in the same.
+struct Parents {
+    path: String,
+    source: OwnedFd,
+    target: OwnedFd,
+}
+
+impl<'a> Snapshot<'a> {
+    /// From the directory `source` into the directory `target`.
+    pub(crate) fn new(source: &'a Path, target: &Path, policy: LinkPolicy, total_bytes: u64) -> Result<Self> {
+        Ok(Self {
+            source_path: source,
+            // The scan has refused a checkpoint that is itself a link; the directory of a single file may be one.
+            source: Beneath::open_following(source).map_err(|error| fault(source, error))?,
+            target: Beneath::open(target).map_err(|error| errors::io(WHAT, target, error))?,
+            reflink: policy != LinkPolicy::Copy,
+            hard_link: policy == LinkPolicy::Auto,
+            remaining_bytes: total_bytes,
+            space_checked: false,
+            parents: None,
+        })
+    }
+
+    /// Creates the directories that `path` lies in; they come in the order of their paths.
+    pub(crate) fn create_directory(&self, path: &RelativePath) -> Result<()> {
+        self.target
+            .parent_of(path)
+            .and_then(|parent| rustix::fs::mkdirat(parent, name_of(path), Mode::from_raw_mode(0o700)))
+            .map_err(|error| errors::io(WHAT, Path::new(path.as_str()), error))
+    }
+
+    /// Makes a symbolic link.
+    pub(crate) fn link(&self, path: &RelativePath, target: &str) -> Result<()> {
+        self.target
+            .parent_of(path)
+            .and_then(|parent| rustix::fs::symlinkat(target, parent, name_of(path)))
+            .map_err(|error| errors::io(WHAT, Path::new(path.as_str()), error))
+    }
+
+    /// Takes one file over, to `path` below the target.
+    pub(crate) fn take(&mut self, file: &TreeFile, path: &RelativePath) -> Result<SnapshotMethod> {
+        let parent = file.path.ancestors().last().unwrap_or("");
+        let parents = match self.parents.take() {
+            Some(parents) if parents.path == parent => parents,
+            _ => self.open_parents(&file.path, path, parent)?,
+        };
+        let method = self.take_into(file, name_of(path), &parents);
+        self.parents = Some(parents);
+        self.remaining_bytes = self.remaining_bytes.saturating_sub(file.size_bytes);
+        method
+    }
+
+    fn open_parents(&self, source: &RelativePath, target: &RelativePath, path: &str) -> Result<Parents> {
+        let place = self.source_path.join(source);
+        Ok(Parents {
+            path: path.to_owned(),
+            source: self.source.parent_of(source).map_err(|error| fault(&place, error))?,
+            target: self.target.parent_of(target).map_err(|error| errors::io(WHAT, &place, error))?,
+        })
+    }
+
+    fn take_into(&mut self, file: &TreeFile, name: &str, parents: &Parents) -> Result<SnapshotMethod> {
+        let place = self.source_path.join(&file.path);
+        if self.reflink {
+            let source = open_source(parents.source.as_fd(), file, &place)?;
+            let target = create_target(parents.target.as_fd(), name, &place)?;
+            match rustix::fs::ioctl_ficlone(&target, &source) {
+                Ok(()) => return finish_target(&target, file, &place).map(|()| SnapshotMethod::Reflink),
+                Err(error) if is_space(error) => return Err(errors::io(WHAT, &place, error)),
+                // Another filesystem, or one that cannot: it will not be able to for the next file either.
+                Err(_) => self.reflink = false,
+            }
+            if !self.hard_link {
+                return self.copy(&source, &target, file, &place);
+            }
+            rustix::fs::unlinkat(&parents.target, name, AtFlags::empty())
+                .map_err(|error| errors::io(WHAT, &place, error))?;
+        }
+        if self.hard_link {
+            let linked =
+                rustix::fs::linkat(&parents.source, name_of(&file.path), &parents.target, name, AtFlags::empty());
+            match linked {
+                Ok(()) => return Ok(SnapshotMethod::HardLink),
+                Err(error) if is_space(error) || error == Errno::NOENT => return Err(fault(&place, error)),
+                // This one file has all the names it may have.
+                Err(Errno::MLINK) => {}
+                // Another filesystem, or files of another user, which the kernel does not let us link.
+                Err(_) => self.hard_link = false,
+            }
+        }
+        let source = open_source(parents.source.as_fd(), file, &place)?;
+        let target = create_target(parents.target.as_fd(), name, &place)?;
+        self.copy(&source, &target, file, &place)
+    }
+
+    fn copy(&mut self, source: &File, target: &File, file: &TreeFile, place: &Path) -> Result<SnapshotMethod> {
+        if !self.space_checked {
+            self.check_space(target, place)?;
+        }
+        let (mut reader, mut writer) = (source, target);
+        let copied = std::io::copy(&mut reader, &mut writer).map_err(|error| errors::io(WHAT, place, error))?;
+        if copied != file.size_bytes {
+            let change = format!("it had {} bytes and {copied} were read", file.size_bytes);
+            return Err(source_changed(WHAT, place, &change));
+        }
+        finish_target(target, file, place)?;
+        Ok(SnapshotMethod::Copy)
+    }
+
+    /// Better to say so now than to fill the disk that the trainer writes to.
+    fn check_space(&mut self, target: &File, place: &Path) -> Result<()> {
+        self.space_checked = true;
+        let facts = rustix::fs::fstatvfs(target).map_err(|error| errors::io(WHAT, place, error))?;
+        let free_bytes = facts.f_bavail.saturating_mul(facts.f_frsize);
+        if free_bytes >= self.remaining_bytes {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::NoSpace, WHAT)
+            .on(self.source_path.display())
+            .because(format!("a copy takes {} more bytes and {free_bytes} are free", self.remaining_bytes))
+            .hint("put the vault on the checkpoints' own filesystem, where nothing is copied, or free some space"))
+    }
+}
+
+/// The error for the trainer's file: one that is gone has changed.
+pub(crate) fn fault(place: &Path, error: Errno) -> Error {
+    match error {
+        Errno::NOENT => source_changed(WHAT, place, "it vanished while the step was sealed"),
+        Errno::LOOP | Errno::NOTDIR => source_changed(WHAT, place, "something else stands there now"),
+        other => errors::io(WHAT, place, other),
+    }
+}
+
+fn is_space(error: Errno) -> bool {
+    matches!(error, Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::ROFS)
+}
+
+fn open_source(parent: BorrowedFd<'_>, file: &TreeFile, place: &Path) -> Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let descriptor = rustix::fs::openat(parent, name_of(&file.path), flags, Mode::empty())
+        .map_err(|error| fault(place, error))?;
+    let facts = Facts::from(rustix::fs::fstat(&descriptor).map_err(|error| fault(place, error))?);
+    if facts.kind != FileType::RegularFile || (facts.device, facts.inode) != (file.device, file.inode) {
+        return Err(source_changed(WHAT, place, "it was replaced while the step was sealed"));
+    }
+    Ok(File::from(descriptor))
+}
+
+fn create_target(parent: BorrowedFd<'_>, name: &str, place: &Path) -> Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let descriptor = rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600));
+    descriptor.map(File::from).map_err(|error| errors::io(WHAT, place, error))
+}
+
+/// Mode and time as the trainer had them; always readable and writable for the vault's owner.
+fn finish_target(target: &File, file: &TreeFile, place: &Path) -> Result<()> {
+    rustix::fs::fchmod(target, Mode::from_raw_mode(file.mode | 0o600))
+        .and_then(|()| rustix::fs::futimens(target, &times(file.mtime)))
+        .map_err(|error| errors::io(WHAT, place, error))
+}

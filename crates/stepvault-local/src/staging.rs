@@ -1,0 +1,257 @@
+//! Where a restore puts its files until all are there and right, and how they then appear at once.
+//!
+//! Every file is reached from a directory held open, never through a link: whoever swaps links about in the staging
+//! directory or the target cannot make a restore write elsewhere.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use stepvault_core::digest::Sha256Digest;
+use stepvault_core::manifest::check_link_target;
+use stepvault_core::path::RelativePath;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use crate::beneath::{Beneath, DIRECTORY, name_of};
+use crate::durable;
+use crate::errors;
+use crate::lock;
+use crate::remove;
+pub use crate::staged_file::StagedFile;
+use crate::staged_file::Progress;
+use crate::staging_place::{self, Base};
+use crate::stat::Facts;
+use crate::vault::Vault;
+
+pub(crate) const WHAT: &str = "cannot restore";
+/// The directory of a restore that becomes the step.
+pub(crate) const DATA: &str = "data";
+/// What stood at the target, on filesystems that cannot swap two names at once.
+pub(crate) const REPLACED: &str = "replaced";
+
+/// What to do when something has the target's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Existing {
+    /// Leave it and fail.
+    Refuse,
+    /// Put the restored step in its place, then delete it.
+    Replace,
+}
+
+/// A restore under way into one target. Holds a lock on the target; several threads may write files at once.
+#[derive(Debug)]
+pub struct Staging {
+    /// Absolute, with links resolved in all but its own name.
+    pub(crate) target: PathBuf,
+    pub(crate) target_name: OsString,
+    pub(crate) target_parent: OwnedFd,
+    base: Base,
+    /// This restore's own directory.
+    pub(crate) own_path: PathBuf,
+    pub(crate) own: Beneath,
+    pub(crate) data: Beneath,
+    lock_path: PathBuf,
+    _lock: File,
+    pub(crate) progress: Arc<Progress>,
+    /// Directories known to be there.
+    made: Mutex<BTreeSet<String>>,
+}
+
+impl Staging {
+    /// Begins or resumes the restore of `identity` (the digest of what is to stand there) to `target`.
+    ///
+    /// A missing parent of the target is created. The files are kept on the same filesystem as the target, outside
+    /// the directory that the trainer scans where that is possible, and under a name that the same restore finds
+    /// again after an interruption.
+    ///
+    /// # Errors
+    /// `Held` when another restore to the same target is under way.
+    pub fn open(target: &Path, vault: Option<&Vault>, identity: &str) -> Result<Self> {
+        let (parent, target_name) = resolve(target)?;
+        let target = parent.join(&target_name);
+        let target_parent = Beneath::open(&parent)
+            .and_then(|parent| parent.directory(None))
+            .map_err(|error| errors::io(WHAT, &parent, error))?;
+        let key = |parts: &[&[u8]]| Sha256Digest::of(&parts.join(&0)).to_string()[..32].to_owned();
+        let place = target.as_os_str().as_bytes();
+        let (lock_key, own_key) = (key(&[place]), key(&[place, identity.as_bytes()]));
+        let (base, lock_path, lock) = take_lock(&parent, vault, &lock_key)?;
+        let own_path = base.path.join(own_key);
+        durable::create_directories(&own_path.join(DATA))?;
+        let fault = |error| errors::io(WHAT, &own_path, error);
+        let own = Beneath::open(&own_path).map_err(fault)?;
+        let data = Beneath::open(&own_path.join(DATA)).map_err(fault)?;
+        // An interrupted finish may have given it the step's own mode already.
+        rustix::fs::fchmod(&data, Mode::from_raw_mode(0o700)).map_err(fault)?;
+        let staging = Self {
+            target,
+            target_name,
+            target_parent,
+            base,
+            own_path,
+            own,
+            data,
+            lock_path,
+            _lock: lock,
+            progress: Arc::default(),
+            made: Mutex::default(),
+        };
+        staging.put_back_replaced()?;
+        Ok(staging)
+    }
+
+    /// Where the files are kept until the end.
+    pub fn directory(&self) -> &Path {
+        &self.own_path
+    }
+
+    /// Opens a file for writing, with what an interrupted restore left of it, cut to at most `size_bytes`.
+    /// For a single-file checkpoint `path` is its one component.
+    pub fn file(&self, path: &RelativePath, size_bytes: u64) -> Result<StagedFile> {
+        let place = self.own_path.join(DATA).join(path);
+        let fault = |error: Errno| errors::io("cannot restore the file", &place, error);
+        let parent = self.parent_of(path)?;
+        let name = name_of(path);
+        self.progress.lock().insert(path.clone(), None);
+        let file = match open_present(parent.as_fd(), name).map_err(fault)? {
+            Some(file) => file,
+            None => {
+                self.clear(parent.as_fd(), path)?;
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(0o600)).map_err(fault)?
+            }
+        };
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(0o600)).map_err(fault)?;
+        let present = Facts::from(rustix::fs::fstat(&file).map_err(fault)?);
+        if present.size_bytes > size_bytes {
+            rustix::fs::ftruncate(&file, size_bytes).map_err(fault)?;
+        }
+        let progress = Arc::clone(&self.progress);
+        Ok(StagedFile { file: File::from(file), place, path: path.clone(), size_bytes, progress })
+    }
+
+    /// Makes a symbolic link, in place of whatever has its name. The target must stay inside the checkpoint.
+    pub fn symlink(&self, path: &RelativePath, target: &str) -> Result<()> {
+        check_link_target(path, target)?;
+        let place = self.own_path.join(DATA).join(path);
+        let fault = |error: Errno| errors::io("cannot restore the link", &place, error);
+        let parent = self.parent_of(path)?;
+        self.clear(parent.as_fd(), path)?;
+        rustix::fs::symlinkat(target, &parent, name_of(path)).map_err(fault)?;
+        let stat = rustix::fs::statat(&parent, name_of(path), AtFlags::SYMLINK_NOFOLLOW).map_err(fault)?;
+        self.progress.lock().insert(path.clone(), Some(Facts::from(stat).inode));
+        Ok(())
+    }
+
+    /// Gives the restore up and removes what was staged.
+    pub fn discard(self) -> Result<()> {
+        self.clean_up()
+    }
+
+    /// The directory that holds `path`, created with those above it.
+    fn parent_of(&self, path: &RelativePath) -> Result<OwnedFd> {
+        for ancestor in path.ancestors() {
+            self.make_directory(&RelativePath::new(ancestor)?)?;
+        }
+        self.data.parent_of(path).map_err(|error| errors::io(WHAT, &self.own_path.join(DATA).join(path), error))
+    }
+
+    /// Creates a directory whose parent exists, in place of anything else that has its name.
+    pub(crate) fn make_directory(&self, path: &RelativePath) -> Result<()> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if made.contains(path.as_str()) {
+            return Ok(());
+        }
+        let place = self.own_path.join(DATA).join(path);
+        let fault = |error: Errno| errors::io("cannot restore the directory", &place, error);
+        let parent = self.data.parent_of(path).map_err(fault)?;
+        let private = Mode::from_raw_mode(0o700);
+        match rustix::fs::openat(&parent, name_of(path), DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
+            Ok(present) => rustix::fs::fchmod(&present, private).map_err(fault)?,
+            Err(_) => {
+                self.clear(parent.as_fd(), path)?;
+                rustix::fs::mkdirat(&parent, name_of(path), private).map_err(fault)?;
+            }
+        }
+        made.insert(path.as_str().to_owned());
+        Ok(())
+    }
+
+    /// Removes whatever has the name of `path` in its directory.
+    fn clear(&self, parent: BorrowedFd<'_>, path: &RelativePath) -> Result<()> {
+        let place = self.own_path.join(DATA).join(path);
+        match rustix::fs::unlinkat(parent, name_of(path), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(Errno::ISDIR) => remove::tree(&place),
+            Err(error) => Err(errors::io(WHAT, &place, error)),
+        }
+    }
+
+    /// Removes this restore's directory, its lock, and what exists for restores alone.
+    pub(crate) fn clean_up(&self) -> Result<()> {
+        remove::tree(&self.own_path)?;
+        // Whoever waits for the lock finds that its file has lost its name and takes a new one.
+        let _ = std::fs::remove_file(&self.lock_path);
+        for path in &self.base.removable {
+            if std::fs::remove_dir(path).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The target's parent, created when missing and with links resolved, and its name.
+fn resolve(target: &Path) -> Result<(PathBuf, OsString)> {
+    let name = target.file_name().ok_or_else(|| {
+        Error::new(ErrorKind::Usage, WHAT)
+            .on(target.display())
+            .because("it ends in no name")
+            .hint("name the directory or file that is to stand there")
+    })?;
+    let parent = durable::parent_of(target);
+    durable::create_directories(parent)?;
+    let parent = parent.canonicalize().map_err(|error| errors::io(WHAT, parent, error))?;
+    Ok((parent, name.to_owned()))
+}
+
+fn take_lock(parent: &Path, vault: Option<&Vault>, key: &str) -> Result<(Base, PathBuf, File)> {
+    let mut tries_left = 16;
+    loop {
+        let base = staging_place::choose(parent, vault)?;
+        let path = base.path.join(format!("{key}.lock"));
+        match lock::take(&path) {
+            Ok(Some(file)) => return Ok((base, path, file)),
+            Ok(None) => {
+                return Err(lock::held("another restore to the same place is under way", &path)
+                    .hint("let it finish, or end it: the lock goes with it"));
+            }
+            // Another restore has just ended and taken the empty directory with it.
+            Err(error) if error.kind() == ErrorKind::NotFound && tries_left > 0 => tries_left -= 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A file that an interrupted restore left, if it is fit to be written to: regular, ours, and known by this one name.
+/// Anything else could be somebody's file under a second name.
+fn open_present(parent: BorrowedFd<'_>, name: &str) -> rustix::io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match rustix::fs::openat(parent, name, flags, Mode::empty()) {
+        Ok(file) => {
+            let facts = Facts::from(rustix::fs::fstat(&file)?);
+            let fit = facts.kind == FileType::RegularFile
+                && facts.single_name
+                && facts.owner == rustix::process::geteuid().as_raw();
+            Ok(fit.then_some(file))
+        }
+        Err(Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::ACCESS | Errno::PERM) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

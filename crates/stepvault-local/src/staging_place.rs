@@ -1,0 +1,73 @@
+//! Where restores are staged: on the target's filesystem, and out of the trainer's sight where that is possible.
+//!
+//! Trainers list the directory that holds their steps, and some count or delete whatever they find there. The vault
+//! comes first, then a place beside that directory, and only then one inside it.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use stepvault_core::{Error, ErrorKind, Result};
+
+use crate::durable;
+use crate::errors;
+use crate::space::same_filesystem;
+use crate::vault::Vault;
+
+/// A directory that holds restores under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Base {
+    pub(crate) path: PathBuf,
+    /// Directories that exist for restores alone and go when they are empty, the innermost first.
+    pub(crate) removable: Vec<PathBuf>,
+}
+
+/// Chooses the place for restores into the directory `parent`. The same arguments give the same place.
+pub(crate) fn choose(parent: &Path, vault: Option<&Vault>) -> Result<Base> {
+    let mut candidates = Vec::new();
+    if let Some(vault) = vault {
+        candidates.push((vault.root(), Base { path: vault.root().join("restore"), removable: Vec::new() }));
+    }
+    if let Some(above) = parent.parent() {
+        let own = above.join(".stepvault");
+        let path = own.join("restore");
+        candidates.push((above, Base { path: path.clone(), removable: vec![path, own] }));
+    }
+    let path = parent.join(".stepvault-restore");
+    candidates.push((parent, Base { path: path.clone(), removable: vec![path] }));
+
+    let mut refused = None;
+    for (on, base) in candidates {
+        if !same_filesystem(on, parent)? {
+            continue;
+        }
+        match make_private(&base) {
+            Ok(()) => return Ok(base),
+            Err(error) => {
+                tracing::debug!(%error, "no restore can be staged there");
+                refused = Some(error);
+            }
+        }
+    }
+    Err(refused.unwrap_or_else(|| Error::new(ErrorKind::Failed, "no place to restore to").on(parent.display())))
+}
+
+/// Creates the directories, or checks that nobody else can reach into them.
+fn make_private(base: &Base) -> Result<()> {
+    durable::create_directories(&base.path)?;
+    for path in base.removable.iter().chain([&base.path]) {
+        let facts = path
+            .symlink_metadata()
+            .map_err(|error| errors::io("cannot restore by way of the directory", path, error))?;
+        if !facts.is_dir() || facts.uid() != rustix::process::geteuid().as_raw() {
+            return Err(Error::new(ErrorKind::Refused, "cannot restore by way of the directory")
+                .on(path.display())
+                .because("it is a link, or belongs to another user, who could change files before they are in place")
+                .hint("remove it, or restore as the user that owns it"));
+        }
+        if facts.mode() & 0o077 != 0 {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
+                .map_err(|error| errors::io("cannot restore by way of the directory", path, error))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! The facts of `stat` in the project's own types.
+
+use rustix::fs::{FileType, Stat, Timespec, Timestamps};
+use stepvault_core::manifest::MODE_MASK;
+use stepvault_core::timestamp::Timestamp;
+
+/// What `stat` says of one inode.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts {
+    pub(crate) kind: FileType,
+    pub(crate) mode: u32,
+    pub(crate) size_bytes: u64,
+    pub(crate) mtime: Timestamp,
+    pub(crate) ctime: Timestamp,
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    pub(crate) allocated_bytes: u64,
+    /// True when the inode has just one name.
+    pub(crate) single_name: bool,
+    pub(crate) owner: u32,
+}
+
+impl From<Stat> for Facts {
+    fn from(stat: Stat) -> Self {
+        Self {
+            kind: FileType::from_raw_mode(stat.st_mode),
+            mode: stat.st_mode & MODE_MASK,
+            // No filesystem reports a negative size.
+            size_bytes: u64::try_from(stat.st_size).unwrap_or(0),
+            mtime: timestamp(stat.st_mtime, stat.st_mtime_nsec),
+            ctime: timestamp(stat.st_ctime, stat.st_ctime_nsec),
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            // `stat` counts in units of 512 bytes, whatever the filesystem's own block is.
+            allocated_bytes: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512),
+            single_name: stat.st_nlink == 1,
+            owner: stat.st_uid,
+        }
+    }
+}
+
+fn timestamp(seconds: i64, nanoseconds: u64) -> Timestamp {
+    Timestamp { seconds, nanoseconds: u32::try_from(nanoseconds).unwrap_or(0) }
+}
+
+/// Times for `futimens`: the modification time, with the access time set to the same.
+pub(crate) fn times(mtime: Timestamp) -> Timestamps {
+    let time = Timespec { tv_sec: mtime.seconds, tv_nsec: i64::from(mtime.nanoseconds) };
+    Timestamps { last_access: time, last_modification: time }
+}

@@ -1,0 +1,70 @@
+//! Making a snapshot durable: file by file, or the whole filesystem at once when there are many.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use stepvault_core::Result;
+
+use crate::beneath::DIRECTORY;
+use crate::durable;
+use crate::errors;
+use crate::seal_record::SealRecord;
+use crate::snapshot::WHAT;
+
+/// Up to so many files and directories are synced one by one. More share one sync of the filesystem, because each
+/// sync waits for the disk; that one may also write what others have written lately, which is why few do not use it.
+const FEW: usize = 16;
+
+/// An open directory of the filesystem that is to be synced. It learns of write errors from its opening on.
+pub(crate) struct Barrier {
+    directory: std::os::fd::OwnedFd,
+    path: PathBuf,
+}
+
+impl Barrier {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let directory = rustix::fs::openat(CWD, path, DIRECTORY, Mode::empty())
+            .map_err(|error| errors::io("cannot sync", path, error))?;
+        Ok(Self { directory, path: path.to_path_buf() })
+    }
+
+    /// Syncs all files and directories of the record, which stand below `data` (or are it, for a single file).
+    pub(crate) fn sync(&self, data: &Path, record: &SealRecord) -> Result<()> {
+        if record.files.len() + record.directories.len() > FEW && reports_errors() {
+            return rustix::fs::syncfs(&self.directory)
+                .map_err(|error| errors::io("cannot sync the filesystem of", &self.path, error));
+        }
+        if record.directories.is_empty() {
+            sync_one(data)?;
+            return durable::fsync_directory(durable::parent_of(data));
+        }
+        for file in &record.files {
+            sync_one(&data.join(&file.path))?;
+        }
+        // The deepest first, though any order would do: nothing counts before the seal's own rename.
+        for directory in record.directories.iter().rev() {
+            let path = directory.path.as_ref().map_or_else(|| data.to_path_buf(), |path| data.join(path));
+            durable::fsync_directory(&path)?;
+        }
+        Ok(())
+    }
+}
+
+fn sync_one(path: &Path) -> Result<()> {
+    let fault = |error: Errno| errors::io(WHAT, path, error);
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(fault)?;
+    rustix::fs::fsync(&file).map_err(fault)
+}
+
+/// Before Linux 5.8 `syncfs` says nothing of data that could not be written.
+fn reports_errors() -> bool {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy();
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit()).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (5, 8),
+        _ => false,
+    }
+}

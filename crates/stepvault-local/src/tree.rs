@@ -1,0 +1,188 @@
+//! What stands in a checkpoint directory (or is a single-file checkpoint), without following a link.
+
+use std::cmp::Ordering;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType};
+use stepvault_core::digest::Sha256Digest;
+use stepvault_core::manifest::{DirectoryEntry, Shape, SymlinkEntry};
+use stepvault_core::path::RelativePath;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use crate::errors;
+use crate::stat::Facts;
+use crate::walk;
+
+/// A regular file as `stat` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TreeFile {
+    /// Path inside the checkpoint; for a single-file checkpoint its own name.
+    pub path: RelativePath,
+    /// Length in bytes.
+    pub size_bytes: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Modification time.
+    pub mtime: Timestamp,
+    /// Time of the last change of the inode.
+    pub ctime: Timestamp,
+    /// Device number.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Bytes allocated on disk; fewer than the size where the file has holes.
+    pub allocated_bytes: u64,
+}
+
+/// The entries of a checkpoint, each list sorted by path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tree {
+    /// Directory or single file.
+    pub shape: Shape,
+    /// Regular files.
+    pub files: Vec<TreeFile>,
+    /// Directories, the checkpoint's own first (as `None`); empty for a single file.
+    pub directories: Vec<DirectoryEntry>,
+    /// Symbolic links, all of which stay inside.
+    pub symlinks: Vec<SymlinkEntry>,
+}
+
+/// Lists everything at `root`, a directory or a regular file.
+///
+/// # Errors
+/// `NotFound` when nothing is there; `SourceChanged` when something vanished meanwhile; `Usage` for what a
+/// checkpoint cannot hold (sockets, FIFOs, devices, links that lead outside, names that are not UTF-8, …), naming it.
+pub fn scan(root: &Path) -> Result<Tree> {
+    let stat = rustix::fs::statat(CWD, root, AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(|error| errors::io("cannot read the checkpoint", root, error))?;
+    let facts = Facts::from(stat);
+    match facts.kind {
+        FileType::Directory => walk::directory(root),
+        FileType::RegularFile => {
+            let name = root.file_name().and_then(|name| name.to_str());
+            let path = name.and_then(|name| RelativePath::new(name).ok());
+            let path = path.ok_or_else(|| walk::unfit(root, "its name is not plain UTF-8 text", "rename it"))?;
+            Ok(Tree {
+                shape: Shape::File,
+                files: vec![TreeFile::new(path, &facts)],
+                directories: Vec::new(),
+                symlinks: Vec::new(),
+            })
+        }
+        FileType::Symlink => {
+            Err(walk::unfit(root, "it is a symbolic link", "name the directory or file that the link points to"))
+        }
+        kind => Err(walk::unfit(root, walk::describe(kind), "name a directory or a regular file")),
+    }
+}
+
+impl TreeFile {
+    pub(crate) fn new(path: RelativePath, facts: &Facts) -> Self {
+        Self {
+            path,
+            size_bytes: facts.size_bytes,
+            mode: facts.mode,
+            mtime: facts.mtime,
+            ctime: facts.ctime,
+            device: facts.device,
+            inode: facts.inode,
+            allocated_bytes: facts.allocated_bytes,
+        }
+    }
+
+    /// How this file differs from `later`, the file at the same path in a later scan.
+    ///
+    /// The inode's own time does not count: taking a hard link changes it.
+    fn change_until(&self, later: &Self) -> Option<String> {
+        if self.size_bytes != later.size_bytes {
+            let verb = if later.size_bytes > self.size_bytes { "grew" } else { "shrank" };
+            return Some(format!("{} {verb} from {} to {} bytes", self.path, self.size_bytes, later.size_bytes));
+        }
+        if (self.inode, self.device) != (later.inode, later.device) {
+            return Some(format!("{} was replaced by another file", self.path));
+        }
+        (self.mtime != later.mtime).then(|| format!("{} was written again", self.path))
+    }
+}
+
+impl Tree {
+    /// A digest over names, sizes, modification times and inodes: equal as long as nothing was written.
+    pub fn fingerprint(&self) -> Sha256Digest {
+        let mut text = String::with_capacity(self.files.len() * 96);
+        // Writing to a String cannot fail. Names hold no control characters, so a line feed ends each entry.
+        for file in &self.files {
+            let Timestamp { seconds, nanoseconds } = file.mtime;
+            let _ = writeln!(text, "f {} {seconds}.{nanoseconds} {} {}", file.size_bytes, file.inode, file.path);
+        }
+        for directory in &self.directories {
+            let _ = writeln!(text, "d {}", directory.path.as_ref().map_or("", RelativePath::as_str));
+        }
+        for link in &self.symlinks {
+            let _ = writeln!(text, "l {}\n{}", link.path, link.target);
+        }
+        Sha256Digest::of(text.as_bytes())
+    }
+
+    /// The newest modification time of any file; of the directories when there is no file.
+    pub fn newest_mtime(&self) -> Timestamp {
+        let files = self.files.iter().map(|file| file.mtime).max();
+        files.or_else(|| self.directories.iter().map(|directory| directory.mtime).max()).unwrap_or_default()
+    }
+
+    /// Bytes of all files.
+    pub fn data_bytes(&self) -> u64 {
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.size_bytes))
+    }
+
+    /// The first difference from `later`, a scan of the same place, in words; `None` when nothing was written.
+    pub fn change_until(&self, later: &Self) -> Option<String> {
+        if self.shape != later.shape {
+            return Some("a file has become a directory, or a directory a file".to_owned());
+        }
+        changed(&self.files, &later.files, |file| Some(&file.path), TreeFile::change_until)
+            .or_else(|| {
+                changed(&self.directories, &later.directories, |entry| entry.path.as_ref(), |_, _| None)
+            })
+            .or_else(|| {
+                changed(&self.symlinks, &later.symlinks, |link| Some(&link.path), |link, later| {
+                    (link.target != later.target).then(|| format!("{} points elsewhere now", link.path))
+                })
+            })
+    }
+}
+
+/// The first change between two lists that are sorted by path.
+fn changed<T>(
+    before: &[T],
+    after: &[T],
+    path: impl Fn(&T) -> Option<&RelativePath>,
+    change: impl Fn(&T, &T) -> Option<String>,
+) -> Option<String> {
+    let name = |entry| path(entry).map_or(".", RelativePath::as_str).to_owned();
+    for (old, new) in before.iter().zip(after) {
+        match path(old).cmp(&path(new)) {
+            Ordering::Less => return Some(format!("{} vanished", name(old))),
+            Ordering::Greater => return Some(format!("{} appeared", name(new))),
+            Ordering::Equal => {}
+        }
+        if let Some(text) = change(old, new) {
+            return Some(text);
+        }
+    }
+    let common = before.len().min(after.len());
+    match (before.get(common), after.get(common)) {
+        (Some(old), _) => Some(format!("{} vanished", name(old))),
+        (None, Some(new)) => Some(format!("{} appeared", name(new))),
+        (None, None) => None,
+    }
+}
+
+/// The error for a checkpoint that was written while it was looked at.
+pub(crate) fn source_changed(what: &str, root: &Path, change: &str) -> Error {
+    Error::new(ErrorKind::SourceChanged, what)
+        .on(root.display())
+        .because(change)
+        .hint("the trainer was still writing: seal the step once it is complete")
+}

@@ -1,0 +1,212 @@
+//! `file:///directory`: a directory (a disk, a network mount) as an object store, with durable writes of our own.
+//!
+//! An object is a regular file under its key. It gets its name only when all its bytes are on disk, and never a name
+//! that is taken; half-written files have names of their own that are never listed. No checksum is kept: what was
+//! written is read back and hashed by the engine before it counts.
+
+mod beneath;
+mod blocking;
+mod copying;
+mod deleting;
+mod layout;
+mod listing;
+mod placing;
+mod reading;
+mod uploads;
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::remote_settings::{RemoteSettings, Scheme};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::durable::{self, CreateOutcome};
+
+use self::blocking::Blocking;
+use self::layout::Layout;
+use self::uploads::Upload;
+use crate::generic::options::refuse_options;
+use crate::store::{
+    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities, StoredChecksum,
+};
+
+/// Opens `file:///directory`. The directory itself is created by the first write; the one above it has to exist.
+///
+/// # Errors
+/// `Usage` for another scheme or an option that a directory does not take.
+pub fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
+    if settings.url.scheme != Scheme::File {
+        return Err(Error::new(ErrorKind::Usage, "cannot open the remote").on(&settings.url).because("it is no directory"));
+    }
+    let untaken = ["endpoint", "storage_class", "server_side_encryption", "kms_key", "tags", "expected_bucket_owner"];
+    refuse_options(settings, &untaken)?;
+    let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
+    Ok(Arc::new(FileStore {
+        url: settings.url.to_string(),
+        layout: Layout { root: PathBuf::from(&settings.url.prefix) },
+        blocking: Blocking { stall_timeout },
+    }))
+}
+
+#[derive(Debug)]
+struct FileStore {
+    url: String,
+    layout: Layout,
+    blocking: Blocking,
+}
+
+impl FileStore {
+    /// Runs `work` on a copy of the layout, where it may block.
+    async fn run<T: Send + 'static>(
+        &self,
+        what: &str,
+        key: &str,
+        size_bytes: u64,
+        work: impl FnOnce(&Layout) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let layout = self.layout.clone();
+        self.blocking.run(what, &self.layout.root.join(key), size_bytes, move || work(&layout)).await
+    }
+
+    fn upload(&self, upload: &str) -> Result<Upload> {
+        Upload::parse(&self.layout, upload)
+    }
+
+    /// The answer to a write of `size_bytes` at `key`.
+    async fn created(&self, what: &str, key: &str, outcome: CreateOutcome, size_bytes: u64) -> Result<Created> {
+        if outcome == CreateOutcome::Exists {
+            return Ok(Created::Exists);
+        }
+        let fault = |why: String| Error::new(ErrorKind::Damaged, what).on(self.layout.root.join(key).display()).because(why);
+        let head = self.head(key).await?.ok_or_else(|| fault("it was removed right after it was written".to_owned()))?;
+        if head.info.size_bytes != size_bytes {
+            let why = format!("{size_bytes} bytes were written and the file has {}", head.info.size_bytes);
+            return Err(fault(why));
+        }
+        Ok(Created::Written(head))
+    }
+}
+
+#[async_trait]
+impl RemoteStore for FileStore {
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn abilities(&self) -> StoreAbilities {
+        StoreAbilities {
+            checks_checksums: false,
+            multipart_is_create_only: true,
+            lists_pending_uploads: true,
+            copies: true,
+        }
+    }
+
+    async fn create(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<Created> {
+        const WHAT: &str = "cannot write the object";
+        let owned = key.to_owned();
+        let work = move |layout: &Layout| {
+            let path = layout.path(&owned)?;
+            placing::in_directory_of(WHAT, layout, &owned, || durable::create_new(&path, &body))
+        };
+        let outcome = self.run(WHAT, key, digest.size_bytes, work).await?;
+        self.created(WHAT, key, outcome, digest.size_bytes).await
+    }
+
+    async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
+        const WHAT: &str = "cannot replace the object";
+        let owned = key.to_owned();
+        let work = move |layout: &Layout| {
+            let path = layout.path(&owned)?;
+            placing::in_directory_of(WHAT, layout, &owned, || durable::replace(&path, &body))
+        };
+        self.run(WHAT, key, digest.size_bytes, work).await
+    }
+
+    async fn start_upload(&self, key: &str, size_bytes: u64) -> Result<String> {
+        let owned = key.to_owned();
+        self.run("cannot begin an upload", key, 0, move |layout| Upload::start(layout, &owned, size_bytes)).await
+    }
+
+    async fn upload_part(
+        &self,
+        key: &str,
+        upload: &str,
+        index: u32,
+        body: Bytes,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        let (upload, digest) = (self.upload(upload)?, *digest);
+        let what = format!("cannot upload part {}", index + 1);
+        self.run(&what, key, digest.size_bytes, move |_| upload.write_part(index, &body, &digest)).await
+    }
+
+    async fn complete_upload(
+        &self,
+        key: &str,
+        upload: &str,
+        parts: &[PartReceipt],
+        digest: &FileDigest,
+    ) -> Result<Created> {
+        const WHAT: &str = "cannot complete the upload";
+        let (upload, parts, size_bytes) = (self.upload(upload)?, parts.to_vec(), digest.size_bytes);
+        let owned = key.to_owned();
+        let work = move |layout: &Layout| upload.complete(layout, &owned, &parts, size_bytes);
+        // Each part was synced as it came: what is left to wait for is a name.
+        let outcome = self.run(WHAT, key, 0, work).await?;
+        self.created(WHAT, key, outcome, size_bytes).await
+    }
+
+    async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
+        match self.upload(upload) {
+            Ok(upload) => self.run("cannot drop the upload", key, 0, move |_| upload.abort()).await,
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
+        let owned = prefix.to_owned();
+        self.run("cannot list the pending uploads", "", 0, move |layout| uploads::pending(layout, &owned)).await
+    }
+
+    async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
+        let owned = key.to_owned();
+        let info = self.run("cannot look up the object", key, 0, move |layout| reading::info(layout, &owned)).await?;
+        Ok(info.map(|info| ObjectHead { info, checksum: StoredChecksum::None }))
+    }
+
+    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
+        reading::read(&self.layout, self.blocking, key, range).await
+    }
+
+    fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
+        listing::list(&self.layout, self.blocking, prefix)
+    }
+
+    async fn delete(&self, keys: &[String]) -> Result<()> {
+        let owned = keys.to_vec();
+        // Each may wait for the disk once: the time that is allowed grows as if each were a few KiB.
+        let size_bytes = keys.len() as u64 * (64 << 10);
+        self.run("cannot delete the objects", "", size_bytes, move |layout| deleting::delete(layout, &owned)).await
+    }
+
+    async fn copy(&self, from: &str, to: &str) -> Result<Created> {
+        const WHAT: &str = "cannot copy the object";
+        let outcome = copying::copy(&self.layout, self.blocking, from, to).await?;
+        if outcome == CreateOutcome::Exists {
+            return Ok(Created::Exists);
+        }
+        let head = self.head(to).await?.ok_or_else(|| {
+            Error::new(ErrorKind::Damaged, WHAT)
+                .on(self.layout.root.join(to).display())
+                .because("it was removed right after it was written")
+        })?;
+        Ok(Created::Written(head))
+    }
+}

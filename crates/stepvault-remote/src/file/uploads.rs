@@ -1,0 +1,188 @@
+//! Multipart uploads: one data file in a hidden directory, written part by part at its place, renamed when complete.
+//!
+//! `<root>/.stepvault-uploads/<id>/key` names the key, `…/data` holds the bytes. The id carries the file's size, from
+//! which follows where each part goes, so that a part can be sent by a process that knows nothing but the id.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use stepvault_core::digest::PartDigest;
+use stepvault_core::file_parts::FileParts;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::durable::{self, CreateOutcome};
+use stepvault_local::errors;
+
+use super::layout::{Layout, UPLOADS_DIRECTORY};
+use super::placing::{place, prepare_root};
+use crate::store::{PartReceipt, PendingUpload};
+
+const KEY_FILE: &str = "key";
+const DATA_FILE: &str = "data";
+/// Longest key that is believed of an upload's directory.
+const MAXIMUM_KEY_FILE_BYTES: u64 = 4096;
+/// A directory without its key file is older than this only when whoever made it crashed.
+const STALE: Duration = Duration::from_secs(60 * 60);
+
+/// An upload by its id: 32 hexadecimal digits, a dash, the file's size.
+#[derive(Debug)]
+pub(super) struct Upload {
+    id: String,
+    directory: PathBuf,
+    parts: FileParts,
+}
+
+impl Upload {
+    /// From an id that may come from a damaged journal: anything but an id of ours is no upload.
+    pub(super) fn parse(layout: &Layout, id: &str) -> Result<Self> {
+        let unknown = || Error::new(ErrorKind::NotFound, "no such upload").on(format!("{id:?}"));
+        let (random, size) = id.split_once('-').ok_or_else(unknown)?;
+        let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if random.len() != 32 || !random.bytes().all(is_hex) || !size.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(unknown());
+        }
+        let parts = FileParts::of(size.parse().map_err(|_| unknown())?)?;
+        Ok(Self { id: id.to_owned(), directory: layout.uploads().join(id), parts })
+    }
+
+    /// Begins an upload of `size_bytes` to `key`; durable, so that a restarted agent finds it.
+    pub(super) fn start(layout: &Layout, key: &str, size_bytes: u64) -> Result<String> {
+        const WHAT: &str = "cannot begin an upload";
+        layout.path(key)?;
+        let id = format!("{}-{size_bytes}", uuid::Uuid::new_v4().simple());
+        let upload = Self::parse(layout, &id)?;
+        prepare_root(WHAT, layout)?;
+        layout.directory(WHAT, UPLOADS_DIRECTORY)?;
+        durable::create_directories(&upload.directory)?;
+        durable::create_new(&upload.directory.join(KEY_FILE), key.as_bytes())?;
+        let path = upload.data();
+        let options = OpenOptions::new().write(true).create_new(true).mode(0o600).to_owned();
+        let file = options.open(&path).map_err(|error| errors::io(WHAT, &path, error))?;
+        // Space is taken as parts arrive: what cannot be held fails there, part by part, and can be resumed.
+        let sized = file.set_len(size_bytes).and_then(|()| file.sync_all());
+        sized.map_err(|error| errors::io(WHAT, &path, error))?;
+        durable::fsync_directory(&upload.directory)?;
+        Ok(upload.id)
+    }
+
+    /// Writes part `index` at its place. On disk when this returns.
+    pub(super) fn write_part(&self, index: u32, body: &[u8], digest: &PartDigest) -> Result<PartReceipt> {
+        let what = format!("cannot upload part {}", index + 1);
+        let range = self.parts.range(index);
+        let size_bytes = body.len() as u64;
+        if index >= self.parts.count() || size_bytes != range.end - range.start || digest.size_bytes != size_bytes {
+            return Err(Error::new(ErrorKind::Failed, what).on(self.data().display()).because(format!(
+                "a part of {size_bytes} bytes was given where a file of {} bytes has {}",
+                self.parts.size_bytes(),
+                range.end - range.start
+            )));
+        }
+        let file = self.open(&what)?;
+        let written = file.write_all_at(body, range.start).and_then(|()| file.sync_data());
+        written.map_err(|error| errors::io(&what, &self.data(), error))?;
+        Ok(PartReceipt { index, tag: digest.crc32c.to_string(), digest: *digest })
+    }
+
+    /// Gives the data its name, provided that all parts are there and the name is free.
+    pub(super) fn complete(
+        &self,
+        layout: &Layout,
+        key: &str,
+        parts: &[PartReceipt],
+        size_bytes: u64,
+    ) -> Result<CreateOutcome> {
+        const WHAT: &str = "cannot complete the upload";
+        // First, so that a second completion, after an answer that was lost, finds what the first one made.
+        if layout.open(WHAT, key)?.is_some() {
+            return Ok(CreateOutcome::Exists);
+        }
+        let fault = |why: String| Error::new(ErrorKind::Failed, WHAT).on(self.data().display()).because(why);
+        if parts.len() != self.parts.count() as usize
+            || (0..).zip(parts).any(|(index, part): (u32, _)| part.index != index)
+        {
+            return Err(fault(format!("{} of {} parts were given", parts.len(), self.parts.count())));
+        }
+        let given: u64 = parts.iter().map(|part| part.digest.size_bytes).sum();
+        let file = self.open(WHAT)?;
+        let length = file.metadata().map_err(|error| errors::io(WHAT, &self.data(), error))?.len();
+        if [given, length, self.parts.size_bytes()] != [size_bytes; 3] {
+            return Err(fault(format!(
+                "the file should have {size_bytes} bytes, its parts have {given}, and {length} are there"
+            )));
+        }
+        let outcome = place(WHAT, layout, &file, &self.data(), key)?;
+        if outcome == CreateOutcome::Written {
+            // The object is there: what is left of the upload is rubbish that a sweep would find.
+            let _ = self.remove();
+        }
+        Ok(outcome)
+    }
+
+    /// Drops the upload; one that is gone is no error.
+    pub(super) fn abort(&self) -> Result<()> {
+        self.remove().map_err(|error| errors::io("cannot drop the upload", &self.directory, error))
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        let unless_gone = |outcome: io::Result<()>| match outcome {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            outcome => outcome,
+        };
+        // The data first: a directory without its key could not be found again.
+        unless_gone(std::fs::remove_file(self.data()))?;
+        unless_gone(std::fs::remove_file(self.directory.join(KEY_FILE)))?;
+        unless_gone(std::fs::remove_dir(&self.directory))
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.join(DATA_FILE)
+    }
+
+    fn open(&self, what: &str) -> Result<File> {
+        let path = self.data();
+        OpenOptions::new().write(true).open(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, what)
+                .on(path.display())
+                .because("there is no such upload: it was completed or dropped"),
+            _ => errors::io(what, &path, error),
+        })
+    }
+}
+
+/// The uploads under way to keys that begin with `prefix`.
+pub(super) fn pending(layout: &Layout, prefix: &str) -> Result<Vec<PendingUpload>> {
+    const WHAT: &str = "cannot list the pending uploads";
+    let uploads = layout.uploads();
+    if layout.directory(WHAT, UPLOADS_DIRECTORY)?.is_none() {
+        return Ok(Vec::new());
+    }
+    let entries = match std::fs::read_dir(&uploads) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(errors::io(WHAT, &uploads, error)),
+    };
+    let mut pending = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| errors::io(WHAT, &uploads, error))?;
+        let Some(upload) = entry.file_name().to_str().and_then(|id| Upload::parse(layout, id).ok()) else { continue };
+        let path = upload.directory.join(KEY_FILE);
+        let Some(key) = durable::read_bounded(&path, MAXIMUM_KEY_FILE_BYTES)? else {
+            remove_if_stale(&upload.directory);
+            continue;
+        };
+        let Some(key) = String::from_utf8(key).ok().filter(|key| key.starts_with(prefix)) else { continue };
+        let initiated = std::fs::metadata(&path).and_then(|metadata| metadata.modified()).ok();
+        pending.push(PendingUpload { key, upload: upload.id, initiated });
+    }
+    Ok(pending)
+}
+
+/// An upload that crashed before it had a key holds nothing; the system refuses to remove a directory that does.
+fn remove_if_stale(directory: &std::path::Path) {
+    let age = std::fs::metadata(directory).ok().and_then(|metadata| metadata.modified().ok()?.elapsed().ok());
+    if age.is_some_and(|age| age > STALE) {
+        let _ = std::fs::remove_dir(directory);
+    }
+}

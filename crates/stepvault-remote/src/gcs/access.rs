@@ -1,0 +1,158 @@
+//! Where the store is and who we are to it: one source of credentials for both clients.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use google_cloud_auth::credentials::{AccessTokenCredentials, Builder, Credentials, anonymous};
+use google_cloud_auth::errors::CredentialsError;
+use object_store::CredentialProvider;
+use object_store::gcp::GcpCredential;
+use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::{Error, ErrorKind, Result};
+use url::Url;
+
+use crate::endpoint::{check_endpoint, is_loopback};
+
+/// Google's own endpoint.
+const GOOGLE: &str = "https://storage.googleapis.com";
+/// The variable that Google's SDKs take an emulator from.
+const EMULATOR_VARIABLE: &str = "STORAGE_EMULATOR_HOST";
+const CREDENTIALS_HINT: &str = "set GOOGLE_APPLICATION_CREDENTIALS to a key or workload identity file, run 'gcloud auth \
+    application-default login', or run on a machine with a service account";
+
+/// The endpoint and the credentials of one remote.
+#[derive(Debug, Clone)]
+pub(super) struct Access {
+    /// Without a slash at its end.
+    pub(super) endpoint: String,
+    /// Whether plain HTTP is meant.
+    pub(super) plain_http: bool,
+    token: Token,
+    patience: Duration,
+}
+
+#[derive(Debug, Clone)]
+enum Token {
+    /// An emulator on this machine: no credentials, and none looked for.
+    None,
+    /// Google's usual chain, refreshed in the background.
+    Google(AccessTokenCredentials),
+}
+
+impl Access {
+    /// From the settings and the environment. No request is made.
+    pub(super) fn new(settings: &RemoteSettings) -> Result<Self> {
+        let patience = Duration::from_secs(settings.stall_timeout_seconds.max(1));
+        let given = settings.endpoint.clone().or_else(|| std::env::var(EMULATOR_VARIABLE).ok().map(|host| with_scheme(&host)));
+        let Some(given) = given else {
+            return Ok(Self { endpoint: GOOGLE.to_owned(), plain_http: false, token: google(settings)?, patience });
+        };
+        let url = check_endpoint(&given, settings.allow_http)?;
+        let token = if is_loopback(&url) { Token::None } else { google(settings)? };
+        let plain_http = url.scheme() == "http";
+        Ok(Self { endpoint: text_of(&url), plain_http, token, patience })
+    }
+
+    /// For Google's SDK.
+    pub(super) fn sdk_credentials(&self) -> Credentials {
+        match &self.token {
+            Token::None => anonymous::Builder::new().build(),
+            Token::Google(credentials) => credentials.clone().into(),
+        }
+    }
+
+    /// The bearer for a request; empty for none.
+    pub(super) async fn bearer(&self) -> Result<String> {
+        let Token::Google(credentials) = &self.token else { return Ok(String::new()) };
+        let fault = |kind, why: String| Error::new(kind, "cannot get credentials for Google Cloud Storage").because(why);
+        match tokio::time::timeout(self.patience, credentials.access_token()).await {
+            Ok(Ok(token)) => Ok(token.token),
+            Ok(Err(error)) => Err(fault(kind_of(&error), error.to_string()).hint(CREDENTIALS_HINT)),
+            Err(_) => {
+                let why = format!("no answer within {} seconds", self.patience.as_secs());
+                Err(fault(ErrorKind::Unreachable, why).hint(CREDENTIALS_HINT))
+            }
+        }
+    }
+}
+
+/// For `object_store`, which asks before each request; the token is kept and renewed underneath.
+#[async_trait]
+impl CredentialProvider for Access {
+    type Credential = GcpCredential;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<GcpCredential>> {
+        let bearer = self.bearer().await.map_err(|error| object_store::Error::Generic {
+            store: "GCS",
+            source: Box::new(NoCredentials(error)),
+        })?;
+        Ok(Arc::new(GcpCredential { bearer }))
+    }
+}
+
+/// Our own error on its way through `object_store`.
+#[derive(Debug)]
+pub(crate) struct NoCredentials(pub(crate) Error);
+
+impl std::fmt::Display for NoCredentials {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+impl std::error::Error for NoCredentials {}
+
+/// What a failure to get a token means: one that may pass, or credentials that are wrong.
+pub(super) fn kind_of(error: &CredentialsError) -> ErrorKind {
+    if error.is_transient() { ErrorKind::Unreachable } else { ErrorKind::Denied }
+}
+
+fn google(settings: &RemoteSettings) -> Result<Token> {
+    Builder::default().build_access_token_credentials().map(Token::Google).map_err(|error| {
+        Error::new(ErrorKind::Denied, "cannot get credentials for Google Cloud Storage")
+            .on(&settings.url)
+            .caused_by(error)
+            .hint(CREDENTIALS_HINT)
+    })
+}
+
+/// The variable often holds a bare `host:port`.
+fn with_scheme(host: &str) -> String {
+    if host.contains("://") { host.to_owned() } else { format!("http://{host}") }
+}
+
+fn text_of(url: &Url) -> String {
+    url.as_str().trim_end_matches('/').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stepvault_core::ids::RemoteName;
+
+    fn settings(endpoint: &str) -> RemoteSettings {
+        let mut settings = RemoteSettings::new(RemoteName::new("r").unwrap(), "gs://b/p".parse().unwrap());
+        settings.endpoint = Some(endpoint.to_owned());
+        settings
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_on_this_machine_gets_no_credentials() {
+        let access = Access::new(&settings("http://127.0.0.1:4443/")).unwrap();
+        assert_eq!(access.endpoint, "http://127.0.0.1:4443");
+        assert_eq!(access.bearer().await.unwrap(), "");
+        assert!(access.plain_http);
+    }
+
+    #[test]
+    fn plain_http_over_the_network_is_refused() {
+        assert_eq!(Access::new(&settings("http://10.1.2.3:4443")).unwrap_err().kind(), ErrorKind::Usage);
+    }
+
+    #[test]
+    fn the_emulators_variable_may_lack_a_scheme() {
+        assert_eq!(with_scheme("localhost:4443"), "http://localhost:4443");
+        assert_eq!(with_scheme("https://h"), "https://h");
+    }
+}

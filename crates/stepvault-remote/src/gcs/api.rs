@@ -1,0 +1,229 @@
+//! Requests to Google's XML API that neither SDK offers: parts with checksums, completion, copies with a storage
+//! class, listings with generations, pending uploads. They go through the HTTP client of `object_store`.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use http::{HeaderMap, HeaderValue, Method, Request};
+use object_store::client::{HttpClient, HttpConnector as _};
+use stepvault_core::digest::Crc32c;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use super::access::Access;
+use super::xml::{Element, root};
+use crate::generic::errors::{refused, transport_error};
+use crate::generic::keys::KeySpace;
+use crate::generic::transport::{GuardedConnector, Refusal, client_options};
+
+/// The largest document that is read: a page of 1,000 entries has well under 2 MiB.
+const MAXIMUM_DOCUMENT_BYTES: usize = 16 << 20;
+
+/// What every new object is given.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ObjectOptions {
+    pub(super) storage_class: Option<String>,
+    pub(super) kms_key: Option<String>,
+}
+
+/// The XML API of one bucket.
+#[derive(Debug, Clone)]
+pub(super) struct Api {
+    pub(super) url: String,
+    pub(super) bucket: String,
+    pub(super) keys: KeySpace,
+    pub(super) options: ObjectOptions,
+    access: Access,
+    client: HttpClient,
+    stall_timeout: Duration,
+}
+
+/// A request before it is sent.
+#[derive(Debug)]
+pub(super) struct Call<'a> {
+    /// What fails when it fails.
+    pub(super) what: &'a str,
+    pub(super) method: Method,
+    /// `None` for the bucket itself.
+    pub(super) key: Option<&'a str>,
+    /// Names and values, not encoded.
+    pub(super) query: &'a [(&'a str, &'a str)],
+    pub(super) headers: Vec<(&'static str, String)>,
+    pub(super) body: Bytes,
+}
+
+/// An answer of 2xx with its whole body.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) headers: HeaderMap,
+    document: String,
+    subject: String,
+    what: String,
+}
+
+impl Api {
+    pub(super) fn new(
+        access: Access,
+        url: String,
+        bucket: String,
+        keys: KeySpace,
+        options: ObjectOptions,
+        stall_timeout: Duration,
+    ) -> Result<Self> {
+        let connector = GuardedConnector { stall_timeout };
+        let client = connector.connect(&client_options(access.plain_http)).map_err(|error| {
+            Error::new(ErrorKind::Failed, "cannot open the remote").on(&url).caused_by(error)
+        })?;
+        Ok(Self { url, bucket, keys, options, access, client, stall_timeout })
+    }
+
+    /// The URL of an object, for messages.
+    pub(super) fn subject(&self, key: Option<&str>) -> String {
+        key.map_or_else(|| self.url.clone(), |key| format!("{}/{key}", self.url))
+    }
+
+    /// Sends a request once and reads its answer.
+    pub(super) async fn send(&self, call: Call<'_>) -> Result<Answer> {
+        let subject = self.subject(call.key);
+        let fault = |error: http::Error| Error::new(ErrorKind::Failed, call.what).on(&subject).caused_by(error);
+        let mut request = Request::builder()
+            .method(call.method)
+            .uri(self.request_url(call.key, call.query)?)
+            .header(http::header::CONTENT_LENGTH, call.body.len());
+        let bearer = self.access.bearer().await?;
+        if !bearer.is_empty() {
+            let mut value = HeaderValue::try_from(format!("Bearer {bearer}")).map_err(|error| fault(error.into()))?;
+            value.set_sensitive(true);
+            request = request.header(http::header::AUTHORIZATION, value);
+        }
+        for (name, value) in call.headers {
+            request = request.header(name, value);
+        }
+        let request = request.body(call.body.into()).map_err(fault)?;
+        let response =
+            self.client.execute(request).await.map_err(|error| transport_error(call.what, &subject, &error))?;
+        let (parts, body) = response.into_parts();
+        let document = self.collect(call.what, &subject, body.bytes_stream()).await?;
+        Ok(Answer { headers: parts.headers, document, subject, what: call.what.to_owned() })
+    }
+
+    async fn collect(
+        &self,
+        what: &str,
+        subject: &str,
+        mut pieces: futures::stream::BoxStream<'static, std::result::Result<Bytes, object_store::client::HttpError>>,
+    ) -> Result<String> {
+        let fault = |kind, why: String| Error::new(kind, what).on(subject).because(why);
+        let mut document = Vec::new();
+        loop {
+            let next = tokio::time::timeout(self.stall_timeout, pieces.next()).await.map_err(|_| {
+                let why = format!("no byte of the answer came for {} seconds", self.stall_timeout.as_secs());
+                fault(ErrorKind::Unreachable, why)
+            })?;
+            let Some(piece) = next else { break };
+            document.extend_from_slice(&piece.map_err(|error| transport_error(what, subject, &error))?);
+            if document.len() > MAXIMUM_DOCUMENT_BYTES {
+                return Err(fault(ErrorKind::Failed, "the answer is larger than any that is expected".to_owned()));
+            }
+        }
+        String::from_utf8(document).map_err(|_| fault(ErrorKind::Unreachable, "the answer is not text".to_owned()))
+    }
+
+    fn request_url(&self, key: Option<&str>, query: &[(&str, &str)]) -> Result<String> {
+        let mut url = format!("{}/{}", self.access.endpoint, encode(&self.bucket));
+        if let Some(key) = key {
+            url.push('/');
+            url.push_str(&encode(&self.keys.full(key)?));
+        }
+        for (index, (name, value)) in query.iter().enumerate() {
+            url.push(if index == 0 { '?' } else { '&' });
+            url.push_str(&encode(name));
+            url.push('=');
+            url.push_str(&encode(value));
+        }
+        Ok(url)
+    }
+
+    /// The headers that give a new object its class and its key.
+    pub(super) fn option_headers(&self) -> Vec<(&'static str, String)> {
+        let class = self.options.storage_class.clone().map(|class| ("x-goog-storage-class", class));
+        let key = self.options.kms_key.clone().map(|key| ("x-goog-encryption-kms-key-name", key));
+        class.into_iter().chain(key).collect()
+    }
+
+    /// Removes exactly the object that was written as `generation`; best effort, for one that came out wrong.
+    pub(super) async fn discard(&self, key: &str, generation: &str) {
+        let call = Call {
+            what: "cannot remove the damaged object",
+            method: Method::DELETE,
+            key: Some(key),
+            query: &[],
+            headers: vec![("x-goog-if-generation-match", generation.to_owned())],
+            body: Bytes::new(),
+        };
+        if let Err(error) = self.send(call).await {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+impl Answer {
+    /// The inside of the document called `name`. A store may say 200 and give an error document all the same.
+    pub(super) fn root(&self, name: &str) -> Result<Element<'_>> {
+        if let Ok(error) = root(&self.document, "Error") {
+            let code = error.text("Code")?.unwrap_or_default();
+            let message = error.text("Message")?.unwrap_or_default();
+            // The status said that all was well: whether it was is for the next attempt to find out.
+            let error = refused(&self.what, &self.subject, &Refusal { status: 500, code, message, retry_after_seconds: None });
+            return Err(error);
+        }
+        root(&self.document, name).map_err(|error| {
+            Error::new(error.kind(), &self.what).on(&self.subject).because(error)
+        })
+    }
+}
+
+/// The CRC-32C in `x-goog-hash` headers, of which there may be several.
+pub(super) fn crc32c_of(headers: &HeaderMap) -> Option<Crc32c> {
+    use base64::Engine as _;
+    let values = headers.get_all("x-goog-hash").iter().filter_map(|value| value.to_str().ok());
+    let text = values.flat_map(|value| value.split(',')).find_map(|item| item.trim().strip_prefix("crc32c="))?;
+    let bytes = base64::engine::general_purpose::STANDARD.decode(text).ok()?;
+    Some(Crc32c(u32::from_be_bytes(bytes.try_into().ok()?)))
+}
+
+/// Percent-encodes everything but letters, digits and `-_.~`, so that no byte of a key can mean anything else.
+pub(super) fn encode(text: &str) -> String {
+    use std::fmt::Write as _;
+    text.bytes().fold(String::with_capacity(text.len()), |mut encoded, byte| {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+        encoded
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_of_a_key_is_kept() {
+        assert_eq!(encode("a/b c%2F?#é+~"), "a%2Fb%20c%252F%3F%23%C3%A9%2B~");
+    }
+
+    #[test]
+    fn finds_the_checksum_in_any_of_the_headers() {
+        let mut headers = HeaderMap::new();
+        headers.append("x-goog-hash", HeaderValue::from_static("md5=AAAA"));
+        headers.append("x-goog-hash", HeaderValue::from_static("crc32c=4waSgw=="));
+        assert_eq!(crc32c_of(&headers), Some(Crc32c::of(b"123456789")));
+        let mut headers = HeaderMap::new();
+        headers.append("x-goog-hash", HeaderValue::from_static("crc32c=4waSgw==,md5=AAAA"));
+        assert_eq!(crc32c_of(&headers), Some(Crc32c::of(b"123456789")));
+        headers.insert("x-goog-hash", HeaderValue::from_static("crc32c=short"));
+        assert_eq!(crc32c_of(&headers), None);
+    }
+}

@@ -1,0 +1,119 @@
+//! XML multipart uploads: parts in any order and from any process, each with its CRC-32C for the store to check.
+
+use bytes::Bytes;
+use http::Method;
+use stepvault_core::digest::PartDigest;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use super::api::{Answer, Api, Call, crc32c_of, encode};
+use super::xml::escape;
+use crate::store::PartReceipt;
+
+impl Api {
+    /// Begins an upload and returns its id.
+    pub(super) async fn start_upload(&self, key: &str) -> Result<String> {
+        let mut headers = self.option_headers();
+        headers.push(("content-type", "application/octet-stream".to_owned()));
+        let call = Call {
+            what: "cannot begin an upload",
+            method: Method::POST,
+            key: Some(key),
+            query: &[("uploads", "")],
+            headers,
+            body: Bytes::new(),
+        };
+        self.send(call).await?.root("InitiateMultipartUploadResult")?.required("UploadId")
+    }
+
+    /// Sends part `index`.
+    pub(super) async fn upload_part(
+        &self,
+        key: &str,
+        upload: &str,
+        index: u32,
+        body: Bytes,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        let what = format!("cannot upload part {}", index + 1);
+        let number = (index + 1).to_string();
+        let answer = self
+            .send(Call {
+                what: &what,
+                method: Method::PUT,
+                key: Some(key),
+                query: &[("partNumber", &number), ("uploadId", upload)],
+                headers: vec![("x-goog-hash", format!("crc32c={}", digest.crc32c.to_base64()))],
+                body,
+            })
+            .await?;
+        let fault = |kind, why: String| Error::new(kind, &what).on(self.subject(Some(key))).because(why);
+        // A server that ignores what it was told gives itself away by what it computed.
+        if let Some(stored) = crc32c_of(&answer.headers).filter(|stored| *stored != digest.crc32c) {
+            let why = format!("the store holds it with CRC-32C {stored}, and {} was sent", digest.crc32c);
+            return Err(fault(ErrorKind::Damaged, why));
+        }
+        let tag = answer.headers.get(http::header::ETAG).and_then(|tag| tag.to_str().ok());
+        let tag = tag.ok_or_else(|| fault(ErrorKind::Unreachable, "the answer has no entity tag".to_owned()))?;
+        Ok(PartReceipt { index, tag: tag.to_owned(), digest: *digest })
+    }
+
+    /// Completes an upload, over whatever is at the key: this API knows no preconditions. The answer has been read.
+    pub(super) async fn complete_upload(&self, key: &str, upload: &str, parts: &[PartReceipt]) -> Result<Answer> {
+        let listed: String = parts
+            .iter()
+            .map(|part| {
+                let (number, tag) = (part.index + 1, escape(&part.tag));
+                format!("<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>")
+            })
+            .collect();
+        let answer = self
+            .send(Call {
+                what: "cannot complete the upload",
+                method: Method::POST,
+                key: Some(key),
+                query: &[("uploadId", upload)],
+                headers: vec![("content-type", "application/xml".to_owned())],
+                body: format!("<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>").into(),
+            })
+            .await?;
+        answer.root("CompleteMultipartUploadResult")?;
+        Ok(answer)
+    }
+
+    /// Drops an upload; one that is gone is no error.
+    pub(super) async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
+        let call = Call {
+            what: "cannot drop the upload",
+            method: Method::DELETE,
+            key: Some(key),
+            query: &[("uploadId", upload)],
+            headers: Vec::new(),
+            body: Bytes::new(),
+        };
+        match self.send(call).await {
+            Err(gone) if gone.kind() == ErrorKind::NotFound => Ok(()),
+            outcome => outcome.map(|_| ()),
+        }
+    }
+
+    /// Copies to a free key; false when it is taken.
+    pub(super) async fn copy(&self, from: &str, to: &str) -> Result<bool> {
+        let source = format!("{}/{}", encode(&self.bucket), encode(&self.keys.full(from)?));
+        let mut headers = self.option_headers();
+        headers.push(("x-goog-copy-source", source));
+        headers.push(("x-goog-if-generation-match", "0".to_owned()));
+        let call = Call {
+            what: "cannot copy the object",
+            method: Method::PUT,
+            key: Some(to),
+            query: &[],
+            headers,
+            body: Bytes::new(),
+        };
+        match self.send(call).await {
+            Ok(answer) => answer.root("CopyObjectResult").map(|_| true),
+            Err(taken) if taken.kind() == ErrorKind::Conflict => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}

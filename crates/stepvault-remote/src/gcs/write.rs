@@ -1,0 +1,148 @@
+//! Whole objects through Google's SDK, with the checksum known beforehand and the answer compared with it.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use google_cloud_auth::errors::CredentialsError;
+use google_cloud_storage::client::Storage;
+use google_cloud_storage::error::WriteError;
+use google_cloud_storage::model::Object;
+use http::HeaderMap;
+use stepvault_core::digest::{Crc32c, PartDigest};
+use stepvault_core::{Error, ErrorKind, Result};
+
+use super::access::kind_of;
+use super::api::Api;
+use crate::generic::errors::{find, refused};
+use crate::generic::transport::{Refusal, patience};
+use crate::store::{ObjectHead, ObjectInfo, StoredChecksum};
+
+/// Writes objects of one bucket.
+#[derive(Debug, Clone)]
+pub(super) struct Writer {
+    pub(super) storage: Storage,
+    pub(super) api: Api,
+    pub(super) stall_timeout: Duration,
+}
+
+impl Writer {
+    /// Writes `body` at `key`: only if that is free, or over whatever is there. `None` when it is taken.
+    pub(super) async fn write(
+        &self,
+        what: &str,
+        key: &str,
+        body: Bytes,
+        digest: &PartDigest,
+        only_if_free: bool,
+    ) -> Result<Option<ObjectHead>> {
+        let bucket = format!("projects/_/buckets/{}", self.api.bucket);
+        let limit = patience(self.stall_timeout, body.len() as u64);
+        let mut request = self
+            .storage
+            .write_object(bucket, self.api.keys.full(key)?, body)
+            // In one request: with a session there is a moment at which the SDK takes an object for its own without
+            // looking at it.
+            .with_resumable_upload_threshold(usize::MAX)
+            .with_known_crc32c(digest.crc32c.0)
+            .set_content_type("application/octet-stream");
+        if only_if_free {
+            request = request.set_if_generation_match(0);
+        }
+        if let Some(class) = &self.api.options.storage_class {
+            request = request.set_storage_class(class);
+        }
+        if let Some(kms_key) = &self.api.options.kms_key {
+            request = request.set_kms_key(kms_key);
+        }
+        let subject = self.api.subject(Some(key));
+        match tokio::time::timeout(limit, request.send_unbuffered()).await {
+            Ok(Ok(object)) => self.compare(what, key, &object, digest).await.map(Some),
+            Ok(Err(error)) if only_if_free && error.http_status_code() == Some(412) => Ok(None),
+            Ok(Err(error)) => {
+                if let Some(WriteError::ChecksumMismatch { object, .. }) = find::<WriteError>(&error) {
+                    return self.compare(what, key, object, digest).await.map(Some);
+                }
+                Err(sdk_error(what, &subject, error))
+            }
+            Err(_) => Err(Error::new(ErrorKind::Unreachable, what)
+                .on(subject)
+                .because(format!("no answer within {} seconds", limit.as_secs()))),
+        }
+    }
+
+    /// The store's answer against what was sent.
+    async fn compare(&self, what: &str, key: &str, object: &Object, digest: &PartDigest) -> Result<ObjectHead> {
+        let fault = |kind, why: String| Error::new(kind, what).on(self.api.subject(Some(key))).because(why);
+        if object.name != self.api.keys.full(key)? || object.generation <= 0 {
+            return Err(fault(ErrorKind::Unreachable, "the answer does not describe the object".to_owned()));
+        }
+        let size_bytes = u64::try_from(object.size).unwrap_or(0);
+        let stored = object.checksums.as_ref().and_then(|checksums| checksums.crc32c).map(Crc32c);
+        let generation = object.generation.to_string();
+        if size_bytes != digest.size_bytes || stored.is_some_and(|stored| stored != digest.crc32c) {
+            // Ours for certain, by its generation; left there it would keep the key from the next attempt.
+            self.api.discard(key, &generation).await;
+            let why = format!(
+                "the store holds {size_bytes} bytes with CRC-32C {}, and {} bytes with {} were sent",
+                stored.map_or_else(|| "unknown".to_owned(), |stored| stored.to_string()),
+                digest.size_bytes,
+                digest.crc32c
+            );
+            return Err(fault(ErrorKind::Damaged, why));
+        }
+        let modified = object.update_time.as_ref().and_then(|time| {
+            let whole = Duration::from_secs(u64::try_from(time.seconds()).ok()?);
+            SystemTime::UNIX_EPOCH.checked_add(whole + Duration::from_nanos(u64::try_from(time.nanos()).ok()?))
+        });
+        let modified = modified
+            .ok_or_else(|| fault(ErrorKind::Unreachable, "the answer does not say when it was written".to_owned()))?;
+        let info = ObjectInfo { key: key.to_owned(), size_bytes, modified, version: Some(generation) };
+        // An answer without a checksum proves nothing: the engine reads the object back.
+        Ok(ObjectHead { info, checksum: stored.map_or(StoredChecksum::None, StoredChecksum::Crc32c) })
+    }
+}
+
+/// An error of Google's SDK.
+fn sdk_error(what: &str, subject: &str, error: google_cloud_storage::Error) -> Error {
+    if let Some(status) = error.http_status_code() {
+        return refused(what, subject, &refusal_of(status, &error));
+    }
+    if let Some(credentials) = find::<CredentialsError>(&error) {
+        return Error::new(kind_of(credentials), what).on(subject).because(credentials).hint(
+            "set GOOGLE_APPLICATION_CREDENTIALS, run 'gcloud auth application-default login', or run on a machine \
+             with a service account",
+        );
+    }
+    // Nothing was said about the object: whether it was written is for the next attempt to find out.
+    let passing = error.is_timeout()
+        || error.is_io()
+        || error.is_connect()
+        || error.is_transport()
+        || error.is_exhausted()
+        || error.is_deserialization();
+    if passing {
+        return Error::new(ErrorKind::Unreachable, what)
+            .on(subject)
+            .caused_by(error)
+            .hint("check the network and the endpoint; the request is safe to repeat");
+    }
+    Error::new(ErrorKind::Failed, what).on(subject).caused_by(error)
+}
+
+fn refusal_of(status: u16, error: &google_cloud_storage::Error) -> Refusal {
+    let none = HeaderMap::new();
+    let document = error.http_payload().map_or(&[][..], |payload| payload);
+    let mut refusal = Refusal::new(status, error.http_headers().unwrap_or(&none), document);
+    if let Some(details) = error.status().filter(|_| refusal.message.is_empty()) {
+        refusal.message = details.message.chars().take(300).collect();
+    }
+    // The JSON API has no code for these; its words are the documented ones.
+    if status == 400 && refusal.message.contains("match calculated") {
+        refusal.code = "BadDigest".to_owned();
+    }
+    if status == 404 {
+        // An object that is being written cannot be what is missing.
+        refusal.code = "NoSuchBucket".to_owned();
+    }
+    refusal
+}

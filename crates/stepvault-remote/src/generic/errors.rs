@@ -1,0 +1,189 @@
+//! From `object_store`'s errors to ours: what a caller decides on, and words that a user can act on.
+
+use std::time::Duration;
+
+use object_store::client::{HttpError, HttpErrorKind};
+use stepvault_core::{Error, ErrorKind};
+
+use super::transport::Refusal;
+use crate::gcs::NoCredentials;
+
+/// `error` as `what` failed on `subject` (a URL with the key).
+pub(crate) fn store_error(what: &str, subject: &str, error: object_store::Error) -> Error {
+    if let Some(refusal) = find::<Refusal>(&error) {
+        return refused(what, subject, refusal);
+    }
+    if let Some(NoCredentials(error)) = find::<NoCredentials>(&error) {
+        return error.duplicate();
+    }
+    if let Some(transport) = find::<HttpError>(&error) {
+        return transport_error(what, subject, transport);
+    }
+    let kind = match &error {
+        object_store::Error::NotFound { .. } => ErrorKind::NotFound,
+        object_store::Error::AlreadyExists { .. }
+        | object_store::Error::Precondition { .. }
+        | object_store::Error::NotModified { .. } => ErrorKind::Conflict,
+        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => ErrorKind::Denied,
+        object_store::Error::InvalidPath { .. } => {
+            return Error::new(ErrorKind::Failed, what)
+                .on(subject)
+                .caused_by(error)
+                .hint("an object there has a name that stepvault does not handle; move it elsewhere");
+        }
+        // The memory store says so in words only.
+        object_store::Error::Generic { source, .. } if source.to_string().starts_with("MultipartUpload not found") => {
+            ErrorKind::NotFound
+        }
+        object_store::Error::Generic { source, .. } if source.to_string().starts_with("Invalid range") => {
+            ErrorKind::Damaged
+        }
+        _ => ErrorKind::Failed,
+    };
+    Error::new(kind, what).on(subject).caused_by(error)
+}
+
+/// A transport failure: the request may or may not have been carried out.
+pub(crate) fn transport_error(what: &str, subject: &str, error: &HttpError) -> Error {
+    if let Some(refusal) = find::<Refusal>(error) {
+        return refused(what, subject, refusal);
+    }
+    let why = deepest(error);
+    let hint = match error.kind() {
+        HttpErrorKind::Connect => "check the endpoint, the network and any proxy",
+        _ => "check the network; the request is safe to repeat",
+    };
+    Error::new(ErrorKind::Unreachable, what).on(subject).because(why).hint(hint)
+}
+
+/// A refusal, by its code or its status.
+pub(crate) fn refused(what: &str, subject: &str, refusal: &Refusal) -> Error {
+    let (kind, hint) = by_code(&refusal.code).unwrap_or_else(|| by_status(refusal.status));
+    let mut error = Error::new(kind, what).on(subject).because(refusal);
+    if !hint.is_empty() {
+        error = error.hint(hint);
+    }
+    match refusal.retry_after_seconds {
+        Some(seconds) if kind == ErrorKind::Unreachable => error.retry_after(Duration::from_secs(seconds)),
+        _ => error,
+    }
+}
+
+/// Codes of Google's and Azure's that say more than the status they come with.
+fn by_code(code: &str) -> Option<(ErrorKind, &'static str)> {
+    Some(match code {
+        "NoSuchBucket" | "ContainerNotFound" | "ResourceNotFound" => {
+            (ErrorKind::Usage, "create the bucket or container, or correct the remote's URL")
+        }
+        "BadDigest" | "Md5Mismatch" | "Crc64Mismatch" => (
+            ErrorKind::Damaged,
+            "the bytes changed on their way; if it happens again, check this machine's memory and network",
+        ),
+        "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall" | "InvalidBlockList" => {
+            (ErrorKind::Damaged, "the store does not have the parts that were sent; the upload has to begin anew")
+        }
+        "BlobArchived" | "BlobBeingRehydrated" => (ErrorKind::Failed, "the object is archived; restore it from there first"),
+        "ContainerBeingDeleted" | "OperationAborted" | "ServerBusy" => (ErrorKind::Unreachable, ""),
+        "BlobAlreadyExists" | "PreconditionFailed" => (ErrorKind::Conflict, ""),
+        "RequestTimeTooSkewed" => (ErrorKind::Denied, "set this machine's clock, by NTP if possible"),
+        _ => return None,
+    })
+}
+
+fn by_status(status: u16) -> (ErrorKind, &'static str) {
+    match status {
+        401 => {
+            (ErrorKind::Denied, "the credentials are missing, wrong or expired; renew them, or check which ones are used")
+        }
+        403 => (ErrorKind::Denied, "grant this identity the right to read, write, list and delete there"),
+        404 | 410 => (ErrorKind::NotFound, ""),
+        409 | 412 => (ErrorKind::Conflict, ""),
+        // A range past the end: the object is shorter than its manifest says.
+        416 => (ErrorKind::Damaged, ""),
+        429 => (ErrorKind::Unreachable, "the store asks to slow down; lower max_concurrent_requests"),
+        507 => (ErrorKind::NoSpace, "free some space there or raise the quota"),
+        501 => (ErrorKind::Failed, "the store cannot do this"),
+        408 | 500..=599 => (ErrorKind::Unreachable, "the store is overloaded or down; the request is safe to repeat"),
+        _ => (ErrorKind::Failed, ""),
+    }
+}
+
+/// The first error of type `T` in the chain.
+pub(crate) fn find<'a, T: std::error::Error + 'static>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a T> {
+    let mut next = Some(error);
+    while let Some(current) = next {
+        if let Some(found) = current.downcast_ref::<T>() {
+            return Some(found);
+        }
+        next = current.source();
+    }
+    None
+}
+
+/// The texts of an error's causes without the outermost, which only repeats them.
+fn deepest(error: &HttpError) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    let mut next = std::error::Error::source(error);
+    while let Some(cause) = next {
+        let text = cause.to_string();
+        if texts.last().is_none_or(|last| !last.contains(&text)) {
+            texts.push(text);
+        }
+        next = cause.source();
+    }
+    if texts.is_empty() { error.to_string() } else { texts.join(": ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(status: u16, code: &str) -> Refusal {
+        Refusal { status, code: code.to_owned(), message: String::new(), retry_after_seconds: None }
+    }
+
+    fn error(status: u16, code: &str) -> Error {
+        refused("cannot write the object", "az://c/p/k", &refusal(status, code))
+    }
+
+    #[test]
+    fn refusals_become_kinds_that_callers_decide_on() {
+        for (status, code, kind) in [
+            (401, "", ErrorKind::Denied),
+            (403, "AccessDenied", ErrorKind::Denied),
+            (404, "NoSuchKey", ErrorKind::NotFound),
+            (404, "NoSuchBucket", ErrorKind::Usage),
+            (404, "ContainerNotFound", ErrorKind::Usage),
+            (412, "", ErrorKind::Conflict),
+            (409, "BlobAlreadyExists", ErrorKind::Conflict),
+            (409, "BlobArchived", ErrorKind::Failed),
+            (409, "ContainerBeingDeleted", ErrorKind::Unreachable),
+            (400, "BadDigest", ErrorKind::Damaged),
+            (400, "InvalidPart", ErrorKind::Damaged),
+            (400, "InvalidArgument", ErrorKind::Failed),
+            (416, "InvalidRange", ErrorKind::Damaged),
+            (429, "", ErrorKind::Unreachable),
+            (501, "NotImplemented", ErrorKind::Failed),
+            (503, "SlowDown", ErrorKind::Unreachable),
+        ] {
+            assert_eq!(error(status, code).kind(), kind, "{status} {code}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_found_through_every_layer() {
+        let inner = HttpError::new(HttpErrorKind::Unknown, Refusal { retry_after_seconds: Some(7), ..refusal(503, "SlowDown") });
+        let error = object_store::Error::Generic { store: "GCS", source: Box::new(inner) };
+        let error = store_error("cannot list", "gs://b/p", error);
+        assert_eq!(error.to_string(), "cannot list: gs://b/p: the server answered 503 SlowDown");
+        assert_eq!(error.retry_after_wait(), Some(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn hints_say_what_to_do() {
+        assert!(error(401, "").hint_text().unwrap().contains("renew"));
+        assert!(error(403, "").hint_text().unwrap().contains("grant"));
+        assert!(error(404, "NoSuchBucket").hint_text().unwrap().contains("create the bucket"));
+        assert_eq!(error(404, "NoSuchKey").hint_text(), None);
+    }
+}

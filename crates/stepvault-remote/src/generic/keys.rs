@@ -1,0 +1,102 @@
+//! Keys as they stand in a store: raw, under the remote's prefix, never re-encoded.
+//!
+//! `object_store` has two ways from text to a `Path`: `Path::from` percent-encodes what it finds unusual, so that
+//! `50%` would become `50%25` in the bucket and no other tool would find it; `Path::parse` keeps every byte and
+//! refuses what it cannot keep. Only the second is used here.
+
+use object_store::path::Path;
+use stepvault_core::{Error, ErrorKind, Result};
+
+/// The keys under one remote's prefix.
+#[derive(Debug, Clone)]
+pub(crate) struct KeySpace {
+    /// Without leading or trailing slash; empty for the whole bucket.
+    prefix: String,
+}
+
+impl KeySpace {
+    pub(crate) fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.trim_matches('/').to_owned() }
+    }
+
+    /// The name of `key` in the bucket.
+    pub(crate) fn full(&self, key: &str) -> Result<String> {
+        Ok(self.path(key)?.into())
+    }
+
+    /// The same as a `Path` of `object_store`.
+    pub(crate) fn path(&self, key: &str) -> Result<Path> {
+        let full = if self.prefix.is_empty() { key.to_owned() } else { format!("{}/{key}", self.prefix) };
+        let fault = |why: String| {
+            Error::new(ErrorKind::Usage, "not a key that can be stored").on(format!("{key:?}")).because(why)
+        };
+        if key.is_empty() {
+            return Err(fault("it is empty".to_owned()));
+        }
+        let path = Path::parse(&full).map_err(|error| fault(error.to_string()))?;
+        if path.as_ref() == full {
+            return Ok(path);
+        }
+        Err(fault("it begins or ends with a slash".to_owned()))
+    }
+
+    /// What every name under `prefix` begins with: text, not a directory, so `run/a` also covers `run/ab`.
+    pub(crate) fn full_prefix(&self, prefix: &str) -> String {
+        if self.prefix.is_empty() { prefix.to_owned() } else { format!("{}/{prefix}", self.prefix) }
+    }
+
+    /// The deepest directory that holds everything under `prefix`, as stores list by directory; `None` for all.
+    pub(crate) fn directory_of(&self, prefix: &str) -> Result<Option<Path>> {
+        let full = self.full_prefix(prefix);
+        let Some((directory, _)) = full.rsplit_once('/') else { return Ok(None) };
+        Path::parse(directory).map(Some).map_err(|error| {
+            Error::new(ErrorKind::Usage, "not a prefix that can be listed").on(format!("{prefix:?}")).because(error)
+        })
+    }
+
+    /// The key of an object by its name in the bucket; `None` for one outside the prefix.
+    pub(crate) fn key_of<'a>(&self, full: &'a str) -> Option<&'a str> {
+        if self.prefix.is_empty() {
+            return Some(full);
+        }
+        full.strip_prefix(&self.prefix)?.strip_prefix('/')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_keys_stay_as_they_are() {
+        let keys = KeySpace::new("team/a b%");
+        for key in ["50%", "a%2Fb", "x#y?z&w=1", "ü/☃.pt", "epoch=1-step=2.ckpt", "a\\b", "[x]{y}~^|`\"", "..a", "a b"] {
+            let full = keys.full(key).expect(key);
+            assert_eq!(full, format!("team/a b%/{key}"));
+            assert_eq!(keys.key_of(&full), Some(key));
+        }
+    }
+
+    #[test]
+    fn keys_that_cannot_be_kept_are_refused() {
+        let keys = KeySpace::new("p");
+        for bad in ["", "/a", "a/", "a//b", ".", "a/../b", "a\nb"] {
+            assert_eq!(keys.full(bad).expect_err(bad).kind(), ErrorKind::Usage);
+        }
+        assert_eq!(KeySpace::new("").full("/a").expect_err("a slash").kind(), ErrorKind::Usage);
+        assert_eq!(
+            keys.full("a//b").expect_err("an empty segment").to_string(),
+            "not a key that can be stored: \"a//b\": Path \"p/a//b\" contained empty path segment"
+        );
+    }
+
+    #[test]
+    fn prefixes_are_text() {
+        let keys = KeySpace::new("p");
+        assert_eq!(keys.full_prefix("run/x"), "p/run/x");
+        assert_eq!(keys.directory_of("run/x").unwrap().unwrap().as_ref(), "p/run");
+        assert_eq!(keys.directory_of("").unwrap().unwrap().as_ref(), "p");
+        assert_eq!(KeySpace::new("").directory_of("x").unwrap(), None);
+        assert_eq!(keys.key_of("px/a"), None);
+    }
+}

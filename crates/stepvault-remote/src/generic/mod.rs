@@ -1,0 +1,227 @@
+//! Everything that `object_store` speaks to and stepvault has no client of its own for: `az://` and `memory://`.
+//!
+//! These stores take no checksum with an upload and keep none that stepvault uses: what is written is read back and
+//! hashed by the engine before it counts.
+
+mod azure;
+pub(crate) mod errors;
+pub(crate) mod keys;
+mod memory;
+pub(crate) mod objects;
+pub(crate) mod options;
+pub(crate) mod pieces;
+pub(crate) mod transport;
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::{ObjectStore, PutMode, PutOptions, PutPayload};
+use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::remote_settings::{RemoteSettings, Scheme};
+use stepvault_core::{Error, ErrorKind, Result};
+
+use self::errors::store_error;
+use self::keys::KeySpace;
+use self::objects::Objects;
+use crate::store::{
+    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities, StoredChecksum,
+};
+
+/// The id of uploads on stores that have none of their own (Azure keeps uncommitted blocks by the blob's name).
+const NO_UPLOAD_ID: &str = "uncommitted-blocks";
+
+/// Opens `az://container/prefix` or `memory://name/prefix`.
+///
+/// # Errors
+/// `Usage` for another scheme, an option that the store does not take, or an endpoint over plain HTTP that is not on
+/// loopback; `Denied` when Azure's settings name no account.
+pub fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
+    let (store, multipart, completing): (Arc<dyn ObjectStore>, Arc<dyn MultipartStore>, _) = match settings.url.scheme {
+        Scheme::Memory => {
+            let table = memory::table(&settings.url.bucket);
+            (table.store.clone(), table.store, Some(table.completing))
+        }
+        Scheme::Azure => {
+            let azure = Arc::new(azure::connect(settings)?);
+            (azure.clone(), azure, None)
+        }
+        Scheme::S3 | Scheme::Gcs | Scheme::File => {
+            return Err(Error::new(ErrorKind::Usage, "cannot open the remote")
+                .on(&settings.url)
+                .because("this kind of store has a client of its own"));
+        }
+    };
+    let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
+    let objects =
+        Objects { url: settings.url.to_string(), keys: KeySpace::new(&settings.url.prefix), store, stall_timeout };
+    Ok(Arc::new(GenericStore { objects, multipart, completing }))
+}
+
+/// A store behind `object_store`'s two traits.
+struct GenericStore {
+    objects: Objects,
+    multipart: Arc<dyn MultipartStore>,
+    /// Keeps completions and creations apart where the store is in this process; `None` where it is not.
+    completing: Option<Arc<tokio::sync::Mutex<()>>>,
+}
+
+impl fmt::Debug for GenericStore {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("GenericStore").field("url", &self.objects.url).finish_non_exhaustive()
+    }
+}
+
+impl GenericStore {
+    async fn alone(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        match &self.completing {
+            Some(completing) => Some(completing.lock().await),
+            None => None,
+        }
+    }
+
+    /// What stands at `key` after a write of `size_bytes` was acknowledged.
+    async fn written(&self, what: &str, key: &str, size_bytes: u64) -> Result<Created> {
+        let fault = |why: String| Error::new(ErrorKind::Damaged, what).on(self.objects.subject(key)).because(why);
+        let info = self.objects.info(key).await?;
+        let info = info.ok_or_else(|| fault("the store acknowledged it, and it is not there".to_owned()))?;
+        if info.size_bytes != size_bytes {
+            let why = format!("{size_bytes} bytes were written and the object has {}", info.size_bytes);
+            return Err(fault(why));
+        }
+        Ok(Created::Written(ObjectHead { info, checksum: StoredChecksum::None }))
+    }
+}
+
+#[async_trait]
+impl RemoteStore for GenericStore {
+    fn url(&self) -> &str {
+        &self.objects.url
+    }
+
+    fn abilities(&self) -> StoreAbilities {
+        StoreAbilities {
+            checks_checksums: false,
+            multipart_is_create_only: self.completing.is_some(),
+            lists_pending_uploads: false,
+            // Azure may answer before a copy is done; `object_store` does not tell.
+            copies: self.completing.is_some(),
+        }
+    }
+
+    async fn create(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<Created> {
+        const WHAT: &str = "cannot write the object";
+        let path = self.objects.keys.path(key)?;
+        let _alone = self.alone().await;
+        let options = PutOptions::from(PutMode::Create);
+        match self.objects.store.put_opts(&path, PutPayload::from(body), options).await {
+            Ok(_) => self.written(WHAT, key, digest.size_bytes).await,
+            Err(error) => match store_error(WHAT, &self.objects.subject(key), error) {
+                taken if taken.kind() == ErrorKind::Conflict => Ok(Created::Exists),
+                error => Err(error),
+            },
+        }
+    }
+
+    async fn replace(&self, key: &str, body: Bytes, _digest: &PartDigest) -> Result<()> {
+        let path = self.objects.keys.path(key)?;
+        let _alone = self.alone().await;
+        let written = self.objects.store.put_opts(&path, PutPayload::from(body), PutOptions::default()).await;
+        let subject = self.objects.subject(key);
+        written.map(|_| ()).map_err(|error| store_error("cannot replace the object", &subject, error))
+    }
+
+    async fn start_upload(&self, key: &str, _size_bytes: u64) -> Result<String> {
+        let path = self.objects.keys.path(key)?;
+        match self.multipart.create_multipart(&path).await {
+            Ok(id) if id.is_empty() => Ok(NO_UPLOAD_ID.to_owned()),
+            Ok(id) => Ok(id),
+            Err(error) => Err(store_error("cannot begin an upload", &self.objects.subject(key), error)),
+        }
+    }
+
+    async fn upload_part(
+        &self,
+        key: &str,
+        upload: &str,
+        index: u32,
+        body: Bytes,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        let path = self.objects.keys.path(key)?;
+        let sent = self.multipart.put_part(&path, &upload.to_owned(), index as usize, PutPayload::from(body)).await;
+        let part = sent.map_err(|error| {
+            store_error(&format!("cannot upload part {}", index + 1), &self.objects.subject(key), error)
+        })?;
+        Ok(PartReceipt { index, tag: part.content_id, digest: *digest })
+    }
+
+    async fn complete_upload(
+        &self,
+        key: &str,
+        upload: &str,
+        parts: &[PartReceipt],
+        digest: &FileDigest,
+    ) -> Result<Created> {
+        const WHAT: &str = "cannot complete the upload";
+        let path = self.objects.keys.path(key)?;
+        let _alone = self.alone().await;
+        if self.objects.info(key).await?.is_some() {
+            return Ok(Created::Exists);
+        }
+        let ids = parts.iter().map(|part| PartId { content_id: part.tag.clone() }).collect();
+        let completed = self.multipart.complete_multipart(&path, &upload.to_owned(), ids).await;
+        completed.map_err(|error| store_error(WHAT, &self.objects.subject(key), error))?;
+        self.written(WHAT, key, digest.size_bytes).await
+    }
+
+    async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
+        let path = self.objects.keys.path(key)?;
+        match self.multipart.abort_multipart(&path, &upload.to_owned()).await {
+            Ok(()) => Ok(()),
+            Err(error) => match store_error("cannot drop the upload", &self.objects.subject(key), error) {
+                gone if gone.kind() == ErrorKind::NotFound => Ok(()),
+                error => Err(error),
+            },
+        }
+    }
+
+    async fn pending_uploads(&self, _prefix: &str) -> Result<Vec<PendingUpload>> {
+        Ok(Vec::new())
+    }
+
+    async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
+        let info = self.objects.info(key).await?;
+        Ok(info.map(|info| ObjectHead { info, checksum: StoredChecksum::None }))
+    }
+
+    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
+        self.objects.read(key, range).await
+    }
+
+    fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
+        self.objects.list(prefix)
+    }
+
+    async fn delete(&self, keys: &[String]) -> Result<()> {
+        self.objects.delete(keys).await
+    }
+
+    async fn copy(&self, from: &str, to: &str) -> Result<Created> {
+        let _alone = self.alone().await;
+        if !self.objects.copy(from, to).await? {
+            return Ok(Created::Exists);
+        }
+        let head = self.head(to).await?.ok_or_else(|| {
+            Error::new(ErrorKind::Damaged, "cannot copy the object")
+                .on(self.objects.subject(to))
+                .because("the store acknowledged it, and it is not there")
+        })?;
+        Ok(Created::Written(head))
+    }
+}

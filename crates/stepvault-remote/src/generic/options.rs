@@ -1,0 +1,39 @@
+//! Options that a kind of store does not take.
+
+use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::{Error, ErrorKind, Result};
+
+/// Refuses the options in `untaken` when they are set: one that is silently without effect is a surprise in the bill
+/// or in an audit.
+pub(crate) fn refuse_options(settings: &RemoteSettings, untaken: &[&str]) -> Result<()> {
+    let given = [
+        ("endpoint", settings.endpoint.is_some()),
+        ("storage_class", settings.storage_class.is_some()),
+        ("server_side_encryption", settings.server_side_encryption.is_some()),
+        ("kms_key", settings.kms_key.is_some()),
+        ("tags", !settings.tags.is_empty()),
+        ("expected_bucket_owner", settings.expected_bucket_owner.is_some()),
+    ];
+    match given.iter().find(|(option, given)| *given && untaken.contains(option)) {
+        None => Ok(()),
+        Some((option, _)) => Err(Error::new(ErrorKind::Usage, "cannot open the remote")
+            .on(&settings.url)
+            .because(format!("it does not take the option {option}"))
+            .hint("remove the option; what it asks for may be settable on the bucket, container or directory itself")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stepvault_core::ids::RemoteName;
+
+    #[test]
+    fn an_option_without_effect_is_refused_by_name() {
+        let mut settings = RemoteSettings::new(RemoteName::new("r").unwrap(), "file:///data".parse().unwrap());
+        settings.kms_key = Some("k".to_owned());
+        refuse_options(&settings, &["tags"]).unwrap();
+        let error = refuse_options(&settings, &["tags", "kms_key"]).unwrap_err();
+        assert_eq!(error.to_string(), "cannot open the remote: file:///data: it does not take the option kms_key");
+    }
+}

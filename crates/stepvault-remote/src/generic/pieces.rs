@@ -1,0 +1,113 @@
+//! A body as it arrives: in small pieces, watched for stalls, and never shorter than promised.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
+use stepvault_core::{Error, ErrorKind, Result};
+
+/// The largest piece that is handed on.
+pub(crate) const MAXIMUM_PIECE_BYTES: usize = 256 << 10;
+
+/// What is known of a body before it comes.
+#[derive(Debug, Clone)]
+pub(crate) struct Expected {
+    /// URL and key, for messages.
+    pub(crate) subject: String,
+    /// Exactly how many bytes come.
+    pub(crate) size_bytes: u64,
+    /// How long nothing may come.
+    pub(crate) stall_timeout: Duration,
+}
+
+struct State {
+    source: BoxStream<'static, Result<Bytes>>,
+    /// What came in one piece and was too large to hand on so.
+    pending: Bytes,
+    received_bytes: u64,
+    expected: Expected,
+}
+
+/// `source` in pieces of at most 256 KiB. It ends after exactly the expected bytes, or with an error.
+pub(crate) fn watched(source: BoxStream<'static, Result<Bytes>>, expected: Expected) -> BoxStream<'static, Result<Bytes>> {
+    let state = State { source, pending: Bytes::new(), received_bytes: 0, expected };
+    stream::try_unfold(state, |mut state| async move {
+        while state.pending.is_empty() {
+            let next = tokio::time::timeout(state.expected.stall_timeout, state.source.next());
+            match next.await.map_err(|_| state.expected.stalled())? {
+                Some(piece) => state.take(piece?)?,
+                None if state.received_bytes == state.expected.size_bytes => return Ok(None),
+                None => return Err(state.expected.cut_off(state.received_bytes)),
+            }
+        }
+        let piece = state.pending.split_to(state.pending.len().min(MAXIMUM_PIECE_BYTES));
+        Ok(Some((piece, state)))
+    })
+    .boxed()
+}
+
+impl State {
+    fn take(&mut self, piece: Bytes) -> Result<()> {
+        self.received_bytes += piece.len() as u64;
+        if self.received_bytes > self.expected.size_bytes {
+            return Err(Error::new(ErrorKind::Failed, "cannot read the object")
+                .on(&self.expected.subject)
+                .because(format!("more than the {} bytes asked for came", self.expected.size_bytes)));
+        }
+        self.pending = piece;
+        Ok(())
+    }
+}
+
+impl Expected {
+    fn stalled(&self) -> Error {
+        Error::new(ErrorKind::Unreachable, "cannot read the object")
+            .on(&self.subject)
+            .because(format!("no byte came for {} seconds", self.stall_timeout.as_secs()))
+            .hint("check the network, or raise stall_timeout")
+    }
+
+    fn cut_off(&self, received_bytes: u64) -> Error {
+        Error::new(ErrorKind::Unreachable, "cannot read the object")
+            .on(&self.subject)
+            .because(format!("the body ended after {received_bytes} of {} bytes", self.size_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::TryStreamExt as _;
+
+    fn expected(size_bytes: u64) -> Expected {
+        Expected { subject: "gs://b/k".to_owned(), size_bytes, stall_timeout: Duration::from_secs(5) }
+    }
+
+    fn source(pieces: Vec<usize>) -> BoxStream<'static, Result<Bytes>> {
+        stream::iter(pieces.into_iter().map(|length| Ok(Bytes::from(vec![7; length])))).boxed()
+    }
+
+    #[tokio::test]
+    async fn large_pieces_are_cut_and_empty_ones_left_out() {
+        let pieces: Vec<Bytes> =
+            watched(source(vec![0, 600 << 10, 0, 5]), expected((600 << 10) + 5)).try_collect().await.unwrap();
+        let lengths: Vec<usize> = pieces.iter().map(Bytes::len).collect();
+        assert_eq!(lengths, [256 << 10, 256 << 10, 88 << 10, 5]);
+    }
+
+    #[tokio::test]
+    async fn short_and_long_bodies_are_errors() {
+        let short = watched(source(vec![3]), expected(4)).try_collect::<Vec<_>>().await.expect_err("short");
+        assert_eq!(short.kind(), ErrorKind::Unreachable);
+        assert_eq!(short.to_string(), "cannot read the object: gs://b/k: the body ended after 3 of 4 bytes");
+        let long = watched(source(vec![5]), expected(4)).try_collect::<Vec<_>>().await.expect_err("long");
+        assert_eq!(long.kind(), ErrorKind::Failed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_ends() {
+        let silent = watched(stream::pending().boxed(), expected(4)).try_collect::<Vec<_>>().await.expect_err("silent");
+        assert_eq!(silent.to_string(), "cannot read the object: gs://b/k: no byte came for 5 seconds");
+    }
+}

@@ -1,0 +1,196 @@
+//! The HTTP client under `object_store`: bounded waits, and refusals that keep their status.
+//!
+//! `object_store` keeps the status of a failed request in a type that cannot be named from outside. Here every answer
+//! other than 2xx becomes a [`Refusal`] inside the error, where [`super::errors`] finds it again.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use http::{HeaderMap, Method};
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+};
+use object_store::{ClientOptions, RetryConfig};
+
+/// How much of an error document is read.
+const MAXIMUM_REFUSAL_BYTES: usize = 16 << 10;
+/// A request body may take the stall time once more for each of these that it has. The HTTP client does not tell when
+/// a byte leaves, so a request that is slower than this counts as stalled.
+const BYTES_PER_STALL_TIME: u64 = 1 << 20;
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A server's answer other than 2xx.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the server answered {status}{}{}", text_after(" ", code), text_after(": ", message))]
+pub(crate) struct Refusal {
+    /// HTTP status.
+    pub(crate) status: u16,
+    /// The provider's error code, empty when there was none.
+    pub(crate) code: String,
+    /// The provider's words, empty when there were none.
+    pub(crate) message: String,
+    /// How long the store asks to be left alone.
+    pub(crate) retry_after_seconds: Option<u64>,
+}
+
+fn text_after(separator: &str, text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!("{separator}{text}") }
+}
+
+impl Refusal {
+    /// From a status, headers and the beginning of an error document, XML or JSON.
+    pub(crate) fn new(status: u16, headers: &HeaderMap, document: &[u8]) -> Self {
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let retry_after_seconds = header("retry-after").and_then(|text| text.trim().parse().ok());
+        let text = String::from_utf8_lossy(document);
+        // Azure has its code in a header too, which answers to HEAD keep.
+        let code = header("x-ms-error-code").map(str::to_owned)
+            .or_else(|| element(&text, "Code"))
+            .or_else(|| member(&text, "status"))
+            .or_else(|| member(&text, "reason"))
+            .unwrap_or_default();
+        let message = element(&text, "Message").or_else(|| member(&text, "message")).unwrap_or_default();
+        Self { status, code: one_line(&code, 80), message: one_line(&message, 300), retry_after_seconds }
+    }
+}
+
+/// The text of the first `<name>` element.
+fn element(text: &str, name: &str) -> Option<String> {
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    let (inner, _) = rest.split_once(&format!("</{name}>"))?;
+    Some(inner.to_owned())
+}
+
+/// The text of the first member `name` of a JSON document: good enough for a message, never for a decision.
+fn member(text: &str, name: &str) -> Option<String> {
+    let (_, rest) = text.split_once(&format!("\"{name}\""))?;
+    let rest = rest.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
+    Some(rest.split_once('"')?.0.to_owned())
+}
+
+fn one_line(text: &str, limit: usize) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().filter(|c| !c.is_control()).take(limit).collect()
+}
+
+/// No answer, and no byte of one, within the time that a request may take.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {seconds} seconds")]
+struct Silent {
+    seconds: u64,
+}
+
+/// The headers of an answer, kept for callers that `object_store` would not show them to.
+#[derive(Debug, Clone)]
+pub(crate) struct AnswerHeaders(pub(crate) HeaderMap);
+
+/// How long a request that sends `body_bytes` may take until the first byte of its answer.
+pub(crate) fn patience(stall_timeout: Duration, body_bytes: u64) -> Duration {
+    let times = u32::try_from(1 + body_bytes.div_ceil(BYTES_PER_STALL_TIME)).unwrap_or(u32::MAX);
+    stall_timeout.saturating_mul(times)
+}
+
+/// Makes clients whose requests end: with an answer, a [`Refusal`], or after the stall time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GuardedConnector {
+    pub(crate) stall_timeout: Duration,
+}
+
+impl HttpConnector for GuardedConnector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let inner = ReqwestConnector::default().connect(options)?;
+        Ok(HttpClient::new(Guarded { inner, stall_timeout: self.stall_timeout }))
+    }
+}
+
+#[derive(Debug)]
+struct Guarded {
+    inner: HttpClient,
+    stall_timeout: Duration,
+}
+
+#[async_trait]
+impl HttpService for Guarded {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let limit = patience(self.stall_timeout, request.body().content_length() as u64);
+        let reads = request.method() == Method::GET;
+        let answer = tokio::time::timeout(limit, self.inner.execute(request));
+        let mut response = answer.await.map_err(|_| silent(limit))??;
+        let headers = AnswerHeaders(response.headers().clone());
+        response.extensions_mut().insert(headers);
+        if response.status().is_success() {
+            // The body of a read may be long: whoever takes its pieces watches for stalls.
+            return if reads { Ok(response) } else { self.whole(response).await };
+        }
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let document = tokio::time::timeout(self.stall_timeout, beginning(response));
+        // A refusal is one even when its explanation got lost.
+        let refusal = Refusal::new(status, &headers, &document.await.unwrap_or_default());
+        Err(HttpError::new(HttpErrorKind::Unknown, refusal))
+    }
+}
+
+impl Guarded {
+    /// The same answer with its body, which is a short one, all here.
+    async fn whole(&self, response: HttpResponse) -> Result<HttpResponse, HttpError> {
+        let (parts, body) = response.into_parts();
+        let body = tokio::time::timeout(self.stall_timeout, body.bytes()).await;
+        let body = body.map_err(|_| silent(self.stall_timeout))??;
+        Ok(HttpResponse::from_parts(parts, body.into()))
+    }
+}
+
+fn silent(limit: Duration) -> HttpError {
+    HttpError::new(HttpErrorKind::Timeout, Silent { seconds: limit.as_secs() })
+}
+
+async fn beginning(response: HttpResponse) -> Vec<u8> {
+    let mut document = Vec::new();
+    let mut pieces = response.into_body().bytes_stream();
+    while let Some(Ok(piece)) = pieces.next().await {
+        let free = MAXIMUM_REFUSAL_BYTES - document.len();
+        document.extend_from_slice(&piece[..piece.len().min(free)]);
+        if document.len() == MAXIMUM_REFUSAL_BYTES {
+            break;
+        }
+    }
+    document
+}
+
+/// What every client of `object_store` is built with: a limit on connecting and none on the whole.
+pub(crate) fn client_options(allow_http: bool) -> ClientOptions {
+    ClientOptions::new()
+        .with_allow_http(allow_http)
+        .with_connect_timeout(CONNECT_TIMEOUT)
+        .with_timeout_disabled()
+        .with_read_timeout_disabled()
+}
+
+/// No retries below ours: two layers of them multiply.
+pub(crate) fn no_retries() -> RetryConfig {
+    RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_read_as_one_line() {
+        let xml = b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code><Message>The object\n is gone.</Message></Error>";
+        let none = HeaderMap::new();
+        assert_eq!(Refusal::new(404, &none, xml).to_string(), "the server answered 404 NoSuchKey: The object is gone.");
+        let json = br#"{"error": {"code": 403, "message": "No access.", "status": "PERMISSION_DENIED"}}"#;
+        assert_eq!(Refusal::new(403, &none, json).to_string(), "the server answered 403 PERMISSION_DENIED: No access.");
+        assert_eq!(Refusal::new(502, &none, b"\x00\xff").to_string(), "the server answered 502");
+    }
+
+    #[test]
+    fn patience_grows_with_the_body_and_has_an_end() {
+        let stall = Duration::from_secs(30);
+        assert_eq!(patience(stall, 0), stall);
+        assert_eq!(patience(stall, 8 << 20), Duration::from_secs(270));
+        assert!(patience(stall, u64::MAX) < Duration::MAX);
+    }
+}

@@ -1,0 +1,56 @@
+//! From settings to a store that retries, keeps to its limits and tells what it does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepvault_core::observe::Observer;
+use stepvault_core::remote_settings::{RemoteSettings, Scheme};
+use stepvault_core::Result;
+
+use crate::limit::{FlowStore, RequestLimitStore};
+use crate::retry::{RetryPolicy, RetryStore};
+use crate::s3::StaticKeys;
+use crate::store::RemoteStore;
+
+/// What a caller gives beside the settings.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// Keys for S3 instead of AWS's usual chain: for tests.
+    pub s3_keys: Option<StaticKeys>,
+}
+
+/// Opens the remote that `settings` describe. Nothing is sent to it yet; credentials are loaded when first needed.
+pub async fn open(settings: &RemoteSettings, observer: Arc<dyn Observer>) -> Result<Arc<dyn RemoteStore>> {
+    open_with(settings, observer, OpenOptions::default()).await
+}
+
+/// Opens the remote that `settings` describe, with options.
+pub async fn open_with(
+    settings: &RemoteSettings,
+    observer: Arc<dyn Observer>,
+    options: OpenOptions,
+) -> Result<Arc<dyn RemoteStore>> {
+    Ok(decorate(open_bare(settings, options).await?, settings, observer))
+}
+
+async fn open_bare(settings: &RemoteSettings, options: OpenOptions) -> Result<Arc<dyn RemoteStore>> {
+    match settings.url.scheme {
+        Scheme::S3 => crate::s3::open(settings, options.s3_keys).await,
+        Scheme::Gcs => crate::gcs::open(settings).await,
+        Scheme::Azure | Scheme::Memory => crate::generic::open(settings),
+        Scheme::File => crate::file::open(settings),
+    }
+}
+
+/// Wraps a store: places for requests outermost, then retries, then the flow of bytes, so that a request waiting to
+/// be retried keeps its place and bytes sent again count again.
+pub fn decorate(
+    store: Arc<dyn RemoteStore>,
+    settings: &RemoteSettings,
+    observer: Arc<dyn Observer>,
+) -> Arc<dyn RemoteStore> {
+    let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
+    let flow = FlowStore::new(store, settings.bandwidth_limit_bytes_per_second, stall_timeout);
+    let retry = RetryStore::new(Arc::new(flow), RetryPolicy::of(settings), observer);
+    Arc::new(RequestLimitStore::new(Arc::new(retry), settings.max_concurrent_requests))
+}

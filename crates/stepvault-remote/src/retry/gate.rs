@@ -1,0 +1,204 @@
+//! What all requests to one remote know together: whether it answers, how many may be under way, how many more tries
+//! it may be asked to bear.
+//!
+//! While a remote fails, one request at a time goes out to see whether it is back, further and further apart, and the
+//! others wait for it. When it answers again, the number of requests grows with each success.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use stepvault_core::Error;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+/// Failures in a row after which the remote counts as failing altogether.
+const FAILURES_THAT_CLOSE: u32 = 3;
+/// Wait before the first probe of a failing remote; up to twice that with jitter, like all the waits.
+const FIRST_PROBE_WAIT: Duration = Duration::from_millis(100);
+/// Longest wait between probes, before jitter: a remote that is back is noticed within half a minute.
+const LONGEST_PROBE_WAIT: Duration = Duration::from_secs(12);
+/// Retries that may be made in one go.
+const MOST_TOKENS: f64 = 20.0;
+/// What a success adds: in the long run at most one retry for two successes.
+const TOKENS_FOR_A_SUCCESS: f64 = 0.5;
+/// What passing time adds: a retry now and then goes out even when nothing succeeds.
+const TIME_FOR_A_TOKEN: Duration = Duration::from_secs(10);
+
+/// Shared by all requests to one remote.
+#[derive(Debug)]
+pub(super) struct Gate {
+    state: Mutex<State>,
+    changed: Notify,
+    patience: Duration,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Requests that may be under way.
+    allowed: usize,
+    under_way: usize,
+    /// Grows whenever `allowed` shrinks; what fails later but began before says nothing new.
+    epoch: u64,
+    failures_in_row: u32,
+    /// Nothing goes out before this.
+    not_before: Option<Instant>,
+    probe_waits: ExponentialBackoff,
+    tokens: f64,
+    tokens_at: Instant,
+    last_success: Instant,
+    last_error: Option<Error>,
+}
+
+/// The right to send one request. Dropped without a word, it only gives its place back.
+#[derive(Debug)]
+pub(super) struct Pass {
+    gate: Arc<Gate>,
+    epoch: u64,
+}
+
+impl Gate {
+    /// `patience` is how long a request waits for a remote that answers nobody.
+    pub(super) fn new(patience: Duration) -> Arc<Self> {
+        let now = Instant::now();
+        Arc::new(Self {
+            state: Mutex::new(State {
+                allowed: usize::MAX,
+                under_way: 0,
+                epoch: 0,
+                failures_in_row: 0,
+                not_before: None,
+                probe_waits: backoff(FIRST_PROBE_WAIT, LONGEST_PROBE_WAIT),
+                tokens: MOST_TOKENS,
+                tokens_at: now,
+                last_success: now,
+                last_error: None,
+            }),
+            changed: Notify::new(),
+            patience,
+        })
+    }
+
+    /// Waits until a request may go out. Fails with the last error when the remote has answered nobody for too long.
+    pub(super) async fn enter(self: &Arc<Self>, is_retry: bool) -> Result<Pass, Option<Error>> {
+        let began = Instant::now();
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let (until, give_up) = {
+                let mut state = self.lock();
+                let until = match state.ask(is_retry) {
+                    Ask::Go => return Ok(Pass { gate: Arc::clone(self), epoch: state.epoch }),
+                    Ask::Wait(until) => until,
+                };
+                let give_up = began.max(state.last_success) + self.patience;
+                if give_up <= Instant::now() {
+                    return Err(state.last_error.as_ref().map(Error::duplicate));
+                }
+                (until, give_up)
+            };
+            let until = until.map_or(give_up, |until| until.min(give_up));
+            tokio::select! {
+                () = changed => {}
+                () = sleep_until(until) => {}
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum Ask {
+    Go,
+    /// Until then, or until something changes.
+    Wait(Option<Instant>),
+}
+
+impl State {
+    fn ask(&mut self, is_retry: bool) -> Ask {
+        let now = Instant::now();
+        if let Some(not_before) = self.not_before.filter(|not_before| now < *not_before) {
+            return Ask::Wait(Some(not_before));
+        }
+        if self.under_way >= self.allowed {
+            return Ask::Wait(None);
+        }
+        if is_retry {
+            let gained = now.duration_since(self.tokens_at).as_secs_f64() / TIME_FOR_A_TOKEN.as_secs_f64();
+            self.tokens = (self.tokens + gained).min(MOST_TOKENS);
+            self.tokens_at = now;
+            if self.tokens < 1.0 {
+                return Ask::Wait(Some(now + TIME_FOR_A_TOKEN.mul_f64(1.0 - self.tokens) + Duration::from_millis(1)));
+            }
+            self.tokens -= 1.0;
+        }
+        self.under_way += 1;
+        Ask::Go
+    }
+}
+
+impl Pass {
+    /// The remote answered: with what was asked for, or with a refusal that says it is well.
+    pub(super) fn succeeded(self) {
+        let mut state = self.gate.lock();
+        state.failures_in_row = 0;
+        state.allowed = state.allowed.saturating_add(1);
+        state.not_before = None;
+        state.probe_waits = backoff(FIRST_PROBE_WAIT, LONGEST_PROBE_WAIT);
+        state.tokens = (state.tokens + TOKENS_FOR_A_SUCCESS).min(MOST_TOKENS);
+        state.last_success = Instant::now();
+        state.last_error = None;
+    }
+
+    /// The remote did not answer, or could not serve the request.
+    pub(super) fn failed(self, error: &Error) {
+        let mut state = self.gate.lock();
+        let now = Instant::now();
+        state.failures_in_row = state.failures_in_row.saturating_add(1);
+        state.last_error = Some(error.duplicate());
+        if let Some(wait) = error.retry_after_wait() {
+            let asked = now + wait.min(self.gate.patience);
+            state.not_before = Some(state.not_before.map_or(asked, |earlier| earlier.max(asked)));
+        }
+        let closed = state.allowed == 1;
+        if !closed && state.failures_in_row >= FAILURES_THAT_CLOSE {
+            state.allowed = 1;
+        } else if self.epoch < state.epoch {
+            return;
+        } else {
+            state.allowed = (state.allowed.min(state.under_way) / 2).max(1);
+        }
+        state.epoch += 1;
+        if state.failures_in_row >= FAILURES_THAT_CLOSE {
+            let wait = state.probe_waits.next().unwrap_or(LONGEST_PROBE_WAIT);
+            let probe = now + wait;
+            state.not_before = Some(state.not_before.map_or(probe, |earlier| earlier.max(probe)));
+        }
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.gate.lock().under_way -= 1;
+        self.gate.changed.notify_waiters();
+    }
+}
+
+/// Waits that double from `first` to `longest`, each up to twice as long by chance.
+pub(super) fn backoff(first: Duration, longest: Duration) -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(first)
+        .with_max_delay(longest)
+        .with_factor(2.0)
+        .without_max_times()
+        .with_jitter()
+        // Without a seed of its own every process would draw the same waits.
+        .with_jitter_seed(uuid::Uuid::new_v4().as_u64_pair().0)
+        .build()
+}
+
+#[cfg(test)]
+#[path = "gate_tests.rs"]
+mod tests;

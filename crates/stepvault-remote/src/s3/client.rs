@@ -1,0 +1,159 @@
+//! Region, endpoint, credentials: from settings and AWS's usual chain to a client.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use aws_config::environment::region::EnvironmentVariableRegionProvider;
+use aws_config::meta::region::RegionProviderChain;
+use aws_config::profile::ProfileFileRegionProvider;
+use aws_config::{AppName, BehaviorVersion, SdkConfig};
+use aws_sdk_s3::Client;
+use aws_sdk_s3::config::retry::RetryConfig;
+use aws_sdk_s3::config::timeout::TimeoutConfig;
+use aws_sdk_s3::config::{
+    Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation, StalledStreamProtectionConfig,
+};
+use aws_types::service_config::ServiceConfigKey;
+use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::{Error, ErrorKind, Result};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::connector;
+use crate::endpoint::{check_endpoint, is_loopback};
+
+/// Regions mean nothing to most servers that one runs oneself, but signatures need one.
+const REGION_OF_CUSTOM_ENDPOINTS: &str = "us-east-1";
+/// Where the environment names an endpoint.
+const ENDPOINT_VARIABLES: [&str; 2] = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"];
+/// Expired credentials are not read again more often than this.
+const LEAST_TIME_BETWEEN_RENEWALS: Duration = Duration::from_secs(2);
+
+/// Keys given directly instead of through AWS's usual chain: for tests.
+#[derive(Clone)]
+pub struct StaticKeys {
+    /// Access key id.
+    pub access_key: String,
+    /// Secret access key.
+    pub secret_key: String,
+}
+
+impl fmt::Debug for StaticKeys {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("StaticKeys(…)")
+    }
+}
+
+/// The client in use, made anew when the store said that its credentials have expired.
+///
+/// The SDK renews credentials that tell when they end. Those that a cron job writes into a file do not, and are kept
+/// by the SDK; only a new client reads the file again.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    settings: RemoteSettings,
+    keys: Option<StaticKeys>,
+    current: Mutex<(Client, Instant)>,
+    expired: AtomicBool,
+}
+
+impl Clients {
+    /// Loads configuration and makes the first client. Credentials are fetched with the first request.
+    pub(crate) async fn load(settings: &RemoteSettings, keys: Option<StaticKeys>) -> Result<Self> {
+        let client = load(settings, keys.as_ref()).await?;
+        Ok(Self {
+            settings: settings.clone(),
+            keys,
+            current: Mutex::new((client, Instant::now())),
+            expired: AtomicBool::new(false),
+        })
+    }
+
+    /// The client to use for the next request.
+    pub(crate) async fn get(&self) -> Result<Client> {
+        let mut current = self.current.lock().await;
+        if self.expired.load(Ordering::Relaxed) && current.1.elapsed() >= LEAST_TIME_BETWEEN_RENEWALS {
+            *current = (load(&self.settings, self.keys.as_ref()).await?, Instant::now());
+            self.expired.store(false, Ordering::Relaxed);
+        }
+        Ok(current.0.clone())
+    }
+
+    /// Notes that the store called the credentials expired.
+    pub(crate) fn mark_expired(&self) {
+        self.expired.store(true, Ordering::Relaxed);
+    }
+}
+
+async fn load(settings: &RemoteSettings, keys: Option<&StaticKeys>) -> Result<Client> {
+    let base = load_chain(settings, keys).await;
+    let endpoint = settings.endpoint.clone().or_else(|| endpoint_of_chain(&base));
+    let region = match (settings.region.clone(), base.region(), &endpoint) {
+        (Some(region), _, _) => Region::new(region),
+        (None, Some(region), _) => region.clone(),
+        (None, None, Some(_)) => Region::from_static(REGION_OF_CUSTOM_ENDPOINTS),
+        (None, None, None) => {
+            return Err(Error::new(ErrorKind::Usage, "cannot open the remote")
+                .on(&settings.url)
+                .because("no region is configured")
+                .hint("set region for this remote, or AWS_REGION, or region in the profile"));
+        }
+    };
+    let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
+    let mut builder = aws_sdk_s3::config::Builder::from(&base)
+        .region(region)
+        .retry_config(RetryConfig::disabled())
+        .timeout_config(TimeoutConfig::disabled())
+        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+        .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+        .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
+    let (mut plain_http, mut local) = (false, false);
+    if let Some(endpoint) = endpoint {
+        let url = check_endpoint(&endpoint, settings.allow_http)?;
+        (plain_http, local) = (url.scheme() == "http", is_loopback(&url));
+        builder = builder.endpoint_url(url.as_str().trim_end_matches('/')).force_path_style(true);
+    }
+    let builder = builder.http_client(connector::http_client(stall_timeout, plain_http, local));
+    Ok(Client::from_conf(builder.build()))
+}
+
+async fn load_chain(settings: &RemoteSettings, keys: Option<&StaticKeys>) -> SdkConfig {
+    let mut loader = aws_config::defaults(BehaviorVersion::latest());
+    if let Ok(name) = AppName::new("stepvault") {
+        loader = loader.app_name(name);
+    }
+    if let Some(profile) = &settings.profile {
+        loader = loader.profile_name(profile);
+    }
+    if let Some(keys) = keys {
+        loader = loader.credentials_provider(Credentials::new(
+            &keys.access_key,
+            &keys.secret_key,
+            None,
+            None,
+            "given directly",
+        ));
+    }
+    if let Some(region) = &settings.region {
+        loader = loader.region(Region::new(region.clone()));
+    } else if settings.endpoint.is_some() || ENDPOINT_VARIABLES.iter().any(|name| std::env::var_os(name).is_some()) {
+        // The usual chain ends by asking the instance's metadata service, which takes seconds where there is none.
+        let mut profile = ProfileFileRegionProvider::builder();
+        if let Some(name) = &settings.profile {
+            profile = profile.profile_name(name);
+        }
+        loader = loader.region(
+            RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new()).or_else(profile.build()),
+        );
+    }
+    loader.load().await
+}
+
+/// The endpoint that environment or profile give for S3, or for every service.
+fn endpoint_of_chain(base: &SdkConfig) -> Option<String> {
+    let key =
+        ServiceConfigKey::builder().service_id("S3").env("AWS_ENDPOINT_URL").profile("endpoint_url").build().ok()?;
+    base.service_config()
+        .and_then(|config| config.load_config(key))
+        .or_else(|| base.endpoint_url().map(str::to_owned))
+}

@@ -1,0 +1,166 @@
+//! Copies inside the store that keep what proves the bytes.
+//!
+//! A plain copy of an object that was sent in parts would get a checksum of the whole, which no manifest holds. So
+//! such an object is copied part by part, in the ranges that the format fixes for its size.
+
+use aws_sdk_s3::types::{ChecksumAlgorithm, CompletedPart};
+use futures::{StreamExt as _, TryStreamExt as _};
+use stepvault_core::digest::{Sha256Digest, composite_sha256};
+use stepvault_core::file_parts::FileParts;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use super::attributes::percent_encode;
+use super::date::AnswerDate;
+use super::multipart::Whole;
+use super::store::S3Store;
+use super::write::stored_sha256;
+use crate::store::{Created, ObjectHead, ObjectInfo, StoredChecksum};
+
+/// Parts copied at once.
+const PARTS_AT_ONCE: usize = 8;
+/// Largest object that one CopyObject takes.
+const LARGEST_PLAIN_COPY_BYTES: u64 = 5 << 30;
+
+const WHAT: &str = "cannot copy the object";
+
+impl S3Store {
+    pub(super) async fn copy_object(&self, from: &str, to: &str) -> Result<Created> {
+        let Some(source) = self.head_object(from).await? else {
+            return Err(Error::new(ErrorKind::NotFound, WHAT).on(self.name(from)).because("the object does not exist"));
+        };
+        // Some servers copy over an existing object in spite of the condition; asking first narrows the gap.
+        if self.head_object(to).await?.is_some() {
+            return Ok(Created::Exists);
+        }
+        let parts = FileParts::of(source.info.size_bytes)?;
+        let in_parts = match source.checksum {
+            StoredChecksum::CompositeSha256 { parts: count, .. } => count > 1 || parts.count() > 1,
+            StoredChecksum::None => parts.count() > 1,
+            _ => source.info.size_bytes > LARGEST_PLAIN_COPY_BYTES,
+        };
+        if in_parts { self.copy_in_parts(&source, to, parts).await } else { self.copy_whole(&source, to).await }
+    }
+
+    fn copy_source(&self, key: &str) -> String {
+        format!("{}/{}", percent_encode(&self.bucket, ""), percent_encode(&self.full_key(key), "/"))
+    }
+
+    async fn copy_whole(&self, source: &ObjectHead, to: &str) -> Result<Created> {
+        let date = AnswerDate::default();
+        let client = self.client().await?;
+        let request = client
+            .copy_object()
+            .bucket(&self.bucket)
+            .key(self.full_key(to))
+            .copy_source(self.copy_source(&source.info.key))
+            .set_copy_source_if_match(source.info.version.clone())
+            .if_none_match("*")
+            .checksum_algorithm(ChecksumAlgorithm::Sha256)
+            .set_storage_class(self.attributes.storage_class_of(to))
+            .set_server_side_encryption(self.attributes.encryption.clone())
+            .set_ssekms_key_id(self.attributes.kms_key.clone())
+            .set_tagging_directive(self.attributes.tagging.as_ref().map(|_| aws_sdk_s3::types::TaggingDirective::Replace))
+            .set_tagging(self.attributes.tagging.clone())
+            .set_expected_bucket_owner(self.owner.clone())
+            .set_expected_source_bucket_owner(self.owner.clone());
+        let output = match request.customize().interceptor(date.clone()).send().await {
+            Ok(output) => output,
+            Err(error) => return self.copy_refused(to, &error).await,
+        };
+        let Some(result) = output.copy_object_result else {
+            return Err(Error::new(ErrorKind::Unreachable, WHAT).on(self.name(to)).because("the answer broke off"));
+        };
+        let checksum = stored_sha256(result.checksum_sha256());
+        if let StoredChecksum::Sha256(_) = source.checksum {
+            self.check_answer(WHAT, to, &checksum, &source.checksum)?;
+        }
+        Ok(Created::Written(ObjectHead {
+            info: ObjectInfo {
+                key: to.to_owned(),
+                size_bytes: source.info.size_bytes,
+                modified: date.get(),
+                version: result.e_tag,
+            },
+            checksum,
+        }))
+    }
+
+    /// A failed precondition is the target's, or the source's that changed meanwhile: looking tells which.
+    async fn copy_refused<E>(
+        &self,
+        to: &str,
+        error: &aws_sdk_s3::error::SdkError<E, aws_smithy_runtime_api::client::orchestrator::HttpResponse>,
+    ) -> Result<Created>
+    where
+        E: aws_sdk_s3::error::ProvideErrorMetadata + std::error::Error + 'static,
+    {
+        let fault = self.fault(error);
+        if fault.is_precondition_failed() && self.head_object(to).await?.is_some() {
+            return Ok(Created::Exists);
+        }
+        Err(fault.into_error(WHAT, &self.name(to)))
+    }
+
+    async fn copy_in_parts(&self, source: &ObjectHead, to: &str, parts: FileParts) -> Result<Created> {
+        let upload = self.create_multipart(to).await?;
+        let copied = self.copy_parts(source, to, &upload, parts).await;
+        if !matches!(copied, Ok(Created::Written(_))) {
+            // The first error tells more than one of cleaning up; the sweep for pending uploads finds what stays.
+            let _ = self.abort_multipart(to, &upload).await;
+        }
+        copied
+    }
+
+    async fn copy_parts(&self, source: &ObjectHead, to: &str, upload: &str, parts: FileParts) -> Result<Created> {
+        let copied: Vec<(CompletedPart, Option<Sha256Digest>)> = futures::stream::iter(0..parts.count())
+            .map(|index| self.copy_part(source, to, upload, parts, index))
+            .buffered(PARTS_AT_ONCE)
+            .try_collect()
+            .await?;
+        let digests: Option<Vec<Sha256Digest>> = copied.iter().map(|(_, digest)| *digest).collect();
+        let composite = digests.as_ref().map(composite_sha256);
+        if let (StoredChecksum::CompositeSha256 { digest, parts: count }, Some(composite)) = (&source.checksum, composite)
+        {
+            let copied = StoredChecksum::CompositeSha256 { digest: composite, parts: parts.count() };
+            let original = StoredChecksum::CompositeSha256 { digest: *digest, parts: *count };
+            self.check_answer(WHAT, to, &copied, &original)?;
+        }
+        let whole = Whole { size_bytes: source.info.size_bytes, composite };
+        self.complete_parts(to, upload, copied.into_iter().map(|(part, _)| part).collect(), &whole).await
+    }
+
+    async fn copy_part(
+        &self,
+        source: &ObjectHead,
+        to: &str,
+        upload: &str,
+        parts: FileParts,
+        index: u32,
+    ) -> Result<(CompletedPart, Option<Sha256Digest>)> {
+        let range = parts.range(index);
+        let number = self.part_number(WHAT, to, index)?;
+        let client = self.client().await?;
+        let request = client
+            .upload_part_copy()
+            .bucket(&self.bucket)
+            .key(self.full_key(to))
+            .upload_id(upload)
+            .part_number(number)
+            .copy_source(self.copy_source(&source.info.key))
+            .copy_source_range(format!("bytes={}-{}", range.start, range.end.saturating_sub(1)))
+            .set_copy_source_if_match(source.info.version.clone())
+            .set_expected_bucket_owner(self.owner.clone())
+            .set_expected_source_bucket_owner(self.owner.clone());
+        let output = request.send().await.map_err(|error| self.failed(WHAT, to, &error))?;
+        let result = output.copy_part_result.filter(|result| result.e_tag.is_some()).ok_or_else(|| {
+            Error::new(ErrorKind::Unreachable, WHAT).on(self.name(to)).because("the answer broke off")
+        })?;
+        let digest = result.checksum_sha256().and_then(Sha256Digest::from_base64);
+        let part = CompletedPart::builder()
+            .part_number(number)
+            .set_e_tag(result.e_tag)
+            .set_checksum_sha256(digest.map(Sha256Digest::to_base64))
+            .build();
+        Ok((part, digest))
+    }
+}

@@ -1,0 +1,38 @@
+//! The store's own clock, read from the `Date` of an answer.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use aws_sdk_s3::config::interceptors::BeforeDeserializationInterceptorContextRef;
+use aws_sdk_s3::config::{ConfigBag, Intercept, RuntimeComponents};
+use aws_sdk_s3::error::BoxError;
+use aws_sdk_s3::primitives::{DateTime, DateTimeFormat};
+
+/// Keeps the date of the answer that it is attached to: writes are not told when they happened in any other way.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AnswerDate(Arc<Mutex<Option<SystemTime>>>);
+
+impl AnswerDate {
+    /// The date, or the start of 1970 where the store gave none.
+    pub(crate) fn get(&self) -> SystemTime {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+}
+
+impl Intercept for AnswerDate {
+    fn name(&self) -> &'static str {
+        "AnswerDate"
+    }
+
+    fn read_after_transmit(
+        &self,
+        context: &BeforeDeserializationInterceptorContextRef<'_>,
+        _components: &RuntimeComponents,
+        _config: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let date = context.response().headers().get("date");
+        let date = date.and_then(|text| DateTime::from_str(text, DateTimeFormat::HttpDate).ok());
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = date.and_then(|date| SystemTime::try_from(date).ok());
+        Ok(())
+    }
+}

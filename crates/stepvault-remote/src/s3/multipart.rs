@@ -1,0 +1,180 @@
+//! Objects in parts: begun, sent, completed or aborted.
+
+use aws_sdk_s3::operation::complete_multipart_upload::CompleteMultipartUploadOutput;
+use aws_sdk_s3::primitives::ByteStream;
+use aws_sdk_s3::types::{ChecksumAlgorithm, ChecksumType, CompletedMultipartUpload, CompletedPart};
+use bytes::Bytes;
+use stepvault_core::digest::{FileDigest, PartDigest, Sha256Digest};
+use stepvault_core::{Error, ErrorKind, Result};
+
+use super::date::AnswerDate;
+use super::store::S3Store;
+use super::write::stored_sha256;
+use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, StoredChecksum};
+
+/// What completion is asked to check of the whole.
+pub(super) struct Whole {
+    pub(super) size_bytes: u64,
+    /// SHA-256 over the parts' digests; `None` when it is not known.
+    pub(super) composite: Option<Sha256Digest>,
+}
+
+impl S3Store {
+    pub(super) async fn create_multipart(&self, key: &str) -> Result<String> {
+        let what = "cannot begin the upload";
+        let client = self.client().await?;
+        let request = client
+            .create_multipart_upload()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .checksum_algorithm(ChecksumAlgorithm::Sha256)
+            .checksum_type(ChecksumType::Composite)
+            .set_storage_class(self.attributes.storage_class_of(key))
+            .set_server_side_encryption(self.attributes.encryption.clone())
+            .set_ssekms_key_id(self.attributes.kms_key.clone())
+            .set_tagging(self.attributes.tagging.clone())
+            .set_expected_bucket_owner(self.owner.clone());
+        let output = request.send().await.map_err(|error| self.failed(what, key, &error))?;
+        output.upload_id.ok_or_else(|| {
+            Error::new(ErrorKind::Failed, what).on(self.name(key)).because("the store gives the upload no id")
+        })
+    }
+
+    pub(super) async fn put_part(
+        &self,
+        key: &str,
+        upload: &str,
+        index: u32,
+        body: Bytes,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        let what = "cannot send a part";
+        let client = self.client().await?;
+        let request = client
+            .upload_part()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .upload_id(upload)
+            .part_number(self.part_number(what, key, index)?)
+            .body(ByteStream::from(body))
+            .checksum_sha256(digest.sha256.to_base64())
+            .set_expected_bucket_owner(self.owner.clone());
+        // The checksum is in a signed header, so an unsigned body is still protected; signing it would hash twice.
+        let sent = request.customize().disable_payload_signing().send().await;
+        let output = sent.map_err(|error| self.failed(what, key, &error))?;
+        self.check_answer(what, key, &stored_sha256(output.checksum_sha256()), &StoredChecksum::Sha256(digest.sha256))?;
+        let tag = output.e_tag.ok_or_else(|| {
+            Error::new(ErrorKind::Failed, what).on(self.name(key)).because("the store gives the part no entity tag")
+        })?;
+        Ok(PartReceipt { index, tag, digest: *digest })
+    }
+
+    pub(super) async fn complete_multipart(
+        &self,
+        key: &str,
+        upload: &str,
+        parts: &[PartReceipt],
+        digest: &FileDigest,
+    ) -> Result<Created> {
+        let mut completed = Vec::with_capacity(parts.len());
+        for part in parts {
+            completed.push(
+                CompletedPart::builder()
+                    .part_number(self.part_number("cannot complete the upload", key, part.index)?)
+                    .e_tag(&part.tag)
+                    .checksum_sha256(part.digest.sha256.to_base64())
+                    .build(),
+            );
+        }
+        let whole = Whole { size_bytes: digest.size_bytes, composite: Some(digest.sha256) };
+        self.complete_parts(key, upload, completed, &whole).await
+    }
+
+    /// Completes an upload from parts in order.
+    pub(super) async fn complete_parts(
+        &self,
+        key: &str,
+        upload: &str,
+        parts: Vec<CompletedPart>,
+        whole: &Whole,
+    ) -> Result<Created> {
+        let what = "cannot complete the upload";
+        let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+        let date = AnswerDate::default();
+        let client = self.client().await?;
+        let request = client
+            .complete_multipart_upload()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .upload_id(upload)
+            .multipart_upload(CompletedMultipartUpload::builder().set_parts(Some(parts)).build())
+            .if_none_match("*")
+            .set_mpu_object_size(i64::try_from(whole.size_bytes).ok())
+            .checksum_type(ChecksumType::Composite)
+            .set_checksum_sha256(whole.composite.map(|digest| format!("{}-{count}", digest.to_base64())))
+            .set_expected_bucket_owner(self.owner.clone());
+        let output = match request.customize().interceptor(date.clone()).send().await {
+            Ok(output) => output,
+            Err(error) => {
+                let fault = self.fault(&error);
+                if fault.is_precondition_failed() {
+                    return Ok(Created::Exists);
+                }
+                return Err(fault.into_error(what, &self.name(key)));
+            }
+        };
+        let checksum = self.check_completed(what, key, &output, whole, count)?;
+        Ok(Created::Written(ObjectHead {
+            info: ObjectInfo {
+                key: key.to_owned(),
+                size_bytes: whole.size_bytes,
+                modified: date.get(),
+                version: output.e_tag,
+            },
+            checksum,
+        }))
+    }
+
+    fn check_completed(
+        &self,
+        what: &str,
+        key: &str,
+        output: &CompleteMultipartUploadOutput,
+        whole: &Whole,
+        parts: u32,
+    ) -> Result<StoredChecksum> {
+        if output.e_tag.is_none() {
+            // S3 keeps the connection alive with blanks while it works; an answer can end before it says how it went.
+            return Err(Error::new(ErrorKind::Unreachable, what).on(self.name(key)).because("the answer broke off"));
+        }
+        let checksum = stored_sha256(output.checksum_sha256());
+        if let Some(digest) = whole.composite {
+            self.check_answer(what, key, &checksum, &StoredChecksum::CompositeSha256 { digest, parts })?;
+        }
+        Ok(checksum)
+    }
+
+    pub(super) async fn abort_multipart(&self, key: &str, upload: &str) -> Result<()> {
+        let client = self.client().await?;
+        let request = client
+            .abort_multipart_upload()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .upload_id(upload)
+            .set_expected_bucket_owner(self.owner.clone());
+        match request.send().await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let fault = self.fault(&error);
+                if fault.is_missing() { Ok(()) } else { Err(fault.into_error("cannot abort the upload", &self.name(key))) }
+            }
+        }
+    }
+
+    /// S3 counts parts from 1.
+    pub(super) fn part_number(&self, what: &str, key: &str, index: u32) -> Result<i32> {
+        index.checked_add(1).and_then(|number| i32::try_from(number).ok()).ok_or_else(|| {
+            Error::new(ErrorKind::Failed, what).on(self.name(key)).because(format!("there is no part {index}"))
+        })
+    }
+}

@@ -1,0 +1,227 @@
+//! Reading: heads, ranges, listings.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+
+use aws_sdk_s3::primitives::{ByteStream, DateTime};
+use aws_sdk_s3::types::{ChecksumMode, EncodingType};
+use bytes::Bytes;
+use futures::stream::{BoxStream, try_unfold};
+use futures::{StreamExt as _, TryStreamExt as _};
+use stepvault_core::{Error, ErrorKind, Result};
+
+use super::attributes::percent_decode;
+use super::errors::Fault;
+use super::store::S3Store;
+use super::write::stored_sha256;
+use crate::store::{ObjectHead, ObjectInfo, PendingUpload};
+
+impl S3Store {
+    pub(super) async fn head_object(&self, key: &str) -> Result<Option<ObjectHead>> {
+        let client = self.client().await?;
+        let request = client
+            .head_object()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .checksum_mode(ChecksumMode::Enabled)
+            .set_expected_bucket_owner(self.owner.clone());
+        let what = "cannot look up the object";
+        let output = match request.send().await {
+            Ok(output) => output,
+            Err(error) => {
+                let fault = self.fault(&error);
+                return if fault.is_missing() { Ok(None) } else { Err(fault.into_error(what, &self.name(key))) };
+            }
+        };
+        let size_bytes = output.content_length().and_then(|length| u64::try_from(length).ok()).ok_or_else(|| {
+            Error::new(ErrorKind::Failed, what).on(self.name(key)).because("the store does not tell its length")
+        })?;
+        Ok(Some(ObjectHead {
+            info: ObjectInfo {
+                key: key.to_owned(),
+                size_bytes,
+                modified: system_time(output.last_modified()),
+                version: output.e_tag().map(str::to_owned),
+            },
+            checksum: stored_sha256(output.checksum_sha256()),
+        }))
+    }
+
+    pub(super) async fn get_object(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+    ) -> Result<BoxStream<'static, Result<Bytes>>> {
+        let what = "cannot read the object";
+        if range.as_ref().is_some_and(Range::is_empty) {
+            // HTTP has no way to ask for nothing.
+            return match self.head_object(key).await? {
+                Some(_) => Ok(futures::stream::empty().boxed()),
+                None => Err(Error::new(ErrorKind::NotFound, what).on(self.name(key)).because("the object does not exist")),
+            };
+        }
+        let client = self.client().await?;
+        let request = client
+            .get_object()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .set_range(range.as_ref().map(|range| format!("bytes={}-{}", range.start, range.end - 1)))
+            .set_expected_bucket_owner(self.owner.clone());
+        let output = request.send().await.map_err(|error| self.failed(what, key, &error))?;
+        let length = output.content_length.and_then(|length| u64::try_from(length).ok());
+        let wanted = match &range {
+            Some(range) => {
+                let answered = output.content_range.as_deref();
+                let from = format!("bytes {}-", range.start);
+                if !answered.is_some_and(|answered| answered.starts_with(&from)) {
+                    return Err(Error::new(ErrorKind::Failed, what)
+                        .on(self.name(key))
+                        .because("the store sent other bytes than the range asked for"));
+                }
+                Some(range.end - range.start)
+            }
+            None => length,
+        };
+        if let (Some(wanted), Some(length)) = (wanted, length)
+            && wanted != length
+        {
+            return Err(shorter(what, &self.name(key), wanted, length));
+        }
+        Ok(exactly(output.body, wanted, self.name(key)))
+    }
+
+    pub(super) fn list_objects(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
+        let prefix = self.full_key(prefix);
+        let pages = try_unfold(Some(None::<String>), move |state| {
+            let prefix = prefix.clone();
+            async move {
+                let Some(token) = state else { return Ok(None) };
+                let client = self.client().await?;
+                let request = client
+                    .list_objects_v2()
+                    .bucket(&self.bucket)
+                    .prefix(prefix)
+                    .encoding_type(EncodingType::Url)
+                    .set_continuation_token(token)
+                    .set_expected_bucket_owner(self.owner.clone());
+                let page = request
+                    .send()
+                    .await
+                    .map_err(|error| self.fault(&error).into_error("cannot list objects", &self.name("")))?;
+                let encoded = page.encoding_type() == Some(&EncodingType::Url);
+                let entries: Vec<Result<ObjectInfo>> = page
+                    .contents
+                    .unwrap_or_default()
+                    .into_iter()
+                    .filter_map(|object| self.listed(object, encoded).transpose())
+                    .collect();
+                let next = match (page.is_truncated.unwrap_or(false), page.next_continuation_token) {
+                    (false, _) => None,
+                    (true, Some(token)) => Some(Some(token)),
+                    // An incomplete listing must never pass for a whole one.
+                    (true, None) => {
+                        return Err(Error::new(ErrorKind::Failed, "cannot list objects")
+                            .on(self.name(""))
+                            .because("the store says that there is more and not how to get it"));
+                    }
+                };
+                Ok(Some((futures::stream::iter(entries), next)))
+            }
+        });
+        pages.try_flatten().boxed()
+    }
+
+    fn listed(&self, object: aws_sdk_s3::types::Object, encoded: bool) -> Result<Option<ObjectInfo>> {
+        let unreadable = |why: &str| Error::new(ErrorKind::Failed, "cannot list objects").on(self.name("")).because(why);
+        let key = object.key.ok_or_else(|| unreadable("an entry has no key"))?;
+        let full_key =
+            if encoded { percent_decode(&key).ok_or_else(|| unreadable("an entry's key is not UTF-8"))? } else { key };
+        let Some(key) = self.relative_key(&full_key) else { return Ok(None) };
+        let size = object.size.and_then(|size| u64::try_from(size).ok());
+        Ok(Some(ObjectInfo {
+            key: key.to_owned(),
+            size_bytes: size.ok_or_else(|| unreadable("an entry has no size"))?,
+            modified: system_time(object.last_modified.as_ref()),
+            version: object.e_tag,
+        }))
+    }
+
+    pub(super) async fn list_multiparts(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
+        let mut uploads = Vec::new();
+        let (mut key_marker, mut upload_marker) = (None, None);
+        loop {
+            let client = self.client().await?;
+            let request = client
+                .list_multipart_uploads()
+                .bucket(&self.bucket)
+                .prefix(self.full_key(prefix))
+                .encoding_type(EncodingType::Url)
+                .set_key_marker(key_marker.take())
+                .set_upload_id_marker(upload_marker.take())
+                .set_expected_bucket_owner(self.owner.clone());
+            let page = match request.send().await {
+                Ok(page) => page,
+                Err(error) => {
+                    let fault = self.fault(&error);
+                    if fault.is_not_implemented() {
+                        self.lists_pending_uploads.store(false, Ordering::Relaxed);
+                        return Ok(Vec::new());
+                    }
+                    return Err(fault.into_error("cannot list pending uploads", &self.name("")));
+                }
+            };
+            let decode = |text: &str| {
+                if page.encoding_type() == Some(&EncodingType::Url) { percent_decode(text) } else { Some(text.to_owned()) }
+            };
+            for upload in page.uploads() {
+                let Some(full_key) = upload.key().and_then(decode) else { continue };
+                let (Some(key), Some(id)) = (self.relative_key(&full_key), upload.upload_id()) else { continue };
+                uploads.push(PendingUpload {
+                    key: key.to_owned(),
+                    upload: id.to_owned(),
+                    initiated: upload.initiated().map(|time| system_time(Some(time))),
+                });
+            }
+            key_marker = page.next_key_marker().and_then(decode);
+            upload_marker = page.next_upload_id_marker().map(str::to_owned);
+            if !page.is_truncated().unwrap_or(false) || key_marker.is_none() {
+                return Ok(uploads);
+            }
+        }
+    }
+}
+
+fn system_time(time: Option<&DateTime>) -> SystemTime {
+    time.and_then(|time| SystemTime::try_from(*time).ok()).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+fn shorter(what: &str, name: &str, wanted: u64, length: u64) -> Error {
+    Error::new(ErrorKind::Damaged, what)
+        .on(name)
+        .because(format!("the store has {length} of the {wanted} bytes asked for"))
+}
+
+/// The body's bytes; an error where they break off, or are not as many as `wanted`.
+fn exactly(body: ByteStream, wanted: Option<u64>, name: String) -> BoxStream<'static, Result<Bytes>> {
+    try_unfold((body, 0_u64), move |(mut body, seen)| {
+        let name = name.clone();
+        async move {
+            let what = "cannot read the object";
+            match body.next().await {
+                Some(Ok(bytes)) => {
+                    let seen = seen + bytes.len() as u64;
+                    Ok(Some((bytes, (body, seen))))
+                }
+                Some(Err(error)) => Err(Fault::of_body(&error).into_error(what, &name)),
+                None => match wanted {
+                    Some(wanted) if wanted != seen => Err(Error::new(ErrorKind::Unreachable, what)
+                        .on(&name)
+                        .because(format!("the answer broke off after {seen} of {wanted} bytes"))),
+                    _ => Ok(None),
+                },
+            }
+        }
+    })
+    .boxed()
+}

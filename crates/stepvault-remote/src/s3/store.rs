@@ -1,0 +1,168 @@
+//! The store itself: which request answers which method.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use aws_sdk_s3::Client;
+use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::{Error, Result};
+
+use super::attributes::Attributes;
+use super::client::{Clients, StaticKeys};
+use super::errors::Fault;
+use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities};
+
+/// A bucket, or a prefix of one, of S3 or of a server that speaks its protocol.
+#[derive(Debug)]
+pub(crate) struct S3Store {
+    clients: Clients,
+    url: String,
+    pub(super) bucket: String,
+    /// Empty, or ends with a slash.
+    prefix: String,
+    pub(super) owner: Option<String>,
+    pub(super) attributes: Attributes,
+    pub(super) lists_pending_uploads: AtomicBool,
+    pub(super) deletes_in_batches: AtomicBool,
+}
+
+impl S3Store {
+    pub(crate) async fn open(settings: &RemoteSettings, keys: Option<StaticKeys>) -> Result<Self> {
+        let prefix = match settings.url.prefix.as_str() {
+            "" => String::new(),
+            prefix => format!("{prefix}/"),
+        };
+        Ok(Self {
+            clients: Clients::load(settings, keys).await?,
+            url: settings.url.to_string(),
+            bucket: settings.url.bucket.clone(),
+            prefix,
+            owner: settings.expected_bucket_owner.clone(),
+            attributes: Attributes::of(settings),
+            lists_pending_uploads: AtomicBool::new(true),
+            deletes_in_batches: AtomicBool::new(true),
+        })
+    }
+
+    pub(super) async fn client(&self) -> Result<Client> {
+        self.clients.get().await
+    }
+
+    /// The key in the bucket.
+    pub(super) fn full_key(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    /// The key relative to the prefix; `None` for what is not below it, and for the prefix itself.
+    pub(super) fn relative_key<'a>(&self, full_key: &'a str) -> Option<&'a str> {
+        full_key.strip_prefix(&self.prefix).filter(|key| !key.is_empty())
+    }
+
+    /// What messages call an object.
+    pub(super) fn name(&self, key: &str) -> String {
+        format!("{}/{key}", self.url)
+    }
+
+    /// Takes an SDK error apart and notes what it says about the credentials.
+    pub(super) fn fault<E>(&self, error: &SdkError<E, HttpResponse>) -> Fault
+    where
+        E: ProvideErrorMetadata + std::error::Error + 'static,
+    {
+        let fault = Fault::of(error);
+        if fault.is_expired() {
+            self.clients.mark_expired();
+        }
+        fault
+    }
+
+    /// The error of an operation `what` on the object `key`.
+    pub(super) fn failed<E>(&self, what: &str, key: &str, error: &SdkError<E, HttpResponse>) -> Error
+    where
+        E: ProvideErrorMetadata + std::error::Error + 'static,
+    {
+        self.fault(error).into_error(what, &self.name(key))
+    }
+}
+
+#[async_trait]
+impl RemoteStore for S3Store {
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn abilities(&self) -> StoreAbilities {
+        StoreAbilities {
+            checks_checksums: true,
+            multipart_is_create_only: true,
+            lists_pending_uploads: self.lists_pending_uploads.load(Ordering::Relaxed),
+            copies: true,
+        }
+    }
+
+    async fn create(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<Created> {
+        self.put_new(key, body, digest).await
+    }
+
+    async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
+        self.put_over(key, body, digest).await
+    }
+
+    async fn start_upload(&self, key: &str, _size_bytes: u64) -> Result<String> {
+        self.create_multipart(key).await
+    }
+
+    async fn upload_part(
+        &self,
+        key: &str,
+        upload: &str,
+        index: u32,
+        body: Bytes,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        self.put_part(key, upload, index, body, digest).await
+    }
+
+    async fn complete_upload(
+        &self,
+        key: &str,
+        upload: &str,
+        parts: &[PartReceipt],
+        digest: &FileDigest,
+    ) -> Result<Created> {
+        self.complete_multipart(key, upload, parts, digest).await
+    }
+
+    async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
+        self.abort_multipart(key, upload).await
+    }
+
+    async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
+        self.list_multiparts(prefix).await
+    }
+
+    async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
+        self.head_object(key).await
+    }
+
+    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
+        self.get_object(key, range).await
+    }
+
+    fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
+        self.list_objects(prefix)
+    }
+
+    async fn delete(&self, keys: &[String]) -> Result<()> {
+        self.delete_objects(keys).await
+    }
+
+    async fn copy(&self, from: &str, to: &str) -> Result<Created> {
+        self.copy_object(from, to).await
+    }
+}

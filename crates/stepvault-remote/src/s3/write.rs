@@ -1,0 +1,175 @@
+//! Whole objects: written once, replaced, deleted.
+
+use std::sync::atomic::Ordering;
+
+use aws_sdk_s3::operation::put_object::builders::PutObjectFluentBuilder;
+use aws_sdk_s3::primitives::ByteStream;
+use aws_sdk_s3::types::{Delete, ObjectIdentifier};
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _};
+use stepvault_core::digest::{PartDigest, Sha256Digest};
+use stepvault_core::{Error, ErrorKind, Result};
+
+use super::date::AnswerDate;
+use super::errors::Fault;
+use super::store::S3Store;
+use crate::store::{Created, ObjectHead, ObjectInfo, StoredChecksum};
+
+/// Most keys in one DeleteObjects.
+const KEYS_IN_A_BATCH: usize = 1000;
+/// Single deletes under way at once, where a store knows no other kind.
+const SINGLE_DELETES: usize = 8;
+
+impl S3Store {
+    pub(super) async fn put_new(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<Created> {
+        let what = "cannot write the object";
+        let date = AnswerDate::default();
+        let request = self.put_request(key, body, digest).await?.if_none_match("*");
+        // The checksum is in a signed header, so an unsigned body is still protected; signing it would hash twice.
+        let sent = request.customize().disable_payload_signing().interceptor(date.clone()).send().await;
+        let output = match sent {
+            Ok(output) => output,
+            Err(error) => {
+                let fault = self.fault(&error);
+                if fault.is_precondition_failed() {
+                    return Ok(Created::Exists);
+                }
+                return Err(fault.into_error(what, &self.name(key)));
+            }
+        };
+        let checksum = stored_sha256(output.checksum_sha256());
+        self.check_answer(what, key, &checksum, &StoredChecksum::Sha256(digest.sha256))?;
+        Ok(Created::Written(ObjectHead {
+            info: ObjectInfo {
+                key: key.to_owned(),
+                size_bytes: digest.size_bytes,
+                modified: date.get(),
+                version: output.e_tag,
+            },
+            checksum,
+        }))
+    }
+
+    pub(super) async fn put_over(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
+        let what = "cannot replace the object";
+        let request = self.put_request(key, body, digest).await?;
+        let sent = request.customize().disable_payload_signing().send().await;
+        let output = sent.map_err(|error| self.failed(what, key, &error))?;
+        self.check_answer(what, key, &stored_sha256(output.checksum_sha256()), &StoredChecksum::Sha256(digest.sha256))
+    }
+
+    async fn put_request(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<PutObjectFluentBuilder> {
+        let client = self.client().await?;
+        let request = client
+            .put_object()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .body(ByteStream::from(body))
+            .checksum_sha256(digest.sha256.to_base64())
+            .set_storage_class(self.attributes.storage_class_of(key))
+            .set_server_side_encryption(self.attributes.encryption.clone())
+            .set_ssekms_key_id(self.attributes.kms_key.clone())
+            .set_tagging(self.attributes.tagging.clone())
+            .set_expected_bucket_owner(self.owner.clone());
+        Ok(request)
+    }
+
+    /// A store that tells a checksum of its own must tell the one of what was sent.
+    pub(super) fn check_answer(
+        &self,
+        what: &str,
+        key: &str,
+        answered: &StoredChecksum,
+        sent: &StoredChecksum,
+    ) -> Result<()> {
+        if *answered == StoredChecksum::None || answered == sent {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Damaged, what)
+            .on(self.name(key))
+            .because("the store answers with another checksum than was sent")
+            .hint("if it happens again, check this machine's memory and network"))
+    }
+
+    pub(super) async fn delete_objects(&self, keys: &[String]) -> Result<()> {
+        if let [key] = keys {
+            return self.delete_one(key).await;
+        }
+        for batch in keys.chunks(KEYS_IN_A_BATCH) {
+            if self.deletes_in_batches.load(Ordering::Relaxed) && self.delete_batch(batch).await? {
+                continue;
+            }
+            futures::stream::iter(batch.to_vec())
+                .map(|key| async move { self.delete_one(&key).await })
+                .buffer_unordered(SINGLE_DELETES)
+                .try_collect::<()>()
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn delete_one(&self, key: &str) -> Result<()> {
+        let client = self.client().await?;
+        let request = client
+            .delete_object()
+            .bucket(&self.bucket)
+            .key(self.full_key(key))
+            .set_expected_bucket_owner(self.owner.clone());
+        match request.send().await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let fault = self.fault(&error);
+                if fault.is_missing() { Ok(()) } else { Err(fault.into_error("cannot delete the object", &self.name(key))) }
+            }
+        }
+    }
+
+    /// False when the store does not know how to delete many at once; nothing is gone then.
+    async fn delete_batch(&self, keys: &[String]) -> Result<bool> {
+        let what = "cannot delete objects";
+        let invalid = |error| Error::new(ErrorKind::Failed, what).on(self.name("")).caused_by(error);
+        let objects: Vec<ObjectIdentifier> = keys
+            .iter()
+            .map(|key| ObjectIdentifier::builder().key(self.full_key(key)).build())
+            .collect::<std::result::Result<_, _>>()
+            .map_err(invalid)?;
+        let delete = Delete::builder().set_objects(Some(objects)).quiet(true).build().map_err(invalid)?;
+        let client = self.client().await?;
+        let request = client
+            .delete_objects()
+            .bucket(&self.bucket)
+            .delete(delete)
+            .set_expected_bucket_owner(self.owner.clone());
+        let output = match request.send().await {
+            Ok(output) => output,
+            Err(error) => {
+                let fault = self.fault(&error);
+                if fault.is_not_implemented() {
+                    self.deletes_in_batches.store(false, Ordering::Relaxed);
+                    return Ok(false);
+                }
+                return Err(fault.into_error(what, &self.name("")));
+            }
+        };
+        for entry in output.errors() {
+            let fault = Fault::of_entry(entry.code(), entry.message());
+            if !fault.is_missing() {
+                let key = entry.key().and_then(|key| self.relative_key(key)).unwrap_or_default();
+                return Err(fault.into_error("cannot delete the object", &self.name(key)));
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// A SHA-256 as S3 tells it: of the whole, or with the number of parts for a composite one.
+pub(super) fn stored_sha256(text: Option<&str>) -> StoredChecksum {
+    let Some(text) = text else { return StoredChecksum::None };
+    let parsed = match text.split_once('-') {
+        None => Sha256Digest::from_base64(text).map(StoredChecksum::Sha256),
+        Some((digest, parts)) => Sha256Digest::from_base64(digest)
+            .zip(parts.parse().ok())
+            .map(|(digest, parts)| StoredChecksum::CompositeSha256 { digest, parts }),
+    };
+    parsed.unwrap_or(StoredChecksum::None)
+}

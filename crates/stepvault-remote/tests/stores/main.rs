@@ -1,0 +1,9 @@
+//! Every store against what it has to do, and against servers that misbehave.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod conformance;
+mod conformance_runs;
+mod s3_credentials;
+mod s3_faults;
+mod s3_requests;
+mod support;

@@ -1,0 +1,107 @@
+//! Runs the discarding S3 server for benchmarks until it is killed.
+
+use std::io::{self, Write as _};
+use std::net::Ipv4Addr;
+use std::process::ExitCode;
+
+use stepvault_testkit::discard::{DiscardStore, pattern, serve};
+use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+
+const USAGE: &str = "\
+usage: discard-s3 [--threads N] [--port P] [--seed BUCKET/KEY=BYTES]... [--seed-many BUCKET/PREFIX=COUNTxBYTES]...
+       discard-s3 --emit-pattern BYTES
+
+Serves S3 on loopback and throws bodies away. Seeded objects can be read at once. --emit-pattern writes the bytes
+that generated objects consist of, for source files whose downloads can be verified.";
+
+struct Arguments {
+    threads: usize,
+    port: u16,
+    store: DiscardStore,
+    emit_bytes: Option<u64>,
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut arguments = Arguments {
+        threads: 1,
+        port: 0,
+        store: DiscardStore::default(),
+        emit_bytes: None,
+    };
+    while let Some(option) = words.next() {
+        let value = words.next().ok_or_else(|| format!("{option} needs a value"))?;
+        let wrong = || format!("{option} does not take {value:?}");
+        match option.as_str() {
+            "--threads" => arguments.threads = value.parse().map_err(|_| wrong())?,
+            "--port" => arguments.port = value.parse().map_err(|_| wrong())?,
+            "--emit-pattern" => arguments.emit_bytes = Some(value.parse().map_err(|_| wrong())?),
+            "--seed" => {
+                let (path, bytes) = value.split_once('=').ok_or_else(wrong)?;
+                arguments.store.seed(path, bytes.parse().map_err(|_| wrong())?);
+            }
+            "--seed-many" => {
+                let (prefix, sizes) = value.split_once('=').ok_or_else(wrong)?;
+                let (count, bytes) = sizes.split_once('x').ok_or_else(wrong)?;
+                let bytes = bytes.parse().map_err(|_| wrong())?;
+                for number in 0..count.parse::<u32>().map_err(|_| wrong())? {
+                    arguments.store.seed(&format!("{prefix}{number:06}"), bytes);
+                }
+            }
+            _ => return Err(format!("unknown option {option}")),
+        }
+    }
+    Ok(arguments)
+}
+
+fn emit(mut remaining_bytes: u64) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    while remaining_bytes > 0 {
+        let chunk = pattern();
+        let length = usize::try_from(remaining_bytes)
+            .unwrap_or(chunk.len())
+            .min(chunk.len());
+        output.write_all(&chunk[..length])?;
+        remaining_bytes -= length as u64;
+    }
+    output.flush()
+}
+
+fn run(arguments: Arguments) -> io::Result<()> {
+    if let Some(bytes) = arguments.emit_bytes {
+        return emit(bytes);
+    }
+    // One thread needs no scheduler between its tasks.
+    let runtime = if arguments.threads <= 1 {
+        Builder::new_current_thread().enable_all().build()?
+    } else {
+        Builder::new_multi_thread()
+            .worker_threads(arguments.threads)
+            .enable_all()
+            .build()?
+    };
+    runtime.block_on(async {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, arguments.port)).await?;
+        println!("listening on http://{}", listener.local_addr()?);
+        io::stdout().flush()?;
+        serve(listener, arguments.store).await;
+        Ok(())
+    })
+}
+
+fn main() -> ExitCode {
+    let arguments = match parse(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(problem) => {
+            eprintln!("{problem}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("discard-s3: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! A second opinion: the file-system S3 server of another project, run in-process.
+
+use s3s::auth::SimpleAuth;
+use s3s::service::S3ServiceBuilder;
+use s3s_fs::FileSystem;
+use tempfile::TempDir;
+
+use super::{ACCESS_KEY, SECRET_KEY, connections};
+use crate::serve::ServerHandle;
+
+/// `s3s-fs` over a temporary directory. It keeps preconditions, and knows little of multipart checksums.
+#[derive(Debug)]
+pub struct EmbeddedS3Fs {
+    handle: ServerHandle,
+    root: TempDir,
+}
+
+impl EmbeddedS3Fs {
+    /// Starts it on a free loopback port.
+    pub fn start() -> Self {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let files = FileSystem::new(root.path()).expect("a file system server");
+        let mut builder = S3ServiceBuilder::new(files);
+        builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
+        let service = builder.build();
+        let handle =
+            ServerHandle::start(move |listener| connections::serve(listener, service)).expect("a server");
+        Self { handle, root }
+    }
+
+    /// `http://127.0.0.1:PORT`
+    pub fn endpoint(&self) -> String {
+        self.handle.endpoint()
+    }
+
+    /// The only access key it knows.
+    pub fn access_key(&self) -> &'static str {
+        ACCESS_KEY
+    }
+
+    /// The secret of [`access_key`](Self::access_key).
+    pub fn secret_key(&self) -> &'static str {
+        SECRET_KEY
+    }
+
+    /// Makes a bucket; nothing happens when it exists.
+    pub fn create_bucket(&self, name: &str) {
+        std::fs::create_dir_all(self.root.path().join(name)).expect("a bucket directory");
+    }
+}

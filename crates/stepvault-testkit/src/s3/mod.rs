@@ -1,0 +1,159 @@
+//! Strict S3: a server that holds its client to what AWS documents.
+//!
+//! Protocol and signatures are those of the `s3s` crate; storage and rules are here. Objects live in memory. What
+//! it lacks (versions, object lock, customer keys, reads by part number) it refuses with 501 and does not ignore.
+
+mod access;
+mod attributes;
+pub(crate) mod checksums;
+mod complete;
+pub(crate) mod connections;
+mod embedded_fs;
+mod faults_layer;
+pub(crate) mod listing;
+mod multipart;
+mod reads;
+mod service;
+mod state;
+mod uploads_listing;
+mod writes;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use s3s::service::S3ServiceBuilder;
+
+pub use self::embedded_fs::EmbeddedS3Fs;
+use self::state::State;
+use crate::faults::Faults;
+use crate::objects::Objects;
+use crate::serve::ServerHandle;
+
+const ACCESS_KEY: &str = "AKIATESTKITEXAMPLE01";
+const SECRET_KEY: &str = "testkit/secret+key/that-opens-nothing-else";
+
+/// How a [`StrictS3`] departs from strictness, and what a test can set.
+#[derive(Debug, Clone)]
+pub struct StrictS3Options {
+    /// Never tells a checksum in an answer, though it verifies those it is given.
+    pub no_checksum_answers: bool,
+    /// Takes every checksum for granted and tells it back: a store that lies about verifying.
+    pub accept_wrong_checksums: bool,
+    /// Overwrites in spite of `If-None-Match: *`.
+    pub ignore_create_only: bool,
+    /// Most entries in one page of any listing; 1000 as on S3.
+    pub max_keys: usize,
+    /// Account that owns every bucket; `x-amz-expected-bucket-owner` must name it.
+    pub bucket_owner: String,
+}
+
+impl Default for StrictS3Options {
+    fn default() -> Self {
+        Self {
+            no_checksum_answers: false,
+            accept_wrong_checksums: false,
+            ignore_create_only: false,
+            max_keys: 1000,
+            bucket_owner: "111122223333".to_owned(),
+        }
+    }
+}
+
+/// A multipart upload that was neither completed nor aborted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PendingUpload {
+    /// Bucket of the future object.
+    pub bucket: String,
+    /// Key of the future object.
+    pub key: String,
+    /// Upload id.
+    pub upload_id: String,
+    /// When it was created, by the server's clock.
+    pub initiated: SystemTime,
+    /// Part numbers uploaded so far, in order.
+    pub part_numbers: Vec<i32>,
+    /// Sum of the lengths of those parts.
+    pub part_bytes: u64,
+}
+
+/// A running strict S3 server; it stops when dropped.
+#[derive(Debug)]
+pub struct StrictS3 {
+    handle: ServerHandle,
+    state: Arc<State>,
+    faults: Faults,
+}
+
+impl StrictS3 {
+    /// Starts a server without any leniency on a free loopback port.
+    pub fn start() -> Self {
+        Self::start_with(StrictS3Options::default())
+    }
+
+    /// Starts a server with these options on a free loopback port.
+    pub fn start_with(options: StrictS3Options) -> Self {
+        let state = Arc::new(State::new(options));
+        let faults = Faults::default();
+        let mut builder = S3ServiceBuilder::new(service::Service(Arc::clone(&state)));
+        builder.set_auth(access::OneKey);
+        builder.set_access(access::Gate(Arc::clone(&state)));
+        let layer = faults_layer::FaultsLayer {
+            service: builder.build(),
+            faults: faults.clone(),
+        };
+        let handle =
+            ServerHandle::start(move |listener| connections::serve(listener, layer)).expect("a server");
+        Self {
+            handle,
+            state,
+            faults,
+        }
+    }
+
+    /// `http://127.0.0.1:PORT`
+    pub fn endpoint(&self) -> String {
+        self.handle.endpoint()
+    }
+
+    /// The only access key it knows.
+    pub fn access_key(&self) -> &'static str {
+        ACCESS_KEY
+    }
+
+    /// The secret of [`access_key`](Self::access_key).
+    pub fn secret_key(&self) -> &'static str {
+        SECRET_KEY
+    }
+
+    /// Makes a bucket; nothing happens when it exists.
+    pub fn create_bucket(&self, name: &str) {
+        self.state.create_bucket(name);
+    }
+
+    /// The stored objects by `bucket/key`.
+    pub fn objects(&self) -> &Objects {
+        &self.state.objects
+    }
+
+    /// Faults to inject, and the log of all requests.
+    pub fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    /// Multipart uploads neither completed nor aborted, by bucket, key and age.
+    pub fn pending_uploads(&self) -> Vec<PendingUpload> {
+        self.state
+            .uploads()
+            .table
+            .iter()
+            .map(|((bucket, key, id), upload)| PendingUpload {
+                bucket: bucket.clone(),
+                key: key.clone(),
+                upload_id: id.clone(),
+                initiated: upload.initiated,
+                part_numbers: upload.parts.keys().copied().collect(),
+                part_bytes: upload.parts.values().map(|part| part.body.len() as u64).sum(),
+            })
+            .collect()
+    }
+}
