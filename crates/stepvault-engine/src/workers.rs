@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 /// Runs the futures that `jobs` yields, at most `limit` at once, each as a task of its own so that they spread over
 /// all cores. At the first error the others are cancelled and the error is returned.
-pub async fn run_bounded<Jobs, Job>(jobs: Jobs, limit: usize) -> Result<()>
+pub(crate) async fn run_bounded<Jobs, Job>(jobs: Jobs, limit: usize) -> Result<()>
 where
     Jobs: IntoIterator<Item = Job>,
     Job: Future<Output = Result<()>> + Send + 'static,

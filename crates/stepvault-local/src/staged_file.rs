@@ -75,7 +75,7 @@ impl StagedFile {
     ///
     /// # Errors
     /// `Failed` when the file does not have the size it was opened for.
-    pub fn finish(self, mode: u32, mtime: Timestamp) -> Result<()> {
+    pub fn finish(&self, mode: u32, mtime: Timestamp) -> Result<()> {
         let facts = self.facts()?;
         if facts.size_bytes != self.size_bytes {
             let why = format!("it has {} of {} bytes", facts.size_bytes, self.size_bytes);

@@ -8,6 +8,7 @@ pub mod gcs;
 pub mod generic;
 pub mod limit;
 pub mod open;
+pub mod probe;
 pub mod retry;
 pub mod s3;
 pub mod store;

@@ -29,6 +29,11 @@ impl<'a> Section<'a> {
         Self { merged, above: KeyPath::of(above) }
     }
 
+    /// The whole key; an empty one is the section itself.
+    fn key(&self, key: &str) -> KeyPath {
+        if key.is_empty() { self.above.clone() } else { self.above.join(key) }
+    }
+
     fn value(&self, key: &str) -> Option<&Value> {
         Some(&self.merged.get(&self.above.join(key))?.value)
     }
@@ -80,14 +85,14 @@ impl<'a> Section<'a> {
         match self.merged.source(&self.above.join(key)) {
             Source::File { path: file, .. } => {
                 let directory = file.parent().unwrap_or(Path::new(""));
-                Some(super::validate::normalize(&directory.join(path)))
+                Some(super::paths::normalize(&directory.join(path)))
             }
-            _ => Some(super::validate::normalize(&path)),
+            _ => Some(super::paths::normalize(&path)),
         }
     }
 
     pub(super) fn fault(&mut self, key: &str, why: impl Into<String>, hint: impl Into<String>) {
-        let path = self.above.join(key);
+        let path = self.key(key);
         let source = self.merged.source(&path);
         self.merged.faults.push(Finding::new(path, source, why).hint(hint));
     }

@@ -2,8 +2,13 @@
 
 use std::path::PathBuf;
 
+use super::build::build;
+use super::explain::explain;
 use super::finding::{Finding, Source};
+use super::key::KeyPath;
+use super::merge::Merged;
 use super::model::Config;
+use super::{environment, file, options, validate};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The text of a configuration file and the path it came from.
@@ -50,8 +55,44 @@ pub struct Report {
 
 /// Merges and checks everything, and reports every fault and warning: `config check`.
 pub fn check(sources: &Sources) -> Report {
-    let _ = sources;
-    Report { config: None, faults: Vec::new(), warnings: Vec::new() }
+    let mut merged = Merged::default();
+    if let Some(file) = &sources.file {
+        file::read(file, &mut merged);
+    }
+    let overrides: Vec<(KeyPath, &FlagOverride)> =
+        sources.flags.iter().filter_map(|flag| Some((flag_key(flag, &mut merged)?, flag))).collect();
+    for (path, _) in &overrides {
+        if let [table, name, ..] = path.segments() {
+            merged.add_name(table, name);
+        }
+    }
+    environment::read(&sources.environment, &mut merged);
+    for (path, flag) in overrides {
+        merged.set(path, flag.value.clone(), Source::Flag { flag: flag.flag.clone() });
+    }
+    options::unfold(&mut merged);
+    merged.fill_defaults();
+    let mut config = build(&mut merged);
+    validate::check_all(&config, &mut merged);
+    config.explained = explain(&merged);
+    config.warnings.clone_from(&merged.warnings);
+    let Merged { mut faults, warnings, .. } = merged;
+    faults.sort_by_key(|fault| match &fault.source {
+        Source::File { line, .. } => (fault.source.rank(), *line),
+        other => (other.rank(), None),
+    });
+    // One mistake may show at several places of the reading; it is told once.
+    faults.dedup();
+    Report { config: faults.is_empty().then_some(config), faults, warnings }
+}
+
+fn flag_key(flag: &FlagOverride, merged: &mut Merged) -> Option<KeyPath> {
+    let path = KeyPath::parse(&flag.key);
+    if path.is_none() {
+        let source = Source::Flag { flag: flag.flag.clone() };
+        merged.faults.push(Finding::new(&flag.key, source, "it is not a dotted key").hint("write it as in the file"));
+    }
+    path
 }
 
 /// Merges and checks everything.
@@ -61,8 +102,28 @@ pub fn check(sources: &Sources) -> Report {
 /// that would delete everything.
 pub fn load(sources: &Sources) -> Result<Config> {
     let report = check(sources);
-    match report.config {
-        Some(config) if report.faults.is_empty() => Ok(config),
-        _ => Err(Error::new(ErrorKind::Usage, "the configuration is wrong")),
+    report.config.ok_or_else(|| faults_error(&report.faults))
+}
+
+/// All faults as one error. A single one lends it its hint; several carry theirs with them.
+pub(super) fn faults_error(faults: &[Finding]) -> Error {
+    let refused = !faults.is_empty() && faults.iter().all(|fault| fault.kind == ErrorKind::Refused);
+    let kind = if refused { ErrorKind::Refused } else { ErrorKind::Usage };
+    let error = Error::new(kind, "the configuration is wrong");
+    match faults {
+        [only] => {
+            let error = error.on(only);
+            match &only.hint {
+                Some(hint) if !hint.is_empty() => error.hint(hint),
+                _ => error,
+            }
+        }
+        several => {
+            let line = |fault: &Finding| match &fault.hint {
+                Some(hint) if !hint.is_empty() => format!("\n  {fault} ({hint})"),
+                _ => format!("\n  {fault}"),
+            };
+            error.because(format!("{} faults:{}", several.len(), several.iter().map(line).collect::<String>()))
+        }
     }
 }

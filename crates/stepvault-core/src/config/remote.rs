@@ -7,7 +7,7 @@ use super::load::faults_error;
 use super::merge::Merged;
 use super::options;
 use super::validate;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::ids::RemoteName;
 use crate::remote_settings::{ReadBack, RemoteSettings, RemoteUrl};
 
@@ -15,7 +15,7 @@ impl RemoteSettings {
     /// A remote given by a bare URL, with options in its query. Every key of a remote's table may stand there.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] for a URL that is none, an option that does not exist, or a value that does not fit.
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) for a URL that is none, an option that does not exist, or a value that does not fit.
     pub fn from_url(name: RemoteName, text: &str) -> Result<Self> {
         let mut merged = Merged::default();
         let url = KeyPath::of(&["remote", name.as_str(), "url"]);

@@ -217,7 +217,7 @@ fn name_of(source: &Path) -> Result<String> {
 }
 
 /// The step's number from its name.
-pub fn step_of(name: &str) -> Result<Step> {
+pub(crate) fn step_of(name: &str) -> Result<Step> {
     let number = step_name::parse(name).ok_or_else(|| {
         Error::new(ErrorKind::Usage, "cannot tell the step's number")
             .on(name)

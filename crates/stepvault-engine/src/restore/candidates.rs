@@ -63,7 +63,8 @@ impl Candidates {
         let run = request.run.clone();
         let scan = blocking(move || vault.steps(&run)).await?;
         for step in scan.steps {
-            self.entry(step.id()).local = Some(step);
+            let id = step.id();
+            self.entry(id).local = Some(step);
         }
         for (path, error) in scan.faults {
             let id = path.file_name().and_then(|name| name.to_str()).and_then(StepId::from_label);

@@ -109,18 +109,17 @@ async fn fetch_and_place(
         blocking(move || staging.discard()).await?;
         return Ok(Err(damage));
     }
-    let (symlinks, directories, shape, target, existing) = (
+    let (symlinks, directories, shape, existing) = (
         resolved.symlinks.clone(),
         resolved.directories.clone(),
         resolved.shape,
-        decision.path.clone(),
         request.existing,
     );
     blocking(move || {
         for link in &symlinks {
             staging.symlink(&link.path, &link.target)?;
         }
-        staging.finish(shape, &directories, &target, existing)
+        staging.finish(shape, &directories, existing)
     })
     .await?;
     let tier = resolved.sources.first().map_or(Tier::Local, Source::tier);

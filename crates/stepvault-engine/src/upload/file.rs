@@ -31,7 +31,8 @@ pub(super) struct FileUpload {
     local_path: std::path::PathBuf,
     key: String,
     cut: FileParts,
-    source: OnceCell<Arc<SourceFile>>,
+    /// Open from the first part to the last: one descriptor from the digest to the wire.
+    source: Arc<Mutex<Option<Arc<SourceFile>>>>,
     upload: OnceCell<String>,
     receipts: Mutex<Vec<Option<PartReceipt>>>,
     remaining: AtomicU32,
@@ -67,7 +68,7 @@ impl FileUpload {
             local_path,
             key,
             cut,
-            source: OnceCell::new(),
+            source: Arc::default(),
             upload,
             receipts: Mutex::new(receipts),
             remaining: AtomicU32::new(u32::try_from(remaining).unwrap_or(u32::MAX)),
@@ -146,20 +147,25 @@ impl FileUpload {
         Ok(())
     }
 
-    async fn source(&self) -> Result<&Arc<SourceFile>> {
-        self.source
-            .get_or_try_init(|| async {
-                let (path, file) = (self.local_path.clone(), self.file.clone());
-                blocking(move || SourceFile::open(&path, &file).map(Arc::new)).await
-            })
-            .await
+    async fn source(&self) -> Result<Arc<SourceFile>> {
+        let (slot, path, file) = (Arc::clone(&self.source), self.local_path.clone(), self.file.clone());
+        blocking(move || {
+            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(source) = slot.as_ref() {
+                return Ok(Arc::clone(source));
+            }
+            let source = Arc::new(SourceFile::open(&path, &file)?);
+            *slot = Some(Arc::clone(&source));
+            Ok(source)
+        })
+        .await
     }
 
     async fn read_part(&self, index: u32) -> Result<(Buffer, PartDigest)> {
         let range = self.cut.range(index);
         let size = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
         let buffer = self.lane.budget.take(size).await?;
-        let source = Arc::clone(self.source().await?);
+        let source = self.source().await?;
         blocking(move || read_and_digest(&source, range.start, buffer)).await
     }
 
@@ -199,8 +205,10 @@ impl FileUpload {
     }
 
     async fn complete(&self, upload: &str) -> Result<()> {
-        let source = Arc::clone(self.source().await?);
+        let source = self.source().await?;
         blocking(move || source.check_unchanged()).await?;
+        // Closed here: a step may have more files than a process may have open.
+        self.source.lock().unwrap_or_else(PoisonError::into_inner).take();
         let receipts: Vec<PartReceipt> = {
             let receipts = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
             receipts.iter().flatten().cloned().collect()

@@ -78,7 +78,7 @@ fn note_key(remote: &RunRemote) -> String {
 }
 
 /// The identity that this vault saw at this remote before; `None` when it never did, or the URL was changed.
-pub async fn seen_identity(remote: &RunRemote, vault: &Vault) -> Result<Option<String>> {
+pub(crate) async fn seen_identity(remote: &RunRemote, vault: &Vault) -> Result<Option<String>> {
     let (vault, run, key) = (vault.clone(), remote.keys.run().clone(), note_key(remote));
     let Some(bytes) = blocking(move || vault.read_note(&run, &key)).await? else { return Ok(None) };
     // A note that cannot be read is no evidence of another vault; it is written again.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use stepvault_core::Result;
+use stepvault_core::{ErrorKind, Result};
 use stepvault_local::{durable, errors};
 
 use super::layout::{Layout, TEMPORARY_PREFIX, parent};
@@ -17,36 +17,49 @@ const STALE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Deletes `keys`; missing ones are no error. They are durably gone when this returns: whoever deletes a commit
 /// before its data relies on that order.
 pub(super) fn delete(layout: &Layout, keys: &[String]) -> Result<()> {
-    let mut directories = BTreeSet::new();
+    let mut emptied = BTreeSet::new();
+    let mut looked_at = BTreeSet::new();
     let mut failed = None;
     for key in keys {
         let path = layout.path(key)?;
+        looked_at.insert(parent(&path).to_path_buf());
         match remove(layout, key, &path) {
-            Ok(()) => {
-                directories.insert(parent(&path).to_path_buf());
+            // Only where something went: taking a directory away from under a writer costs that one another try.
+            Ok(true) => {
+                emptied.insert(parent(&path).to_path_buf());
             }
+            Ok(false) => {}
             Err(error) => {
                 failed = Some(error);
                 break;
             }
         }
     }
-    for directory in directories {
-        sync_first_existing(layout, &remove_emptied(layout, directory))?;
+    for directory in emptied {
+        looked_at.insert(remove_emptied(layout, directory));
+    }
+    // Also where nothing was left to remove: whoever removed it may have been killed before it got here.
+    let existing: BTreeSet<PathBuf> = looked_at.iter().map(|directory| first_existing(layout, directory)).collect();
+    for directory in existing.iter().filter(|directory| directory.is_dir()) {
+        match durable::fsync_directory(directory) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            outcome => outcome?,
+        }
     }
     failed.map_or(Ok(()), Err)
 }
 
-fn remove(layout: &Layout, key: &str, path: &Path) -> Result<()> {
+/// Removes one object; false when there was none.
+fn remove(layout: &Layout, key: &str, path: &Path) -> Result<bool> {
     let (directories, _) = key.rsplit_once('/').unwrap_or(("", key));
     if layout.directory(WHAT, directories)?.is_none() {
-        return Ok(());
+        return Ok(false);
     }
     match std::fs::remove_file(path) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         // A directory is no object.
-        Err(_) if path.is_dir() && !path.is_symlink() => Ok(()),
+        Err(_) if path.is_dir() && !path.is_symlink() => Ok(false),
         Err(error) => Err(errors::io(WHAT, path, error)),
     }
 }
@@ -88,14 +101,11 @@ fn sweep_stale(directory: &Path) -> bool {
     stale.iter().all(|path| std::fs::remove_file(path).is_ok())
 }
 
-/// Another process may remove a directory at any time; the removal of its name is then in the one above.
-fn sync_first_existing(layout: &Layout, directory: &Path) -> Result<()> {
+/// `directory` or the deepest one above it that is there: the removal of a name is on disk when its directory is.
+fn first_existing(layout: &Layout, directory: &Path) -> PathBuf {
     let mut directory = directory;
-    while !directory.is_dir() && directory != layout.root {
+    while !directory.is_dir() && directory != layout.root && directory.starts_with(&layout.root) {
         directory = parent(directory);
     }
-    if !directory.is_dir() {
-        return Ok(());
-    }
-    durable::fsync_directory(directory)
+    directory.to_path_buf()
 }

@@ -35,6 +35,9 @@ use crate::store::{
     Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities, StoredChecksum,
 };
 
+/// Why a write that went well has nothing to show.
+const REMOVED: &str = "it was removed right after it was written";
+
 /// Opens `file:///directory`. The directory itself is created by the first write; the one above it has to exist.
 ///
 /// # Errors
@@ -82,11 +85,12 @@ impl FileStore {
         if outcome == CreateOutcome::Exists {
             return Ok(Created::Exists);
         }
-        let fault = |why: String| Error::new(ErrorKind::Damaged, what).on(self.layout.root.join(key).display()).because(why);
-        let head = self.head(key).await?.ok_or_else(|| fault("it was removed right after it was written".to_owned()))?;
+        let fault = |kind, why: String| Error::new(kind, what).on(self.layout.root.join(key).display()).because(why);
+        let head = self.head(key).await?;
+        let head = head.ok_or_else(|| fault(ErrorKind::Unreachable, REMOVED.to_owned()))?;
         if head.info.size_bytes != size_bytes {
             let why = format!("{size_bytes} bytes were written and the file has {}", head.info.size_bytes);
-            return Err(fault(why));
+            return Err(fault(ErrorKind::Damaged, why));
         }
         Ok(Created::Written(head))
     }
@@ -203,9 +207,7 @@ impl RemoteStore for FileStore {
             return Ok(Created::Exists);
         }
         let head = self.head(to).await?.ok_or_else(|| {
-            Error::new(ErrorKind::Damaged, WHAT)
-                .on(self.layout.root.join(to).display())
-                .because("it was removed right after it was written")
+            Error::new(ErrorKind::Unreachable, WHAT).on(self.layout.root.join(to).display()).because(REMOVED)
         })?;
         Ok(Created::Written(head))
     }

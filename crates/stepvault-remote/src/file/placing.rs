@@ -12,7 +12,7 @@ use stepvault_local::errors;
 use super::layout::{Layout, parent};
 
 /// How often a directory may be removed by another process between its creation and its use.
-const MAXIMUM_ATTEMPTS: u32 = 8;
+const MAXIMUM_ATTEMPTS: u32 = 100;
 
 /// Syncs `file`, which stands at `temporary`, and gives it the name `target` unless that is taken.
 pub(super) fn place(what: &str, layout: &Layout, file: &File, temporary: &Path, key: &str) -> Result<CreateOutcome> {
@@ -45,6 +45,8 @@ pub(super) fn in_directory_of<T>(
         match outcome {
             // Another process that deletes takes emptied directories with it.
             Err(error) if error.kind() == ErrorKind::NotFound && attempts < MAXIMUM_ATTEMPTS => {}
+            // Nobody asked for something that has to exist.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(error.with_kind(ErrorKind::Unreachable)),
             outcome => return outcome,
         }
     }

@@ -102,7 +102,8 @@ impl S3Store {
     }
 
     async fn copy_in_parts(&self, source: &ObjectHead, to: &str, parts: FileParts) -> Result<Created> {
-        let upload = self.create_multipart(to).await?;
+        // A store that keeps no checksum of the source would not tell those of the copied parts, which completion needs.
+        let upload = self.create_multipart(to, source.checksum != StoredChecksum::None).await?;
         let copied = self.copy_parts(source, to, &upload, parts).await;
         if !matches!(copied, Ok(Created::Written(_))) {
             // The first error tells more than one of cleaning up; the sweep for pending uploads finds what stays.
@@ -118,7 +119,8 @@ impl S3Store {
             .try_collect()
             .await?;
         let digests: Option<Vec<Sha256Digest>> = copied.iter().map(|(_, digest)| *digest).collect();
-        let composite = digests.as_ref().map(composite_sha256);
+        let proven = source.checksum != StoredChecksum::None;
+        let composite = digests.as_ref().filter(|_| proven).map(composite_sha256);
         if let (StoredChecksum::CompositeSha256 { digest, parts: count }, Some(composite)) = (&source.checksum, composite)
         {
             let copied = StoredChecksum::CompositeSha256 { digest: composite, parts: parts.count() };

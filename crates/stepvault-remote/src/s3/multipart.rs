@@ -15,20 +15,21 @@ use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, StoredChecksum}
 /// What completion is asked to check of the whole.
 pub(super) struct Whole {
     pub(super) size_bytes: u64,
-    /// SHA-256 over the parts' digests; `None` when it is not known.
+    /// SHA-256 over the parts' digests; `None` for an upload that was not begun with them.
     pub(super) composite: Option<Sha256Digest>,
 }
 
 impl S3Store {
-    pub(super) async fn create_multipart(&self, key: &str) -> Result<String> {
+    /// Begins an upload, `proven` by the SHA-256 of each of its parts, as all are whose bytes go out from here.
+    pub(super) async fn create_multipart(&self, key: &str, proven: bool) -> Result<String> {
         let what = "cannot begin the upload";
         let client = self.client().await?;
         let request = client
             .create_multipart_upload()
             .bucket(&self.bucket)
             .key(self.full_key(key))
-            .checksum_algorithm(ChecksumAlgorithm::Sha256)
-            .checksum_type(ChecksumType::Composite)
+            .set_checksum_algorithm(proven.then_some(ChecksumAlgorithm::Sha256))
+            .set_checksum_type(proven.then_some(ChecksumType::Composite))
             .set_storage_class(self.attributes.storage_class_of(key))
             .set_server_side_encryption(self.attributes.encryption.clone())
             .set_ssekms_key_id(self.attributes.kms_key.clone())
@@ -110,7 +111,7 @@ impl S3Store {
             .multipart_upload(CompletedMultipartUpload::builder().set_parts(Some(parts)).build())
             .if_none_match("*")
             .set_mpu_object_size(i64::try_from(whole.size_bytes).ok())
-            .checksum_type(ChecksumType::Composite)
+            .set_checksum_type(whole.composite.map(|_| ChecksumType::Composite))
             .set_checksum_sha256(whole.composite.map(|digest| format!("{}-{count}", digest.to_base64())))
             .set_expected_bucket_owner(self.owner.clone());
         let output = match request.customize().interceptor(date.clone()).send().await {

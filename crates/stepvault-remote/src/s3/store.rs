@@ -114,7 +114,7 @@ impl RemoteStore for S3Store {
     }
 
     async fn start_upload(&self, key: &str, _size_bytes: u64) -> Result<String> {
-        self.create_multipart(key).await
+        self.create_multipart(key, true).await
     }
 
     async fn upload_part(
