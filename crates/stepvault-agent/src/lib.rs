@@ -1,1 +1,30 @@
-//! placeholder
+//! The background service on one node: it finds finished steps, seals them, and keeps every remote and both retention
+//! policies up to date.
+//!
+//! [`run`] is the whole service. It holds no policy of its own: what counts as finished is the configured rule of
+//! `stepvault-formats`, what stays is decided by the plans of `stepvault-core`, and what is sent is up to the engine.
+//!
+//! One task seals, one task for each remote uploads, one task for each remote prunes it, and one evicts local copies.
+//! They meet in the vault: whatever was sealed and is not durable yet is found there by looking, so that nothing is
+//! lost with the process.
+
+mod board;
+mod clock;
+mod discovery;
+mod lane;
+mod note;
+mod occupied;
+mod options;
+mod outcome;
+mod pause;
+mod prompt_store;
+mod report;
+mod retention;
+mod sealer;
+mod shared;
+mod supervisor;
+
+pub use note::{AgentNote, FailedStep, RemoteNote, read_note};
+pub use options::{AgentOptions, AgentRemote, AgentRun};
+pub use report::{AgentReport, NotDurable, RunStep, SkippedEntry, StepOnRemote, Tally};
+pub use supervisor::run;

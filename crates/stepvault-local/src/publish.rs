@@ -10,6 +10,7 @@ use stepvault_core::manifest::{DirectoryEntry, MODE_MASK, Shape};
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
+use crate::beneath::name_of;
 use crate::errors;
 use crate::remove;
 use crate::rename::{self, Place};
@@ -74,7 +75,15 @@ impl Staging {
         let stray_files = files.filter(|path| !progress.contains_key(*path));
         let stray_directories =
             tree.directories.iter().filter_map(|entry| entry.path.as_ref()).filter(|path| !wanted.contains(path.as_str()));
-        stray_files.chain(stray_directories).try_for_each(|path| remove::tree(&data.join(path)))
+        stray_files.chain(stray_directories).try_for_each(|path| {
+            match self.data.parent_of(path) {
+                Ok(parent) => remove::entry(parent.as_fd(), name_of(path)),
+                // It went with the directory above it.
+                Err(Errno::NOENT) => Ok(()),
+                Err(error) => Err(error),
+            }
+            .map_err(|error| errors::io(WHAT, &data.join(path), error))
+        })
     }
 
     /// Checks that every file was finished, and is still the very one that was.

@@ -185,12 +185,8 @@ impl Staging {
 
     /// Removes whatever has the name of `path` in its directory.
     fn clear(&self, parent: BorrowedFd<'_>, path: &RelativePath) -> Result<()> {
-        let place = self.own_path.join(DATA).join(path);
-        match rustix::fs::unlinkat(parent, name_of(path), AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(Errno::ISDIR) => remove::tree(&place),
-            Err(error) => Err(errors::io(WHAT, &place, error)),
-        }
+        remove::entry(parent, name_of(path))
+            .map_err(|error| errors::io(WHAT, &self.own_path.join(DATA).join(path), error))
     }
 
     /// Removes this restore's directory, its lock, and what exists for restores alone.

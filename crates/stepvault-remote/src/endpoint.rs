@@ -7,7 +7,10 @@ use url::{Host, Url};
 pub(crate) fn check_endpoint(text: &str, allow_http: bool) -> Result<Url> {
     let fault = |why: &str| Error::new(ErrorKind::Usage, "cannot use the endpoint").because(why);
     let url = Url::parse(text).map_err(|error| {
-        fault("it is not a URL").on(without_credentials(text)).caused_by(error).hint("write http(s)://host:port")
+        fault("it is not a URL")
+            .on(without_credentials(text))
+            .caused_by(error)
+            .hint("write http(s)://host:port")
     })?;
     if !url.username().is_empty() || url.password().is_some() {
         return Err(fault("credentials do not belong into a URL")
@@ -18,9 +21,11 @@ pub(crate) fn check_endpoint(text: &str, allow_http: bool) -> Result<Url> {
         "https" => Ok(url),
         "http" if allow_http || is_loopback(&url) => Ok(url),
         "http" => Err(fault("plain HTTP would send the data readable over the network")
-            .on(&url)
+            .on(without_credentials(text))
             .hint("use https://, or set allow_http = true for this remote if the network is trusted")),
-        _ => Err(fault("it is neither http:// nor https://").on(&url).hint("write http(s)://host:port")),
+        _ => Err(fault("it is neither http:// nor https://")
+            .on(without_credentials(text))
+            .hint("write http(s)://host:port")),
     }
 }
 
@@ -34,8 +39,9 @@ pub(crate) fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// A text that is no URL may still hold a secret before an '@'.
+/// Whatever the text is, a secret would stand before an '@' or in a query.
 fn without_credentials(text: &str) -> &str {
+    let text = text.split(['?', '#']).next().unwrap_or_default();
     text.rsplit_once('@').map_or(text, |(_, rest)| rest)
 }
 
@@ -45,13 +51,18 @@ mod tests {
 
     #[test]
     fn plain_http_goes_to_this_machine_only() {
-        for good in ["http://127.0.0.1:9000", "http://localhost:1", "http://[::1]:2", "https://s3.example.com"] {
+        for good in [
+            "http://127.0.0.1:9000",
+            "http://localhost:1",
+            "http://[::1]:2",
+            "https://s3.example.com",
+        ] {
             check_endpoint(good, false).unwrap();
         }
         let error = check_endpoint("http://10.0.0.7:9000", false).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cannot use the endpoint: http://10.0.0.7:9000/: plain HTTP would send the data readable over the network"
+            "cannot use the endpoint: http://10.0.0.7:9000: plain HTTP would send the data readable over the network"
         );
         assert_eq!(
             error.hint_text(),
@@ -59,7 +70,11 @@ mod tests {
         );
         check_endpoint("http://10.0.0.7:9000", true).unwrap();
         for bad in ["127.0.0.1:9000", "ftp://localhost", ""] {
-            assert_eq!(check_endpoint(bad, true).unwrap_err().kind(), ErrorKind::Usage, "{bad}");
+            assert_eq!(
+                check_endpoint(bad, true).unwrap_err().kind(),
+                ErrorKind::Usage,
+                "{bad}"
+            );
         }
     }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use stepvault_core::Result;
 use stepvault_core::observe::Observer;
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
-use stepvault_core::Result;
 
 use crate::limit::{FlowStore, RequestLimitStore};
 use crate::retry::{RetryPolicy, RetryStore};
@@ -52,5 +52,8 @@ pub fn decorate(
     let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
     let flow = FlowStore::new(store, settings.bandwidth_limit_bytes_per_second, stall_timeout);
     let retry = RetryStore::new(Arc::new(flow), RetryPolicy::of(settings), observer);
-    Arc::new(RequestLimitStore::new(Arc::new(retry), settings.max_concurrent_requests))
+    Arc::new(RequestLimitStore::new(
+        Arc::new(retry),
+        settings.max_concurrent_requests,
+    ))
 }

@@ -9,6 +9,8 @@ use crate::store::{Created, ObjectHead, PartReceipt, RemoteStore};
 
 /// What a store was seen to do. What it was not seen to do, it must not be relied on for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+// Five findings, each yes or no, and independent of each other.
+#[allow(clippy::struct_excessive_bools)]
 pub struct Trust {
     /// It refuses an object whose bytes do not match the digest sent with them, and keeps nothing of it.
     pub checks_object_checksums: bool,
@@ -61,12 +63,19 @@ const OTHER_BODY: &[u8] = b"stepvault looks whether this store breaks its word\n
 fn wrong_digest(body: &[u8]) -> PartDigest {
     let mut other = body.to_vec();
     other.reverse();
-    PartDigest { sha256: Sha256Digest::of(&other), crc32c: Crc32c::of(&other), size_bytes: body.len() as u64 }
+    PartDigest {
+        sha256: Sha256Digest::of(&other),
+        crc32c: Crc32c::of(&other),
+        size_bytes: body.len() as u64,
+    }
 }
 
 fn proves(head: &ObjectHead, digest: &PartDigest) -> bool {
     head.info.size_bytes == digest.size_bytes
-        && head.checksum.proves(&FileDigest::from_parts(&[*digest]), &[digest.sha256]) == Some(true)
+        && head
+            .checksum
+            .proves(&FileDigest::from_parts(&[*digest]), &[digest.sha256])
+            == Some(true)
 }
 
 impl Probe<'_> {
@@ -84,10 +93,16 @@ impl Probe<'_> {
     }
 
     async fn refuses_wrong_object(&self) -> Result<bool> {
-        match self.store.create(&self.wrong, Bytes::from_static(BODY), &wrong_digest(BODY)).await {
+        match self
+            .store
+            .create(&self.wrong, Bytes::from_static(BODY), &wrong_digest(BODY))
+            .await
+        {
             Ok(_) => Ok(false),
             // Some servers refuse the request and keep the bytes all the same.
-            Err(error) if error.kind() == ErrorKind::Damaged => Ok(self.store.head(&self.wrong).await?.is_none()),
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                Ok(self.store.head(&self.wrong).await?.is_none())
+            }
             Err(error) => Err(error),
         }
     }
@@ -95,10 +110,15 @@ impl Probe<'_> {
     /// Whether an object's checksum proves it, and whether a second create leaves it alone.
     async fn keeps_object(&self) -> Result<(bool, bool)> {
         let digest = PartDigest::of(BODY);
-        self.store.create(&self.whole, Bytes::from_static(BODY), &digest).await?;
+        self.store
+            .create(&self.whole, Bytes::from_static(BODY), &digest)
+            .await?;
         let head = self.head(&self.whole).await?;
         let other = PartDigest::of(OTHER_BODY);
-        let again = self.store.create(&self.whole, Bytes::from_static(OTHER_BODY), &other).await?;
+        let again = self
+            .store
+            .create(&self.whole, Bytes::from_static(OTHER_BODY), &other)
+            .await?;
         Ok((proves(&head, &digest), again == Created::Exists))
     }
 
@@ -115,14 +135,25 @@ impl Probe<'_> {
 
     async fn send_parts(&self, upload: &str) -> Result<(bool, bool)> {
         let wrong = wrong_digest(BODY);
-        let refused = match self.store.upload_part(&self.parts, upload, 0, Bytes::from_static(BODY), &wrong).await {
+        let refused = match self
+            .store
+            .upload_part(&self.parts, upload, 0, Bytes::from_static(BODY), &wrong)
+            .await
+        {
             Ok(_) => false,
             Err(error) if error.kind() == ErrorKind::Damaged => true,
             Err(error) => return Err(error),
         };
         let receipt = self.send_part(&self.parts, upload, BODY).await?;
         let digest = receipt.digest;
-        self.store.complete_upload(&self.parts, upload, &[receipt], &FileDigest::from_parts(&[digest])).await?;
+        self.store
+            .complete_upload(
+                &self.parts,
+                upload,
+                &[receipt],
+                &FileDigest::from_parts(&[digest]),
+            )
+            .await?;
         Ok((refused, proves(&self.head(&self.parts).await?, &digest)))
     }
 
@@ -131,11 +162,16 @@ impl Probe<'_> {
         if !self.store.abilities().multipart_is_create_only {
             return Ok(true);
         }
-        let upload = self.store.start_upload(&self.whole, OTHER_BODY.len() as u64).await?;
+        let upload = self
+            .store
+            .start_upload(&self.whole, OTHER_BODY.len() as u64)
+            .await?;
         let completed = match self.send_part(&self.whole, &upload, OTHER_BODY).await {
             Ok(receipt) => {
                 let digest = FileDigest::from_parts(&[receipt.digest]);
-                self.store.complete_upload(&self.whole, &upload, &[receipt], &digest).await
+                self.store
+                    .complete_upload(&self.whole, &upload, &[receipt], &digest)
+                    .await
             }
             Err(error) => Err(error),
         };
@@ -146,7 +182,9 @@ impl Probe<'_> {
     }
 
     async fn send_part(&self, key: &str, upload: &str, body: &'static [u8]) -> Result<PartReceipt> {
-        self.store.upload_part(key, upload, 0, Bytes::from_static(body), &PartDigest::of(body)).await
+        self.store
+            .upload_part(key, upload, 0, Bytes::from_static(body), &PartDigest::of(body))
+            .await
     }
 
     async fn head(&self, key: &str) -> Result<ObjectHead> {
@@ -159,6 +197,9 @@ impl Probe<'_> {
 
     /// False when something may be left.
     async fn clean_up(&self) -> bool {
-        self.store.delete(&[self.wrong.clone(), self.whole.clone(), self.parts.clone()]).await.is_ok()
+        self.store
+            .delete(&[self.wrong.clone(), self.whole.clone(), self.parts.clone()])
+            .await
+            .is_ok()
     }
 }

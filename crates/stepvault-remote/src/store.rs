@@ -92,6 +92,8 @@ pub struct PendingUpload {
 
 /// What a kind of store can do by itself. What the one at hand really does is probed, not assumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+// Each is yes or no, and independent of the others.
+#[allow(clippy::struct_excessive_bools)]
 pub struct StoreAbilities {
     /// It is given a checksum with each object and each part, and refuses bytes that do not match.
     pub checks_checksums: bool,
@@ -122,8 +124,9 @@ pub enum Created {
 ///   the configured stall time.
 /// - Errors: `NotFound` when the object or upload does not exist; `Denied` for credentials or rights; `Conflict`
 ///   when a precondition failed; `Damaged` when the store refused the bytes for their checksum; `Unreachable`
-///   for transport failures, throttling and 5xx; `Failed` otherwise. An error that may pass carries
-///   [`RetryAdvice`](crate::retry::RetryAdvice) by being of kind `Unreachable`.
+///   for transport failures, throttling and 5xx; `Usage` when the bucket does not exist or the configuration does
+///   not fit it; `Failed` otherwise. An error that may pass says so by
+///   [`is_transient`](stepvault_core::Error::is_transient): everything `Unreachable`, and what is marked besides.
 /// - A write is acknowledged only when it is durable by the store's own promise.
 /// - Dropping a future cancels its request; an upload cut off so is either absent or whole.
 #[async_trait]
@@ -155,7 +158,8 @@ pub trait RemoteStore: Send + Sync + Debug {
     ) -> Result<PartReceipt>;
 
     /// Completes an upload from all its parts in order, create-only where the store can, and lets the store check
-    /// size and composite checksum where it can.
+    /// size and composite checksum where it can. After [`Created::Exists`] or an error the upload may still be
+    /// pending, with its parts: abort it when it is of no more use.
     async fn complete_upload(
         &self,
         key: &str,
@@ -174,7 +178,8 @@ pub trait RemoteStore: Send + Sync + Debug {
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>>;
 
     /// The bytes of a range, as they arrive, in pieces of at most a few hundred KiB; the whole object for `None`.
-    /// Ends with an error, never early without one, when fewer bytes come than asked for.
+    /// Ends with an error, never early without one, when fewer bytes come than asked for: `Unreachable` where the
+    /// answer broke off, `Damaged` where the object is shorter than the range. An empty range has no bytes.
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>>;
 
     /// All objects under a prefix, in any order; pages are fetched as the stream is polled.

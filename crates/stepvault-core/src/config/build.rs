@@ -26,12 +26,19 @@ pub(super) struct Section<'a> {
 
 impl<'a> Section<'a> {
     pub(super) fn new(merged: &'a mut Merged, above: &[&str]) -> Self {
-        Self { merged, above: KeyPath::of(above) }
+        Self {
+            merged,
+            above: KeyPath::of(above),
+        }
     }
 
     /// The whole key; an empty one is the section itself.
     fn key(&self, key: &str) -> KeyPath {
-        if key.is_empty() { self.above.clone() } else { self.above.join(key) }
+        if key.is_empty() {
+            self.above.clone()
+        } else {
+            self.above.join(key)
+        }
     }
 
     fn value(&self, key: &str) -> Option<&Value> {
@@ -67,12 +74,20 @@ impl<'a> Section<'a> {
     pub(super) fn text_map(&self, key: &str) -> BTreeMap<String, String> {
         let table = self.value(key).and_then(Value::as_table);
         let pairs = table.into_iter().flatten();
-        pairs.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
+        pairs
+            .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
+            .collect()
     }
 
     fn texts(&self, key: &str) -> Option<Vec<String>> {
         let items = self.value(key)?.as_array()?;
-        Some(items.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+        Some(
+            items
+                .iter()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect(),
+        )
     }
 
     fn inner_path(&self, key: &str) -> Option<RelativePath> {
@@ -85,25 +100,28 @@ impl<'a> Section<'a> {
         match self.merged.source(&self.above.join(key)) {
             Source::File { path: file, .. } => {
                 let directory = file.parent().unwrap_or(Path::new(""));
-                Some(super::paths::normalize(&directory.join(path)))
+                Some(directory.join(path))
             }
-            _ => Some(super::paths::normalize(&path)),
+            _ => Some(path),
         }
     }
 
     pub(super) fn fault(&mut self, key: &str, why: impl Into<String>, hint: impl Into<String>) {
         let path = self.key(key);
-        let source = self.merged.source(&path);
-        self.merged.faults.push(Finding::new(path, source, why).hint(hint));
+        let source = self.merged.place(&path);
+        self.merged
+            .faults
+            .push(Finding::new(path, source, why).hint(hint));
     }
 
     /// Keeps the value, or makes the error a fault.
     pub(super) fn take<T>(&mut self, key: &str, result: Result<T>) -> Option<T> {
-        result.map_err(|error: Error| {
-            let hint = error.hint_text().unwrap_or_default().to_owned();
-            self.fault(key, error.to_string(), hint);
-        })
-        .ok()
+        result
+            .map_err(|error: Error| {
+                let hint = error.hint_text().unwrap_or_default().to_owned();
+                self.fault(key, error.to_string(), hint);
+            })
+            .ok()
     }
 }
 
@@ -115,27 +133,48 @@ pub(super) fn build(merged: &mut Merged) -> Config {
     if let Some(format) = root.number::<u64>("format")
         && format != 1
     {
-        root.fault("format", format!("this stepvault reads format 1, not {format}"), "use a newer stepvault");
+        root.fault(
+            "format",
+            format!("this stepvault reads format 1, not {format}"),
+            "use a newer stepvault",
+        );
     }
     let local = local(&mut Section::new(merged, &["local"]));
     let mut section = Section::new(merged, &["upload"]);
     let fallback = UploadSettings::default();
     let upload = UploadSettings {
-        memory_budget_bytes: section.size("memory-budget").unwrap_or(fallback.memory_budget_bytes),
-        maximum_backlog_steps: section.number("maximum-backlog-steps").unwrap_or(fallback.maximum_backlog_steps),
+        memory_budget_bytes: section
+            .size("memory-budget")
+            .unwrap_or(fallback.memory_budget_bytes),
+        maximum_backlog_steps: section
+            .number("maximum-backlog-steps")
+            .unwrap_or(fallback.maximum_backlog_steps),
     };
     let section = Section::new(merged, &["agent"]);
     let fallback = AgentSettings::default();
     let agent = AgentSettings {
-        poll_interval: section.duration("poll-interval").unwrap_or(fallback.poll_interval),
-        retention_interval: section.duration("retention-interval").unwrap_or(fallback.retention_interval),
-        drain_deadline: section.duration("drain-deadline").unwrap_or(fallback.drain_deadline),
+        poll_interval: section
+            .duration("poll-interval")
+            .unwrap_or(fallback.poll_interval),
+        retention_interval: section
+            .duration("retention-interval")
+            .unwrap_or(fallback.retention_interval),
+        drain_deadline: section
+            .duration("drain-deadline")
+            .unwrap_or(fallback.drain_deadline),
     };
-    let remotes = merged.names("remote").iter().filter_map(|name| build_remote(merged, name)).collect();
+    let remotes = merged
+        .names("remote")
+        .iter()
+        .filter_map(|name| build_remote(merged, name))
+        .collect();
     let keep_local = keep(merged, &["keep", "local"], &KeepRules::default());
     let keep_remote = keep(merged, &["keep", "remote"], &KeepRules::default());
     let runs = merged.names("run");
-    let runs = runs.iter().filter_map(|name| run(merged, name, &keep_local, &keep_remote)).collect();
+    let runs = runs
+        .iter()
+        .filter_map(|name| run(merged, name, &keep_local, &keep_remote))
+        .collect();
     Config {
         node,
         local,
@@ -161,7 +200,11 @@ fn local(section: &mut Section<'_>) -> LocalSettings {
         Some("copy") => Links::Copy,
         _ => Links::Auto,
     };
-    LocalSettings { directory: section.path("directory"), limits, links }
+    LocalSettings {
+        directory: section.path("directory"),
+        limits,
+        links,
+    }
 }
 
 /// The rules of one tier, each from its own table or else from the table of defaults.
@@ -183,11 +226,16 @@ fn keep(merged: &mut Merged, above: &[&str], defaults: &KeepRules) -> KeepRules 
     }
 }
 
-fn run(merged: &mut Merged, name: &str, keep_local: &KeepRules, keep_remote: &KeepRules) -> Option<RunSettings> {
+fn run(
+    merged: &mut Merged,
+    name: &str,
+    keep_local: &KeepRules,
+    keep_remote: &KeepRules,
+) -> Option<RunSettings> {
     let mut section = Section::new(merged, &["run", name]);
     let run_name = section.take("", RunName::new(name))?;
     let fallback = RunSettings::new(run_name);
-    let quiet_time = section.duration("quiet-time").unwrap_or(Duration::from_secs(60));
+    let quiet_time = section.duration("quiet-time").unwrap_or(Duration::from_mins(1));
     let complete = match (section.text("complete").as_deref(), section.inner_path("marker")) {
         (Some("rename"), _) => Completion::Rename,
         (Some("marker"), Some(marker)) => Completion::Marker(marker),
@@ -195,7 +243,10 @@ fn run(merged: &mut Merged, name: &str, keep_local: &KeepRules, keep_remote: &Ke
     };
     let remotes = section.texts("remotes").map(|names| {
         let names = names.into_iter().map(RemoteName::new).collect::<Vec<_>>();
-        names.into_iter().filter_map(|remote| section.take("remotes", remote)).collect()
+        names
+            .into_iter()
+            .filter_map(|remote| section.take("remotes", remote))
+            .collect()
     });
     let settings = RunSettings {
         watch: section.path("watch"),

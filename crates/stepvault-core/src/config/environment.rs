@@ -22,7 +22,13 @@ const COMMAND_LINE: [&str; 6] = [
 /// The variable for a dotted key: `upload.memory-budget` is `STEPVAULT_UPLOAD_MEMORY_BUDGET`.
 pub fn variable_name(key: &str) -> String {
     let letters = key.chars().filter(|letter| *letter != '"');
-    let upper = letters.map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' });
+    let upper = letters.map(|letter| {
+        if letter.is_ascii_alphanumeric() {
+            letter.to_ascii_uppercase()
+        } else {
+            '_'
+        }
+    });
     PREFIX.chars().chain(upper).collect()
 }
 
@@ -31,20 +37,34 @@ pub fn variable_name(key: &str) -> String {
 pub(super) fn read(environment: &[(String, String)], merged: &mut Merged) {
     let mut known: BTreeMap<String, Vec<KeyPath>> = BTreeMap::new();
     for (path, ..) in merged.keys() {
-        known.entry(variable_name(&path.to_string())).or_default().push(path);
+        known
+            .entry(variable_name(&path.to_string()))
+            .or_default()
+            .push(path);
     }
-    for (variable, text) in environment.iter().filter(|(variable, _)| variable.starts_with(PREFIX)) {
-        let source = Source::Environment { variable: variable.clone() };
+    for (variable, text) in environment
+        .iter()
+        .filter(|(variable, _)| variable.starts_with(PREFIX))
+    {
+        let source = Source::Environment {
+            variable: variable.clone(),
+        };
         match known.get(variable).map(Vec::as_slice) {
             Some([path]) if text.is_empty() => {
-                merged.fault(path, source, &Fault::new("it is empty", "unset it, or give it a value"));
+                merged.fault(
+                    path,
+                    source,
+                    &Fault::new("it is empty", "unset it, or give it a value"),
+                );
             }
             Some([path]) => merged.set_text(path.clone(), text, source),
             Some(several) => {
                 let names: Vec<String> = several.iter().map(ToString::to_string).collect();
                 let why = format!("it could mean any of {}", names.join(", "));
                 let finding = Finding::new("", source, why);
-                merged.faults.push(finding.hint("rename one of them, or set the key in the file"));
+                merged
+                    .faults
+                    .push(finding.hint("rename one of them, or set the key in the file"));
             }
             None if COMMAND_LINE.contains(&variable.as_str()) => {}
             None => merged.warnings.push(unknown(variable, source, &known)),

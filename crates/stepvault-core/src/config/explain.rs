@@ -25,7 +25,11 @@ pub(super) fn explain(merged: &Merged) -> Vec<Explained> {
     for (path, ..) in merged.keys() {
         if let Some(entry) = merged.get(&path) {
             let value = mask(entry.value.clone()).to_string();
-            explained.push(Explained { key: path.to_string(), value, source: entry.source.clone() });
+            explained.push(Explained {
+                key: path.to_string(),
+                value,
+                source: entry.source.clone(),
+            });
         }
     }
     explained
@@ -38,7 +42,9 @@ fn mask(value: toml::Value) -> toml::Value {
         toml::Value::Array(items) => toml::Value::Array(items.into_iter().map(mask).collect()),
         toml::Value::Table(table) => {
             let masked = table.into_iter().map(|(name, value)| match value {
-                toml::Value::String(_) if is_secret_name(&name) => (name, toml::Value::String(MASK.to_owned())),
+                toml::Value::String(_) if is_secret_name(&name) => {
+                    (name, toml::Value::String(MASK.to_owned()))
+                }
                 other => (name, mask(other)),
             });
             toml::Value::Table(masked.collect())
@@ -49,15 +55,27 @@ fn mask(value: toml::Value) -> toml::Value {
 
 fn is_secret_name(name: &str) -> bool {
     let name = name.to_lowercase();
-    ["secret", "token", "password", "passwd", "credential", "signature", "access-key", "access_key", "accesskey"]
-        .iter()
-        .any(|word| name.contains(word))
+    [
+        "secret",
+        "token",
+        "password",
+        "passwd",
+        "credential",
+        "signature",
+        "access-key",
+        "access_key",
+        "accesskey",
+    ]
+    .iter()
+    .any(|word| name.contains(word))
         || name == "sig"
 }
 
 /// Masks the user information of a URL and the values of query members that look like secrets.
 fn mask_text(text: String) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else { return text };
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text;
+    };
     let (place, query) = match rest.split_once('?') {
         Some((place, query)) => (place, Some(query)),
         None => (rest, None),
@@ -67,7 +85,9 @@ fn mask_text(text: String) -> String {
         Some(at) => format!("{MASK}{}", &place[at..]),
         None => place.to_owned(),
     };
-    let Some(query) = query else { return format!("{scheme}://{place}") };
+    let Some(query) = query else {
+        return format!("{scheme}://{place}");
+    };
     let members = query.split('&').map(|member| match member.split_once('=') {
         Some((name, _)) if is_secret_name(name) => format!("{name}={MASK}"),
         _ => member.to_owned(),
@@ -83,11 +103,14 @@ mod tests {
     fn what_looks_like_a_secret_is_masked() {
         let masked = |text: &str| mask_text(text.to_owned());
         assert_eq!(masked("http://user:s3cr3t@host/p"), "http://****@host/p");
-        assert_eq!(masked("https://h/p?a=1&token=s3cr3t&X-Amz-Signature=x"), "https://h/p?a=1&token=****&X-Amz-Signature=****");
+        assert_eq!(
+            masked("https://h/p?a=1&token=s3cr3t&X-Amz-Signature=x"),
+            "https://h/p?a=1&token=****&X-Amz-Signature=****"
+        );
         assert_eq!(masked("s3://bucket/p@x"), "s3://bucket/p@x");
         assert_eq!(masked("plain text"), "plain text");
         let table = toml::toml! { team = "a"
-            api-token = "s3cr3t" };
+        api-token = "s3cr3t" };
         assert!(!mask(toml::Value::Table(table)).to_string().contains("s3cr3t"));
     }
 }

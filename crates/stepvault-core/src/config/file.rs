@@ -15,12 +15,17 @@ use super::suggest::nearest;
 /// Reads the file into `merged`.
 pub(super) fn read(file: &FileText, merged: &mut Merged) {
     // A table with values and one with places: the same document, read twice.
-    let parsed = DeTable::parse(&file.text).and_then(|places| Ok((places, file.text.parse::<toml::Table>()?)));
+    let parsed =
+        DeTable::parse(&file.text).and_then(|places| Ok((places, file.text.parse::<toml::Table>()?)));
     let (places, values) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {
             let source = place(file, error.span());
-            merged.faults.push(Finding::new("", source, error.message().trim().replace('\n', ", ")));
+            merged.faults.push(Finding::new(
+                "",
+                source,
+                error.message().trim().replace('\n', ", "),
+            ));
             return;
         }
     };
@@ -35,9 +40,12 @@ struct Reader<'a> {
 fn place(file: &FileText, span: Option<Range<usize>>) -> Source {
     let line = span.and_then(|span| {
         let before = file.text.as_bytes().get(..span.start)?;
-        Some(before.iter().filter(|byte| **byte == b'\n').count() + 1)
+        Some(before.split(|byte| *byte == b'\n').count())
     });
-    Source::File { path: file.path.clone(), line }
+    Source::File {
+        path: file.path.clone(),
+        line,
+    }
 }
 
 impl Reader<'_> {
@@ -53,7 +61,11 @@ impl Reader<'_> {
             let (name, span) = key;
             let path = above.join(name);
             let source = place(self.file, Some(span));
-            match members.iter().find(|member| member.name == name).map(|member| &member.shape) {
+            match members
+                .iter()
+                .find(|member| member.name == name)
+                .map(|member| &member.shape)
+            {
                 Some(Shape::Value(..)) => merged.set(path, inner_value.clone(), source),
                 Some(shape) => self.inner(&path, shape, inner_place, inner_value, source, merged),
                 None => merged.faults.push(unknown(above, &path, name, members, source)),
@@ -72,7 +84,9 @@ impl Reader<'_> {
     ) {
         let (Some(places), Some(values)) = (places.as_table(), value.as_table()) else {
             let finding = Finding::new(path, source, "a value stands where a table is needed");
-            merged.faults.push(finding.hint(format!("write it as a table: [{path}]")));
+            merged
+                .faults
+                .push(finding.hint(format!("write it as a table: [{path}]")));
             return;
         };
         match shape {
@@ -81,15 +95,17 @@ impl Reader<'_> {
                 for ((name, span), inner_place, inner_value) in in_order(places, values) {
                     let named = path.join(name);
                     let source = place(self.file, Some(span));
-                    let (Some(places), Some(values)) = (inner_place.as_table(), inner_value.as_table()) else {
+                    let (Some(places), Some(values)) = (inner_place.as_table(), inner_value.as_table())
+                    else {
                         let table = path.to_string();
-                        let finding = Finding::new(&named, source, format!("'{table}' takes tables under names"));
-                        merged.faults.push(finding.hint(format!("write [{table}.NAME], and the key below it")));
+                        let finding =
+                            Finding::new(&named, source, format!("'{table}' takes tables under names"));
+                        merged
+                            .faults
+                            .push(finding.hint(format!("write [{table}.NAME], and the key below it")));
                         continue;
                     };
-                    if let Some(table) = path.segments().first() {
-                        merged.add_name(table, name);
-                    }
+                    merged.add_table(&named, source);
                     self.table(&named, members, places, values, merged);
                 }
             }
@@ -114,7 +130,13 @@ fn in_order<'a>(places: &'a DeTable<'a>, values: &'a toml::Table) -> Vec<Keyed<'
 }
 
 /// The fault for a key that does not exist, with the nearest one that does.
-fn unknown(above: &KeyPath, path: &KeyPath, name: &str, members: &'static [Member], source: Source) -> Finding {
+fn unknown(
+    above: &KeyPath,
+    path: &KeyPath,
+    name: &str,
+    members: &'static [Member],
+    source: Source,
+) -> Finding {
     let finding = Finding::new(path, source, "there is no such key");
     let spelled = name.replace('_', "-");
     if let Some(near) = nearest(&spelled, members.iter().map(|member| member.name)) {
@@ -129,12 +151,12 @@ fn unknown(above: &KeyPath, path: &KeyPath, name: &str, members: &'static [Membe
     }
     // Perhaps the right key in the wrong table.
     let elsewhere = schema::keys(&|_| vec!["NAME".to_owned()]);
-    let elsewhere = elsewhere.iter().find(|(other, ..)| other.segments().last().is_some_and(|last| *last == spelled));
-    match elsewhere {
-        Some((other, ..)) => finding.hint(format!("did you mean '{other}'?")),
-        None => {
-            let known: Vec<&str> = members.iter().map(|member| member.name).collect();
-            finding.hint(format!("the keys here are {}", known.join(", ")))
-        }
+    let elsewhere = elsewhere
+        .iter()
+        .find(|(other, ..)| other.segments().last().is_some_and(|last| *last == spelled));
+    if let Some((other, ..)) = elsewhere {
+        return finding.hint(format!("did you mean '{other}'?"));
     }
+    let known: Vec<&str> = members.iter().map(|member| member.name).collect();
+    finding.hint(format!("the keys here are {}", known.join(", ")))
 }

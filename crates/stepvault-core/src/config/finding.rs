@@ -25,6 +25,8 @@ pub enum Source {
         /// Its name.
         variable: String,
     },
+    /// A remote's URL that was given by itself.
+    Url,
     /// A flag of the command line.
     Flag {
         /// The flag as it is written, with its dashes.
@@ -39,7 +41,7 @@ impl Source {
             Self::Default => 0,
             Self::File { .. } => 1,
             Self::Environment { .. } => 2,
-            Self::Flag { .. } => 3,
+            Self::Flag { .. } | Self::Url => 3,
         }
     }
 }
@@ -48,9 +50,13 @@ impl fmt::Display for Source {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => out.write_str("default"),
-            Self::File { path, line: Some(line) } => write!(out, "{}:{line}", path.display()),
+            Self::File {
+                path,
+                line: Some(line),
+            } => write!(out, "{}:{line}", path.display()),
             Self::File { path, line: None } => write!(out, "{}", path.display()),
             Self::Environment { variable } => out.write_str(variable),
+            Self::Url => out.write_str("URL"),
             Self::Flag { flag } => out.write_str(flag),
         }
     }
@@ -74,7 +80,13 @@ pub struct Finding {
 
 impl Finding {
     pub(super) fn new(key: impl fmt::Display, source: Source, why: impl Into<String>) -> Self {
-        Self { key: key.to_string(), source, why: why.into(), hint: None, kind: ErrorKind::Usage }
+        Self {
+            key: key.to_string(),
+            source,
+            why: why.into(),
+            hint: None,
+            kind: ErrorKind::Usage,
+        }
     }
 
     pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -86,7 +98,7 @@ impl Finding {
 /// `stepvault.toml:12: remote.s3-main.regoin: there is no such key`
 impl fmt::Display for Finding {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.source != Source::Default {
+        if !matches!(self.source, Source::Default | Source::Url) {
             write!(out, "{}: ", self.source)?;
         }
         if !self.key.is_empty() {

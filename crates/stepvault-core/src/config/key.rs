@@ -45,6 +45,12 @@ impl KeyPath {
     }
 }
 
+impl From<&[String]> for KeyPath {
+    fn from(segments: &[String]) -> Self {
+        Self(segments.to_vec())
+    }
+}
+
 impl fmt::Display for KeyPath {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, segment) in self.0.iter().enumerate() {

@@ -59,16 +59,24 @@ pub fn check(sources: &Sources) -> Report {
     if let Some(file) = &sources.file {
         file::read(file, &mut merged);
     }
-    let overrides: Vec<(KeyPath, &FlagOverride)> =
-        sources.flags.iter().filter_map(|flag| Some((flag_key(flag, &mut merged)?, flag))).collect();
+    let overrides: Vec<(KeyPath, &FlagOverride)> = sources
+        .flags
+        .iter()
+        .filter_map(|flag| Some((flag_key(flag, &mut merged)?, flag)))
+        .collect();
+    // Before the environment, which may set their keys.
     for (path, _) in &overrides {
-        if let [table, name, ..] = path.segments() {
-            merged.add_name(table, name);
-        }
+        merged.note_name(path);
     }
     environment::read(&sources.environment, &mut merged);
     for (path, flag) in overrides {
-        merged.set(path, flag.value.clone(), Source::Flag { flag: flag.flag.clone() });
+        merged.set(
+            path,
+            flag.value.clone(),
+            Source::Flag {
+                flag: flag.flag.clone(),
+            },
+        );
     }
     options::unfold(&mut merged);
     merged.fill_defaults();
@@ -76,21 +84,31 @@ pub fn check(sources: &Sources) -> Report {
     validate::check_all(&config, &mut merged);
     config.explained = explain(&merged);
     config.warnings.clone_from(&merged.warnings);
-    let Merged { mut faults, warnings, .. } = merged;
+    let Merged {
+        mut faults, warnings, ..
+    } = merged;
     faults.sort_by_key(|fault| match &fault.source {
         Source::File { line, .. } => (fault.source.rank(), *line),
         other => (other.rank(), None),
     });
     // One mistake may show at several places of the reading; it is told once.
     faults.dedup();
-    Report { config: faults.is_empty().then_some(config), faults, warnings }
+    Report {
+        config: faults.is_empty().then_some(config),
+        faults,
+        warnings,
+    }
 }
 
 fn flag_key(flag: &FlagOverride, merged: &mut Merged) -> Option<KeyPath> {
     let path = KeyPath::parse(&flag.key);
     if path.is_none() {
-        let source = Source::Flag { flag: flag.flag.clone() };
-        merged.faults.push(Finding::new(&flag.key, source, "it is not a dotted key").hint("write it as in the file"));
+        let source = Source::Flag {
+            flag: flag.flag.clone(),
+        };
+        merged
+            .faults
+            .push(Finding::new(&flag.key, source, "it is not a dotted key").hint("write it as in the file"));
     }
     path
 }
@@ -102,14 +120,20 @@ fn flag_key(flag: &FlagOverride, merged: &mut Merged) -> Option<KeyPath> {
 /// that would delete everything.
 pub fn load(sources: &Sources) -> Result<Config> {
     let report = check(sources);
-    report.config.ok_or_else(|| faults_error(&report.faults))
+    report
+        .config
+        .ok_or_else(|| faults_error("the configuration is wrong", &report.faults))
 }
 
 /// All faults as one error. A single one lends it its hint; several carry theirs with them.
-pub(super) fn faults_error(faults: &[Finding]) -> Error {
+pub(super) fn faults_error(what: &str, faults: &[Finding]) -> Error {
     let refused = !faults.is_empty() && faults.iter().all(|fault| fault.kind == ErrorKind::Refused);
-    let kind = if refused { ErrorKind::Refused } else { ErrorKind::Usage };
-    let error = Error::new(kind, "the configuration is wrong");
+    let kind = if refused {
+        ErrorKind::Refused
+    } else {
+        ErrorKind::Usage
+    };
+    let error = Error::new(kind, what);
     match faults {
         [only] => {
             let error = error.on(only);
@@ -123,7 +147,11 @@ pub(super) fn faults_error(faults: &[Finding]) -> Error {
                 Some(hint) if !hint.is_empty() => format!("\n  {fault} ({hint})"),
                 _ => format!("\n  {fault}"),
             };
-            error.because(format!("{} faults:{}", several.len(), several.iter().map(line).collect::<String>()))
+            error.because(format!(
+                "{} faults:{}",
+                several.len(),
+                several.iter().map(line).collect::<String>()
+            ))
         }
     }
 }

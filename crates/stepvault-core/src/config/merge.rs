@@ -22,6 +22,8 @@ pub(super) struct Merged {
     entries: BTreeMap<KeyPath, Entry>,
     /// Users' names under `remote` and `run`, in order.
     names: BTreeMap<&'static str, Vec<String>>,
+    /// Where the tables of those names stand.
+    tables: BTreeMap<KeyPath, Source>,
     pub(super) faults: Vec<Finding>,
     pub(super) warnings: Vec<Finding>,
 }
@@ -29,8 +31,16 @@ pub(super) struct Merged {
 impl Merged {
     /// Takes a value for a key that the schema has; a value that does not fit becomes a fault.
     pub(super) fn set(&mut self, path: KeyPath, value: Value, source: Source) {
-        let Some(schema::Member { shape: schema::Shape::Value(kind, _), .. }) = schema::find(&path) else {
-            self.fault(&path, source, &Fault::new("there is no such key", "see the reference file for all keys"));
+        let Some(schema::Member {
+            shape: schema::Shape::Value(kind, _),
+            ..
+        }) = schema::find(&path)
+        else {
+            self.fault(
+                &path,
+                source,
+                &Fault::new("there is no such key", "see the reference file for all keys"),
+            );
             return;
         };
         if let Err(fault) = check(*kind, &value) {
@@ -42,8 +52,16 @@ impl Merged {
 
     /// The same for text whose type the key decides.
     pub(super) fn set_text(&mut self, path: KeyPath, text: &str, source: Source) {
-        let Some(schema::Member { shape: schema::Shape::Value(kind, _), .. }) = schema::find(&path) else {
-            self.fault(&path, source, &Fault::new("there is no such key", "see the reference file for all keys"));
+        let Some(schema::Member {
+            shape: schema::Shape::Value(kind, _),
+            ..
+        }) = schema::find(&path)
+        else {
+            self.fault(
+                &path,
+                source,
+                &Fault::new("there is no such key", "see the reference file for all keys"),
+            );
             return;
         };
         match from_text(*kind, text) {
@@ -53,17 +71,24 @@ impl Merged {
     }
 
     pub(super) fn fault(&mut self, path: &KeyPath, source: Source, fault: &Fault) {
-        self.faults.push(Finding::new(path, source, fault.why.as_str()).hint(fault.hint.as_str()));
+        self.faults
+            .push(Finding::new(path, source, fault.why.as_str()).hint(fault.hint.as_str()));
     }
 
-    fn note_name(&mut self, path: &KeyPath) {
+    pub(super) fn note_name(&mut self, path: &KeyPath) {
         if let [table, name, ..] = path.segments() {
             self.add_name(table, name);
         }
     }
 
-    /// Makes a remote or run known, also when nothing is set below it.
-    pub(super) fn add_name(&mut self, table: &str, name: &str) {
+    /// Makes a remote or run known, also when nothing is set below it, and its table's place.
+    pub(super) fn add_table(&mut self, path: &KeyPath, source: Source) {
+        self.note_name(path);
+        self.tables.entry(path.clone()).or_insert(source);
+    }
+
+    /// Makes a remote or run known.
+    fn add_name(&mut self, table: &str, name: &str) {
         for known in ["remote", "run"] {
             let names = self.names.entry(known).or_default();
             if known == table && !names.iter().any(|other| other == name) {
@@ -82,7 +107,21 @@ impl Merged {
 
     /// Where a key's value came from; the default where it has none.
     pub(super) fn source(&self, path: &KeyPath) -> Source {
-        self.get(path).map_or(Source::Default, |entry| entry.source.clone())
+        self.get(path)
+            .map_or(Source::Default, |entry| entry.source.clone())
+    }
+
+    /// Where to look for a key: at its value, or at the table that lacks it.
+    pub(super) fn place(&self, path: &KeyPath) -> Source {
+        let table = || {
+            path.segments()
+                .get(..2)
+                .and_then(|segments| self.tables.get(&KeyPath::from(segments)))
+        };
+        match self.source(path) {
+            Source::Default => table().cloned().unwrap_or(Source::Default),
+            given => given,
+        }
     }
 
     /// Whether somebody gave the key a value.

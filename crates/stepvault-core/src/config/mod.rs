@@ -20,6 +20,7 @@ mod suggest;
 mod units;
 mod validate;
 mod validate_remote;
+mod validate_run;
 mod value;
 
 pub use environment::variable_name;

@@ -43,19 +43,31 @@ impl Config {
 
     /// The run of this name: as configured, or with every key's default.
     pub fn run(&self, name: &RunName) -> RunSettings {
-        self.runs.iter().find(|run| run.name == *name).cloned().unwrap_or_else(|| RunSettings {
-            keep_local: self.keep_local.clone(),
-            keep_remote: self.keep_remote.clone(),
-            ..RunSettings::new(name.clone())
-        })
+        self.runs
+            .iter()
+            .find(|run| run.name == *name)
+            .cloned()
+            .unwrap_or_else(|| RunSettings {
+                keep_local: self.keep_local.clone(),
+                keep_remote: self.keep_remote.clone(),
+                ..RunSettings::new(name.clone())
+            })
     }
 
     /// The remotes that a run's steps go to, in order: all unless the run names some.
     pub fn remotes_of(&self, run: &RunSettings) -> Vec<&RemoteSettings> {
         let wanted = |remote: &&RemoteSettings| {
-            run.remotes.as_ref().is_none_or(|names| names.contains(&remote.name))
+            run.remotes
+                .as_ref()
+                .is_none_or(|names| names.contains(&remote.name))
         };
         self.remotes.iter().filter(wanted).collect()
+    }
+
+    /// Those of them on which a step must be durable to be safe.
+    pub fn required_remotes_of(&self, run: &RunSettings) -> Vec<RemoteName> {
+        let required = self.remotes_of(run).into_iter().filter(|remote| remote.required);
+        required.map(|remote| remote.name.clone()).collect()
     }
 
     /// Every value in force, in the order of the reference file, and where each came from. Secrets are masked.
@@ -148,7 +160,7 @@ impl RunSettings {
             name,
             watch: None,
             pattern: "{step,global_step,checkpoint,iter,epoch}*".to_owned(),
-            complete: Completion::Quiet(Duration::from_secs(60)),
+            complete: Completion::Quiet(Duration::from_mins(1)),
             metrics_file: None,
             metrics: BTreeMap::new(),
             remotes: None,
@@ -160,13 +172,20 @@ impl RunSettings {
 
 impl Default for LocalSettings {
     fn default() -> Self {
-        Self { directory: None, limits: LocalLimits::default(), links: Links::Auto }
+        Self {
+            directory: None,
+            limits: LocalLimits::default(),
+            links: Links::Auto,
+        }
     }
 }
 
 impl Default for UploadSettings {
     fn default() -> Self {
-        Self { memory_budget_bytes: 128 << 20, maximum_backlog_steps: 16 }
+        Self {
+            memory_budget_bytes: 128 << 20,
+            maximum_backlog_steps: 16,
+        }
     }
 }
 
@@ -174,7 +193,7 @@ impl Default for AgentSettings {
     fn default() -> Self {
         Self {
             poll_interval: Duration::from_secs(5),
-            retention_interval: Duration::from_secs(600),
+            retention_interval: Duration::from_mins(10),
             drain_deadline: Duration::from_secs(90),
         }
     }

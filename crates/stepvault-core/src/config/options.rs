@@ -16,8 +16,12 @@ pub(super) fn unfold(merged: &mut Merged) {
     for name in merged.names("remote") {
         let above = KeyPath::of(&["remote", &name]);
         let url_path = above.join("url");
-        let Some(entry) = merged.get(&url_path).cloned() else { continue };
-        let Some(text) = entry.value.as_str() else { continue };
+        let Some(entry) = merged.get(&url_path).cloned() else {
+            continue;
+        };
+        let Some(text) = entry.value.as_str() else {
+            continue;
+        };
         match RemoteUrl::parse(text) {
             Ok((url, options)) => {
                 merged.set(url_path, Value::String(url_text(&url)), entry.source.clone());
@@ -44,7 +48,12 @@ fn unfold_one(
     twice: bool,
     source: &super::finding::Source,
 ) {
-    let options = || schema::REMOTE.iter().map(|member| member.name).filter(|name| *name != "url");
+    let options = || {
+        schema::REMOTE
+            .iter()
+            .map(|member| member.name)
+            .filter(|name| *name != "url")
+    };
     let path = above.join(option);
     if !options().any(|known| known == option) {
         let url_path = above.join("url");
@@ -58,7 +67,10 @@ fn unfold_one(
     }
     let given = merged.get(&path).map(|entry| entry.source.clone());
     if twice || given.as_ref().is_some_and(|given| given.rank() == source.rank()) {
-        let fault = Fault::new("it is given twice", "give it in the URL or as a key of the table, once");
+        let fault = Fault::new(
+            "it is given twice",
+            "give it in the URL or as a key of the table, once",
+        );
         return merged.fault(&path, source.clone(), &fault);
     }
     if given.is_none_or(|given| given.rank() < source.rank()) {

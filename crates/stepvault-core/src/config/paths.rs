@@ -5,7 +5,8 @@ use std::path::{Component, Path, PathBuf};
 use super::model::Config;
 use crate::remote_settings::Scheme;
 
-/// The path without `.` and `..` components, as far as its text tells.
+/// The path without `.` and `..` components, as far as its text tells. For comparison only: where a component is a
+/// symbolic link, the path as it was written leads elsewhere.
 pub(super) fn normalize(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {
@@ -21,7 +22,11 @@ pub(super) fn normalize(path: &Path) -> PathBuf {
             other => normal.push(other),
         }
     }
-    if normal.as_os_str().is_empty() { PathBuf::from(".") } else { normal }
+    if normal.as_os_str().is_empty() {
+        PathBuf::from(".")
+    } else {
+        normal
+    }
 }
 
 /// A directory that the configuration names, and the key that names it.
@@ -36,13 +41,27 @@ pub(super) struct Place {
 
 /// Every directory of this machine that the configuration names.
 pub(super) fn places(config: &Config) -> Vec<Place> {
-    let key = |segments: &[&str]| segments.iter().map(|segment| (*segment).to_owned()).collect::<Vec<_>>();
+    let key = |segments: &[&str]| {
+        segments
+            .iter()
+            .map(|segment| (*segment).to_owned())
+            .collect::<Vec<_>>()
+    };
     let mut places = Vec::new();
     if let Some(path) = &config.local.directory {
         let what = "the local vault".to_owned();
-        places.push(Place { key: key(&["local", "directory"]), path: path.clone(), what, watched: false });
+        places.push(Place {
+            key: key(&["local", "directory"]),
+            path: normalize(path),
+            what,
+            watched: false,
+        });
     }
-    for remote in config.remotes.iter().filter(|remote| remote.url.scheme == Scheme::File) {
+    for remote in config
+        .remotes
+        .iter()
+        .filter(|remote| remote.url.scheme == Scheme::File)
+    {
         places.push(Place {
             key: key(&["remote", remote.name.as_str(), "url"]),
             path: normalize(Path::new(&remote.url.prefix)),
@@ -54,7 +73,7 @@ pub(super) fn places(config: &Config) -> Vec<Place> {
         if let Some(path) = &run.watch {
             places.push(Place {
                 key: key(&["run", run.name.as_str(), "watch"]),
-                path: path.clone(),
+                path: normalize(path),
                 what: format!("the watched directory of run '{}'", run.name),
                 watched: true,
             });

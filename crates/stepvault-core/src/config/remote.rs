@@ -16,10 +16,10 @@ impl RemoteSettings {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) for a URL that is none, an option that does not exist, or a value that does not fit.
-    pub fn from_url(name: RemoteName, text: &str) -> Result<Self> {
+    pub fn from_url(name: &RemoteName, text: &str) -> Result<Self> {
         let mut merged = Merged::default();
         let url = KeyPath::of(&["remote", name.as_str(), "url"]);
-        merged.set(url, toml::Value::String(text.to_owned()), Source::Default);
+        merged.set(url, toml::Value::String(text.to_owned()), Source::Url);
         options::unfold(&mut merged);
         merged.fill_defaults();
         let remote = build_remote(&mut merged, name.as_str());
@@ -28,7 +28,7 @@ impl RemoteSettings {
         }
         match remote {
             Some(remote) if merged.faults.is_empty() => Ok(remote),
-            _ => Err(faults_error(&merged.faults)),
+            _ => Err(faults_error("the remote cannot be used", &merged.faults)),
         }
     }
 }
@@ -39,8 +39,17 @@ pub(super) fn build_remote(merged: &mut Merged, name: &str) -> Option<RemoteSett
     let remote_name = section.take("", RemoteName::new(name));
     let Some(text) = section.text("url") else {
         let url = section.above.join("url");
-        if !section.merged.faults.iter().any(|fault| fault.key == url.to_string()) {
-            section.fault("url", "a remote needs its URL", "write url = \"s3://bucket/prefix\"");
+        if !section
+            .merged
+            .faults
+            .iter()
+            .any(|fault| fault.key == url.to_string())
+        {
+            section.fault(
+                "url",
+                "a remote needs its URL",
+                "write url = \"s3://bucket/prefix\"",
+            );
         }
         return None;
     };
@@ -48,7 +57,9 @@ pub(super) fn build_remote(merged: &mut Merged, name: &str) -> Option<RemoteSett
     let (url, _) = RemoteUrl::parse(&text).ok()?;
     let fallback = RemoteSettings::new(remote_name?, url);
     let seconds = |section: &mut Section<'_>, key: &str, fallback: u64| {
-        let Some(duration) = section.duration(key) else { return fallback };
+        let Some(duration) = section.duration(key) else {
+            return fallback;
+        };
         if duration.as_secs() == 0 || duration.subsec_nanos() != 0 {
             section.fault(key, "it takes whole seconds, at least one", "write \"30s\"");
         }

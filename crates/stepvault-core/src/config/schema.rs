@@ -48,19 +48,31 @@ pub(super) struct Member {
 }
 
 const fn unset(name: &'static str, kind: Kind) -> Member {
-    Member { name, shape: Shape::Value(kind, None) }
+    Member {
+        name,
+        shape: Shape::Value(kind, None),
+    }
 }
 
 const fn default(name: &'static str, kind: Kind, default: &'static str) -> Member {
-    Member { name, shape: Shape::Value(kind, Some(default)) }
+    Member {
+        name,
+        shape: Shape::Value(kind, Some(default)),
+    }
 }
 
 const fn table(name: &'static str, members: &'static [Member]) -> Member {
-    Member { name, shape: Shape::Table(members) }
+    Member {
+        name,
+        shape: Shape::Table(members),
+    }
 }
 
 const fn named(name: &'static str, members: &'static [Member]) -> Member {
-    Member { name, shape: Shape::Named(members) }
+    Member {
+        name,
+        shape: Shape::Named(members),
+    }
 }
 
 const COUNT: Kind = Kind::Integer(0);
@@ -83,7 +95,11 @@ static LOCAL: &[Member] = &[
     unset("maximum-size", Kind::Size),
     unset("free-space-low", Kind::Size),
     unset("free-space-high", Kind::Size),
-    default("links", Kind::Choice(&["auto", "reflink-or-copy", "copy"]), "auto"),
+    default(
+        "links",
+        Kind::Choice(&["auto", "reflink-or-copy", "copy"]),
+        "auto",
+    ),
 ];
 
 static UPLOAD: &[Member] = &[
@@ -106,7 +122,10 @@ pub(super) static REMOTE: &[Member] = &[
     unset("profile", Kind::Text),
     default("allow-http", Kind::Boolean, "false"),
     unset("storage-class", Kind::Text),
-    unset("server-side-encryption", Kind::Choice(&["AES256", "aws:kms", "aws:kms:dsse"])),
+    unset(
+        "server-side-encryption",
+        Kind::Choice(&["AES256", "aws:kms", "aws:kms:dsse"]),
+    ),
     unset("kms-key", Kind::Text),
     unset("tags", Kind::TextMap),
     unset("expected-bucket-owner", Kind::Text),
@@ -179,7 +198,9 @@ fn collect(
             Shape::Value(kind, default) => found.push((path, kind, default)),
             Shape::Table(inner) => collect(&path, inner, names, found),
             Shape::Named(inner) => {
-                names(member.name).iter().for_each(|name| collect(&path.join(name), inner, names, found));
+                for name in names(member.name) {
+                    collect(&path.join(&name), inner, names, found);
+                }
             }
         }
     }

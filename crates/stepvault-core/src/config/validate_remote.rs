@@ -26,7 +26,10 @@ pub(in crate::config) fn check_remote(remote: &RemoteSettings, merged: &mut Merg
     for (key, schemes) in STORES {
         let path = KeyPath::of(&["remote", name, key]);
         if merged.is_given(&path) && !schemes.contains(&remote.url.scheme) {
-            let known: Vec<String> = schemes.iter().map(|scheme| format!("{}://", scheme.as_str())).collect();
+            let known: Vec<String> = schemes
+                .iter()
+                .map(|scheme| format!("{}://", scheme.as_str()))
+                .collect();
             let why = format!("a remote of {}:// does not know it", remote.url.scheme.as_str());
             let source = merged.source(&path);
             let hint = format!("remove it; it is for {}", known.join(", "));
@@ -38,7 +41,10 @@ pub(in crate::config) fn check_remote(remote: &RemoteSettings, merged: &mut Merg
     {
         fault(merged, &["remote", name, "endpoint"], why, hint);
     }
-    let aws_kms = remote.server_side_encryption.as_deref().is_some_and(|kind| kind.starts_with("aws:kms"));
+    let aws_kms = remote
+        .server_side_encryption
+        .as_deref()
+        .is_some_and(|kind| kind.starts_with("aws:kms"));
     if remote.url.scheme == Scheme::S3 && remote.kms_key.is_some() && !aws_kms {
         let why = "it has no effect without encryption by that service";
         let hint = "set server-side-encryption = \"aws:kms\"";
@@ -49,8 +55,15 @@ pub(in crate::config) fn check_remote(remote: &RemoteSettings, merged: &mut Merg
 fn check_endpoint(endpoint: &str, allow_http: bool) -> Result<(), (String, &'static str)> {
     const EXAMPLE: &str = "write \"https://host\" or \"http://127.0.0.1:9000\"";
     let url = url::Url::parse(endpoint).map_err(|error| (format!("it is not a URL: {error}"), EXAMPLE))?;
-    if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
-        return Err(("it holds more than scheme, host, port and path".to_owned(), EXAMPLE));
+    if !url.username().is_empty()
+        || url.password().is_some()
+        || url.query().is_some()
+        || url.fragment().is_some()
+    {
+        return Err((
+            "it holds more than scheme, host, port and path".to_owned(),
+            EXAMPLE,
+        ));
     }
     let loopback = match url.host() {
         Some(url::Host::Domain(domain)) => domain == "localhost" || domain.ends_with(".localhost"),
@@ -63,7 +76,10 @@ fn check_endpoint(endpoint: &str, allow_http: bool) -> Result<(), (String, &'sta
         "http" if loopback || allow_http => Ok(()),
         "http" => {
             let why = "plain http to another machine would show every byte to the network".to_owned();
-            Err((why, "use https, or set allow-http = true if that network is trusted"))
+            Err((
+                why,
+                "use https, or set allow-http = true if that network is trusted",
+            ))
         }
         other => Err((format!("its scheme is '{other}'"), EXAMPLE)),
     }

@@ -17,7 +17,10 @@ pub(super) struct Fault {
 
 impl Fault {
     pub(super) fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { why: why.into(), hint: hint.into() }
+        Self {
+            why: why.into(),
+            hint: hint.into(),
+        }
     }
 }
 
@@ -27,15 +30,19 @@ type Checked<T> = Result<T, Fault>;
 pub(super) fn check(kind: Kind, value: &Value) -> Checked<()> {
     match (kind, value) {
         (Kind::Integer(minimum), Value::Integer(number)) if *number >= minimum => Ok(()),
-        (Kind::Integer(minimum), Value::Integer(number)) => {
-            Err(Fault::new(format!("{number} is too small"), format!("the smallest value is {minimum}")))
-        }
+        (Kind::Integer(minimum), Value::Integer(number)) => Err(Fault::new(
+            format!("{number} is too small"),
+            format!("the smallest value is {minimum}"),
+        )),
         (Kind::Boolean, Value::Boolean(_)) => Ok(()),
         (Kind::Text, Value::String(text)) => not_empty(text),
         (Kind::Path, Value::String(text)) => not_empty(text).and_then(|()| check_path(text)),
         (Kind::InnerPath, Value::String(text)) => match RelativePath::new(text.as_str()) {
             Ok(_) => Ok(()),
-            Err(error) => Err(Fault::new(error.to_string(), "write a path relative to the checkpoint's directory")),
+            Err(error) => Err(Fault::new(
+                error.to_string(),
+                "write a path relative to the checkpoint's directory",
+            )),
         },
         (Kind::Size, Value::String(text)) => size(text).map(drop),
         (Kind::Duration, Value::String(text)) => duration(text).map(drop),
@@ -44,11 +51,21 @@ pub(super) fn check(kind: Kind, value: &Value) -> Checked<()> {
         (Kind::Duration, Value::Integer(number)) => duration(&number.to_string()).map(drop),
         (Kind::Choice(words), Value::String(text)) => check_choice(words, text),
         (Kind::Texts, Value::Array(items)) => {
-            let all_texts = items.iter().all(|item| item.as_str().is_some_and(|text| !text.is_empty()));
-            if all_texts { Ok(()) } else { Err(wrong_type(kind, value)) }
+            let all_texts = items
+                .iter()
+                .all(|item| item.as_str().is_some_and(|text| !text.is_empty()));
+            if all_texts {
+                Ok(())
+            } else {
+                Err(wrong_type(kind, value))
+            }
         }
         (Kind::TextMap, Value::Table(table)) => {
-            if table.values().all(Value::is_str) { Ok(()) } else { Err(wrong_type(kind, value)) }
+            if table.values().all(Value::is_str) {
+                Ok(())
+            } else {
+                Err(wrong_type(kind, value))
+            }
         }
         (Kind::Best, Value::Array(_)) => best(value).map(drop),
         _ => Err(wrong_type(kind, value)),
@@ -72,7 +89,10 @@ pub(super) fn from_text(kind: Kind, text: &str) -> Checked<Value> {
         Kind::TextMap => {
             let pairs = items().map(|item| {
                 let (name, value) = item.split_once('=').ok_or_else(|| {
-                    Fault::new("it is not a list of names and values", "write name=value,name=value")
+                    Fault::new(
+                        "it is not a list of names and values",
+                        "write name=value,name=value",
+                    )
                 })?;
                 Ok((name.to_owned(), Value::String(value.to_owned())))
             });
@@ -95,8 +115,12 @@ pub(super) fn best(value: &Value) -> Checked<Vec<BestRule>> {
 }
 
 fn best_from_text(text: &str) -> Checked<Value> {
-    let fault =
-        || Fault::new(format!("'{text}' is not a rule for keeping the best"), "write metric:count:lowest or :highest");
+    let fault = || {
+        Fault::new(
+            format!("'{text}' is not a rule for keeping the best"),
+            "write metric:count:lowest or :highest",
+        )
+    };
     // From the right: a metric's name may hold colons.
     let mut words = text.rsplitn(3, ':');
     let (Some(prefer), Some(count), Some(metric)) = (words.next(), words.next(), words.next()) else {
@@ -104,7 +128,10 @@ fn best_from_text(text: &str) -> Checked<Value> {
     };
     let mut table = toml::Table::new();
     table.insert("metric".to_owned(), Value::String(metric.to_owned()));
-    table.insert("count".to_owned(), Value::Integer(count.parse().map_err(|_| fault())?));
+    table.insert(
+        "count".to_owned(),
+        Value::Integer(count.parse().map_err(|_| fault())?),
+    );
     table.insert("prefer".to_owned(), Value::String(prefer.to_owned()));
     Ok(Value::Table(table))
 }
@@ -118,7 +145,10 @@ fn not_empty(text: &str) -> Checked<()> {
 
 fn check_path(text: &str) -> Checked<()> {
     if text == "~" || text.starts_with("~/") || text.contains('$') {
-        return Err(Fault::new("it holds '~' or '$', which only a shell resolves", "write the whole path"));
+        return Err(Fault::new(
+            "it holds '~' or '$', which only a shell resolves",
+            "write the whole path",
+        ));
     }
     if text.contains('\0') {
         return Err(Fault::new("it holds a NUL", "write the path without it"));
@@ -138,7 +168,11 @@ fn check_choice(words: &'static [&'static str], text: &str) -> Checked<()> {
 }
 
 fn listed(words: &[&str]) -> String {
-    words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")
+    words
+        .iter()
+        .map(|word| format!("\"{word}\""))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn wrong_type(kind: Kind, value: &Value) -> Fault {
@@ -161,7 +195,10 @@ fn wrong_type(kind: Kind, value: &Value) -> Fault {
         Value::Array(_) => "a list",
         Value::Table(_) => "a table",
     };
-    let why = if matches!((kind, value), (Kind::Texts, Value::Array(_)) | (Kind::TextMap, Value::Table(_))) {
+    let why = if matches!(
+        (kind, value),
+        (Kind::Texts, Value::Array(_)) | (Kind::TextMap, Value::Table(_))
+    ) {
         "something in it is not a text".to_owned()
     } else {
         format!("{found} stands here")

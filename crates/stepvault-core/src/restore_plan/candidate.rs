@@ -50,7 +50,9 @@ pub fn order(candidates: Vec<Candidate>, remotes: &[RemoteName]) -> Vec<Candidat
         }
     }
     for candidate in &mut ordered {
-        candidate.tiers.sort_by(|left, right| rank(&left.tier, remotes).cmp(&rank(&right.tier, remotes)));
+        candidate
+            .tiers
+            .sort_by(|left, right| rank(&left.tier, remotes).cmp(&rank(&right.tier, remotes)));
     }
     ordered
 }
@@ -59,7 +61,10 @@ fn rank<'a>(tier: &'a Tier, remotes: &[RemoteName]) -> (usize, Option<&'a Remote
     match tier {
         Tier::Local => (0, None),
         Tier::Remote(name) => {
-            let place = remotes.iter().position(|remote| remote == name).unwrap_or(remotes.len());
+            let place = remotes
+                .iter()
+                .position(|remote| remote == name)
+                .unwrap_or(remotes.len());
             // The name settles the order of those that are not configured.
             (place + 1, Some(name))
         }

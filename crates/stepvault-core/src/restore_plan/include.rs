@@ -24,8 +24,12 @@ impl IncludeFilter {
     /// # Errors
     /// [`ErrorKind::Usage`] for a pattern that is none.
     pub fn new(patterns: &[String]) -> Result<Self> {
-        let patterns = patterns.iter().map(|pattern| Ok((pattern.clone(), compile(pattern)?)));
-        Ok(Self { patterns: patterns.collect::<Result<_>>()? })
+        let patterns = patterns
+            .iter()
+            .map(|pattern| Ok((pattern.clone(), compile(pattern)?)));
+        Ok(Self {
+            patterns: patterns.collect::<Result<_>>()?,
+        })
     }
 
     /// Whether a file is wanted.
@@ -39,7 +43,9 @@ impl IncludeFilter {
     /// [`ErrorKind::Usage`], which names the pattern and some of the files.
     pub fn check(&self, paths: &[&RelativePath]) -> Result<()> {
         let takes_some = |globs: &GlobSet| paths.iter().any(|path| globs.is_match(path));
-        let Some((pattern, _)) = self.patterns.iter().find(|(_, globs)| !takes_some(globs)) else { return Ok(()) };
+        let Some((pattern, _)) = self.patterns.iter().find(|(_, globs)| !takes_some(globs)) else {
+            return Ok(());
+        };
         let mut listed: Vec<&str> = paths.iter().take(LISTED).map(|path| path.as_str()).collect();
         if paths.len() > LISTED {
             listed.push("…");
@@ -53,22 +59,31 @@ impl IncludeFilter {
 
 fn compile(pattern: &str) -> Result<GlobSet> {
     let fault = |why: &dyn std::fmt::Display| {
-        Error::new(ErrorKind::Usage, "not a pattern").on(format!("{pattern:?}")).because(why)
+        Error::new(ErrorKind::Usage, "not a pattern")
+            .on(format!("{pattern:?}"))
+            .because(why)
     };
     let plain = pattern.trim_end_matches('/');
     if plain.is_empty() {
         return Err(fault(&"it is empty"));
     }
     if plain.starts_with('/') || plain.starts_with("./") {
-        return Err(fault(&"paths are relative to the checkpoint and begin with a name"));
+        return Err(fault(
+            &"paths are relative to the checkpoint and begin with a name",
+        ));
     }
     let glob = |text: &str| -> Result<Glob> {
-        GlobBuilder::new(text).literal_separator(true).build().map_err(|error| fault(&error.kind()))
+        GlobBuilder::new(text)
+            .literal_separator(true)
+            .build()
+            .map_err(|error| fault(&error.kind()))
     };
     let mut globs = GlobSetBuilder::new();
     globs.add(glob(plain)?).add(glob(&format!("{plain}/**"))?);
     if !plain.contains('/') {
-        globs.add(glob(&format!("**/{plain}"))?).add(glob(&format!("**/{plain}/**"))?);
+        globs
+            .add(glob(&format!("**/{plain}"))?)
+            .add(glob(&format!("**/{plain}/**"))?);
     }
     globs.build().map_err(|error| fault(&error.kind()))
 }

@@ -56,7 +56,9 @@ impl RestorePlan {
 
     /// The steps that are passed over, with the reasons: the first part of what [`none_valid`] tells.
     pub fn skipped(&self) -> impl Iterator<Item = (StepId, &str)> {
-        self.attempts.iter().filter_map(|planned| Some((planned.id, planned.skipped.as_deref()?)))
+        self.attempts
+            .iter()
+            .filter_map(|planned| Some((planned.id, planned.skipped.as_deref()?)))
     }
 }
 
@@ -65,18 +67,26 @@ impl RestorePlan {
 /// # Errors
 /// [`ErrorKind::NotFound`] when no tier has a step that was asked for; [`ErrorKind::NoneValid`] when such steps
 /// exist and none can be tried.
-pub fn plan(candidates: Vec<Candidate>, request: &RestoreRequest, remotes: &[RemoteName]) -> Result<RestorePlan> {
+pub fn plan(
+    candidates: Vec<Candidate>,
+    request: &RestoreRequest,
+    remotes: &[RemoteName],
+) -> Result<RestorePlan> {
     let candidates = order(candidates, remotes);
     let wanted = |id: StepId| {
         request.step.is_none_or(|step| id.step == step)
             && request.attempt.is_none_or(|attempt| id.attempt == attempt)
     };
-    let (matching, others): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|candidate| wanted(candidate.id));
+    let (matching, others): (Vec<_>, Vec<_>) =
+        candidates.into_iter().partition(|candidate| wanted(candidate.id));
     if matching.is_empty() {
         return Err(not_found(request, &others));
     }
     let attempts: Vec<PlannedStep> = matching.into_iter().flat_map(planned).collect();
-    let chosen = attempts.iter().find(|planned| planned.skipped.is_none()).map(|planned| planned.id);
+    let chosen = attempts
+        .iter()
+        .find(|planned| planned.skipped.is_none())
+        .map(|planned| planned.id);
     let plan = RestorePlan { attempts, chosen };
     if plan.chosen.is_none() {
         return Err(none_valid(plan.skipped()));
@@ -123,10 +133,17 @@ fn planned(candidate: Candidate) -> Vec<PlannedStep> {
         skipped,
     };
     if groups.is_empty() {
-        let reason = if unusable.is_empty() { "no tier holds it".to_owned() } else { unusable.join("; ") };
+        let reason = if unusable.is_empty() {
+            "no tier holds it".to_owned()
+        } else {
+            unusable.join("; ")
+        };
         return vec![step(Vec::new(), unusable, Some(reason))];
     }
-    groups.into_iter().map(|(_, tiers)| step(tiers, unusable.clone(), None)).collect()
+    groups
+        .into_iter()
+        .map(|(_, tiers)| step(tiers, unusable.clone(), None))
+        .collect()
 }
 
 fn not_found(request: &RestoreRequest, others: &[Candidate]) -> Error {
@@ -145,22 +162,31 @@ fn not_found(request: &RestoreRequest, others: &[Candidate]) -> Error {
     if others.is_empty() {
         return error.because("no tier holds a step of this run");
     }
-    let mut known: Vec<String> = others.iter().take(LISTED).map(|other| other.id.to_string()).collect();
+    let mut known: Vec<String> = others
+        .iter()
+        .take(LISTED)
+        .map(|other| other.id.to_string())
+        .collect();
     if others.len() > LISTED {
         known.push(format!("and {} older", others.len() - LISTED));
     }
-    error.because("no tier holds it").hint(format!("there are: {}", known.join(", ")))
+    error
+        .because("no tier holds it")
+        .hint(format!("there are: {}", known.join(", ")))
 }
 
 /// The error for a restore whose every step was passed over or turned out damaged, with the reason for each.
 pub fn none_valid<'a>(failed: impl IntoIterator<Item = (StepId, &'a str)>) -> Error {
-    let failed: Vec<String> = failed.into_iter().map(|(id, why)| format!("{id}: {why}")).collect();
-    let mut listed = failed.iter().take(LISTED).cloned().collect::<Vec<_>>().join("; ");
+    let failed: Vec<String> = failed
+        .into_iter()
+        .map(|(id, why)| format!("{id}: {why}"))
+        .collect();
+    let mut listed: Vec<String> = failed.iter().take(LISTED).cloned().collect();
     if failed.len() > LISTED {
-        listed.push_str(&format!("; and {} more", failed.len() - LISTED));
+        listed.push(format!("and {} more", failed.len() - LISTED));
     }
     Error::new(ErrorKind::NoneValid, "no valid checkpoint to restore")
-        .because(listed)
+        .because(listed.join("; "))
         .hint("`stepvault verify --deep` reads every copy and says what is wrong with it")
 }
 

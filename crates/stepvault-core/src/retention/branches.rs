@@ -23,5 +23,7 @@ pub fn abandoned_steps(ids: impl IntoIterator<Item = StepId>) -> BTreeSet<StepId
         }
         lowest = Some(lowest.map_or(*begin, |cut| cut.min(*begin)));
     }
-    ids.into_iter().filter(|id| cuts.get(&id.attempt).is_some_and(|cut| id.step >= *cut)).collect()
+    ids.into_iter()
+        .filter(|id| cuts.get(&id.attempt).is_some_and(|cut| id.step >= *cut))
+        .collect()
 }

@@ -27,6 +27,7 @@ pub enum Verified {
 }
 
 /// One step of the run on the tier.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepFacts {
     /// Its identity, by which age is ordered.

@@ -47,7 +47,10 @@ pub struct Refusal {
 pub(super) fn refusal(view: &TierView) -> Option<Refusal> {
     let refuse = |kind, reason| Some(Refusal { kind, reason });
     if let ListingState::Failed(why) = &view.listing {
-        return refuse(RefusalKind::ListingFailed, format!("'{}' could not be listed: {why}", view.tier));
+        return refuse(
+            RefusalKind::ListingFailed,
+            format!("'{}' could not be listed: {why}", view.tier),
+        );
     }
     if let Some((key, why)) = view.unreadable.first() {
         let more = match view.unreadable.len() - 1 {
@@ -60,7 +63,10 @@ pub(super) fn refusal(view: &TierView) -> Option<Refusal> {
         );
     }
     if view.steps.is_empty() {
-        return refuse(RefusalKind::ListingEmpty, format!("no step is listed on '{}'", view.tier));
+        return refuse(
+            RefusalKind::ListingEmpty,
+            format!("no step is listed on '{}'", view.tier),
+        );
     }
     let mut seen = BTreeSet::new();
     if let Some(twice) = view.steps.iter().find(|step| !seen.insert(step.id)) {
@@ -70,15 +76,22 @@ pub(super) fn refusal(view: &TierView) -> Option<Refusal> {
         );
     }
     if !view.steps.iter().any(|step| step.verified == Verified::Yes) {
-        return refuse(RefusalKind::NoneVerified, format!("no step on '{}' is verified", view.tier));
+        return refuse(
+            RefusalKind::NoneVerified,
+            format!("no step on '{}' is verified", view.tier),
+        );
     }
     None
 }
 
 /// The guards that hold each step, in plain words; steps that none holds are left out.
 pub(super) fn held(view: &TierView, guards: &Guards) -> BTreeMap<StepId, Vec<String>> {
-    let newest_valid =
-        view.steps.iter().filter(|step| step.verified == Verified::Yes).map(|step| step.id).max();
+    let newest_valid = view
+        .steps
+        .iter()
+        .filter(|step| step.verified == Verified::Yes)
+        .map(|step| step.id)
+        .max();
     let mut held = BTreeMap::new();
     for step in &view.steps {
         let mut reasons = Vec::new();
@@ -116,7 +129,11 @@ fn not_yet_safe(step: &StepFacts, required: &[RemoteName]) -> Vec<String> {
         .map(|remote| format!("not durable on {remote}"))
         .collect();
     if step.durable_on.is_empty() && step.retired_on.is_empty() {
-        let copy = if step.verified == Verified::Yes { "last verified copy" } else { "last copy" };
+        let copy = if step.verified == Verified::Yes {
+            "last verified copy"
+        } else {
+            "last copy"
+        };
         reasons.push(copy.to_owned());
     }
     reasons

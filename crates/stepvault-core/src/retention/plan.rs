@@ -78,20 +78,29 @@ pub struct RetentionPlan {
 impl RetentionPlan {
     /// The steps to delete in the order to delete them: abandoned branches first, and oldest first in either group.
     pub fn deletions(&self) -> Vec<&Decision> {
-        let mut drops: Vec<&Decision> =
-            self.decisions.iter().filter(|decision| decision.verdict == Verdict::Drop).collect();
+        let mut drops: Vec<&Decision> = self
+            .decisions
+            .iter()
+            .filter(|decision| decision.verdict == Verdict::Drop)
+            .collect();
         drops.sort_by_key(|decision| deletion_order(decision));
         drops
     }
 
     /// What the plan says of one step.
     pub fn decision(&self, id: StepId) -> Option<&Decision> {
-        self.decisions.binary_search_by_key(&id, |decision| decision.id).ok().map(|index| &self.decisions[index])
+        self.decisions
+            .binary_search_by_key(&id, |decision| decision.id)
+            .ok()
+            .map(|index| &self.decisions[index])
     }
 
     pub(super) fn count_bytes(&mut self) {
         let sum = |verdict| {
-            let those = self.decisions.iter().filter(|decision| decision.verdict == verdict);
+            let those = self
+                .decisions
+                .iter()
+                .filter(|decision| decision.verdict == verdict);
             those.fold(0_u64, |sum, decision| sum.saturating_add(decision.bytes))
         };
         (self.freed_bytes, self.kept_bytes) = (sum(Verdict::Drop), sum(Verdict::Keep));
@@ -114,13 +123,21 @@ fn tier_text<S: Serializer>(tier: &Tier, serializer: S) -> std::result::Result<S
 ///
 /// # Errors
 /// [`ErrorKind::Refused`](crate::ErrorKind::Refused) for rules that would delete everything.
-pub fn plan(view: &TierView, rules: &KeepRules, limits: &LocalLimits, guards: &Guards) -> Result<RetentionPlan> {
+pub fn plan(
+    view: &TierView,
+    rules: &KeepRules,
+    limits: &LocalLimits,
+    guards: &Guards,
+) -> Result<RetentionPlan> {
     rules.check()?;
     let refusal = refusal(view);
     let mut steps: Vec<&StepFacts> = view.steps.iter().collect();
     steps.sort_by_key(|step| step.id);
     let decisions = match &refusal {
-        Some(refusal) => steps.into_iter().map(|step| kept(step, vec![refusal.reason.clone()], true)).collect(),
+        Some(refusal) => steps
+            .into_iter()
+            .map(|step| kept(step, vec![refusal.reason.clone()], true))
+            .collect(),
         None => decide(&steps, view, rules, guards),
     };
     let mut plan = RetentionPlan {
@@ -176,8 +193,9 @@ fn kept(step: &StepFacts, reasons: Vec<String>, guarded: bool) -> Decision {
 
 /// Lets only the first so many deletions happen; the rest waits for the next plan.
 fn cap_deletions(plan: &mut RetentionPlan) {
-    let mut drops: Vec<usize> =
-        (0..plan.decisions.len()).filter(|index| plan.decisions[*index].verdict == Verdict::Drop).collect();
+    let mut drops: Vec<usize> = (0..plan.decisions.len())
+        .filter(|index| plan.decisions[*index].verdict == Verdict::Drop)
+        .collect();
     drops.sort_by_key(|index| deletion_order(&plan.decisions[*index]));
     let within = drops.len().min(plan.deletions_left);
     for index in drops.split_off(within) {

@@ -65,7 +65,10 @@ impl KeepRules {
     pub fn keeps_something(&self) -> bool {
         let counts = [self.last, self.hourly, self.daily, self.weekly];
         counts.into_iter().flatten().any(|count| count > 0)
-            || [self.every_steps, self.within_seconds].into_iter().flatten().any(|value| value > 0)
+            || [self.every_steps, self.within_seconds]
+                .into_iter()
+                .flatten()
+                .any(|value| value > 0)
             || self.best.iter().any(|rule| rule.count > 0)
     }
 
@@ -77,9 +80,11 @@ impl KeepRules {
         if self.is_unset() || self.keeps_something() {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Refused, "the keep rules would delete everything")
-            .because("every rule that is given is 0")
-            .hint("give at least one rule a value above 0, or leave all of them out to keep every step"))
+        Err(
+            Error::new(ErrorKind::Refused, "the keep rules would delete everything")
+                .because("every rule that is given is 0")
+                .hint("give at least one rule a value above 0, or leave all of them out to keep every step"),
+        )
     }
 }
 

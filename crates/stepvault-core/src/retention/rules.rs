@@ -22,7 +22,9 @@ pub(super) fn kept_by_rules(
 ) -> BTreeMap<StepId, Vec<String>> {
     let mut kept = Kept::default();
     if rules.is_unset() {
-        steps.iter().for_each(|step| kept.name(step.id, "no rule is configured"));
+        for step in steps {
+            kept.name(step.id, "no rule is configured");
+        }
         return kept.reasons;
     }
     if let Some(count) = rules.last.filter(|count| *count > 0) {
@@ -32,8 +34,13 @@ pub(super) fn kept_by_rules(
         keep_every(&mut kept, steps, interval);
     }
     if let Some(seconds) = rules.within_seconds.filter(|seconds| *seconds > 0) {
-        let reason = format!("within {}", humantime::format_duration(std::time::Duration::from_secs(seconds)));
-        let recent = steps.iter().filter(|step| now.seconds_since(step.created) <= seconds);
+        let reason = format!(
+            "within {}",
+            humantime::format_duration(std::time::Duration::from_secs(seconds))
+        );
+        let recent = steps
+            .iter()
+            .filter(|step| now.seconds_since(step.created) <= seconds);
         recent.for_each(|step| kept.name(step.id, &reason));
     }
     let calendars = [
@@ -44,12 +51,19 @@ pub(super) fn kept_by_rules(
     for (word, count, length_seconds, offset_seconds) in calendars {
         if let Some(count) = count.filter(|count| *count > 0) {
             let bucket = |step: &StepFacts| {
-                step.created.seconds.saturating_add(offset_seconds).div_euclid(length_seconds)
+                step.created
+                    .seconds
+                    .saturating_add(offset_seconds)
+                    .div_euclid(length_seconds)
             };
             keep_buckets(&mut kept, steps, count, &format!("{word} {count}"), bucket);
         }
     }
-    rules.best.iter().filter(|rule| rule.count > 0).for_each(|rule| keep_best(&mut kept, steps, rule));
+    rules
+        .best
+        .iter()
+        .filter(|rule| rule.count > 0)
+        .for_each(|rule| keep_best(&mut kept, steps, rule));
     kept.reasons
 }
 
@@ -117,8 +131,15 @@ fn keep_buckets(
         }
     }
     // Without as many buckets as asked for, none is too old.
-    let oldest = newest_counting.keys().rev().nth(count as usize - 1).copied().unwrap_or(i64::MIN);
-    newest_counting.range(oldest..).for_each(|(_, id)| kept.name(*id, reason));
+    let oldest = newest_counting
+        .keys()
+        .rev()
+        .nth(count as usize - 1)
+        .copied()
+        .unwrap_or(i64::MIN);
+    newest_counting
+        .range(oldest..)
+        .for_each(|(_, id)| kept.name(*id, reason));
     for (bucket, id) in newest.range(oldest..) {
         if newest_counting.get(bucket) != Some(id) {
             kept.name(*id, reason);
@@ -129,15 +150,31 @@ fn keep_buckets(
 /// The best `count` verified steps, newer before older where the values are equal, on whatever branch. A step that
 /// is not verified stays if it would be among them.
 fn keep_best(kept: &mut Kept, steps: &[&StepFacts], rule: &BestRule) {
-    let value_of = |step: &StepFacts| step.metrics.get(&rule.metric).copied().filter(|value| value.is_finite());
-    let mut ranked: Vec<(f64, &StepFacts)> =
-        steps.iter().filter_map(|step| Some((value_of(step)?, *step))).collect();
+    let value_of = |step: &StepFacts| {
+        step.metrics
+            .get(&rule.metric)
+            .copied()
+            .filter(|value| value.is_finite())
+    };
+    let mut ranked: Vec<(f64, &StepFacts)> = steps
+        .iter()
+        .filter_map(|step| Some((value_of(step)?, *step)))
+        .collect();
     ranked.sort_by(|(left_value, left), (right_value, right)| {
         let by_value = left_value.partial_cmp(right_value).unwrap_or(Ordering::Equal);
-        let best_first = if rule.prefer == Prefer::Lowest { by_value } else { by_value.reverse() };
+        let best_first = if rule.prefer == Prefer::Lowest {
+            by_value
+        } else {
+            by_value.reverse()
+        };
         best_first.then(right.id.cmp(&left.id))
     });
-    let reason = format!("best {} by {} ({})", rule.count, rule.metric, rule.prefer.as_str());
+    let reason = format!(
+        "best {} by {} ({})",
+        rule.count,
+        rule.metric,
+        rule.prefer.as_str()
+    );
     let mut places_left = rule.count;
     for (_, step) in ranked {
         if places_left == 0 {

@@ -9,15 +9,19 @@ use crate::observe::Tier;
 ///
 /// No guard gives way. What cannot be reached is said in the last plan's warnings.
 pub fn evict_for_space(plans: &mut [RetentionPlan], limits: &LocalLimits, free_bytes: Option<u64>) {
-    let sum = |of: fn(&RetentionPlan) -> u64| plans.iter().map(of).fold(0_u64, u64::saturating_add);
-    let (freed_bytes, kept_bytes) = (sum(|plan| plan.freed_bytes), sum(|plan| plan.kept_bytes));
+    let total = |of: fn(&RetentionPlan) -> u64| plans.iter().map(of).fold(0_u64, u64::saturating_add);
+    let (going_bytes, kept_bytes) = (total(|one| one.freed_bytes), total(|one| one.kept_bytes));
     let mut order: Vec<(usize, usize)> = Vec::new();
     for (which, plan) in plans.iter().enumerate() {
         if plan.tier == Tier::Local && plan.refusal.is_none() {
             let evictable = |decision: &Decision| {
                 decision.verdict == Verdict::Keep && !decision.guarded && decision.bytes > 0
             };
-            let places = plan.decisions.iter().enumerate().filter(|(_, decision)| evictable(decision));
+            let places = plan
+                .decisions
+                .iter()
+                .enumerate()
+                .filter(|(_, decision)| evictable(decision));
             order.extend(places.map(|(place, _)| (which, place)));
         }
     }
@@ -27,25 +31,40 @@ pub fn evict_for_space(plans: &mut [RetentionPlan], limits: &LocalLimits, free_b
     });
     let mut order = order.into_iter();
 
-    let over_budget_bytes = limits.maximum_bytes.map_or(0, |most| kept_bytes.saturating_sub(most));
+    let over_budget_bytes = limits
+        .maximum_bytes
+        .map_or(0, |most| kept_bytes.saturating_sub(most));
     let mut evicted_bytes = evict(plans, &mut order, over_budget_bytes, "over local.maximum-size");
     if over_budget_bytes > evicted_bytes {
         let missing = bytesize::ByteSize::b(over_budget_bytes - evicted_bytes);
-        warn(plans, format!("the local tier stays {missing} over local.maximum-size: the rest must be kept"));
+        warn(
+            plans,
+            format!("the local tier stays {missing} over local.maximum-size: the rest must be kept"),
+        );
     }
     // The mark is compared with what is free now: while the disk is low, retention's own deletions may suffice.
-    let (Some(low), Some(free)) = (limits.free_space_low_bytes, free_bytes) else { return };
+    let (Some(low), Some(free)) = (limits.free_space_low_bytes, free_bytes) else {
+        return;
+    };
     if free >= low {
         return;
     }
     let wanted_bytes = limits.free_space_high_bytes.unwrap_or(low).max(low);
-    let will_be_free = |evicted_bytes| free.saturating_add(freed_bytes).saturating_add(evicted_bytes);
+    let will_be_free = |evicted_bytes| free.saturating_add(going_bytes).saturating_add(evicted_bytes);
     let short_bytes = wanted_bytes.saturating_sub(will_be_free(evicted_bytes));
-    evicted_bytes = evicted_bytes.saturating_add(evict(plans, &mut order, short_bytes, "free space is below local.free-space-low"));
+    evicted_bytes = evicted_bytes.saturating_add(evict(
+        plans,
+        &mut order,
+        short_bytes,
+        "free space is below local.free-space-low",
+    ));
     let missing_bytes = wanted_bytes.saturating_sub(will_be_free(evicted_bytes));
     if missing_bytes > 0 {
         let missing = bytesize::ByteSize::b(missing_bytes);
-        warn(plans, format!("the local disk stays {missing} short of free space: the rest must be kept"));
+        warn(
+            plans,
+            format!("the local disk stays {missing} short of free space: the rest must be kept"),
+        );
     }
 }
 

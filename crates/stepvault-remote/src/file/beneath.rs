@@ -11,14 +11,19 @@ use stepvault_local::errors;
 
 use super::layout::Layout;
 
-const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW).union(OFlags::RDONLY);
+const DIRECTORY: OFlags = OFlags::DIRECTORY
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::RDONLY);
 
 impl Layout {
     /// The regular file at `key` opened for reading; `None` when there is none.
     pub(super) fn open(&self, what: &str, key: &str) -> Result<Option<File>> {
         let path = self.path(key)?;
         let (directories, name) = key.rsplit_once('/').unwrap_or(("", key));
-        let Some(directory) = self.directory(what, directories)? else { return Ok(None) };
+        let Some(directory) = self.directory(what, directories)? else {
+            return Ok(None);
+        };
         // Not blocking: opening a FIFO would wait for its writer.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = match openat(&directory, name, flags, Mode::empty()) {
@@ -35,7 +40,9 @@ impl Layout {
             // A store without directories has no object by that name.
             return Ok(None);
         }
-        Err(Error::new(ErrorKind::Failed, what).on(path.display()).because("it is no regular file"))
+        Err(Error::new(ErrorKind::Failed, what)
+            .on(path.display())
+            .because("it is no regular file"))
     }
 
     /// The directory at `directories` (components with slashes between, or nothing for the root); `None` when it does
@@ -53,10 +60,11 @@ impl Layout {
             path.push(component);
             directory = match openat(&directory, component, DIRECTORY, Mode::empty()) {
                 Ok(next) => next,
-                Err(Errno::NOENT) => return Ok(None),
                 // With O_DIRECTORY a link is reported as 'not a directory', like a file is.
-                Err(Errno::NOTDIR | Errno::LOOP) if path.is_symlink() => return Err(symbolic_link(what, &path)),
-                Err(Errno::NOTDIR) => return Ok(None),
+                Err(Errno::NOTDIR | Errno::LOOP) if path.is_symlink() => {
+                    return Err(symbolic_link(what, &path));
+                }
+                Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
                 Err(error) => return Err(errors::io(what, &path, error)),
             };
         }

@@ -52,16 +52,25 @@ pub(super) async fn copy(layout: &Layout, blocking: Blocking, from: &str, to: &s
         copied_bytes += blocking.run(WHAT, &target, wanted, chunk).await?;
     }
     let (layout, to) = (layout.clone(), to.to_owned());
-    blocking.run(WHAT, &target, 0, move || place(WHAT, &layout, &temporary.file, &temporary.path, &to)).await
+    blocking
+        .run(WHAT, &target, 0, move || {
+            place(WHAT, &layout, &temporary.file, &temporary.path, &to)
+        })
+        .await
 }
 
 /// Opens both ends; `None` when the target is taken.
 fn begin(layout: &Layout, from: &str, to: &str) -> Result<Option<(File, Temporary, u64)>> {
     let source_path = layout.path(from)?;
     let source = layout.open(WHAT, from)?.ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, WHAT).on(source_path.display()).because("it does not exist")
+        Error::new(ErrorKind::NotFound, WHAT)
+            .on(source_path.display())
+            .because("it does not exist")
     })?;
-    let size_bytes = source.metadata().map_err(|error| errors::io(WHAT, &source_path, error))?.len();
+    let size_bytes = source
+        .metadata()
+        .map_err(|error| errors::io(WHAT, &source_path, error))?
+        .len();
     if layout.open(WHAT, to)?.is_some() {
         return Ok(None);
     }

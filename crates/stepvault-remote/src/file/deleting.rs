@@ -12,7 +12,7 @@ use super::layout::{Layout, TEMPORARY_PREFIX, parent};
 
 const WHAT: &str = "cannot delete the object";
 /// A temporary that is older belongs to no write that is still under way.
-const STALE: Duration = Duration::from_secs(24 * 60 * 60);
+const STALE: Duration = Duration::from_hours(24);
 
 /// Deletes `keys`; missing ones are no error. They are durably gone when this returns: whoever deletes a commit
 /// before its data relies on that order.
@@ -39,7 +39,10 @@ pub(super) fn delete(layout: &Layout, keys: &[String]) -> Result<()> {
         looked_at.insert(remove_emptied(layout, directory));
     }
     // Also where nothing was left to remove: whoever removed it may have been killed before it got here.
-    let existing: BTreeSet<PathBuf> = looked_at.iter().map(|directory| first_existing(layout, directory)).collect();
+    let existing: BTreeSet<PathBuf> = looked_at
+        .iter()
+        .map(|directory| first_existing(layout, directory))
+        .collect();
     for directory in existing.iter().filter(|directory| directory.is_dir()) {
         match durable::fsync_directory(directory) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -85,12 +88,22 @@ fn remove_emptied(layout: &Layout, mut directory: PathBuf) -> PathBuf {
 
 /// Removes temporaries of writes that crashed long ago, if nothing else is there. False when something stayed.
 fn sweep_stale(directory: &Path) -> bool {
-    let Ok(entries) = std::fs::read_dir(directory) else { return false };
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return false;
+    };
     let mut stale = Vec::new();
     for entry in entries.take(1000) {
         let is_stale = |entry: &std::fs::DirEntry| {
             let named = entry.file_name().to_string_lossy().starts_with(TEMPORARY_PREFIX);
-            let old = entry.metadata().ok().filter(std::fs::Metadata::is_file)?.modified().ok()?.elapsed().ok()? > STALE;
+            let old = entry
+                .metadata()
+                .ok()
+                .filter(std::fs::Metadata::is_file)?
+                .modified()
+                .ok()?
+                .elapsed()
+                .ok()?
+                > STALE;
             Some(named && old)
         };
         match entry {

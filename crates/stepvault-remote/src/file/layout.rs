@@ -20,9 +20,11 @@ impl Layout {
     pub(super) fn path(&self, key: &str) -> Result<PathBuf> {
         match fault_of(key) {
             None => Ok(self.root.join(key)),
-            Some(why) => Err(Error::new(ErrorKind::Usage, "not a key that can be stored in a directory")
-                .on(format!("{key:?}"))
-                .because(why)),
+            Some(why) => Err(
+                Error::new(ErrorKind::Usage, "not a key that can be stored in a directory")
+                    .on(format!("{key:?}"))
+                    .because(why),
+            ),
         }
     }
 
@@ -65,7 +67,9 @@ fn fault_of(key: &str) -> Option<&'static str> {
         match component {
             "" => return Some("it begins or ends with a slash, or has an empty component"),
             "." | ".." => return Some("it has a '.' or '..' component"),
-            long if long.len() > 255 => return Some("a component is longer than the 255 bytes that file systems take"),
+            long if long.len() > 255 => {
+                return Some("a component is longer than the 255 bytes that file systems take");
+            }
             own if is_reserved(own) => return Some("a component is reserved for unfinished files"),
             _ => {}
         }
@@ -84,13 +88,36 @@ mod tests {
 
     #[test]
     fn keys_stay_beneath_the_root_and_keep_their_bytes() {
-        let layout = Layout { root: PathBuf::from("/vault") };
-        for good in ["a", "run/.stepvault/vault.json", "50%/x#y?z", "ü ☃", "..a/b..", "a\\b"] {
+        let layout = Layout {
+            root: PathBuf::from("/vault"),
+        };
+        for good in [
+            "a",
+            "run/.stepvault/vault.json",
+            "50%/x#y?z",
+            "ü ☃",
+            "..a/b..",
+            "a\\b",
+        ] {
             assert_eq!(layout.path(good).unwrap(), Path::new("/vault").join(good));
         }
         let long = "x".repeat(256);
-        let bad = ["", "/etc/passwd", "../a", "a/../../b", "a//b", "a/", "./a", "a\0b", "a\nb", &long];
-        for bad in bad.into_iter().chain([".stepvault-uploads/x", "a/.stepvault-tmp-1"]) {
+        let bad = [
+            "",
+            "/etc/passwd",
+            "../a",
+            "a/../../b",
+            "a//b",
+            "a/",
+            "./a",
+            "a\0b",
+            "a\nb",
+            &long,
+        ];
+        for bad in bad
+            .into_iter()
+            .chain([".stepvault-uploads/x", "a/.stepvault-tmp-1"])
+        {
             assert_eq!(layout.path(bad).unwrap_err().kind(), ErrorKind::Usage, "{bad}");
         }
     }

@@ -32,7 +32,11 @@ struct Level {
 }
 
 /// All regular files whose keys begin with `prefix`.
-pub(super) fn list(layout: &Layout, blocking: Blocking, prefix: &str) -> BoxStream<'static, Result<ObjectInfo>> {
+pub(super) fn list(
+    layout: &Layout,
+    blocking: Blocking,
+    prefix: &str,
+) -> BoxStream<'static, Result<ObjectInfo>> {
     let start = match Layout::directory_of(prefix) {
         Ok(start) => start.to_owned(),
         Err(error) => return stream::once(async { Err(error) }).boxed(),
@@ -46,7 +50,9 @@ pub(super) fn list(layout: &Layout, blocking: Blocking, prefix: &str) -> BoxStre
     };
     stream::try_unfold(walk, |mut walk| async move {
         while walk.found.is_empty() {
-            let Some(directory) = walk.directories.pop() else { return Ok(None) };
+            let Some(directory) = walk.directories.pop() else {
+                return Ok(None);
+            };
             walk.visit(directory).await?;
         }
         Ok(walk.found.pop_front().map(|info| (info, walk)))
@@ -59,7 +65,10 @@ impl Walk {
     async fn visit(&mut self, directory: String) -> Result<()> {
         let path = self.layout.root.join(&directory);
         let (layout, prefix) = (self.layout.clone(), self.prefix.clone());
-        let level = self.blocking.run(WHAT, &path, 0, move || read_level(&layout, &directory, &prefix)).await?;
+        let level = self
+            .blocking
+            .run(WHAT, &path, 0, move || read_level(&layout, &directory, &prefix))
+            .await?;
         self.directories.extend(level.directories);
         self.found = level.objects;
         Ok(())
@@ -73,23 +82,33 @@ fn read_level(layout: &Layout, directory: &str, prefix: &str) -> Result<Level> {
         return Ok(level);
     }
     let path = layout.root.join(directory);
-    let Some(entries) = unless_gone(std::fs::read_dir(&path), &path)? else { return Ok(level) };
+    let Some(entries) = unless_gone(std::fs::read_dir(&path), &path)? else {
+        return Ok(level);
+    };
     for entry in entries {
-        let Some(entry) = unless_gone(entry, &path)? else { continue };
+        let Some(entry) = unless_gone(entry, &path)? else {
+            continue;
+        };
         // What is not UTF-8 is not ours: keys are.
-        let Ok(name) = entry.file_name().into_string() else { continue };
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
         if is_reserved(&name) {
             continue;
         }
         let key = format!("{directory}{name}");
-        let Some(kind) = unless_gone(entry.file_type(), &entry.path())? else { continue };
+        let Some(kind) = unless_gone(entry.file_type(), &entry.path())? else {
+            continue;
+        };
         if kind.is_dir() {
             let inner = format!("{key}/");
             if inner.starts_with(prefix) || prefix.starts_with(&inner) {
                 level.directories.push(inner);
             }
         } else if kind.is_file() && key.starts_with(prefix) {
-            let Some(metadata) = unless_gone(entry.metadata(), &entry.path())? else { continue };
+            let Some(metadata) = unless_gone(entry.metadata(), &entry.path())? else {
+                continue;
+            };
             level.objects.push_back(info_of(&key, &metadata));
         }
     }

@@ -44,14 +44,25 @@ const REMOVED: &str = "it was removed right after it was written";
 /// `Usage` for another scheme or an option that a directory does not take.
 pub fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
     if settings.url.scheme != Scheme::File {
-        return Err(Error::new(ErrorKind::Usage, "cannot open the remote").on(&settings.url).because("it is no directory"));
+        return Err(Error::new(ErrorKind::Usage, "cannot open the remote")
+            .on(&settings.url)
+            .because("it is no directory"));
     }
-    let untaken = ["endpoint", "storage_class", "server_side_encryption", "kms_key", "tags", "expected_bucket_owner"];
+    let untaken = [
+        "endpoint",
+        "storage_class",
+        "server_side_encryption",
+        "kms_key",
+        "tags",
+        "expected_bucket_owner",
+    ];
     refuse_options(settings, &untaken)?;
     let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
     Ok(Arc::new(FileStore {
         url: settings.url.to_string(),
-        layout: Layout { root: PathBuf::from(&settings.url.prefix) },
+        layout: Layout {
+            root: PathBuf::from(&settings.url.prefix),
+        },
         blocking: Blocking { stall_timeout },
     }))
 }
@@ -73,7 +84,11 @@ impl FileStore {
         work: impl FnOnce(&Layout) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let layout = self.layout.clone();
-        self.blocking.run(what, &self.layout.root.join(key), size_bytes, move || work(&layout)).await
+        self.blocking
+            .run(what, &self.layout.root.join(key), size_bytes, move || {
+                work(&layout)
+            })
+            .await
     }
 
     fn upload(&self, upload: &str) -> Result<Upload> {
@@ -81,15 +96,28 @@ impl FileStore {
     }
 
     /// The answer to a write of `size_bytes` at `key`.
-    async fn created(&self, what: &str, key: &str, outcome: CreateOutcome, size_bytes: u64) -> Result<Created> {
+    async fn created(
+        &self,
+        what: &str,
+        key: &str,
+        outcome: CreateOutcome,
+        size_bytes: u64,
+    ) -> Result<Created> {
         if outcome == CreateOutcome::Exists {
             return Ok(Created::Exists);
         }
-        let fault = |kind, why: String| Error::new(kind, what).on(self.layout.root.join(key).display()).because(why);
+        let fault = |kind, why: String| {
+            Error::new(kind, what)
+                .on(self.layout.root.join(key).display())
+                .because(why)
+        };
         let head = self.head(key).await?;
         let head = head.ok_or_else(|| fault(ErrorKind::Unreachable, REMOVED.to_owned()))?;
         if head.info.size_bytes != size_bytes {
-            let why = format!("{size_bytes} bytes were written and the file has {}", head.info.size_bytes);
+            let why = format!(
+                "{size_bytes} bytes were written and the file has {}",
+                head.info.size_bytes
+            );
             return Err(fault(ErrorKind::Damaged, why));
         }
         Ok(Created::Written(head))
@@ -134,7 +162,10 @@ impl RemoteStore for FileStore {
 
     async fn start_upload(&self, key: &str, size_bytes: u64) -> Result<String> {
         let owned = key.to_owned();
-        self.run("cannot begin an upload", key, 0, move |layout| Upload::start(layout, &owned, size_bytes)).await
+        self.run("cannot begin an upload", key, 0, move |layout| {
+            Upload::start(layout, &owned, size_bytes)
+        })
+        .await
     }
 
     async fn upload_part(
@@ -147,7 +178,10 @@ impl RemoteStore for FileStore {
     ) -> Result<PartReceipt> {
         let (upload, digest) = (self.upload(upload)?, *digest);
         let what = format!("cannot upload part {}", index + 1);
-        self.run(&what, key, digest.size_bytes, move |_| upload.write_part(index, &body, &digest)).await
+        self.run(&what, key, digest.size_bytes, move |_| {
+            upload.write_part(index, &body, &digest)
+        })
+        .await
     }
 
     async fn complete_upload(
@@ -168,7 +202,10 @@ impl RemoteStore for FileStore {
 
     async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
         match self.upload(upload) {
-            Ok(upload) => self.run("cannot drop the upload", key, 0, move |_| upload.abort()).await,
+            Ok(upload) => {
+                self.run("cannot drop the upload", key, 0, move |_| upload.abort())
+                    .await
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
@@ -176,13 +213,23 @@ impl RemoteStore for FileStore {
 
     async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
         let owned = prefix.to_owned();
-        self.run("cannot list the pending uploads", "", 0, move |layout| uploads::pending(layout, &owned)).await
+        self.run("cannot list the pending uploads", "", 0, move |layout| {
+            uploads::pending(layout, &owned)
+        })
+        .await
     }
 
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
         let owned = key.to_owned();
-        let info = self.run("cannot look up the object", key, 0, move |layout| reading::info(layout, &owned)).await?;
-        Ok(info.map(|info| ObjectHead { info, checksum: StoredChecksum::None }))
+        let info = self
+            .run("cannot look up the object", key, 0, move |layout| {
+                reading::info(layout, &owned)
+            })
+            .await?;
+        Ok(info.map(|info| ObjectHead {
+            info,
+            checksum: StoredChecksum::None,
+        }))
     }
 
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
@@ -197,7 +244,10 @@ impl RemoteStore for FileStore {
         let owned = keys.to_vec();
         // Each may wait for the disk once: the time that is allowed grows as if each were a few KiB.
         let size_bytes = keys.len() as u64 * (64 << 10);
-        self.run("cannot delete the objects", "", size_bytes, move |layout| deleting::delete(layout, &owned)).await
+        self.run("cannot delete the objects", "", size_bytes, move |layout| {
+            deleting::delete(layout, &owned)
+        })
+        .await
     }
 
     async fn copy(&self, from: &str, to: &str) -> Result<Created> {
@@ -207,7 +257,9 @@ impl RemoteStore for FileStore {
             return Ok(Created::Exists);
         }
         let head = self.head(to).await?.ok_or_else(|| {
-            Error::new(ErrorKind::Unreachable, WHAT).on(self.layout.root.join(to).display()).because(REMOVED)
+            Error::new(ErrorKind::Unreachable, WHAT)
+                .on(self.layout.root.join(to).display())
+                .because(REMOVED)
         })?;
         Ok(Created::Written(head))
     }

@@ -15,9 +15,16 @@ use super::layout::{Layout, parent};
 const MAXIMUM_ATTEMPTS: u32 = 100;
 
 /// Syncs `file`, which stands at `temporary`, and gives it the name `target` unless that is taken.
-pub(super) fn place(what: &str, layout: &Layout, file: &File, temporary: &Path, key: &str) -> Result<CreateOutcome> {
+pub(super) fn place(
+    what: &str,
+    layout: &Layout,
+    file: &File,
+    temporary: &Path,
+    key: &str,
+) -> Result<CreateOutcome> {
     let target = layout.path(key)?;
-    file.sync_all().map_err(|error| errors::io(what, temporary, error))?;
+    file.sync_all()
+        .map_err(|error| errors::io(what, temporary, error))?;
     in_directory_of(what, layout, key, || {
         let outcome = rename_if_free(what, temporary, &target)?;
         durable::fsync_directory(parent(&target))?;
@@ -46,7 +53,9 @@ pub(super) fn in_directory_of<T>(
             // Another process that deletes takes emptied directories with it.
             Err(error) if error.kind() == ErrorKind::NotFound && attempts < MAXIMUM_ATTEMPTS => {}
             // Nobody asked for something that has to exist.
-            Err(error) if error.kind() == ErrorKind::NotFound => return Err(error.with_kind(ErrorKind::Unreachable)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(error.with_kind(ErrorKind::Unreachable));
+            }
             outcome => return outcome,
         }
     }
@@ -57,11 +66,16 @@ pub(super) fn prepare_root(what: &str, layout: &Layout) -> Result<()> {
     let root = &layout.root;
     match std::fs::metadata(root) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(_) => Err(Error::new(ErrorKind::Failed, what).on(root.display()).because("it is not a directory")),
+        Ok(_) => Err(Error::new(ErrorKind::Failed, what)
+            .on(root.display())
+            .because("it is not a directory")),
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(errors::io(what, root, error)),
         Err(_) if !parent(root).is_dir() => Err(Error::new(ErrorKind::Failed, what)
             .on(root.display())
-            .because(format!("its parent directory {} does not exist", parent(root).display()))
+            .because(format!(
+                "its parent directory {} does not exist",
+                parent(root).display()
+            ))
             .hint("create or mount it, or correct the remote's URL")),
         Err(_) => durable::create_directories(root),
     }
@@ -91,6 +105,7 @@ fn link_if_free(what: &str, from: &Path, to: &Path) -> Result<CreateOutcome> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use super::*;
 

@@ -24,7 +24,7 @@ const DATA_FILE: &str = "data";
 /// Longest key that is believed of an upload's directory.
 const MAXIMUM_KEY_FILE_BYTES: u64 = 4096;
 /// A directory without its key file is older than this only when whoever made it crashed.
-const STALE: Duration = Duration::from_secs(60 * 60);
+const STALE: Duration = Duration::from_hours(1);
 
 /// An upload by its id: 32 hexadecimal digits, a dash, the file's size.
 #[derive(Debug)]
@@ -40,11 +40,18 @@ impl Upload {
         let unknown = || Error::new(ErrorKind::NotFound, "no such upload").on(format!("{id:?}"));
         let (random, size) = id.split_once('-').ok_or_else(unknown)?;
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        if random.len() != 32 || !random.bytes().all(is_hex) || !size.bytes().all(|byte| byte.is_ascii_digit()) {
+        if random.len() != 32
+            || !random.bytes().all(is_hex)
+            || !size.bytes().all(|byte| byte.is_ascii_digit())
+        {
             return Err(unknown());
         }
         let parts = FileParts::of(size.parse().map_err(|_| unknown())?)?;
-        Ok(Self { id: id.to_owned(), directory: layout.uploads().join(id), parts })
+        Ok(Self {
+            id: id.to_owned(),
+            directory: layout.uploads().join(id),
+            parts,
+        })
     }
 
     /// Begins an upload of `size_bytes` to `key`; durable, so that a restarted agent finds it.
@@ -55,16 +62,31 @@ impl Upload {
         let upload = Self::parse(layout, &id)?;
         prepare_root(WHAT, layout)?;
         layout.directory(WHAT, UPLOADS_DIRECTORY)?;
-        durable::create_directories(&upload.directory)?;
-        durable::create_new(&upload.directory.join(KEY_FILE), key.as_bytes())?;
-        let path = upload.data();
-        let options = OpenOptions::new().write(true).create_new(true).mode(0o600).to_owned();
-        let file = options.open(&path).map_err(|error| errors::io(WHAT, &path, error))?;
-        // Space is taken as parts arrive: what cannot be held fails there, part by part, and can be resumed.
-        let sized = file.set_len(size_bytes).and_then(|()| file.sync_all());
-        sized.map_err(|error| errors::io(WHAT, &path, error))?;
-        durable::fsync_directory(&upload.directory)?;
+        upload.lay_out(WHAT, key).inspect_err(|_| {
+            // Nobody knows the id: best effort, a sweep finds the rest.
+            let _ = upload.remove();
+        })?;
         Ok(upload.id)
+    }
+
+    fn lay_out(&self, what: &str, key: &str) -> Result<()> {
+        durable::create_directories(&self.directory)?;
+        durable::create_new(&self.directory.join(KEY_FILE), key.as_bytes())?;
+        let path = self.data();
+        let options = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .to_owned();
+        let file = options
+            .open(&path)
+            .map_err(|error| errors::io(what, &path, error))?;
+        // Space is taken as parts arrive: what cannot be held fails there, part by part, and can be resumed.
+        let sized = file
+            .set_len(self.parts.size_bytes())
+            .and_then(|()| file.sync_all());
+        sized.map_err(|error| errors::io(what, &path, error))?;
+        durable::fsync_directory(&self.directory)
     }
 
     /// Writes part `index` at its place. On disk when this returns.
@@ -72,17 +94,28 @@ impl Upload {
         let what = format!("cannot upload part {}", index + 1);
         let range = self.parts.range(index);
         let size_bytes = body.len() as u64;
-        if index >= self.parts.count() || size_bytes != range.end - range.start || digest.size_bytes != size_bytes {
-            return Err(Error::new(ErrorKind::Failed, what).on(self.data().display()).because(format!(
-                "a part of {size_bytes} bytes was given where a file of {} bytes has {}",
-                self.parts.size_bytes(),
-                range.end - range.start
-            )));
+        if index >= self.parts.count()
+            || size_bytes != range.end - range.start
+            || digest.size_bytes != size_bytes
+        {
+            return Err(Error::new(ErrorKind::Failed, what)
+                .on(self.data().display())
+                .because(format!(
+                    "a part of {size_bytes} bytes was given where a file of {} bytes has {}",
+                    self.parts.size_bytes(),
+                    range.end - range.start
+                )));
         }
         let file = self.open(&what)?;
-        let written = file.write_all_at(body, range.start).and_then(|()| file.sync_data());
+        let written = file
+            .write_all_at(body, range.start)
+            .and_then(|()| file.sync_data());
         written.map_err(|error| errors::io(&what, &self.data(), error))?;
-        Ok(PartReceipt { index, tag: digest.crc32c.to_string(), digest: *digest })
+        Ok(PartReceipt {
+            index,
+            tag: digest.crc32c.to_string(),
+            digest: *digest,
+        })
     }
 
     /// Gives the data its name, provided that all parts are there and the name is free.
@@ -98,15 +131,28 @@ impl Upload {
         if layout.open(WHAT, key)?.is_some() {
             return Ok(CreateOutcome::Exists);
         }
-        let fault = |why: String| Error::new(ErrorKind::Failed, WHAT).on(self.data().display()).because(why);
+        let fault = |why: String| {
+            Error::new(ErrorKind::Failed, WHAT)
+                .on(self.data().display())
+                .because(why)
+        };
         if parts.len() != self.parts.count() as usize
-            || (0..).zip(parts).any(|(index, part): (u32, _)| part.index != index)
+            || (0..)
+                .zip(parts)
+                .any(|(index, part): (u32, _)| part.index != index)
         {
-            return Err(fault(format!("{} of {} parts were given", parts.len(), self.parts.count())));
+            return Err(fault(format!(
+                "{} of {} parts were given",
+                parts.len(),
+                self.parts.count()
+            )));
         }
         let given: u64 = parts.iter().map(|part| part.digest.size_bytes).sum();
         let file = self.open(WHAT)?;
-        let length = file.metadata().map_err(|error| errors::io(WHAT, &self.data(), error))?.len();
+        let length = file
+            .metadata()
+            .map_err(|error| errors::io(WHAT, &self.data(), error))?
+            .len();
         if [given, length, self.parts.size_bytes()] != [size_bytes; 3] {
             return Err(fault(format!(
                 "the file should have {size_bytes} bytes, its parts have {given}, and {length} are there"
@@ -122,7 +168,8 @@ impl Upload {
 
     /// Drops the upload; one that is gone is no error.
     pub(super) fn abort(&self) -> Result<()> {
-        self.remove().map_err(|error| errors::io("cannot drop the upload", &self.directory, error))
+        self.remove()
+            .map_err(|error| errors::io("cannot drop the upload", &self.directory, error))
     }
 
     fn remove(&self) -> io::Result<()> {
@@ -142,12 +189,15 @@ impl Upload {
 
     fn open(&self, what: &str) -> Result<File> {
         let path = self.data();
-        OpenOptions::new().write(true).open(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, what)
-                .on(path.display())
-                .because("there is no such upload: it was completed or dropped"),
-            _ => errors::io(what, &path, error),
-        })
+        OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, what)
+                    .on(path.display())
+                    .because("there is no such upload: it was completed or dropped"),
+                _ => errors::io(what, &path, error),
+            })
     }
 }
 
@@ -166,22 +216,38 @@ pub(super) fn pending(layout: &Layout, prefix: &str) -> Result<Vec<PendingUpload
     let mut pending = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|error| errors::io(WHAT, &uploads, error))?;
-        let Some(upload) = entry.file_name().to_str().and_then(|id| Upload::parse(layout, id).ok()) else { continue };
+        let Some(upload) = entry
+            .file_name()
+            .to_str()
+            .and_then(|id| Upload::parse(layout, id).ok())
+        else {
+            continue;
+        };
         let path = upload.directory.join(KEY_FILE);
         let Some(key) = durable::read_bounded(&path, MAXIMUM_KEY_FILE_BYTES)? else {
             remove_if_stale(&upload.directory);
             continue;
         };
-        let Some(key) = String::from_utf8(key).ok().filter(|key| key.starts_with(prefix)) else { continue };
-        let initiated = std::fs::metadata(&path).and_then(|metadata| metadata.modified()).ok();
-        pending.push(PendingUpload { key, upload: upload.id, initiated });
+        let Some(key) = String::from_utf8(key).ok().filter(|key| key.starts_with(prefix)) else {
+            continue;
+        };
+        let initiated = std::fs::metadata(&path)
+            .and_then(|metadata| metadata.modified())
+            .ok();
+        pending.push(PendingUpload {
+            key,
+            upload: upload.id,
+            initiated,
+        });
     }
     Ok(pending)
 }
 
 /// An upload that crashed before it had a key holds nothing; the system refuses to remove a directory that does.
 fn remove_if_stale(directory: &std::path::Path) {
-    let age = std::fs::metadata(directory).ok().and_then(|metadata| metadata.modified().ok()?.elapsed().ok());
+    let age = std::fs::metadata(directory)
+        .ok()
+        .and_then(|metadata| metadata.modified().ok()?.elapsed().ok());
     if age.is_some_and(|age| age > STALE) {
         let _ = std::fs::remove_dir(directory);
     }

@@ -44,14 +44,32 @@ impl Access {
     /// From the settings and the environment. No request is made.
     pub(super) fn new(settings: &RemoteSettings) -> Result<Self> {
         let patience = Duration::from_secs(settings.stall_timeout_seconds.max(1));
-        let given = settings.endpoint.clone().or_else(|| std::env::var(EMULATOR_VARIABLE).ok().map(|host| with_scheme(&host)));
+        let given = settings.endpoint.clone().or_else(|| {
+            std::env::var(EMULATOR_VARIABLE)
+                .ok()
+                .map(|host| with_scheme(&host))
+        });
         let Some(given) = given else {
-            return Ok(Self { endpoint: GOOGLE.to_owned(), plain_http: false, token: google(settings)?, patience });
+            return Ok(Self {
+                endpoint: GOOGLE.to_owned(),
+                plain_http: false,
+                token: google(settings)?,
+                patience,
+            });
         };
         let url = check_endpoint(&given, settings.allow_http)?;
-        let token = if is_loopback(&url) { Token::None } else { google(settings)? };
+        let token = if is_loopback(&url) {
+            Token::None
+        } else {
+            google(settings)?
+        };
         let plain_http = url.scheme() == "http";
-        Ok(Self { endpoint: text_of(&url), plain_http, token, patience })
+        Ok(Self {
+            endpoint: text_of(&url),
+            plain_http,
+            token,
+            patience,
+        })
     }
 
     /// For Google's SDK.
@@ -64,8 +82,12 @@ impl Access {
 
     /// The bearer for a request; empty for none.
     pub(super) async fn bearer(&self) -> Result<String> {
-        let Token::Google(credentials) = &self.token else { return Ok(String::new()) };
-        let fault = |kind, why: String| Error::new(kind, "cannot get credentials for Google Cloud Storage").because(why);
+        let Token::Google(credentials) = &self.token else {
+            return Ok(String::new());
+        };
+        let fault = |kind, why: String| {
+            Error::new(kind, "cannot get credentials for Google Cloud Storage").because(why)
+        };
         match tokio::time::timeout(self.patience, credentials.access_token()).await {
             Ok(Ok(token)) => Ok(token.token),
             Ok(Err(error)) => Err(fault(kind_of(&error), error.to_string()).hint(CREDENTIALS_HINT)),
@@ -83,10 +105,13 @@ impl CredentialProvider for Access {
     type Credential = GcpCredential;
 
     async fn get_credential(&self) -> object_store::Result<Arc<GcpCredential>> {
-        let bearer = self.bearer().await.map_err(|error| object_store::Error::Generic {
-            store: "GCS",
-            source: Box::new(NoCredentials(error)),
-        })?;
+        let bearer = self
+            .bearer()
+            .await
+            .map_err(|error| object_store::Error::Generic {
+                store: "GCS",
+                source: Box::new(NoCredentials(error)),
+            })?;
         Ok(Arc::new(GcpCredential { bearer }))
     }
 }
@@ -105,21 +130,35 @@ impl std::error::Error for NoCredentials {}
 
 /// What a failure to get a token means: one that may pass, or credentials that are wrong.
 pub(super) fn kind_of(error: &CredentialsError) -> ErrorKind {
-    if error.is_transient() { ErrorKind::Unreachable } else { ErrorKind::Denied }
+    if error.is_transient() {
+        ErrorKind::Unreachable
+    } else {
+        ErrorKind::Denied
+    }
 }
 
 fn google(settings: &RemoteSettings) -> Result<Token> {
-    Builder::default().build_access_token_credentials().map(Token::Google).map_err(|error| {
-        Error::new(ErrorKind::Denied, "cannot get credentials for Google Cloud Storage")
+    Builder::default()
+        .build_access_token_credentials()
+        .map(Token::Google)
+        .map_err(|error| {
+            Error::new(
+                ErrorKind::Denied,
+                "cannot get credentials for Google Cloud Storage",
+            )
             .on(&settings.url)
             .caused_by(error)
             .hint(CREDENTIALS_HINT)
-    })
+        })
 }
 
 /// The variable often holds a bare `host:port`.
 fn with_scheme(host: &str) -> String {
-    if host.contains("://") { host.to_owned() } else { format!("http://{host}") }
+    if host.contains("://") {
+        host.to_owned()
+    } else {
+        format!("http://{host}")
+    }
 }
 
 fn text_of(url: &Url) -> String {
@@ -147,7 +186,10 @@ mod tests {
 
     #[test]
     fn plain_http_over_the_network_is_refused() {
-        assert_eq!(Access::new(&settings("http://10.1.2.3:4443")).unwrap_err().kind(), ErrorKind::Usage);
+        assert_eq!(
+            Access::new(&settings("http://10.1.2.3:4443")).unwrap_err().kind(),
+            ErrorKind::Usage
+        );
     }
 
     #[test]

@@ -71,10 +71,22 @@ impl Api {
         stall_timeout: Duration,
     ) -> Result<Self> {
         let connector = GuardedConnector { stall_timeout };
-        let client = connector.connect(&client_options(access.plain_http)).map_err(|error| {
-            Error::new(ErrorKind::Failed, "cannot open the remote").on(&url).caused_by(error)
-        })?;
-        Ok(Self { url, bucket, keys, options, access, client, stall_timeout })
+        let client = connector
+            .connect(&client_options(access.plain_http))
+            .map_err(|error| {
+                Error::new(ErrorKind::Failed, "cannot open the remote")
+                    .on(&url)
+                    .caused_by(error)
+            })?;
+        Ok(Self {
+            url,
+            bucket,
+            keys,
+            options,
+            access,
+            client,
+            stall_timeout,
+        })
     }
 
     /// The URL of an object, for messages.
@@ -82,17 +94,27 @@ impl Api {
         key.map_or_else(|| self.url.clone(), |key| format!("{}/{key}", self.url))
     }
 
+    /// Fails where there are no credentials, in our own words and within our own time; cheap where there are.
+    pub(super) async fn check_credentials(&self) -> Result<()> {
+        self.access.bearer().await.map(|_| ())
+    }
+
     /// Sends a request once and reads its answer.
     pub(super) async fn send(&self, call: Call<'_>) -> Result<Answer> {
         let subject = self.subject(call.key);
-        let fault = |error: http::Error| Error::new(ErrorKind::Failed, call.what).on(&subject).caused_by(error);
+        let fault = |error: http::Error| {
+            Error::new(ErrorKind::Failed, call.what)
+                .on(&subject)
+                .caused_by(error)
+        };
         let mut request = Request::builder()
             .method(call.method)
             .uri(self.request_url(call.key, call.query)?)
             .header(http::header::CONTENT_LENGTH, call.body.len());
         let bearer = self.access.bearer().await?;
         if !bearer.is_empty() {
-            let mut value = HeaderValue::try_from(format!("Bearer {bearer}")).map_err(|error| fault(error.into()))?;
+            let mut value =
+                HeaderValue::try_from(format!("Bearer {bearer}")).map_err(|error| fault(error.into()))?;
             value.set_sensitive(true);
             request = request.header(http::header::AUTHORIZATION, value);
         }
@@ -100,33 +122,53 @@ impl Api {
             request = request.header(name, value);
         }
         let request = request.body(call.body.into()).map_err(fault)?;
-        let response =
-            self.client.execute(request).await.map_err(|error| transport_error(call.what, &subject, &error))?;
+        let response = self
+            .client
+            .execute(request)
+            .await
+            .map_err(|error| transport_error(call.what, &subject, &error))?;
         let (parts, body) = response.into_parts();
         let document = self.collect(call.what, &subject, body.bytes_stream()).await?;
-        Ok(Answer { headers: parts.headers, document, subject, what: call.what.to_owned() })
+        Ok(Answer {
+            headers: parts.headers,
+            document,
+            subject,
+            what: call.what.to_owned(),
+        })
     }
 
     async fn collect(
         &self,
         what: &str,
         subject: &str,
-        mut pieces: futures::stream::BoxStream<'static, std::result::Result<Bytes, object_store::client::HttpError>>,
+        mut pieces: futures::stream::BoxStream<
+            'static,
+            std::result::Result<Bytes, object_store::client::HttpError>,
+        >,
     ) -> Result<String> {
         let fault = |kind, why: String| Error::new(kind, what).on(subject).because(why);
         let mut document = Vec::new();
         loop {
-            let next = tokio::time::timeout(self.stall_timeout, pieces.next()).await.map_err(|_| {
-                let why = format!("no byte of the answer came for {} seconds", self.stall_timeout.as_secs());
-                fault(ErrorKind::Unreachable, why)
-            })?;
+            let next = tokio::time::timeout(self.stall_timeout, pieces.next())
+                .await
+                .map_err(|_| {
+                    let why = format!(
+                        "no byte of the answer came for {} seconds",
+                        self.stall_timeout.as_secs()
+                    );
+                    fault(ErrorKind::Unreachable, why)
+                })?;
             let Some(piece) = next else { break };
             document.extend_from_slice(&piece.map_err(|error| transport_error(what, subject, &error))?);
             if document.len() > MAXIMUM_DOCUMENT_BYTES {
-                return Err(fault(ErrorKind::Failed, "the answer is larger than any that is expected".to_owned()));
+                return Err(fault(
+                    ErrorKind::Failed,
+                    "the answer is larger than any that is expected".to_owned(),
+                ));
             }
         }
-        String::from_utf8(document).map_err(|_| fault(ErrorKind::Unreachable, "the answer is not text".to_owned()))
+        String::from_utf8(document)
+            .map_err(|_| fault(ErrorKind::Unreachable, "the answer is not text".to_owned()))
     }
 
     fn request_url(&self, key: Option<&str>, query: &[(&str, &str)]) -> Result<String> {
@@ -146,8 +188,16 @@ impl Api {
 
     /// The headers that give a new object its class and its key.
     pub(super) fn option_headers(&self) -> Vec<(&'static str, String)> {
-        let class = self.options.storage_class.clone().map(|class| ("x-goog-storage-class", class));
-        let key = self.options.kms_key.clone().map(|key| ("x-goog-encryption-kms-key-name", key));
+        let class = self
+            .options
+            .storage_class
+            .clone()
+            .map(|class| ("x-goog-storage-class", class));
+        let key = self
+            .options
+            .kms_key
+            .clone()
+            .map(|key| ("x-goog-encryption-kms-key-name", key));
         class.into_iter().chain(key).collect()
     }
 
@@ -174,11 +224,22 @@ impl Answer {
             let code = error.text("Code")?.unwrap_or_default();
             let message = error.text("Message")?.unwrap_or_default();
             // The status said that all was well: whether it was is for the next attempt to find out.
-            let error = refused(&self.what, &self.subject, &Refusal { status: 500, code, message, retry_after_seconds: None });
+            let error = refused(
+                &self.what,
+                &self.subject,
+                &Refusal {
+                    status: 500,
+                    code,
+                    message,
+                    retry_after_seconds: None,
+                },
+            );
             return Err(error);
         }
         root(&self.document, name).map_err(|error| {
-            Error::new(error.kind(), &self.what).on(&self.subject).because(error)
+            Error::new(error.kind(), &self.what)
+                .on(&self.subject)
+                .because(error)
         })
     }
 }
@@ -186,8 +247,13 @@ impl Answer {
 /// The CRC-32C in `x-goog-hash` headers, of which there may be several.
 pub(super) fn crc32c_of(headers: &HeaderMap) -> Option<Crc32c> {
     use base64::Engine as _;
-    let values = headers.get_all("x-goog-hash").iter().filter_map(|value| value.to_str().ok());
-    let text = values.flat_map(|value| value.split(',')).find_map(|item| item.trim().strip_prefix("crc32c="))?;
+    let values = headers
+        .get_all("x-goog-hash")
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let text = values
+        .flat_map(|value| value.split(','))
+        .find_map(|item| item.trim().strip_prefix("crc32c="))?;
     let bytes = base64::engine::general_purpose::STANDARD.decode(text).ok()?;
     Some(Crc32c(u32::from_be_bytes(bytes.try_into().ok()?)))
 }
@@ -195,14 +261,15 @@ pub(super) fn crc32c_of(headers: &HeaderMap) -> Option<Crc32c> {
 /// Percent-encodes everything but letters, digits and `-_.~`, so that no byte of a key can mean anything else.
 pub(super) fn encode(text: &str) -> String {
     use std::fmt::Write as _;
-    text.bytes().fold(String::with_capacity(text.len()), |mut encoded, byte| {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-        encoded
-    })
+    text.bytes()
+        .fold(String::with_capacity(text.len()), |mut encoded, byte| {
+            if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+                encoded.push(char::from(byte));
+            } else {
+                let _ = write!(encoded, "%{byte:02X}");
+            }
+            encoded
+        })
 }
 
 #[cfg(test)]
@@ -221,7 +288,10 @@ mod tests {
         headers.append("x-goog-hash", HeaderValue::from_static("crc32c=4waSgw=="));
         assert_eq!(crc32c_of(&headers), Some(Crc32c::of(b"123456789")));
         let mut headers = HeaderMap::new();
-        headers.append("x-goog-hash", HeaderValue::from_static("crc32c=4waSgw==,md5=AAAA"));
+        headers.append(
+            "x-goog-hash",
+            HeaderValue::from_static("crc32c=4waSgw==,md5=AAAA"),
+        );
         assert_eq!(crc32c_of(&headers), Some(Crc32c::of(b"123456789")));
         headers.insert("x-goog-hash", HeaderValue::from_static("crc32c=short"));
         assert_eq!(crc32c_of(&headers), None);

@@ -28,7 +28,12 @@ enum Next {
 impl Api {
     /// All objects whose keys begin with `prefix`, page by page.
     pub(super) fn list(&self, prefix: &str) -> BoxStream<'static, Result<ObjectInfo>> {
-        let state = (self.clone(), self.keys.full_prefix(prefix), Next::First, VecDeque::new());
+        let state = (
+            self.clone(),
+            self.keys.full_prefix(prefix),
+            Next::First,
+            VecDeque::new(),
+        );
         stream::try_unfold(state, |(api, prefix, mut next, mut page)| async move {
             while page.is_empty() {
                 let token = match &next {
@@ -70,7 +75,9 @@ impl Api {
         let size = entry.required("Size")?;
         Ok(ObjectInfo {
             key: key.to_owned(),
-            size_bytes: size.parse().map_err(|_| self.malformed(what, "a size is not a number"))?,
+            size_bytes: size
+                .parse()
+                .map_err(|_| self.malformed(what, "a size is not a number"))?,
             modified: self.time(what, &entry.required("LastModified")?)?,
             version: entry.text("Generation")?.or(entry.text("ETag")?),
         })
@@ -85,22 +92,35 @@ impl Api {
         for _ in 0..MAXIMUM_UPLOAD_PAGES {
             let mut query = vec![("uploads", ""), ("prefix", full_prefix.as_str())];
             if let Some((key, upload)) = &markers {
-                query.extend([("key-marker", key.as_str()), ("upload-id-marker", upload.as_str())]);
+                query.extend([
+                    ("key-marker", key.as_str()),
+                    ("upload-id-marker", upload.as_str()),
+                ]);
             }
             let answer = self.get(WHAT, &query).await?;
             let list = answer.root("ListMultipartUploadsResult")?;
             for entry in list.children("Upload") {
                 let name = entry.required("Key")?;
-                let initiated = entry.text("Initiated")?.map(|text| self.time(WHAT, &text)).transpose()?;
+                let initiated = entry
+                    .text("Initiated")?
+                    .map(|text| self.time(WHAT, &text))
+                    .transpose()?;
                 if let Some(key) = self.keys.key_of(&name) {
                     let upload = entry.required("UploadId")?;
-                    pending.push(PendingUpload { key: key.to_owned(), upload, initiated });
+                    pending.push(PendingUpload {
+                        key: key.to_owned(),
+                        upload,
+                        initiated,
+                    });
                 }
             }
             if list.text("IsTruncated")?.as_deref() != Some("true") {
                 return Ok(pending);
             }
-            let next = (list.required("NextKeyMarker")?, list.text("NextUploadIdMarker")?.unwrap_or_default());
+            let next = (
+                list.required("NextKeyMarker")?,
+                list.text("NextUploadIdMarker")?.unwrap_or_default(),
+            );
             if markers.as_ref() == Some(&next) {
                 return Err(self.malformed(WHAT, "it says that more follows, but not where"));
             }
@@ -110,16 +130,27 @@ impl Api {
     }
 
     async fn get(&self, what: &str, query: &[(&str, &str)]) -> Result<Answer> {
-        let call = Call { what, method: Method::GET, key: None, query, headers: Vec::new(), body: Bytes::new() };
+        let call = Call {
+            what,
+            method: Method::GET,
+            key: None,
+            query,
+            headers: Vec::new(),
+            body: Bytes::new(),
+        };
         self.send(call).await
     }
 
     fn time(&self, what: &str, text: &str) -> Result<SystemTime> {
-        let time: jiff::Timestamp = text.parse().map_err(|_| self.malformed(what, "a time is not one"))?;
+        let time: jiff::Timestamp = text
+            .parse()
+            .map_err(|_| self.malformed(what, "a time is not one"))?;
         Ok(time.into())
     }
 
     fn malformed(&self, what: &str, why: &str) -> Error {
-        Error::new(ErrorKind::Failed, what).on(self.subject(None)).because(format!("the store's listing is malformed: {why}"))
+        Error::new(ErrorKind::Failed, what)
+            .on(self.subject(None))
+            .because(format!("the store's listing is malformed: {why}"))
     }
 }

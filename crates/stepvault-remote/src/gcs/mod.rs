@@ -32,8 +32,8 @@ use stepvault_core::digest::{Crc32c, FileDigest, PartDigest};
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 use stepvault_core::{Error, ErrorKind, Result};
 
-pub(crate) use self::access::NoCredentials;
 use self::access::Access;
+pub(crate) use self::access::NoCredentials;
 use self::api::{Api, ObjectOptions, crc32c_of};
 use self::write::Writer;
 use crate::generic::keys::KeySpace;
@@ -52,9 +52,14 @@ use crate::store::{
 pub async fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
     let fault = || Error::new(ErrorKind::Failed, "cannot open the remote").on(&settings.url);
     if settings.url.scheme != Scheme::Gcs {
-        return Err(fault().with_kind(ErrorKind::Usage).because("it is no bucket of Google Cloud Storage"));
+        return Err(fault()
+            .with_kind(ErrorKind::Usage)
+            .because("it is no bucket of Google Cloud Storage"));
     }
-    refuse_options(settings, &["server_side_encryption", "tags", "expected_bucket_owner"])?;
+    refuse_options(
+        settings,
+        &["server_side_encryption", "tags", "expected_bucket_owner"],
+    )?;
     let access = Access::new(settings)?;
     let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
     let store = GoogleCloudStorageBuilder::new()
@@ -76,12 +81,30 @@ pub async fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
         .map_err(|error| fault().caused_by(error))?;
     let keys = KeySpace::new(&settings.url.prefix);
     let url = settings.url.to_string();
-    let options =
-        ObjectOptions { storage_class: settings.storage_class.clone(), kms_key: settings.kms_key.clone() };
-    let api = Api::new(access, url.clone(), settings.url.bucket.clone(), keys.clone(), options, stall_timeout)?;
+    let options = ObjectOptions {
+        storage_class: settings.storage_class.clone(),
+        kms_key: settings.kms_key.clone(),
+    };
+    let api = Api::new(
+        access,
+        url.clone(),
+        settings.url.bucket.clone(),
+        keys.clone(),
+        options,
+        stall_timeout,
+    )?;
     Ok(Arc::new(GcsStore {
-        objects: Objects { url, keys, store: Arc::new(store), stall_timeout },
-        writer: Writer { storage, api: api.clone(), stall_timeout },
+        objects: Objects {
+            url,
+            keys,
+            store: Arc::new(store),
+            stall_timeout,
+        },
+        writer: Writer {
+            storage,
+            api: api.clone(),
+            stall_timeout,
+        },
         api,
     }))
 }
@@ -95,7 +118,9 @@ struct GcsStore {
 
 impl fmt::Debug for GcsStore {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("GcsStore").field("url", &self.objects.url).finish_non_exhaustive()
+        out.debug_struct("GcsStore")
+            .field("url", &self.objects.url)
+            .finish_non_exhaustive()
     }
 }
 
@@ -121,12 +146,17 @@ impl RemoteStore for GcsStore {
     }
 
     async fn create(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<Created> {
-        let written = self.writer.write("cannot write the object", key, body, digest, true).await?;
+        let written = self
+            .writer
+            .write("cannot write the object", key, body, digest, true)
+            .await?;
         Ok(written.map_or(Created::Exists, Created::Written))
     }
 
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
-        self.writer.write("cannot replace the object", key, body, digest, false).await?;
+        self.writer
+            .write("cannot replace the object", key, body, digest, false)
+            .await?;
         Ok(())
     }
 
@@ -159,7 +189,12 @@ impl RemoteStore for GcsStore {
         let answer = self.api.complete_upload(key, upload, parts).await?;
         let head = self.head(key).await?;
         let head = head.ok_or_else(|| {
-            self.fault(ErrorKind::Unreachable, WHAT, key, "the store acknowledged it, and it is not there")
+            self.fault(
+                ErrorKind::Unreachable,
+                WHAT,
+                key,
+                "the store acknowledged it, and it is not there",
+            )
         })?;
         let stored = match head.checksum {
             StoredChecksum::Crc32c(stored) => Some(stored),
@@ -169,7 +204,10 @@ impl RemoteStore for GcsStore {
             return Ok(Created::Written(head));
         }
         // Only what this completion made, never what somebody else put there meanwhile.
-        let made = answer.headers.get("x-goog-generation").and_then(|generation| generation.to_str().ok());
+        let made = answer
+            .headers
+            .get("x-goog-generation")
+            .and_then(|generation| generation.to_str().ok());
         if let Some(generation) = made.filter(|made| head.info.version.as_deref() == Some(*made)) {
             self.api.discard(key, generation).await;
         }
@@ -196,10 +234,14 @@ impl RemoteStore for GcsStore {
     }
 
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
-        Ok(self.objects.look_up(key).await?.map(|(info, headers)| ObjectHead {
-            info,
-            checksum: crc32c_of(&headers).map_or(StoredChecksum::None, StoredChecksum::Crc32c),
-        }))
+        Ok(self
+            .objects
+            .look_up(key)
+            .await?
+            .map(|(info, headers)| ObjectHead {
+                info,
+                checksum: crc32c_of(&headers).map_or(StoredChecksum::None, StoredChecksum::Crc32c),
+            }))
     }
 
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {

@@ -1,5 +1,7 @@
 //! XML multipart uploads: parts in any order and from any process, each with its CRC-32C for the store to check.
 
+use std::fmt::Write as _;
+
 use bytes::Bytes;
 use http::Method;
 use stepvault_core::digest::PartDigest;
@@ -22,7 +24,10 @@ impl Api {
             headers,
             body: Bytes::new(),
         };
-        self.send(call).await?.root("InitiateMultipartUploadResult")?.required("UploadId")
+        self.send(call)
+            .await?
+            .root("InitiateMultipartUploadResult")?
+            .required("UploadId")
     }
 
     /// Sends part `index`.
@@ -49,23 +54,41 @@ impl Api {
         let fault = |kind, why: String| Error::new(kind, &what).on(self.subject(Some(key))).because(why);
         // A server that ignores what it was told gives itself away by what it computed.
         if let Some(stored) = crc32c_of(&answer.headers).filter(|stored| *stored != digest.crc32c) {
-            let why = format!("the store holds it with CRC-32C {stored}, and {} was sent", digest.crc32c);
+            let why = format!(
+                "the store holds it with CRC-32C {stored}, and {} was sent",
+                digest.crc32c
+            );
             return Err(fault(ErrorKind::Damaged, why));
         }
-        let tag = answer.headers.get(http::header::ETAG).and_then(|tag| tag.to_str().ok());
-        let tag = tag.ok_or_else(|| fault(ErrorKind::Unreachable, "the answer has no entity tag".to_owned()))?;
-        Ok(PartReceipt { index, tag: tag.to_owned(), digest: *digest })
+        let tag = answer
+            .headers
+            .get(http::header::ETAG)
+            .and_then(|tag| tag.to_str().ok());
+        let tag =
+            tag.ok_or_else(|| fault(ErrorKind::Unreachable, "the answer has no entity tag".to_owned()))?;
+        Ok(PartReceipt {
+            index,
+            tag: tag.to_owned(),
+            digest: *digest,
+        })
     }
 
     /// Completes an upload, over whatever is at the key: this API knows no preconditions. The answer has been read.
-    pub(super) async fn complete_upload(&self, key: &str, upload: &str, parts: &[PartReceipt]) -> Result<Answer> {
-        let listed: String = parts
-            .iter()
-            .map(|part| {
-                let (number, tag) = (part.index + 1, escape(&part.tag));
-                format!("<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>")
-            })
-            .collect();
+    pub(super) async fn complete_upload(
+        &self,
+        key: &str,
+        upload: &str,
+        parts: &[PartReceipt],
+    ) -> Result<Answer> {
+        let mut listed = String::from("<CompleteMultipartUpload>");
+        for part in parts {
+            let (number, tag) = (part.index + 1, escape(&part.tag));
+            let _ = write!(
+                listed,
+                "<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>"
+            );
+        }
+        listed.push_str("</CompleteMultipartUpload>");
         let answer = self
             .send(Call {
                 what: "cannot complete the upload",
@@ -73,7 +96,7 @@ impl Api {
                 key: Some(key),
                 query: &[("uploadId", upload)],
                 headers: vec![("content-type", "application/xml".to_owned())],
-                body: format!("<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>").into(),
+                body: listed.into(),
             })
             .await?;
         answer.root("CompleteMultipartUploadResult")?;

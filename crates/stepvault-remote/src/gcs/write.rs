@@ -35,6 +35,7 @@ impl Writer {
         digest: &PartDigest,
         only_if_free: bool,
     ) -> Result<Option<ObjectHead>> {
+        self.api.check_credentials().await?;
         let bucket = format!("projects/_/buckets/{}", self.api.bucket);
         let limit = patience(self.stall_timeout, body.len() as u64);
         let mut request = self
@@ -55,7 +56,8 @@ impl Writer {
             request = request.set_kms_key(kms_key);
         }
         let subject = self.api.subject(Some(key));
-        match tokio::time::timeout(limit, request.send_unbuffered()).await {
+        // Boxed: the SDK's future has some 30 KB.
+        match tokio::time::timeout(limit, Box::pin(request.send_unbuffered())).await {
             Ok(Ok(object)) => self.compare(what, key, &object, digest).await.map(Some),
             Ok(Err(error)) if only_if_free && error.http_status_code() == Some(412) => Ok(None),
             Ok(Err(error)) => {
@@ -71,13 +73,30 @@ impl Writer {
     }
 
     /// The store's answer against what was sent.
-    async fn compare(&self, what: &str, key: &str, object: &Object, digest: &PartDigest) -> Result<ObjectHead> {
-        let fault = |kind, why: String| Error::new(kind, what).on(self.api.subject(Some(key))).because(why);
+    async fn compare(
+        &self,
+        what: &str,
+        key: &str,
+        object: &Object,
+        digest: &PartDigest,
+    ) -> Result<ObjectHead> {
+        let fault = |kind, why: String| {
+            Error::new(kind, what)
+                .on(self.api.subject(Some(key)))
+                .because(why)
+        };
         if object.name != self.api.keys.full(key)? || object.generation <= 0 {
-            return Err(fault(ErrorKind::Unreachable, "the answer does not describe the object".to_owned()));
+            return Err(fault(
+                ErrorKind::Unreachable,
+                "the answer does not describe the object".to_owned(),
+            ));
         }
         let size_bytes = u64::try_from(object.size).unwrap_or(0);
-        let stored = object.checksums.as_ref().and_then(|checksums| checksums.crc32c).map(Crc32c);
+        let stored = object
+            .checksums
+            .as_ref()
+            .and_then(|checksums| checksums.crc32c)
+            .map(Crc32c);
         let generation = object.generation.to_string();
         if size_bytes != digest.size_bytes || stored.is_some_and(|stored| stored != digest.crc32c) {
             // Ours for certain, by its generation; left there it would keep the key from the next attempt.
@@ -92,13 +111,26 @@ impl Writer {
         }
         let modified = object.update_time.as_ref().and_then(|time| {
             let whole = Duration::from_secs(u64::try_from(time.seconds()).ok()?);
-            SystemTime::UNIX_EPOCH.checked_add(whole + Duration::from_nanos(u64::try_from(time.nanos()).ok()?))
+            SystemTime::UNIX_EPOCH
+                .checked_add(whole + Duration::from_nanos(u64::try_from(time.nanos()).ok()?))
         });
-        let modified = modified
-            .ok_or_else(|| fault(ErrorKind::Unreachable, "the answer does not say when it was written".to_owned()))?;
-        let info = ObjectInfo { key: key.to_owned(), size_bytes, modified, version: Some(generation) };
+        let modified = modified.ok_or_else(|| {
+            fault(
+                ErrorKind::Unreachable,
+                "the answer does not say when it was written".to_owned(),
+            )
+        })?;
+        let info = ObjectInfo {
+            key: key.to_owned(),
+            size_bytes,
+            modified,
+            version: Some(generation),
+        };
         // An answer without a checksum proves nothing: the engine reads the object back.
-        Ok(ObjectHead { info, checksum: stored.map_or(StoredChecksum::None, StoredChecksum::Crc32c) })
+        Ok(ObjectHead {
+            info,
+            checksum: stored.map_or(StoredChecksum::None, StoredChecksum::Crc32c),
+        })
     }
 }
 
@@ -138,11 +170,11 @@ fn refusal_of(status: u16, error: &google_cloud_storage::Error) -> Refusal {
     }
     // The JSON API has no code for these; its words are the documented ones.
     if status == 400 && refusal.message.contains("match calculated") {
-        refusal.code = "BadDigest".to_owned();
+        "BadDigest".clone_into(&mut refusal.code);
     }
     if status == 404 {
         // An object that is being written cannot be what is missing.
-        refusal.code = "NoSuchBucket".to_owned();
+        "NoSuchBucket".clone_into(&mut refusal.code);
     }
     refusal
 }

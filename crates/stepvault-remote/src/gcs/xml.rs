@@ -9,7 +9,8 @@ pub(super) struct Element<'a>(&'a str);
 
 /// The inside of the document's root, which must be called `name` and be complete.
 pub(super) fn root<'a>(document: &'a str, name: &str) -> Result<Element<'a>> {
-    let fault = |why: String| Error::new(ErrorKind::Unreachable, "cannot read the store's answer").because(why);
+    let fault =
+        |why: String| Error::new(ErrorKind::Unreachable, "cannot read the store's answer").because(why);
     if document.contains("<![CDATA[") || document.contains("<!DOCTYPE") {
         return Err(fault("it uses XML that no answer of this store has".to_owned()));
     }
@@ -46,20 +47,27 @@ impl<'a> Element<'a> {
 
     /// The text of the first element called `name`; `None` when there is none.
     pub(super) fn text(self, name: &str) -> Result<Option<String>> {
-        self.children(name).next().map(|element| unescape(element.0)).transpose()
+        self.children(name)
+            .next()
+            .map(|element| unescape(element.0))
+            .transpose()
     }
 
     /// The text of an element that has to be there.
     pub(super) fn required(self, name: &str) -> Result<String> {
         self.text(name)?.ok_or_else(|| {
-            Error::new(ErrorKind::Unreachable, "cannot read the store's answer").because(format!("it lacks <{name}>"))
+            Error::new(ErrorKind::Unreachable, "cannot read the store's answer")
+                .because(format!("it lacks <{name}>"))
         })
     }
 }
 
 /// Text for an element.
 pub(super) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 fn unescape(text: &str) -> Result<String> {
@@ -67,9 +75,12 @@ fn unescape(text: &str) -> Result<String> {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('&') {
         plain.push_str(before);
-        let reference = after.split_once(';').and_then(|(name, after)| Some((character(name)?, after)));
+        let reference = after
+            .split_once(';')
+            .and_then(|(name, after)| Some((character(name)?, after)));
         let (character, after) = reference.ok_or_else(|| {
-            Error::new(ErrorKind::Unreachable, "cannot read the store's answer").because("it has an unknown reference")
+            Error::new(ErrorKind::Unreachable, "cannot read the store's answer")
+                .because("it has an unknown reference")
         })?;
         plain.push(character);
         rest = after;
@@ -106,19 +117,40 @@ mod tests {
                         <UpId>1</UpId></Up><Up><Key/></Up></List>";
         let list = root(document, "List").unwrap();
         assert_eq!(list.required("Key").unwrap(), "outer");
-        let ups: Vec<_> = list.children("Up").map(|up| up.required("Key").unwrap()).collect();
+        let ups: Vec<_> = list
+            .children("Up")
+            .map(|up| up.required("Key").unwrap())
+            .collect();
         assert_eq!(ups, ["a&b/é", ""]);
         assert_eq!(list.text("None").unwrap(), None);
-        assert_eq!(list.required("None").unwrap_err().to_string(), "cannot read the store's answer: it lacks <None>");
+        assert_eq!(
+            list.required("None").unwrap_err().to_string(),
+            "cannot read the store's answer: it lacks <None>"
+        );
     }
 
     #[test]
     fn other_and_cut_documents_are_errors() {
-        for bad in ["", "<html><body>502</body></html>", "<List><Key>a</Key>", "<List><![CDATA[x]]></List>"] {
-            assert_eq!(root(bad, "List").unwrap_err().kind(), ErrorKind::Unreachable, "{bad}");
+        for bad in [
+            "",
+            "<html><body>502</body></html>",
+            "<List><Key>a</Key>",
+            "<List><![CDATA[x]]></List>",
+        ] {
+            assert_eq!(
+                root(bad, "List").unwrap_err().kind(),
+                ErrorKind::Unreachable,
+                "{bad}"
+            );
         }
-        root("<List><Key>&bogus;</Key></List>", "List").unwrap().required("Key").unwrap_err();
-        root("<List><Key>a & b</Key></List>", "List").unwrap().required("Key").unwrap_err();
+        root("<List><Key>&bogus;</Key></List>", "List")
+            .unwrap()
+            .required("Key")
+            .unwrap_err();
+        root("<List><Key>a & b</Key></List>", "List")
+            .unwrap()
+            .required("Key")
+            .unwrap_err();
     }
 
     #[test]

@@ -4,19 +4,36 @@ use object_store::azure::{AzureConfigKey, MicrosoftAzure, MicrosoftAzureBuilder}
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::endpoint::check_endpoint;
 use super::options::refuse_options;
 use super::transport::{GuardedConnector, client_options, no_retries};
+use crate::endpoint::check_endpoint;
 
 /// A client from the settings and from Azure's own variables (`AZURE_STORAGE_ACCOUNT_NAME`, `AZURE_STORAGE_ACCOUNT_KEY`,
 /// `AZURE_CLIENT_ID`, …, `AZURE_STORAGE_USE_EMULATOR`).
 pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
-    refuse_options(settings, &["storage_class", "server_side_encryption", "kms_key", "tags", "expected_bucket_owner"])?;
+    refuse_options(
+        settings,
+        &[
+            "storage_class",
+            "server_side_encryption",
+            "kms_key",
+            "tags",
+            "expected_bucket_owner",
+        ],
+    )?;
     let mut builder = MicrosoftAzureBuilder::from_env();
     let emulated = builder
         .get_config_value(&AzureConfigKey::UseEmulator)
-        .is_some_and(|value| matches!(value.to_ascii_lowercase().as_str(), "true" | "1" | "yes" | "on" | "t" | "y"));
-    let endpoint = settings.endpoint.clone().or_else(|| builder.get_config_value(&AzureConfigKey::Endpoint));
+        .is_some_and(|value| {
+            matches!(
+                value.to_ascii_lowercase().as_str(),
+                "true" | "1" | "yes" | "on" | "t" | "y"
+            )
+        });
+    let endpoint = settings
+        .endpoint
+        .clone()
+        .or_else(|| builder.get_config_value(&AzureConfigKey::Endpoint));
     let mut allow_http = settings.allow_http;
     if let Some(endpoint) = endpoint {
         let url = check_endpoint(&endpoint, settings.allow_http)?;

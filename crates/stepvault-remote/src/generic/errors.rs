@@ -24,7 +24,9 @@ pub(crate) fn store_error(what: &str, subject: &str, error: object_store::Error)
         object_store::Error::AlreadyExists { .. }
         | object_store::Error::Precondition { .. }
         | object_store::Error::NotModified { .. } => ErrorKind::Conflict,
-        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => ErrorKind::Denied,
+        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
+            ErrorKind::Denied
+        }
         object_store::Error::InvalidPath { .. } => {
             return Error::new(ErrorKind::Failed, what)
                 .on(subject)
@@ -32,7 +34,9 @@ pub(crate) fn store_error(what: &str, subject: &str, error: object_store::Error)
                 .hint("an object there has a name that stepvault does not handle; move it elsewhere");
         }
         // The memory store says so in words only.
-        object_store::Error::Generic { source, .. } if source.to_string().starts_with("MultipartUpload not found") => {
+        object_store::Error::Generic { source, .. }
+            if source.to_string().starts_with("MultipartUpload not found") =>
+        {
             ErrorKind::NotFound
         }
         object_store::Error::Generic { source, .. } if source.to_string().starts_with("Invalid range") => {
@@ -53,7 +57,10 @@ pub(crate) fn transport_error(what: &str, subject: &str, error: &HttpError) -> E
         HttpErrorKind::Connect => "check the endpoint, the network and any proxy",
         _ => "check the network; the request is safe to repeat",
     };
-    Error::new(ErrorKind::Unreachable, what).on(subject).because(why).hint(hint)
+    Error::new(ErrorKind::Unreachable, what)
+        .on(subject)
+        .because(why)
+        .hint(hint)
 }
 
 /// A refusal, by its code or its status.
@@ -72,17 +79,22 @@ pub(crate) fn refused(what: &str, subject: &str, refusal: &Refusal) -> Error {
 /// Codes of Google's and Azure's that say more than the status they come with.
 fn by_code(code: &str) -> Option<(ErrorKind, &'static str)> {
     Some(match code {
-        "NoSuchBucket" | "ContainerNotFound" | "ResourceNotFound" => {
-            (ErrorKind::Usage, "create the bucket or container, or correct the remote's URL")
-        }
+        "NoSuchBucket" | "ContainerNotFound" | "ResourceNotFound" => (
+            ErrorKind::Usage,
+            "create the bucket or container, or correct the remote's URL",
+        ),
         "BadDigest" | "Md5Mismatch" | "Crc64Mismatch" => (
             ErrorKind::Damaged,
             "the bytes changed on their way; if it happens again, check this machine's memory and network",
         ),
-        "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall" | "InvalidBlockList" => {
-            (ErrorKind::Damaged, "the store does not have the parts that were sent; the upload has to begin anew")
-        }
-        "BlobArchived" | "BlobBeingRehydrated" => (ErrorKind::Failed, "the object is archived; restore it from there first"),
+        "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall" | "InvalidBlockList" => (
+            ErrorKind::Damaged,
+            "the store does not have the parts that were sent; the upload has to begin anew",
+        ),
+        "BlobArchived" | "BlobBeingRehydrated" => (
+            ErrorKind::Failed,
+            "the object is archived; restore it from there first",
+        ),
         "ContainerBeingDeleted" | "OperationAborted" | "ServerBusy" => (ErrorKind::Unreachable, ""),
         "BlobAlreadyExists" | "PreconditionFailed" => (ErrorKind::Conflict, ""),
         "RequestTimeTooSkewed" => (ErrorKind::Denied, "set this machine's clock, by NTP if possible"),
@@ -92,24 +104,36 @@ fn by_code(code: &str) -> Option<(ErrorKind, &'static str)> {
 
 fn by_status(status: u16) -> (ErrorKind, &'static str) {
     match status {
-        401 => {
-            (ErrorKind::Denied, "the credentials are missing, wrong or expired; renew them, or check which ones are used")
-        }
-        403 => (ErrorKind::Denied, "grant this identity the right to read, write, list and delete there"),
+        401 => (
+            ErrorKind::Denied,
+            "the credentials are missing, wrong or expired; renew them, or check which ones are used",
+        ),
+        403 => (
+            ErrorKind::Denied,
+            "grant this identity the right to read, write, list and delete there",
+        ),
         404 | 410 => (ErrorKind::NotFound, ""),
         409 | 412 => (ErrorKind::Conflict, ""),
         // A range past the end: the object is shorter than its manifest says.
         416 => (ErrorKind::Damaged, ""),
-        429 => (ErrorKind::Unreachable, "the store asks to slow down; lower max_concurrent_requests"),
+        429 => (
+            ErrorKind::Unreachable,
+            "the store asks to slow down; lower max_concurrent_requests",
+        ),
         507 => (ErrorKind::NoSpace, "free some space there or raise the quota"),
         501 => (ErrorKind::Failed, "the store cannot do this"),
-        408 | 500..=599 => (ErrorKind::Unreachable, "the store is overloaded or down; the request is safe to repeat"),
+        408 | 500..=599 => (
+            ErrorKind::Unreachable,
+            "the store is overloaded or down; the request is safe to repeat",
+        ),
         _ => (ErrorKind::Failed, ""),
     }
 }
 
 /// The first error of type `T` in the chain.
-pub(crate) fn find<'a, T: std::error::Error + 'static>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a T> {
+pub(crate) fn find<'a, T: std::error::Error + 'static>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> Option<&'a T> {
     let mut next = Some(error);
     while let Some(current) = next {
         if let Some(found) = current.downcast_ref::<T>() {
@@ -131,7 +155,11 @@ fn deepest(error: &HttpError) -> String {
         }
         next = cause.source();
     }
-    if texts.is_empty() { error.to_string() } else { texts.join(": ") }
+    if texts.is_empty() {
+        error.to_string()
+    } else {
+        texts.join(": ")
+    }
 }
 
 #[cfg(test)]
@@ -139,7 +167,12 @@ mod tests {
     use super::*;
 
     fn refusal(status: u16, code: &str) -> Refusal {
-        Refusal { status, code: code.to_owned(), message: String::new(), retry_after_seconds: None }
+        Refusal {
+            status,
+            code: code.to_owned(),
+            message: String::new(),
+            retry_after_seconds: None,
+        }
     }
 
     fn error(status: u16, code: &str) -> Error {
@@ -172,10 +205,22 @@ mod tests {
 
     #[test]
     fn a_refusal_is_found_through_every_layer() {
-        let inner = HttpError::new(HttpErrorKind::Unknown, Refusal { retry_after_seconds: Some(7), ..refusal(503, "SlowDown") });
-        let error = object_store::Error::Generic { store: "GCS", source: Box::new(inner) };
+        let inner = HttpError::new(
+            HttpErrorKind::Unknown,
+            Refusal {
+                retry_after_seconds: Some(7),
+                ..refusal(503, "SlowDown")
+            },
+        );
+        let error = object_store::Error::Generic {
+            store: "GCS",
+            source: Box::new(inner),
+        };
         let error = store_error("cannot list", "gs://b/p", error);
-        assert_eq!(error.to_string(), "cannot list: gs://b/p: the server answered 503 SlowDown");
+        assert_eq!(
+            error.to_string(),
+            "cannot list: gs://b/p: the server answered 503 SlowDown"
+        );
         assert_eq!(error.retry_after_wait(), Some(Duration::from_secs(7)));
     }
 
@@ -183,7 +228,12 @@ mod tests {
     fn hints_say_what_to_do() {
         assert!(error(401, "").hint_text().unwrap().contains("renew"));
         assert!(error(403, "").hint_text().unwrap().contains("grant"));
-        assert!(error(404, "NoSuchBucket").hint_text().unwrap().contains("create the bucket"));
+        assert!(
+            error(404, "NoSuchBucket")
+                .hint_text()
+                .unwrap()
+                .contains("create the bucket")
+        );
         assert_eq!(error(404, "NoSuchKey").hint_text(), None);
     }
 }

@@ -16,7 +16,9 @@ pub(crate) struct KeySpace {
 
 impl KeySpace {
     pub(crate) fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.trim_matches('/').to_owned() }
+        Self {
+            prefix: prefix.trim_matches('/').to_owned(),
+        }
     }
 
     /// The name of `key` in the bucket.
@@ -26,9 +28,15 @@ impl KeySpace {
 
     /// The same as a `Path` of `object_store`.
     pub(crate) fn path(&self, key: &str) -> Result<Path> {
-        let full = if self.prefix.is_empty() { key.to_owned() } else { format!("{}/{key}", self.prefix) };
+        let full = if self.prefix.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}/{key}", self.prefix)
+        };
         let fault = |why: String| {
-            Error::new(ErrorKind::Usage, "not a key that can be stored").on(format!("{key:?}")).because(why)
+            Error::new(ErrorKind::Usage, "not a key that can be stored")
+                .on(format!("{key:?}"))
+                .because(why)
         };
         if key.is_empty() {
             return Err(fault("it is empty".to_owned()));
@@ -42,15 +50,23 @@ impl KeySpace {
 
     /// What every name under `prefix` begins with: text, not a directory, so `run/a` also covers `run/ab`.
     pub(crate) fn full_prefix(&self, prefix: &str) -> String {
-        if self.prefix.is_empty() { prefix.to_owned() } else { format!("{}/{prefix}", self.prefix) }
+        if self.prefix.is_empty() {
+            prefix.to_owned()
+        } else {
+            format!("{}/{prefix}", self.prefix)
+        }
     }
 
     /// The deepest directory that holds everything under `prefix`, as stores list by directory; `None` for all.
     pub(crate) fn directory_of(&self, prefix: &str) -> Result<Option<Path>> {
         let full = self.full_prefix(prefix);
-        let Some((directory, _)) = full.rsplit_once('/') else { return Ok(None) };
+        let Some((directory, _)) = full.rsplit_once('/') else {
+            return Ok(None);
+        };
         Path::parse(directory).map(Some).map_err(|error| {
-            Error::new(ErrorKind::Usage, "not a prefix that can be listed").on(format!("{prefix:?}")).because(error)
+            Error::new(ErrorKind::Usage, "not a prefix that can be listed")
+                .on(format!("{prefix:?}"))
+                .because(error)
         })
     }
 
@@ -70,7 +86,17 @@ mod tests {
     #[test]
     fn odd_keys_stay_as_they_are() {
         let keys = KeySpace::new("team/a b%");
-        for key in ["50%", "a%2Fb", "x#y?z&w=1", "ü/☃.pt", "epoch=1-step=2.ckpt", "a\\b", "[x]{y}~^|`\"", "..a", "a b"] {
+        for key in [
+            "50%",
+            "a%2Fb",
+            "x#y?z&w=1",
+            "ü/☃.pt",
+            "epoch=1-step=2.ckpt",
+            "a\\b",
+            "[x]{y}~^|`\"",
+            "..a",
+            "a b",
+        ] {
             let full = keys.full(key).expect(key);
             assert_eq!(full, format!("team/a b%/{key}"));
             assert_eq!(keys.key_of(&full), Some(key));
@@ -83,7 +109,10 @@ mod tests {
         for bad in ["", "/a", "a/", "a//b", ".", "a/../b", "a\nb"] {
             assert_eq!(keys.full(bad).expect_err(bad).kind(), ErrorKind::Usage);
         }
-        assert_eq!(KeySpace::new("").full("/a").expect_err("a slash").kind(), ErrorKind::Usage);
+        assert_eq!(
+            KeySpace::new("").full("/a").expect_err("a slash").kind(),
+            ErrorKind::Usage
+        );
         assert_eq!(
             keys.full("a//b").expect_err("an empty segment").to_string(),
             "not a key that can be stored: \"a//b\": Path \"p/a//b\" contained empty path segment"

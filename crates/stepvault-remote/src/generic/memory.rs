@@ -17,5 +17,10 @@ static TABLES: Mutex<BTreeMap<String, Memory>> = Mutex::new(BTreeMap::new());
 
 /// The table called `name`, the same for every caller in this process.
 pub(super) fn table(name: &str) -> Memory {
-    TABLES.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default().clone()
+    TABLES
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .entry(name.to_owned())
+        .or_default()
+        .clone()
 }

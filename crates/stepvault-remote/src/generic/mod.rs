@@ -42,25 +42,34 @@ const NO_UPLOAD_ID: &str = "uncommitted-blocks";
 /// `Usage` for another scheme, an option that the store does not take, or an endpoint over plain HTTP that is not on
 /// loopback; `Denied` when Azure's settings name no account.
 pub fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
-    let (store, multipart, completing): (Arc<dyn ObjectStore>, Arc<dyn MultipartStore>, _) = match settings.url.scheme {
-        Scheme::Memory => {
-            let table = memory::table(&settings.url.bucket);
-            (table.store.clone(), table.store, Some(table.completing))
-        }
-        Scheme::Azure => {
-            let azure = Arc::new(azure::connect(settings)?);
-            (azure.clone(), azure, None)
-        }
-        Scheme::S3 | Scheme::Gcs | Scheme::File => {
-            return Err(Error::new(ErrorKind::Usage, "cannot open the remote")
-                .on(&settings.url)
-                .because("this kind of store has a client of its own"));
-        }
-    };
+    let (store, multipart, completing): (Arc<dyn ObjectStore>, Arc<dyn MultipartStore>, _) =
+        match settings.url.scheme {
+            Scheme::Memory => {
+                let table = memory::table(&settings.url.bucket);
+                (table.store.clone(), table.store, Some(table.completing))
+            }
+            Scheme::Azure => {
+                let azure = Arc::new(azure::connect(settings)?);
+                (azure.clone(), azure, None)
+            }
+            Scheme::S3 | Scheme::Gcs | Scheme::File => {
+                return Err(Error::new(ErrorKind::Usage, "cannot open the remote")
+                    .on(&settings.url)
+                    .because("this kind of store has a client of its own"));
+            }
+        };
     let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
-    let objects =
-        Objects { url: settings.url.to_string(), keys: KeySpace::new(&settings.url.prefix), store, stall_timeout };
-    Ok(Arc::new(GenericStore { objects, multipart, completing }))
+    let objects = Objects {
+        url: settings.url.to_string(),
+        keys: KeySpace::new(&settings.url.prefix),
+        store,
+        stall_timeout,
+    };
+    Ok(Arc::new(GenericStore {
+        objects,
+        multipart,
+        completing,
+    }))
 }
 
 /// A store behind `object_store`'s two traits.
@@ -73,7 +82,9 @@ struct GenericStore {
 
 impl fmt::Debug for GenericStore {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("GenericStore").field("url", &self.objects.url).finish_non_exhaustive()
+        out.debug_struct("GenericStore")
+            .field("url", &self.objects.url)
+            .finish_non_exhaustive()
     }
 }
 
@@ -87,14 +98,24 @@ impl GenericStore {
 
     /// What stands at `key` after a write of `size_bytes` was acknowledged.
     async fn written(&self, what: &str, key: &str, size_bytes: u64) -> Result<Created> {
-        let fault = |why: String| Error::new(ErrorKind::Damaged, what).on(self.objects.subject(key)).because(why);
+        let fault = |why: String| {
+            Error::new(ErrorKind::Damaged, what)
+                .on(self.objects.subject(key))
+                .because(why)
+        };
         let info = self.objects.info(key).await?;
         let info = info.ok_or_else(|| fault("the store acknowledged it, and it is not there".to_owned()))?;
         if info.size_bytes != size_bytes {
-            let why = format!("{size_bytes} bytes were written and the object has {}", info.size_bytes);
+            let why = format!(
+                "{size_bytes} bytes were written and the object has {}",
+                info.size_bytes
+            );
             return Err(fault(why));
         }
-        Ok(Created::Written(ObjectHead { info, checksum: StoredChecksum::None }))
+        Ok(Created::Written(ObjectHead {
+            info,
+            checksum: StoredChecksum::None,
+        }))
     }
 }
 
@@ -119,7 +140,12 @@ impl RemoteStore for GenericStore {
         let path = self.objects.keys.path(key)?;
         let _alone = self.alone().await;
         let options = PutOptions::from(PutMode::Create);
-        match self.objects.store.put_opts(&path, PutPayload::from(body), options).await {
+        match self
+            .objects
+            .store
+            .put_opts(&path, PutPayload::from(body), options)
+            .await
+        {
             Ok(_) => self.written(WHAT, key, digest.size_bytes).await,
             Err(error) => match store_error(WHAT, &self.objects.subject(key), error) {
                 taken if taken.kind() == ErrorKind::Conflict => Ok(Created::Exists),
@@ -131,9 +157,15 @@ impl RemoteStore for GenericStore {
     async fn replace(&self, key: &str, body: Bytes, _digest: &PartDigest) -> Result<()> {
         let path = self.objects.keys.path(key)?;
         let _alone = self.alone().await;
-        let written = self.objects.store.put_opts(&path, PutPayload::from(body), PutOptions::default()).await;
+        let written = self
+            .objects
+            .store
+            .put_opts(&path, PutPayload::from(body), PutOptions::default())
+            .await;
         let subject = self.objects.subject(key);
-        written.map(|_| ()).map_err(|error| store_error("cannot replace the object", &subject, error))
+        written
+            .map(|_| ())
+            .map_err(|error| store_error("cannot replace the object", &subject, error))
     }
 
     async fn start_upload(&self, key: &str, _size_bytes: u64) -> Result<String> {
@@ -141,7 +173,11 @@ impl RemoteStore for GenericStore {
         match self.multipart.create_multipart(&path).await {
             Ok(id) if id.is_empty() => Ok(NO_UPLOAD_ID.to_owned()),
             Ok(id) => Ok(id),
-            Err(error) => Err(store_error("cannot begin an upload", &self.objects.subject(key), error)),
+            Err(error) => Err(store_error(
+                "cannot begin an upload",
+                &self.objects.subject(key),
+                error,
+            )),
         }
     }
 
@@ -154,11 +190,22 @@ impl RemoteStore for GenericStore {
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         let path = self.objects.keys.path(key)?;
-        let sent = self.multipart.put_part(&path, &upload.to_owned(), index as usize, PutPayload::from(body)).await;
+        let sent = self
+            .multipart
+            .put_part(&path, &upload.to_owned(), index as usize, PutPayload::from(body))
+            .await;
         let part = sent.map_err(|error| {
-            store_error(&format!("cannot upload part {}", index + 1), &self.objects.subject(key), error)
+            store_error(
+                &format!("cannot upload part {}", index + 1),
+                &self.objects.subject(key),
+                error,
+            )
         })?;
-        Ok(PartReceipt { index, tag: part.content_id, digest: *digest })
+        Ok(PartReceipt {
+            index,
+            tag: part.content_id,
+            digest: *digest,
+        })
     }
 
     async fn complete_upload(
@@ -174,8 +221,16 @@ impl RemoteStore for GenericStore {
         if self.objects.info(key).await?.is_some() {
             return Ok(Created::Exists);
         }
-        let ids = parts.iter().map(|part| PartId { content_id: part.tag.clone() }).collect();
-        let completed = self.multipart.complete_multipart(&path, &upload.to_owned(), ids).await;
+        let ids = parts
+            .iter()
+            .map(|part| PartId {
+                content_id: part.tag.clone(),
+            })
+            .collect();
+        let completed = self
+            .multipart
+            .complete_multipart(&path, &upload.to_owned(), ids)
+            .await;
         completed.map_err(|error| store_error(WHAT, &self.objects.subject(key), error))?;
         self.written(WHAT, key, digest.size_bytes).await
     }
@@ -197,7 +252,10 @@ impl RemoteStore for GenericStore {
 
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
         let info = self.objects.info(key).await?;
-        Ok(info.map(|info| ObjectHead { info, checksum: StoredChecksum::None }))
+        Ok(info.map(|info| ObjectHead {
+            info,
+            checksum: StoredChecksum::None,
+        }))
     }
 
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {

@@ -40,10 +40,16 @@ impl Objects {
 
     /// The same with the headers of the answer; empty where the store does not speak HTTP.
     pub(crate) async fn look_up(&self, key: &str) -> Result<Option<(ObjectInfo, HeaderMap)>> {
-        let options = GetOptions { head: true, ..GetOptions::default() };
+        let options = GetOptions {
+            head: true,
+            ..GetOptions::default()
+        };
         match self.store.get_opts(&self.keys.path(key)?, options).await {
             Ok(got) => {
-                let headers = got.extensions.get::<AnswerHeaders>().map(|headers| headers.0.clone());
+                let headers = got
+                    .extensions
+                    .get::<AnswerHeaders>()
+                    .map(|headers| headers.0.clone());
                 Ok(Some((info_of(key, got.meta), headers.unwrap_or_default())))
             }
             Err(error) => match store_error("cannot look up the object", &self.subject(key), error) {
@@ -65,8 +71,15 @@ impl Objects {
         if let Some(range) = range.as_ref().filter(|range| range.is_empty()) {
             return self.read_nothing(key, range).await;
         }
-        let options = GetOptions { range: range.clone().map(GetRange::Bounded), ..GetOptions::default() };
-        let got = self.store.get_opts(&path, options).await.map_err(|error| store_error(WHAT, &subject, error))?;
+        let options = GetOptions {
+            range: range.clone().map(GetRange::Bounded),
+            ..GetOptions::default()
+        };
+        let got = self
+            .store
+            .get_opts(&path, options)
+            .await
+            .map_err(|error| store_error(WHAT, &subject, error))?;
         let wanted = range.unwrap_or(0..got.meta.size);
         if got.range != wanted {
             return Err(shorter_than_asked(&subject, got.meta.size, &wanted));
@@ -76,11 +89,13 @@ impl Objects {
             size_bytes: wanted.end - wanted.start,
             stall_timeout: self.stall_timeout,
         };
-        let pieces = got.into_stream().map_err(move |error| match store_error(WHAT, &subject, error) {
-            // What breaks off in the middle has not been refused: it may come next time.
-            error if error.kind() == ErrorKind::Failed => error.with_kind(ErrorKind::Unreachable),
-            error => error,
-        });
+        let pieces = got
+            .into_stream()
+            .map_err(move |error| match store_error(WHAT, &subject, error) {
+                // What breaks off in the middle has not been refused: it may come next time.
+                error if error.kind() == ErrorKind::Failed => error.with_kind(ErrorKind::Unreachable),
+                error => error,
+            });
         Ok(watched(pieces.boxed(), expected))
     }
 
@@ -88,8 +103,12 @@ impl Objects {
     async fn read_nothing(&self, key: &str, range: &Range<u64>) -> Result<BoxStream<'static, Result<Bytes>>> {
         let subject = self.subject(key);
         match self.info(key).await? {
-            None => Err(Error::new(ErrorKind::NotFound, "cannot read the object").on(subject).because("it does not exist")),
-            Some(info) if info.size_bytes < range.end => Err(shorter_than_asked(&subject, info.size_bytes, range)),
+            None => Err(Error::new(ErrorKind::NotFound, "cannot read the object")
+                .on(subject)
+                .because("it does not exist")),
+            Some(info) if info.size_bytes < range.end => {
+                Err(shorter_than_asked(&subject, info.size_bytes, range))
+            }
             Some(_) => Ok(stream::empty().boxed()),
         }
     }
@@ -109,9 +128,15 @@ impl Objects {
             let next = next.map_err(|_| {
                 Error::new(ErrorKind::Unreachable, WHAT)
                     .on(&subject)
-                    .because(format!("no answer within {} seconds", self.stall_timeout.as_secs()))
+                    .because(format!(
+                        "no answer within {} seconds",
+                        self.stall_timeout.as_secs()
+                    ))
             })?;
-            match next.transpose().map_err(|error| store_error(WHAT, &subject, error))? {
+            match next
+                .transpose()
+                .map_err(|error| store_error(WHAT, &subject, error))?
+            {
                 Some(meta) => Ok(Some((meta, (found, subject)))),
                 None => Ok(None),
             }
@@ -127,13 +152,18 @@ impl Objects {
 
     /// See [`RemoteStore::delete`](crate::store::RemoteStore::delete).
     pub(crate) async fn delete(&self, keys: &[String]) -> Result<()> {
-        let paths = keys.iter().map(|key| self.keys.path(key)).collect::<Result<Vec<_>>>()?;
+        let paths = keys
+            .iter()
+            .map(|key| self.keys.path(key))
+            .collect::<Result<Vec<_>>>()?;
         let count = paths.len();
         // Answers come in the order of the keys. A missing object is an error to the store and none here.
         let mut results = self.store.delete_stream(stream::iter(paths).map(Ok).boxed());
         let mut answered = 0;
         while let Some(result) = results.next().await {
-            let subject = keys.get(answered).map_or_else(|| self.url.clone(), |key| self.subject(key));
+            let subject = keys
+                .get(answered)
+                .map_or_else(|| self.url.clone(), |key| self.subject(key));
             answered += 1;
             if let Err(error) = result {
                 match store_error("cannot delete the object", &subject, error) {
@@ -156,7 +186,11 @@ impl Objects {
         match self.store.copy_if_not_exists(&source, &target).await {
             Ok(()) => Ok(true),
             Err(error) => {
-                match store_error("cannot copy the object", &format!("{} to {}", self.subject(from), to), error) {
+                match store_error(
+                    "cannot copy the object",
+                    &format!("{} to {}", self.subject(from), to),
+                    error,
+                ) {
                     taken if taken.kind() == ErrorKind::Conflict => Ok(false),
                     error => Err(error),
                 }
@@ -175,8 +209,10 @@ fn info_of(key: &str, meta: ObjectMeta) -> ObjectInfo {
 }
 
 pub(crate) fn shorter_than_asked(subject: &str, size_bytes: u64, wanted: &Range<u64>) -> Error {
-    Error::new(ErrorKind::Damaged, "cannot read the object").on(subject).because(format!(
-        "it has {size_bytes} bytes, and bytes {} to {} were asked for",
-        wanted.start, wanted.end
-    ))
+    Error::new(ErrorKind::Damaged, "cannot read the object")
+        .on(subject)
+        .because(format!(
+            "it has {size_bytes} bytes, and bytes {} to {} were asked for",
+            wanted.start, wanted.end
+        ))
 }

@@ -9,7 +9,10 @@ pub(crate) fn refuse_options(settings: &RemoteSettings, untaken: &[&str]) -> Res
     let given = [
         ("endpoint", settings.endpoint.is_some()),
         ("storage_class", settings.storage_class.is_some()),
-        ("server_side_encryption", settings.server_side_encryption.is_some()),
+        (
+            "server_side_encryption",
+            settings.server_side_encryption.is_some(),
+        ),
         ("kms_key", settings.kms_key.is_some()),
         ("tags", !settings.tags.is_empty()),
         ("expected_bucket_owner", settings.expected_bucket_owner.is_some()),
@@ -30,10 +33,14 @@ mod tests {
 
     #[test]
     fn an_option_without_effect_is_refused_by_name() {
-        let mut settings = RemoteSettings::new(RemoteName::new("r").unwrap(), "file:///data".parse().unwrap());
+        let mut settings =
+            RemoteSettings::new(RemoteName::new("r").unwrap(), "file:///data".parse().unwrap());
         settings.kms_key = Some("k".to_owned());
         refuse_options(&settings, &["tags"]).unwrap();
         let error = refuse_options(&settings, &["tags", "kms_key"]).unwrap_err();
-        assert_eq!(error.to_string(), "cannot open the remote: file:///data: it does not take the option kms_key");
+        assert_eq!(
+            error.to_string(),
+            "cannot open the remote: file:///data: it does not take the option kms_key"
+        );
     }
 }

@@ -30,8 +30,16 @@ struct State {
 }
 
 /// `source` in pieces of at most 256 KiB. It ends after exactly the expected bytes, or with an error.
-pub(crate) fn watched(source: BoxStream<'static, Result<Bytes>>, expected: Expected) -> BoxStream<'static, Result<Bytes>> {
-    let state = State { source, pending: Bytes::new(), received_bytes: 0, expected };
+pub(crate) fn watched(
+    source: BoxStream<'static, Result<Bytes>>,
+    expected: Expected,
+) -> BoxStream<'static, Result<Bytes>> {
+    let state = State {
+        source,
+        pending: Bytes::new(),
+        received_bytes: 0,
+        expected,
+    };
     stream::try_unfold(state, |mut state| async move {
         while state.pending.is_empty() {
             let next = tokio::time::timeout(state.expected.stall_timeout, state.source.next());
@@ -41,7 +49,9 @@ pub(crate) fn watched(source: BoxStream<'static, Result<Bytes>>, expected: Expec
                 None => return Err(state.expected.cut_off(state.received_bytes)),
             }
         }
-        let piece = state.pending.split_to(state.pending.len().min(MAXIMUM_PIECE_BYTES));
+        let piece = state
+            .pending
+            .split_to(state.pending.len().min(MAXIMUM_PIECE_BYTES));
         Ok(Some((piece, state)))
     })
     .boxed()
@@ -53,7 +63,10 @@ impl State {
         if self.received_bytes > self.expected.size_bytes {
             return Err(Error::new(ErrorKind::Failed, "cannot read the object")
                 .on(&self.expected.subject)
-                .because(format!("more than the {} bytes asked for came", self.expected.size_bytes)));
+                .because(format!(
+                    "more than the {} bytes asked for came",
+                    self.expected.size_bytes
+                )));
         }
         self.pending = piece;
         Ok(())
@@ -64,14 +77,20 @@ impl Expected {
     fn stalled(&self) -> Error {
         Error::new(ErrorKind::Unreachable, "cannot read the object")
             .on(&self.subject)
-            .because(format!("no byte came for {} seconds", self.stall_timeout.as_secs()))
+            .because(format!(
+                "no byte came for {} seconds",
+                self.stall_timeout.as_secs()
+            ))
             .hint("check the network, or raise stall_timeout")
     }
 
     fn cut_off(&self, received_bytes: u64) -> Error {
         Error::new(ErrorKind::Unreachable, "cannot read the object")
             .on(&self.subject)
-            .because(format!("the body ended after {received_bytes} of {} bytes", self.size_bytes))
+            .because(format!(
+                "the body ended after {received_bytes} of {} bytes",
+                self.size_bytes
+            ))
     }
 }
 
@@ -81,7 +100,11 @@ mod tests {
     use futures::TryStreamExt as _;
 
     fn expected(size_bytes: u64) -> Expected {
-        Expected { subject: "gs://b/k".to_owned(), size_bytes, stall_timeout: Duration::from_secs(5) }
+        Expected {
+            subject: "gs://b/k".to_owned(),
+            size_bytes,
+            stall_timeout: Duration::from_secs(5),
+        }
     }
 
     fn source(pieces: Vec<usize>) -> BoxStream<'static, Result<Bytes>> {
@@ -90,24 +113,41 @@ mod tests {
 
     #[tokio::test]
     async fn large_pieces_are_cut_and_empty_ones_left_out() {
-        let pieces: Vec<Bytes> =
-            watched(source(vec![0, 600 << 10, 0, 5]), expected((600 << 10) + 5)).try_collect().await.unwrap();
+        let pieces: Vec<Bytes> = watched(source(vec![0, 600 << 10, 0, 5]), expected((600 << 10) + 5))
+            .try_collect()
+            .await
+            .unwrap();
         let lengths: Vec<usize> = pieces.iter().map(Bytes::len).collect();
         assert_eq!(lengths, [256 << 10, 256 << 10, 88 << 10, 5]);
     }
 
     #[tokio::test]
     async fn short_and_long_bodies_are_errors() {
-        let short = watched(source(vec![3]), expected(4)).try_collect::<Vec<_>>().await.expect_err("short");
+        let short = watched(source(vec![3]), expected(4))
+            .try_collect::<Vec<_>>()
+            .await
+            .expect_err("short");
         assert_eq!(short.kind(), ErrorKind::Unreachable);
-        assert_eq!(short.to_string(), "cannot read the object: gs://b/k: the body ended after 3 of 4 bytes");
-        let long = watched(source(vec![5]), expected(4)).try_collect::<Vec<_>>().await.expect_err("long");
+        assert_eq!(
+            short.to_string(),
+            "cannot read the object: gs://b/k: the body ended after 3 of 4 bytes"
+        );
+        let long = watched(source(vec![5]), expected(4))
+            .try_collect::<Vec<_>>()
+            .await
+            .expect_err("long");
         assert_eq!(long.kind(), ErrorKind::Failed);
     }
 
     #[tokio::test(start_paused = true)]
     async fn silence_ends() {
-        let silent = watched(stream::pending().boxed(), expected(4)).try_collect::<Vec<_>>().await.expect_err("silent");
-        assert_eq!(silent.to_string(), "cannot read the object: gs://b/k: no byte came for 5 seconds");
+        let silent = watched(stream::pending().boxed(), expected(4))
+            .try_collect::<Vec<_>>()
+            .await
+            .expect_err("silent");
+        assert_eq!(
+            silent.to_string(),
+            "cannot read the object: gs://b/k: no byte came for 5 seconds"
+        );
     }
 }

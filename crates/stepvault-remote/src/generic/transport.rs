@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt as _;
+use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Method};
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
+    ReqwestConnector,
 };
 use object_store::{ClientOptions, RetryConfig};
 
@@ -23,7 +25,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A server's answer other than 2xx.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("the server answered {status}{}{}", text_after(" ", code), text_after(": ", message))]
+#[error(
+    "the server answered {status}{}{}",
+    text_after(" ", code),
+    text_after(": ", message)
+)]
 pub(crate) struct Refusal {
     /// HTTP status.
     pub(crate) status: u16,
@@ -36,7 +42,11 @@ pub(crate) struct Refusal {
 }
 
 fn text_after(separator: &str, text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!("{separator}{text}") }
+    if text.is_empty() {
+        String::new()
+    } else {
+        format!("{separator}{text}")
+    }
 }
 
 impl Refusal {
@@ -46,13 +56,21 @@ impl Refusal {
         let retry_after_seconds = header("retry-after").and_then(|text| text.trim().parse().ok());
         let text = String::from_utf8_lossy(document);
         // Azure has its code in a header too, which answers to HEAD keep.
-        let code = header("x-ms-error-code").map(str::to_owned)
+        let code = header("x-ms-error-code")
+            .map(str::to_owned)
             .or_else(|| element(&text, "Code"))
             .or_else(|| member(&text, "status"))
             .or_else(|| member(&text, "reason"))
             .unwrap_or_default();
-        let message = element(&text, "Message").or_else(|| member(&text, "message")).unwrap_or_default();
-        Self { status, code: one_line(&code, 80), message: one_line(&message, 300), retry_after_seconds }
+        let message = element(&text, "Message")
+            .or_else(|| member(&text, "message"))
+            .unwrap_or_default();
+        Self {
+            status,
+            code: one_line(&code, 80),
+            message: one_line(&message, 300),
+            retry_after_seconds,
+        }
     }
 }
 
@@ -66,12 +84,22 @@ fn element(text: &str, name: &str) -> Option<String> {
 /// The text of the first member `name` of a JSON document: good enough for a message, never for a decision.
 fn member(text: &str, name: &str) -> Option<String> {
     let (_, rest) = text.split_once(&format!("\"{name}\""))?;
-    let rest = rest.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
+    let rest = rest
+        .trim_start()
+        .strip_prefix(':')?
+        .trim_start()
+        .strip_prefix('"')?;
     Some(rest.split_once('"')?.0.to_owned())
 }
 
 fn one_line(text: &str, limit: usize) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().filter(|c| !c.is_control()).take(limit).collect()
+    text.split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(limit)
+        .collect()
 }
 
 /// No answer, and no byte of one, within the time that a request may take.
@@ -100,7 +128,10 @@ pub(crate) struct GuardedConnector {
 impl HttpConnector for GuardedConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let inner = ReqwestConnector::default().connect(options)?;
-        Ok(HttpClient::new(Guarded { inner, stall_timeout: self.stall_timeout }))
+        Ok(HttpClient::new(Guarded {
+            inner,
+            stall_timeout: self.stall_timeout,
+        }))
     }
 }
 
@@ -117,11 +148,16 @@ impl HttpService for Guarded {
         let reads = request.method() == Method::GET;
         let answer = tokio::time::timeout(limit, self.inner.execute(request));
         let mut response = answer.await.map_err(|_| silent(limit))??;
+        state_length(response.headers_mut());
         let headers = AnswerHeaders(response.headers().clone());
         response.extensions_mut().insert(headers);
         if response.status().is_success() {
             // The body of a read may be long: whoever takes its pieces watches for stalls.
-            return if reads { Ok(response) } else { self.whole(response).await };
+            return if reads {
+                Ok(response)
+            } else {
+                self.whole(response).await
+            };
         }
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let document = tokio::time::timeout(self.stall_timeout, beginning(response));
@@ -141,8 +177,20 @@ impl Guarded {
     }
 }
 
+/// Google states an object's length twice. Of an empty one, the first may get lost on the way from a HEAD.
+fn state_length(headers: &mut HeaderMap) {
+    if let Some(length) = headers.get("x-goog-stored-content-length").cloned() {
+        headers.entry(CONTENT_LENGTH).or_insert(length);
+    }
+}
+
 fn silent(limit: Duration) -> HttpError {
-    HttpError::new(HttpErrorKind::Timeout, Silent { seconds: limit.as_secs() })
+    HttpError::new(
+        HttpErrorKind::Timeout,
+        Silent {
+            seconds: limit.as_secs(),
+        },
+    )
 }
 
 async fn beginning(response: HttpResponse) -> Vec<u8> {
@@ -169,7 +217,11 @@ pub(crate) fn client_options(allow_http: bool) -> ClientOptions {
 
 /// No retries below ours: two layers of them multiply.
 pub(crate) fn no_retries() -> RetryConfig {
-    RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() }
+    RetryConfig {
+        max_retries: 0,
+        retry_timeout: Duration::ZERO,
+        ..RetryConfig::default()
+    }
 }
 
 #[cfg(test)]
@@ -180,10 +232,19 @@ mod tests {
     fn refusals_read_as_one_line() {
         let xml = b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code><Message>The object\n is gone.</Message></Error>";
         let none = HeaderMap::new();
-        assert_eq!(Refusal::new(404, &none, xml).to_string(), "the server answered 404 NoSuchKey: The object is gone.");
+        assert_eq!(
+            Refusal::new(404, &none, xml).to_string(),
+            "the server answered 404 NoSuchKey: The object is gone."
+        );
         let json = br#"{"error": {"code": 403, "message": "No access.", "status": "PERMISSION_DENIED"}}"#;
-        assert_eq!(Refusal::new(403, &none, json).to_string(), "the server answered 403 PERMISSION_DENIED: No access.");
-        assert_eq!(Refusal::new(502, &none, b"\x00\xff").to_string(), "the server answered 502");
+        assert_eq!(
+            Refusal::new(403, &none, json).to_string(),
+            "the server answered 403 PERMISSION_DENIED: No access."
+        );
+        assert_eq!(
+            Refusal::new(502, &none, b"\x00\xff").to_string(),
+            "the server answered 502"
+        );
     }
 
     #[test]

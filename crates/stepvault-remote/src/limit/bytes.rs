@@ -16,7 +16,9 @@ use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::timeout;
 
-use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities};
+use crate::store::{
+    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
+};
 
 type Limiter = RateLimiter<NotKeyed, InMemoryState, MonotonicClock>;
 
@@ -36,9 +38,16 @@ impl FlowStore {
     pub fn new(inner: Arc<dyn RemoteStore>, bytes_per_second: Option<u64>, stall_timeout: Duration) -> Self {
         let limiter = bytes_per_second.map(|limit| {
             let limit = NonZeroU32::new(u32::try_from(limit).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN);
-            Arc::new(RateLimiter::direct_with_clock(Quota::per_second(limit), MonotonicClock))
+            Arc::new(RateLimiter::direct_with_clock(
+                Quota::per_second(limit),
+                MonotonicClock,
+            ))
         });
-        Self { inner, limiter, stall_timeout }
+        Self {
+            inner,
+            limiter,
+            stall_timeout,
+        }
     }
 
     async fn pay(&self, bytes: usize) {
@@ -68,7 +77,10 @@ async fn pay(limiter: &Limiter, bytes: usize) {
 fn stalled(what: &str, subject: &str, stall_timeout: Duration) -> Error {
     Error::new(ErrorKind::Unreachable, what)
         .on(subject)
-        .because(format!("no byte moved for {} seconds", stall_timeout.as_secs_f64()))
+        .because(format!(
+            "no byte moved for {} seconds",
+            stall_timeout.as_secs_f64()
+        ))
         .hint("check the endpoint, the network and any proxy between")
 }
 

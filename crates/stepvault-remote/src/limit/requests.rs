@@ -11,7 +11,9 @@ use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities};
+use crate::store::{
+    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
+};
 
 /// Bounds the requests under way. The outermost decorator: a request that waits to be retried keeps its place, so
 /// that no other goes out to a failing remote in its stead.
@@ -33,7 +35,11 @@ impl RequestLimitStore {
     async fn permit(&self) -> Result<OwnedSemaphorePermit> {
         let permit = Arc::clone(&self.requests).acquire_owned().await;
         // Nobody closes the semaphore.
-        permit.map_err(|error| Error::new(ErrorKind::Failed, "cannot send a request").on(self.url()).caused_by(error))
+        permit.map_err(|error| {
+            Error::new(ErrorKind::Failed, "cannot send a request")
+                .on(self.url())
+                .caused_by(error)
+        })
     }
 }
 

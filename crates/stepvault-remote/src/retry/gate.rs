@@ -88,7 +88,12 @@ impl Gate {
             let (until, give_up) = {
                 let mut state = self.lock();
                 let until = match state.ask(is_retry) {
-                    Ask::Go => return Ok(Pass { gate: Arc::clone(self), epoch: state.epoch }),
+                    Ask::Go => {
+                        return Ok(Pass {
+                            gate: Arc::clone(self),
+                            epoch: state.epoch,
+                        });
+                    }
                     Ask::Wait(until) => until,
                 };
                 let give_up = began.max(state.last_success) + self.patience;
@@ -130,7 +135,9 @@ impl State {
             self.tokens = (self.tokens + gained).min(MOST_TOKENS);
             self.tokens_at = now;
             if self.tokens < 1.0 {
-                return Ask::Wait(Some(now + TIME_FOR_A_TOKEN.mul_f64(1.0 - self.tokens) + Duration::from_millis(1)));
+                return Ask::Wait(Some(
+                    now + TIME_FOR_A_TOKEN.mul_f64(1.0 - self.tokens) + Duration::from_millis(1),
+                ));
             }
             self.tokens -= 1.0;
         }
@@ -198,7 +205,3 @@ pub(super) fn backoff(first: Duration, longest: Duration) -> ExponentialBackoff 
         .with_jitter_seed(uuid::Uuid::new_v4().as_u64_pair().0)
         .build()
 }
-
-#[cfg(test)]
-#[path = "gate_tests.rs"]
-mod tests;

@@ -17,7 +17,9 @@ use tokio::time::Instant;
 
 use super::gate::{Gate, backoff};
 use super::listing;
-use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities};
+use crate::store::{
+    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
+};
 
 /// Wait of a single request before its first retry, before jitter.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -36,7 +38,10 @@ pub struct RetryPolicy {
 impl RetryPolicy {
     /// What `settings` ask for.
     pub fn of(settings: &RemoteSettings) -> Self {
-        Self { name: settings.name.clone(), deadline: Duration::from_secs(settings.retry_deadline_seconds) }
+        Self {
+            name: settings.name.clone(),
+            deadline: Duration::from_secs(settings.retry_deadline_seconds),
+        }
     }
 }
 
@@ -88,7 +93,9 @@ impl Retries {
         loop {
             let pass = match self.gate.enter(tries > 0).await {
                 Ok(pass) => pass,
-                Err(shared) => return Err(self.unreachable(tries, self.deadline, last.or(shared))),
+                Err(shared) => {
+                    return Err(self.unreachable(tries, self.deadline, last.as_ref().or(shared.as_ref())));
+                }
             };
             // Waiting for others does not count; only what this request tried does.
             let began = *began.get_or_insert_with(Instant::now);
@@ -109,27 +116,40 @@ impl Retries {
             let wait = waits.next().unwrap_or(LONGEST_WAIT);
             let wait = error.retry_after_wait().map_or(wait, |asked| asked.max(wait));
             if began.elapsed() + wait > self.deadline {
-                return Err(self.unreachable(tries, began.elapsed(), Some(error)));
+                return Err(self.unreachable(tries, began.elapsed(), Some(&error)));
             }
-            self.observer.on_event(&Event::Retrying { tier: &self.tier, error: &error, wait_seconds: wait.as_secs_f64() });
+            self.observer.on_event(&Event::Retrying {
+                tier: &self.tier,
+                error: &error,
+                wait_seconds: wait.as_secs_f64(),
+            });
             last = Some(error);
             tokio::time::sleep(wait).await;
         }
     }
 
-    fn unreachable(&self, tries: u32, time: Duration, last: Option<Error>) -> Error {
+    fn unreachable(&self, tries: u32, time: Duration, last: Option<&Error>) -> Error {
         let seconds = time.as_secs_f64();
-        let (kind, cause, hint) = match &last {
-            Some(last) => (last.kind(), format!("the last error: {last}"), last.hint_text().unwrap_or_default()),
-            None => (ErrorKind::Unreachable, "it answered no other request either".to_owned(), ""),
+        let (kind, cause, hint) = match last {
+            Some(last) => (
+                last.kind(),
+                format!("the last error: {last}"),
+                last.hint_text().unwrap_or_default(),
+            ),
+            None => (
+                ErrorKind::Unreachable,
+                "it answered no other request either".to_owned(),
+                "",
+            ),
         };
-        let tried = match tries {
+        let course = match tries {
             0 => format!("waited {seconds:.1} seconds for it to answer any request"),
             1 => format!("tried once in {seconds:.1} seconds"),
             _ => format!("tried {tries} times in {seconds:.1} seconds"),
         };
-        let mut error =
-            Error::new(kind, "the remote does not serve requests").on(&self.subject).because(format!("{tried}; {cause}"));
+        let mut error = Error::new(kind, "the remote does not serve requests")
+            .on(&self.subject)
+            .because(format!("{course}; {cause}"));
         if !hint.is_empty() {
             error = error.hint(hint);
         }
@@ -150,16 +170,22 @@ impl RemoteStore for RetryStore {
 
     /// A lost answer looks like `Exists`: the caller compares, as the contract asks for anyway.
     async fn create(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<Created> {
-        self.retries.run(|_| self.inner.create(key, body.clone(), digest)).await
+        self.retries
+            .run(|_| self.inner.create(key, body.clone(), digest))
+            .await
     }
 
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
-        self.retries.run(|_| self.inner.replace(key, body.clone(), digest)).await
+        self.retries
+            .run(|_| self.inner.replace(key, body.clone(), digest))
+            .await
     }
 
     /// A lost answer leaves an upload behind that the sweep for pending uploads finds.
     async fn start_upload(&self, key: &str, size_bytes: u64) -> Result<String> {
-        self.retries.run(|_| self.inner.start_upload(key, size_bytes)).await
+        self.retries
+            .run(|_| self.inner.start_upload(key, size_bytes))
+            .await
     }
 
     async fn upload_part(
@@ -170,7 +196,9 @@ impl RemoteStore for RetryStore {
         body: Bytes,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
-        self.retries.run(|_| self.inner.upload_part(key, upload, index, body.clone(), digest)).await
+        self.retries
+            .run(|_| self.inner.upload_part(key, upload, index, body.clone(), digest))
+            .await
     }
 
     /// An upload that is gone, or a key that is taken after an answer was lost, may be this very completion's doing.
@@ -194,10 +222,17 @@ impl RemoteStore for RetryStore {
         if !(gone || ambiguous && matches!(answer, Ok(Created::Exists))) {
             return answer;
         }
-        let Some(head) = self.head(key).await? else { return answer };
+        let Some(head) = self.head(key).await? else {
+            return answer;
+        };
         let digests: Vec<Sha256Digest> = parts.iter().map(|part| part.digest.sha256).collect();
-        let proven = head.info.size_bytes == digest.size_bytes && head.checksum.proves(digest, &digests) == Some(true);
-        Ok(if proven { Created::Written(head) } else { Created::Exists })
+        let proven =
+            head.info.size_bytes == digest.size_bytes && head.checksum.proves(digest, &digests) == Some(true);
+        Ok(if proven {
+            Created::Written(head)
+        } else {
+            Created::Exists
+        })
     }
 
     async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {

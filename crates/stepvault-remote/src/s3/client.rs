@@ -12,7 +12,8 @@ use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::config::timeout::TimeoutConfig;
 use aws_sdk_s3::config::{
-    Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation, StalledStreamProtectionConfig,
+    Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation,
+    StalledStreamProtectionConfig,
 };
 use aws_types::service_config::ServiceConfigKey;
 use stepvault_core::remote_settings::RemoteSettings;
@@ -111,7 +112,9 @@ async fn load(settings: &RemoteSettings, keys: Option<&StaticKeys>) -> Result<Cl
     if let Some(endpoint) = endpoint {
         let url = check_endpoint(&endpoint, settings.allow_http)?;
         (plain_http, local) = (url.scheme() == "http", is_loopback(&url));
-        builder = builder.endpoint_url(url.as_str().trim_end_matches('/')).force_path_style(true);
+        builder = builder
+            .endpoint_url(url.as_str().trim_end_matches('/'))
+            .force_path_style(true);
     }
     let builder = builder.http_client(connector::http_client(stall_timeout, plain_http, local));
     Ok(Client::from_conf(builder.build()))
@@ -136,7 +139,11 @@ async fn load_chain(settings: &RemoteSettings, keys: Option<&StaticKeys>) -> Sdk
     }
     if let Some(region) = &settings.region {
         loader = loader.region(Region::new(region.clone()));
-    } else if settings.endpoint.is_some() || ENDPOINT_VARIABLES.iter().any(|name| std::env::var_os(name).is_some()) {
+    } else if settings.endpoint.is_some()
+        || ENDPOINT_VARIABLES
+            .iter()
+            .any(|name| std::env::var_os(name).is_some())
+    {
         // The usual chain ends by asking the instance's metadata service, which takes seconds where there is none.
         let mut profile = ProfileFileRegionProvider::builder();
         if let Some(name) = &settings.profile {
@@ -151,8 +158,12 @@ async fn load_chain(settings: &RemoteSettings, keys: Option<&StaticKeys>) -> Sdk
 
 /// The endpoint that environment or profile give for S3, or for every service.
 fn endpoint_of_chain(base: &SdkConfig) -> Option<String> {
-    let key =
-        ServiceConfigKey::builder().service_id("S3").env("AWS_ENDPOINT_URL").profile("endpoint_url").build().ok()?;
+    let key = ServiceConfigKey::builder()
+        .service_id("S3")
+        .env("AWS_ENDPOINT_URL")
+        .profile("endpoint_url")
+        .build()
+        .ok()?;
     base.service_config()
         .and_then(|config| config.load_config(key))
         .or_else(|| base.endpoint_url().map(str::to_owned))

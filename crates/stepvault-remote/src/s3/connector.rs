@@ -4,18 +4,19 @@
 //! stalled-stream protection asks for a throughput. Here only silence counts.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use aws_sdk_s3::primitives::SdkBody;
+use aws_smithy_http_client::Connector;
 use aws_smithy_http_client::proxy::ProxyConfig;
 use aws_smithy_http_client::tls::Provider;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
-use aws_smithy_http_client::Connector;
 use aws_smithy_runtime_api::client::http::{
-    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpClient, SharedHttpConnector,
+    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpClient,
+    SharedHttpConnector,
 };
 use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
 use aws_smithy_runtime_api::client::result::ConnectorError;
@@ -36,16 +37,27 @@ pub(crate) struct Stalled(pub(crate) Duration);
 
 /// A client for requests that may be silent for at most `stall_timeout`.
 pub(crate) fn http_client(stall_timeout: Duration, plain_http: bool, local: bool) -> SharedHttpClient {
-    let settings = HttpConnectorSettings::builder().connect_timeout(stall_timeout.min(LONGEST_CONNECT)).build();
-    let proxy = if local { ProxyConfig::disabled() } else { ProxyConfig::from_env() };
-    let builder = Connector::builder().connector_settings(settings).proxy_config(proxy);
+    let settings = HttpConnectorSettings::builder()
+        .connect_timeout(stall_timeout.min(LONGEST_CONNECT))
+        .build();
+    let proxy = if local {
+        ProxyConfig::disabled()
+    } else {
+        ProxyConfig::from_env()
+    };
+    let builder = Connector::builder()
+        .connector_settings(settings)
+        .proxy_config(proxy);
     // Loading the system's certificates takes a while; nothing needs them over plain HTTP.
     let connector = if plain_http {
         builder.build_http()
     } else {
         builder.tls_provider(Provider::Rustls(CryptoMode::AwsLc)).build()
     };
-    SharedHttpClient::new(Watched { inner: SharedHttpConnector::new(connector), stall_timeout })
+    SharedHttpClient::new(Watched {
+        inner: SharedHttpConnector::new(connector),
+        stall_timeout,
+    })
 }
 
 #[derive(Debug, Clone)]
@@ -93,7 +105,11 @@ struct Progress {
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { start: Instant::now(), last_milliseconds: AtomicU64::new(0), whole: AtomicBool::new(false) }
+        Self {
+            start: Instant::now(),
+            last_milliseconds: AtomicU64::new(0),
+            whole: AtomicBool::new(false),
+        }
     }
 }
 
@@ -109,7 +125,11 @@ impl Progress {
     async fn stalled(&self, stall_timeout: Duration) {
         loop {
             let sent = Duration::from_millis(self.last_milliseconds.load(Ordering::Relaxed));
-            let grace = if self.whole.load(Ordering::Relaxed) { sent.min(stall_timeout * 4) } else { Duration::ZERO };
+            let grace = if self.whole.load(Ordering::Relaxed) {
+                sent.min(stall_timeout * 4)
+            } else {
+                Duration::ZERO
+            };
             let deadline = self.start + sent + grace + stall_timeout;
             if deadline <= Instant::now() {
                 return;
@@ -128,7 +148,11 @@ struct SlicedBody {
 
 impl SlicedBody {
     fn new(inner: SdkBody, progress: Arc<Progress>) -> Self {
-        Self { inner, rest: Bytes::new(), progress }
+        Self {
+            inner,
+            rest: Bytes::new(),
+            progress,
+        }
     }
 }
 
@@ -180,7 +204,11 @@ struct WatchedBody {
 
 impl WatchedBody {
     fn new(inner: SdkBody, stall_timeout: Duration) -> Self {
-        Self { inner, stall_timeout, deadline: None }
+        Self {
+            inner,
+            stall_timeout,
+            deadline: None,
+        }
     }
 }
 
@@ -198,7 +226,9 @@ impl Body for WatchedBody {
             return Poll::Ready(frame);
         }
         let stall_timeout = this.stall_timeout;
-        let sleep = this.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(stall_timeout)));
+        let sleep = this
+            .deadline
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(stall_timeout)));
         ready!(sleep.as_mut().poll(context));
         Poll::Ready(Some(Err(Stalled(stall_timeout).into())))
     }

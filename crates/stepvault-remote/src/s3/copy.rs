@@ -18,7 +18,7 @@ use crate::store::{Created, ObjectHead, ObjectInfo, StoredChecksum};
 
 /// Parts copied at once.
 const PARTS_AT_ONCE: usize = 8;
-/// Largest object that one CopyObject takes.
+/// Largest object that one `CopyObject` takes.
 const LARGEST_PLAIN_COPY_BYTES: u64 = 5 << 30;
 
 const WHAT: &str = "cannot copy the object";
@@ -26,7 +26,9 @@ const WHAT: &str = "cannot copy the object";
 impl S3Store {
     pub(super) async fn copy_object(&self, from: &str, to: &str) -> Result<Created> {
         let Some(source) = self.head_object(from).await? else {
-            return Err(Error::new(ErrorKind::NotFound, WHAT).on(self.name(from)).because("the object does not exist"));
+            return Err(Error::new(ErrorKind::NotFound, WHAT)
+                .on(self.name(from))
+                .because("the object does not exist"));
         };
         // Some servers copy over an existing object in spite of the condition; asking first narrows the gap.
         if self.head_object(to).await?.is_some() {
@@ -38,11 +40,19 @@ impl S3Store {
             StoredChecksum::None => parts.count() > 1,
             _ => source.info.size_bytes > LARGEST_PLAIN_COPY_BYTES,
         };
-        if in_parts { self.copy_in_parts(&source, to, parts).await } else { self.copy_whole(&source, to).await }
+        if in_parts {
+            self.copy_in_parts(&source, to, parts).await
+        } else {
+            self.copy_whole(&source, to).await
+        }
     }
 
     fn copy_source(&self, key: &str) -> String {
-        format!("{}/{}", percent_encode(&self.bucket, ""), percent_encode(&self.full_key(key), "/"))
+        format!(
+            "{}/{}",
+            percent_encode(&self.bucket, ""),
+            percent_encode(&self.full_key(key), "/")
+        )
     }
 
     async fn copy_whole(&self, source: &ObjectHead, to: &str) -> Result<Created> {
@@ -59,7 +69,12 @@ impl S3Store {
             .set_storage_class(self.attributes.storage_class_of(to))
             .set_server_side_encryption(self.attributes.encryption.clone())
             .set_ssekms_key_id(self.attributes.kms_key.clone())
-            .set_tagging_directive(self.attributes.tagging.as_ref().map(|_| aws_sdk_s3::types::TaggingDirective::Replace))
+            .set_tagging_directive(
+                self.attributes
+                    .tagging
+                    .as_ref()
+                    .map(|_| aws_sdk_s3::types::TaggingDirective::Replace),
+            )
             .set_tagging(self.attributes.tagging.clone())
             .set_expected_bucket_owner(self.owner.clone())
             .set_expected_source_bucket_owner(self.owner.clone());
@@ -68,7 +83,9 @@ impl S3Store {
             Err(error) => return self.copy_refused(to, &error).await,
         };
         let Some(result) = output.copy_object_result else {
-            return Err(Error::new(ErrorKind::Unreachable, WHAT).on(self.name(to)).because("the answer broke off"));
+            return Err(Error::new(ErrorKind::Unreachable, WHAT)
+                .on(self.name(to))
+                .because("the answer broke off"));
         };
         let checksum = stored_sha256(result.checksum_sha256());
         if let StoredChecksum::Sha256(_) = source.checksum {
@@ -103,7 +120,9 @@ impl S3Store {
 
     async fn copy_in_parts(&self, source: &ObjectHead, to: &str, parts: FileParts) -> Result<Created> {
         // A store that keeps no checksum of the source would not tell those of the copied parts, which completion needs.
-        let upload = self.create_multipart(to, source.checksum != StoredChecksum::None).await?;
+        let upload = self
+            .create_multipart(to, source.checksum != StoredChecksum::None)
+            .await?;
         let copied = self.copy_parts(source, to, &upload, parts).await;
         if !matches!(copied, Ok(Created::Written(_))) {
             // The first error tells more than one of cleaning up; the sweep for pending uploads finds what stays.
@@ -112,7 +131,13 @@ impl S3Store {
         copied
     }
 
-    async fn copy_parts(&self, source: &ObjectHead, to: &str, upload: &str, parts: FileParts) -> Result<Created> {
+    async fn copy_parts(
+        &self,
+        source: &ObjectHead,
+        to: &str,
+        upload: &str,
+        parts: FileParts,
+    ) -> Result<Created> {
         let copied: Vec<(CompletedPart, Option<Sha256Digest>)> = futures::stream::iter(0..parts.count())
             .map(|index| self.copy_part(source, to, upload, parts, index))
             .buffered(PARTS_AT_ONCE)
@@ -121,14 +146,30 @@ impl S3Store {
         let digests: Option<Vec<Sha256Digest>> = copied.iter().map(|(_, digest)| *digest).collect();
         let proven = source.checksum != StoredChecksum::None;
         let composite = digests.as_ref().filter(|_| proven).map(composite_sha256);
-        if let (StoredChecksum::CompositeSha256 { digest, parts: count }, Some(composite)) = (&source.checksum, composite)
+        if let (StoredChecksum::CompositeSha256 { digest, parts: count }, Some(composite)) =
+            (&source.checksum, composite)
         {
-            let copied = StoredChecksum::CompositeSha256 { digest: composite, parts: parts.count() };
-            let original = StoredChecksum::CompositeSha256 { digest: *digest, parts: *count };
+            let copied = StoredChecksum::CompositeSha256 {
+                digest: composite,
+                parts: parts.count(),
+            };
+            let original = StoredChecksum::CompositeSha256 {
+                digest: *digest,
+                parts: *count,
+            };
             self.check_answer(WHAT, to, &copied, &original)?;
         }
-        let whole = Whole { size_bytes: source.info.size_bytes, composite };
-        self.complete_parts(to, upload, copied.into_iter().map(|(part, _)| part).collect(), &whole).await
+        let whole = Whole {
+            size_bytes: source.info.size_bytes,
+            composite,
+        };
+        self.complete_parts(
+            to,
+            upload,
+            copied.into_iter().map(|(part, _)| part).collect(),
+            &whole,
+        )
+        .await
     }
 
     async fn copy_part(
@@ -153,10 +194,18 @@ impl S3Store {
             .set_copy_source_if_match(source.info.version.clone())
             .set_expected_bucket_owner(self.owner.clone())
             .set_expected_source_bucket_owner(self.owner.clone());
-        let output = request.send().await.map_err(|error| self.failed(WHAT, to, &error))?;
-        let result = output.copy_part_result.filter(|result| result.e_tag.is_some()).ok_or_else(|| {
-            Error::new(ErrorKind::Unreachable, WHAT).on(self.name(to)).because("the answer broke off")
-        })?;
+        let output = request
+            .send()
+            .await
+            .map_err(|error| self.failed(WHAT, to, &error))?;
+        let result = output
+            .copy_part_result
+            .filter(|result| result.e_tag.is_some())
+            .ok_or_else(|| {
+                Error::new(ErrorKind::Unreachable, WHAT)
+                    .on(self.name(to))
+                    .because("the answer broke off")
+            })?;
         let digest = result.checksum_sha256().and_then(Sha256Digest::from_base64);
         let part = CompletedPart::builder()
             .part_number(number)

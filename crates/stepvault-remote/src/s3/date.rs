@@ -15,7 +15,10 @@ pub(crate) struct AnswerDate(Arc<Mutex<Option<SystemTime>>>);
 impl AnswerDate {
     /// The date, or the start of 1970 where the store gave none.
     pub(crate) fn get(&self) -> SystemTime {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(SystemTime::UNIX_EPOCH)
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .unwrap_or(SystemTime::UNIX_EPOCH)
     }
 }
 
@@ -32,7 +35,8 @@ impl Intercept for AnswerDate {
     ) -> Result<(), BoxError> {
         let date = context.response().headers().get("date");
         let date = date.and_then(|text| DateTime::from_str(text, DateTimeFormat::HttpDate).ok());
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = date.and_then(|date| SystemTime::try_from(date).ok());
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) =
+            date.and_then(|date| SystemTime::try_from(date).ok());
         Ok(())
     }
 }

@@ -9,6 +9,7 @@ use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use stepvault_core::{Error, ErrorKind};
 
 use super::connector::Stalled;
+use super::verdicts::{Verdict, by_code, by_status};
 
 /// Why a request failed, apart from which one it was.
 #[derive(Debug)]
@@ -51,12 +52,22 @@ impl Fault {
         if let Some(response) = error.raw_response() {
             let header = |name| response.headers().get(name);
             fault.status = response.status().as_u16();
-            fault.retry_after = header("retry-after").and_then(|text| text.parse().ok()).map(Duration::from_secs);
+            fault.retry_after = header("retry-after")
+                .and_then(|text| text.parse().ok())
+                .map(Duration::from_secs);
             fault.bucket_region = header("x-amz-bucket-region").map(str::to_owned);
         }
         if let SdkError::ServiceError(service) = error {
-            fault.code = service.err().code().unwrap_or_default().to_owned();
-            fault.message = service.err().message().unwrap_or_default().to_owned();
+            service
+                .err()
+                .code()
+                .unwrap_or_default()
+                .clone_into(&mut fault.code);
+            service
+                .err()
+                .message()
+                .unwrap_or_default()
+                .clone_into(&mut fault.message);
             return fault;
         }
         let (transport, message) = transport_fault(error);
@@ -108,12 +119,16 @@ impl Fault {
 
     /// Whether the store does not have this operation.
     pub(crate) fn is_not_implemented(&self) -> bool {
-        matches!(self.code.as_str(), "NotImplemented" | "MethodNotAllowed") || matches!(self.status, 405 | 501)
+        matches!(self.code.as_str(), "NotImplemented" | "MethodNotAllowed")
+            || matches!(self.status, 405 | 501)
     }
 
     /// Whether newer credentials would help.
     pub(crate) fn is_expired(&self) -> bool {
-        matches!(self.code.as_str(), "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired")
+        matches!(
+            self.code.as_str(),
+            "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired"
+        )
     }
 
     /// The error for an operation `what` on `subject`.
@@ -160,7 +175,7 @@ impl Fault {
         }
     }
 
-    fn judge(&self) -> (ErrorKind, &'static str, &'static str) {
+    fn judge(&self) -> Verdict {
         if let Some(transport) = self.transport {
             return transport.judge();
         }
@@ -169,11 +184,19 @@ impl Fault {
 }
 
 impl Transport {
-    fn judge(self) -> (ErrorKind, &'static str, &'static str) {
+    fn judge(self) -> Verdict {
         match self {
-            Self::Connection => (ErrorKind::Unreachable, "", "check the endpoint, the network and any proxy between"),
+            Self::Connection => (
+                ErrorKind::Unreachable,
+                "",
+                "check the endpoint, the network and any proxy between",
+            ),
             Self::NoCredentials => (ErrorKind::Denied, "no credentials were found", GIVE_CREDENTIALS),
-            Self::CredentialsLater => (ErrorKind::Denied, "the credentials could not be loaded", GIVE_CREDENTIALS),
+            Self::CredentialsLater => (
+                ErrorKind::Denied,
+                "the credentials could not be loaded",
+                GIVE_CREDENTIALS,
+            ),
             Self::Request => (ErrorKind::Usage, "the request could not be built", ""),
         }
     }
@@ -181,86 +204,6 @@ impl Transport {
 
 const GIVE_CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile (after `aws sso \
                                 login` where it needs that), or run where an instance or pod role applies";
-
-fn by_code(code: &str) -> Option<(ErrorKind, &'static str, &'static str)> {
-    use ErrorKind::{Conflict, Damaged, Denied, Failed, NoSpace, NotFound, Unreachable, Usage};
-    Some(match code {
-        "NoSuchBucket" => (Usage, "the bucket does not exist", "create it, or correct the remote's URL"),
-        "NoSuchKey" | "NotFound" => (NotFound, "the object does not exist", ""),
-        "NoSuchUpload" => (NotFound, "the upload does not exist: it was completed, aborted or expired", ""),
-        "InvalidAccessKeyId" => (
-            Denied,
-            "the store does not know this access key",
-            "check AWS_ACCESS_KEY_ID or the profile, and that they belong to this endpoint",
-        ),
-        "SignatureDoesNotMatch" => (
-            Denied,
-            "the secret key does not fit the access key",
-            "check AWS_SECRET_ACCESS_KEY or the profile for a wrong or cut secret",
-        ),
-        "AccessDenied" | "AllAccessDisabled" | "AccountProblem" | "Forbidden" => (
-            Denied,
-            "the credentials do not allow this",
-            "grant the action on the bucket and its objects; without s3:ListBucket a missing object looks like \
-             this too; if expected_bucket_owner is set, check it",
-        ),
-        "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired" => (
-            Denied,
-            "the credentials have expired",
-            "renew them (for a profile: `aws sso login`); they are read again at the next try",
-        ),
-        "InvalidToken" => (Denied, "the session token is not valid", "check AWS_SESSION_TOKEN or the profile"),
-        "RequestTimeTooSkewed" => (
-            Denied,
-            "this machine's clock is too far from the store's",
-            "set the clock, by NTP if possible",
-        ),
-        "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException" => {
-            (Usage, "the bucket is in another region", "set region for this remote")
-        }
-        "SlowDown" | "Throttling" | "ThrottlingException" | "TooManyRequests" | "RequestLimitExceeded"
-        | "BandwidthLimitExceeded" => (Unreachable, "the store asks to slow down", "lower max_concurrent_requests"),
-        "InternalError" | "ServiceUnavailable" | "Busy" => (Unreachable, "the store has a fault of its own", ""),
-        "RequestTimeout" | "IncompleteBody" => (Unreachable, "the request did not arrive whole", ""),
-        "OperationAborted" => (Unreachable, "another operation is under way on the same resource", ""),
-        "PreconditionFailed" => (Conflict, "a precondition did not hold", ""),
-        "ConditionalRequestConflict" => (Conflict, "another write to the same key is under way", ""),
-        "BadDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" => {
-            (Damaged, "the bytes that arrived do not match their checksum", "if it happens again, check this machine's memory and network")
-        }
-        "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall" => {
-            (Damaged, "the store does not have the parts that were sent", "the upload has to begin anew")
-        }
-        "InvalidRange" => (Damaged, "the object is shorter than the range asked for", ""),
-        "InvalidObjectState" => (Failed, "the object is archived", "restore it from the archive first"),
-        "QuotaExceeded" | "XMinioStorageFull" => (NoSpace, "the store is full", "free some space or raise the quota"),
-        "InvalidStorageClass" => (Usage, "the store does not know the storage class", "correct storage_class"),
-        "KMS.NotFoundException" | "KMS.DisabledException" | "KMS.InvalidKeyUsageException"
-        | "KMS.KMSInvalidStateException" => (Usage, "the encryption key cannot be used", "correct kms_key"),
-        _ => return None,
-    })
-}
-
-fn by_status(status: u16) -> (ErrorKind, &'static str, &'static str) {
-    match status {
-        301 | 307 | 308 => (ErrorKind::Usage, "the bucket is in another region", "set region for this remote"),
-        // Answers to HEAD have no body, so no code.
-        400 => (ErrorKind::Failed, "", "expired credentials and a wrong region look like this where an answer has no body"),
-        401 | 403 => (
-            ErrorKind::Denied,
-            "the credentials do not allow this",
-            "check credentials and policy; without s3:ListBucket a missing object looks like this too",
-        ),
-        404 => (ErrorKind::NotFound, "", ""),
-        409 | 412 => (ErrorKind::Conflict, "", ""),
-        416 => (ErrorKind::Damaged, "the object is shorter than the range asked for", ""),
-        429 => (ErrorKind::Unreachable, "the store asks to slow down", "lower max_concurrent_requests"),
-        507 => (ErrorKind::NoSpace, "the store is full", "free some space or raise the quota"),
-        501 => (ErrorKind::Failed, "the store cannot do this", ""),
-        500..600 => (ErrorKind::Unreachable, "the store has a fault of its own", ""),
-        _ => (ErrorKind::Failed, "", ""),
-    }
-}
 
 fn transport_fault<E>(error: &SdkError<E, HttpResponse>) -> (Transport, String)
 where
@@ -298,11 +241,78 @@ fn innermost(error: &(dyn StdError + 'static)) -> String {
         return stalled.to_string();
     }
     let mut texts: Vec<String> = Vec::new();
-    for text in causes(error).map(ToString::to_string).filter(|text| !text.is_empty()) {
+    for text in causes(error)
+        .map(ToString::to_string)
+        .filter(|text| !text.is_empty())
+    {
         if !texts.iter().any(|earlier| earlier.contains(&text)) {
             texts.push(text);
         }
     }
     let kept = texts.len().saturating_sub(2);
     texts.split_off(kept).join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_credential_types::provider::future::ProvideCredentials as Providing;
+    use aws_sdk_s3::config::{BehaviorVersion, ProvideCredentials, Region};
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct NoKeys(fn() -> CredentialsError);
+
+    impl ProvideCredentials for NoKeys {
+        fn provide_credentials<'a>(&'a self) -> Providing<'a>
+        where
+            Self: 'a,
+        {
+            Providing::ready(Err((self.0)()))
+        }
+    }
+
+    async fn error_without_keys(why: fn() -> CredentialsError) -> Error {
+        let config = aws_sdk_s3::Config::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .region(Region::from_static("us-east-1"))
+            .endpoint_url("http://127.0.0.1:1")
+            .credentials_provider(NoKeys(why))
+            .build();
+        let client = aws_sdk_s3::Client::from_conf(config);
+        let error = client
+            .head_object()
+            .bucket("b")
+            .key("k")
+            .send()
+            .await
+            .unwrap_err();
+        Fault::of(&error).into_error("cannot look up the object", "s3://b/k")
+    }
+
+    #[tokio::test]
+    async fn missing_credentials_are_told_from_slow_ones() {
+        let missing = error_without_keys(|| CredentialsError::not_loaded("no providers in chain")).await;
+        assert_eq!(missing.kind(), ErrorKind::Denied);
+        assert!(!missing.is_transient());
+        let text = missing.to_string();
+        let wanted = "cannot look up the object: s3://b/k: no credentials were found (";
+        assert!(text.starts_with(wanted), "{text}");
+        assert_eq!(missing.hint_text(), Some(GIVE_CREDENTIALS));
+        let slow = error_without_keys(|| CredentialsError::provider_timed_out(Duration::from_secs(5))).await;
+        assert_eq!(slow.kind(), ErrorKind::Denied);
+        assert!(slow.is_transient());
+    }
+
+    #[test]
+    fn entries_of_an_answer_are_judged_like_answers() {
+        let busy = Fault::of_entry(Some("SlowDown"), None).into_error("cannot delete the object", "s3://b/k");
+        assert_eq!(busy.kind(), ErrorKind::Unreachable);
+        let odd =
+            Fault::of_entry(Some("Odd"), Some("Words.")).into_error("cannot delete the object", "s3://b/k");
+        assert_eq!(odd.kind(), ErrorKind::Failed);
+        assert_eq!(odd.to_string(), "cannot delete the object: s3://b/k: Odd: Words");
+        assert!(Fault::of_entry(Some("NoSuchKey"), None).is_missing());
+        assert!(!Fault::of_entry(Some("NoSuchBucket"), None).is_missing());
+    }
 }

@@ -12,6 +12,7 @@ mod errors;
 mod multipart;
 mod read;
 mod store;
+mod verdicts;
 mod write;
 
 use std::sync::Arc;

@@ -35,9 +35,14 @@ impl S3Store {
             .set_ssekms_key_id(self.attributes.kms_key.clone())
             .set_tagging(self.attributes.tagging.clone())
             .set_expected_bucket_owner(self.owner.clone());
-        let output = request.send().await.map_err(|error| self.failed(what, key, &error))?;
+        let output = request
+            .send()
+            .await
+            .map_err(|error| self.failed(what, key, &error))?;
         output.upload_id.ok_or_else(|| {
-            Error::new(ErrorKind::Failed, what).on(self.name(key)).because("the store gives the upload no id")
+            Error::new(ErrorKind::Failed, what)
+                .on(self.name(key))
+                .because("the store gives the upload no id")
         })
     }
 
@@ -63,11 +68,22 @@ impl S3Store {
         // The checksum is in a signed header, so an unsigned body is still protected; signing it would hash twice.
         let sent = request.customize().disable_payload_signing().send().await;
         let output = sent.map_err(|error| self.failed(what, key, &error))?;
-        self.check_answer(what, key, &stored_sha256(output.checksum_sha256()), &StoredChecksum::Sha256(digest.sha256))?;
+        self.check_answer(
+            what,
+            key,
+            &stored_sha256(output.checksum_sha256()),
+            &StoredChecksum::Sha256(digest.sha256),
+        )?;
         let tag = output.e_tag.ok_or_else(|| {
-            Error::new(ErrorKind::Failed, what).on(self.name(key)).because("the store gives the part no entity tag")
+            Error::new(ErrorKind::Failed, what)
+                .on(self.name(key))
+                .because("the store gives the part no entity tag")
         })?;
-        Ok(PartReceipt { index, tag, digest: *digest })
+        Ok(PartReceipt {
+            index,
+            tag,
+            digest: *digest,
+        })
     }
 
     pub(super) async fn complete_multipart(
@@ -87,7 +103,10 @@ impl S3Store {
                     .build(),
             );
         }
-        let whole = Whole { size_bytes: digest.size_bytes, composite: Some(digest.sha256) };
+        let whole = Whole {
+            size_bytes: digest.size_bytes,
+            composite: Some(digest.sha256),
+        };
         self.complete_parts(key, upload, completed, &whole).await
     }
 
@@ -112,7 +131,11 @@ impl S3Store {
             .if_none_match("*")
             .set_mpu_object_size(i64::try_from(whole.size_bytes).ok())
             .set_checksum_type(whole.composite.map(|_| ChecksumType::Composite))
-            .set_checksum_sha256(whole.composite.map(|digest| format!("{}-{count}", digest.to_base64())))
+            .set_checksum_sha256(
+                whole
+                    .composite
+                    .map(|digest| format!("{}-{count}", digest.to_base64())),
+            )
             .set_expected_bucket_owner(self.owner.clone());
         let output = match request.customize().interceptor(date.clone()).send().await {
             Ok(output) => output,
@@ -146,11 +169,18 @@ impl S3Store {
     ) -> Result<StoredChecksum> {
         if output.e_tag.is_none() {
             // S3 keeps the connection alive with blanks while it works; an answer can end before it says how it went.
-            return Err(Error::new(ErrorKind::Unreachable, what).on(self.name(key)).because("the answer broke off"));
+            return Err(Error::new(ErrorKind::Unreachable, what)
+                .on(self.name(key))
+                .because("the answer broke off"));
         }
         let checksum = stored_sha256(output.checksum_sha256());
         if let Some(digest) = whole.composite {
-            self.check_answer(what, key, &checksum, &StoredChecksum::CompositeSha256 { digest, parts })?;
+            self.check_answer(
+                what,
+                key,
+                &checksum,
+                &StoredChecksum::CompositeSha256 { digest, parts },
+            )?;
         }
         Ok(checksum)
     }
@@ -167,15 +197,24 @@ impl S3Store {
             Ok(_) => Ok(()),
             Err(error) => {
                 let fault = self.fault(&error);
-                if fault.is_missing() { Ok(()) } else { Err(fault.into_error("cannot abort the upload", &self.name(key))) }
+                if fault.is_missing() {
+                    Ok(())
+                } else {
+                    Err(fault.into_error("cannot abort the upload", &self.name(key)))
+                }
             }
         }
     }
 
     /// S3 counts parts from 1.
     pub(super) fn part_number(&self, what: &str, key: &str, index: u32) -> Result<i32> {
-        index.checked_add(1).and_then(|number| i32::try_from(number).ok()).ok_or_else(|| {
-            Error::new(ErrorKind::Failed, what).on(self.name(key)).because(format!("there is no part {index}"))
-        })
+        index
+            .checked_add(1)
+            .and_then(|number| i32::try_from(number).ok())
+            .ok_or_else(|| {
+                Error::new(ErrorKind::Failed, what)
+                    .on(self.name(key))
+                    .because(format!("there is no part {index}"))
+            })
     }
 }

@@ -5,13 +5,12 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use aws_sdk_s3::primitives::{ByteStream, DateTime};
-use aws_sdk_s3::types::{ChecksumMode, EncodingType};
+use aws_sdk_s3::types::ChecksumMode;
 use bytes::Bytes;
 use futures::stream::{BoxStream, try_unfold};
 use futures::{StreamExt as _, TryStreamExt as _};
 use stepvault_core::{Error, ErrorKind, Result};
 
-use super::attributes::percent_decode;
 use super::errors::Fault;
 use super::store::S3Store;
 use super::write::stored_sha256;
@@ -31,12 +30,21 @@ impl S3Store {
             Ok(output) => output,
             Err(error) => {
                 let fault = self.fault(&error);
-                return if fault.is_missing() { Ok(None) } else { Err(fault.into_error(what, &self.name(key))) };
+                return if fault.is_missing() {
+                    Ok(None)
+                } else {
+                    Err(fault.into_error(what, &self.name(key)))
+                };
             }
         };
-        let size_bytes = output.content_length().and_then(|length| u64::try_from(length).ok()).ok_or_else(|| {
-            Error::new(ErrorKind::Failed, what).on(self.name(key)).because("the store does not tell its length")
-        })?;
+        let size_bytes = output
+            .content_length()
+            .and_then(|length| u64::try_from(length).ok())
+            .ok_or_else(|| {
+                Error::new(ErrorKind::Failed, what)
+                    .on(self.name(key))
+                    .because("the store does not tell its length")
+            })?;
         Ok(Some(ObjectHead {
             info: ObjectInfo {
                 key: key.to_owned(),
@@ -58,7 +66,9 @@ impl S3Store {
             // HTTP has no way to ask for nothing.
             return match self.head_object(key).await? {
                 Some(_) => Ok(futures::stream::empty().boxed()),
-                None => Err(Error::new(ErrorKind::NotFound, what).on(self.name(key)).because("the object does not exist")),
+                None => Err(Error::new(ErrorKind::NotFound, what)
+                    .on(self.name(key))
+                    .because("the object does not exist")),
             };
         }
         let client = self.client().await?;
@@ -66,10 +76,19 @@ impl S3Store {
             .get_object()
             .bucket(&self.bucket)
             .key(self.full_key(key))
-            .set_range(range.as_ref().map(|range| format!("bytes={}-{}", range.start, range.end - 1)))
+            .set_range(
+                range
+                    .as_ref()
+                    .map(|range| format!("bytes={}-{}", range.start, range.end - 1)),
+            )
             .set_expected_bucket_owner(self.owner.clone());
-        let output = request.send().await.map_err(|error| self.failed(what, key, &error))?;
-        let length = output.content_length.and_then(|length| u64::try_from(length).ok());
+        let output = request
+            .send()
+            .await
+            .map_err(|error| self.failed(what, key, &error))?;
+        let length = output
+            .content_length
+            .and_then(|length| u64::try_from(length).ok());
         let wanted = match &range {
             Some(range) => {
                 let answered = output.content_range.as_deref();
@@ -91,6 +110,8 @@ impl S3Store {
         Ok(exactly(output.body, wanted, self.name(key)))
     }
 
+    /// Keys are asked for as they are: some servers say that they percent-encode them, and do not. Keys that XML
+    /// cannot hold, with control characters, are none of ours.
     pub(super) fn list_objects(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
         let prefix = self.full_key(prefix);
         let pages = try_unfold(Some(None::<String>), move |state| {
@@ -102,19 +123,17 @@ impl S3Store {
                     .list_objects_v2()
                     .bucket(&self.bucket)
                     .prefix(prefix)
-                    .encoding_type(EncodingType::Url)
                     .set_continuation_token(token)
                     .set_expected_bucket_owner(self.owner.clone());
-                let page = request
-                    .send()
-                    .await
-                    .map_err(|error| self.fault(&error).into_error("cannot list objects", &self.name("")))?;
-                let encoded = page.encoding_type() == Some(&EncodingType::Url);
+                let page = request.send().await.map_err(|error| {
+                    self.fault(&error)
+                        .into_error("cannot list objects", &self.name(""))
+                })?;
                 let entries: Vec<Result<ObjectInfo>> = page
                     .contents
                     .unwrap_or_default()
                     .into_iter()
-                    .filter_map(|object| self.listed(object, encoded).transpose())
+                    .filter_map(|object| self.listed(object).transpose())
                     .collect();
                 let next = match (page.is_truncated.unwrap_or(false), page.next_continuation_token) {
                     (false, _) => None,
@@ -132,12 +151,16 @@ impl S3Store {
         pages.try_flatten().boxed()
     }
 
-    fn listed(&self, object: aws_sdk_s3::types::Object, encoded: bool) -> Result<Option<ObjectInfo>> {
-        let unreadable = |why: &str| Error::new(ErrorKind::Failed, "cannot list objects").on(self.name("")).because(why);
-        let key = object.key.ok_or_else(|| unreadable("an entry has no key"))?;
-        let full_key =
-            if encoded { percent_decode(&key).ok_or_else(|| unreadable("an entry's key is not UTF-8"))? } else { key };
-        let Some(key) = self.relative_key(&full_key) else { return Ok(None) };
+    fn listed(&self, object: aws_sdk_s3::types::Object) -> Result<Option<ObjectInfo>> {
+        let unreadable = |why: &str| {
+            Error::new(ErrorKind::Failed, "cannot list objects")
+                .on(self.name(""))
+                .because(why)
+        };
+        let full_key = object.key.ok_or_else(|| unreadable("an entry has no key"))?;
+        let Some(key) = self.relative_key(&full_key) else {
+            return Ok(None);
+        };
         let size = object.size.and_then(|size| u64::try_from(size).ok());
         Ok(Some(ObjectInfo {
             key: key.to_owned(),
@@ -156,7 +179,6 @@ impl S3Store {
                 .list_multipart_uploads()
                 .bucket(&self.bucket)
                 .prefix(self.full_key(prefix))
-                .encoding_type(EncodingType::Url)
                 .set_key_marker(key_marker.take())
                 .set_upload_id_marker(upload_marker.take())
                 .set_expected_bucket_owner(self.owner.clone());
@@ -171,19 +193,18 @@ impl S3Store {
                     return Err(fault.into_error("cannot list pending uploads", &self.name("")));
                 }
             };
-            let decode = |text: &str| {
-                if page.encoding_type() == Some(&EncodingType::Url) { percent_decode(text) } else { Some(text.to_owned()) }
-            };
             for upload in page.uploads() {
-                let Some(full_key) = upload.key().and_then(decode) else { continue };
-                let (Some(key), Some(id)) = (self.relative_key(&full_key), upload.upload_id()) else { continue };
+                let key = upload.key().and_then(|key| self.relative_key(key));
+                let (Some(key), Some(id)) = (key, upload.upload_id()) else {
+                    continue;
+                };
                 uploads.push(PendingUpload {
                     key: key.to_owned(),
                     upload: id.to_owned(),
                     initiated: upload.initiated().map(|time| system_time(Some(time))),
                 });
             }
-            key_marker = page.next_key_marker().and_then(decode);
+            key_marker = page.next_key_marker().map(str::to_owned);
             upload_marker = page.next_upload_id_marker().map(str::to_owned);
             if !page.is_truncated().unwrap_or(false) || key_marker.is_none() {
                 return Ok(uploads);
@@ -193,7 +214,8 @@ impl S3Store {
 }
 
 fn system_time(time: Option<&DateTime>) -> SystemTime {
-    time.and_then(|time| SystemTime::try_from(*time).ok()).unwrap_or(SystemTime::UNIX_EPOCH)
+    time.and_then(|time| SystemTime::try_from(*time).ok())
+        .unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 fn shorter(what: &str, name: &str, wanted: u64, length: u64) -> Error {

@@ -16,7 +16,9 @@ use stepvault_core::{Error, Result};
 use super::attributes::Attributes;
 use super::client::{Clients, StaticKeys};
 use super::errors::Fault;
-use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities};
+use crate::store::{
+    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
+};
 
 /// A bucket, or a prefix of one, of S3 or of a server that speaks its protocol.
 #[derive(Debug)]

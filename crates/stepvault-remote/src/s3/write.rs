@@ -15,7 +15,7 @@ use super::errors::Fault;
 use super::store::S3Store;
 use crate::store::{Created, ObjectHead, ObjectInfo, StoredChecksum};
 
-/// Most keys in one DeleteObjects.
+/// Most keys in one `DeleteObjects`.
 const KEYS_IN_A_BATCH: usize = 1000;
 /// Single deletes under way at once, where a store knows no other kind.
 const SINGLE_DELETES: usize = 8;
@@ -26,7 +26,12 @@ impl S3Store {
         let date = AnswerDate::default();
         let request = self.put_request(key, body, digest).await?.if_none_match("*");
         // The checksum is in a signed header, so an unsigned body is still protected; signing it would hash twice.
-        let sent = request.customize().disable_payload_signing().interceptor(date.clone()).send().await;
+        let sent = request
+            .customize()
+            .disable_payload_signing()
+            .interceptor(date.clone())
+            .send()
+            .await;
         let output = match sent {
             Ok(output) => output,
             Err(error) => {
@@ -55,10 +60,20 @@ impl S3Store {
         let request = self.put_request(key, body, digest).await?;
         let sent = request.customize().disable_payload_signing().send().await;
         let output = sent.map_err(|error| self.failed(what, key, &error))?;
-        self.check_answer(what, key, &stored_sha256(output.checksum_sha256()), &StoredChecksum::Sha256(digest.sha256))
+        self.check_answer(
+            what,
+            key,
+            &stored_sha256(output.checksum_sha256()),
+            &StoredChecksum::Sha256(digest.sha256),
+        )
     }
 
-    async fn put_request(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<PutObjectFluentBuilder> {
+    async fn put_request(
+        &self,
+        key: &str,
+        body: Bytes,
+        digest: &PartDigest,
+    ) -> Result<PutObjectFluentBuilder> {
         let client = self.client().await?;
         let request = client
             .put_object()
@@ -119,7 +134,11 @@ impl S3Store {
             Ok(_) => Ok(()),
             Err(error) => {
                 let fault = self.fault(&error);
-                if fault.is_missing() { Ok(()) } else { Err(fault.into_error("cannot delete the object", &self.name(key))) }
+                if fault.is_missing() {
+                    Ok(())
+                } else {
+                    Err(fault.into_error("cannot delete the object", &self.name(key)))
+                }
             }
         }
     }
@@ -127,13 +146,21 @@ impl S3Store {
     /// False when the store does not know how to delete many at once; nothing is gone then.
     async fn delete_batch(&self, keys: &[String]) -> Result<bool> {
         let what = "cannot delete objects";
-        let invalid = |error| Error::new(ErrorKind::Failed, what).on(self.name("")).caused_by(error);
+        let invalid = |error| {
+            Error::new(ErrorKind::Failed, what)
+                .on(self.name(""))
+                .caused_by(error)
+        };
         let objects: Vec<ObjectIdentifier> = keys
             .iter()
             .map(|key| ObjectIdentifier::builder().key(self.full_key(key)).build())
             .collect::<std::result::Result<_, _>>()
             .map_err(invalid)?;
-        let delete = Delete::builder().set_objects(Some(objects)).quiet(true).build().map_err(invalid)?;
+        let delete = Delete::builder()
+            .set_objects(Some(objects))
+            .quiet(true)
+            .build()
+            .map_err(invalid)?;
         let client = self.client().await?;
         let request = client
             .delete_objects()
@@ -154,7 +181,10 @@ impl S3Store {
         for entry in output.errors() {
             let fault = Fault::of_entry(entry.code(), entry.message());
             if !fault.is_missing() {
-                let key = entry.key().and_then(|key| self.relative_key(key)).unwrap_or_default();
+                let key = entry
+                    .key()
+                    .and_then(|key| self.relative_key(key))
+                    .unwrap_or_default();
                 return Err(fault.into_error("cannot delete the object", &self.name(key)));
             }
         }
@@ -164,7 +194,9 @@ impl S3Store {
 
 /// A SHA-256 as S3 tells it: of the whole, or with the number of parts for a composite one.
 pub(super) fn stored_sha256(text: Option<&str>) -> StoredChecksum {
-    let Some(text) = text else { return StoredChecksum::None };
+    let Some(text) = text else {
+        return StoredChecksum::None;
+    };
     let parsed = match text.split_once('-') {
         None => Sha256Digest::from_base64(text).map(StoredChecksum::Sha256),
         Some((digest, parts)) => Sha256Digest::from_base64(digest)

@@ -3,7 +3,15 @@
 
 mod conformance;
 mod conformance_runs;
+mod file_store;
+mod flaky;
+mod gcs;
+mod limits;
+mod memory;
+mod probes;
+mod retries;
 mod s3_credentials;
 mod s3_faults;
 mod s3_requests;
+mod s3_silence;
 mod support;

@@ -9,7 +9,11 @@ use stepvault_testkit::faults::{FaultAction, FaultRule};
 use crate::support::{File, Strict, bytes, create, listed, read, shown};
 
 fn slow_down(retry_after_seconds: Option<u64>) -> FaultAction {
-    FaultAction::Refuse { status: 503, retry_after_seconds, code: "SlowDown".to_owned() }
+    FaultAction::Refuse {
+        status: 503,
+        retry_after_seconds,
+        code: "SlowDown".to_owned(),
+    }
 }
 
 #[tokio::test]
@@ -22,8 +26,10 @@ async fn a_storm_passes_and_its_wish_to_be_left_alone_is_granted() {
     assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
     assert_eq!(
         strict.listener.retries(),
-        ["archive: cannot write the object: s3://checkpoints/vault/a: the store asks to slow down (SlowDown: On \
-          request)"]
+        [
+            "archive: cannot write the object: s3://checkpoints/vault/a: the store asks to slow down (SlowDown: On \
+          request)"
+        ]
     );
 }
 
@@ -32,11 +38,17 @@ async fn a_storm_that_stays_is_told_with_its_cause() {
     let mut strict = Strict::start();
     strict.settings.retry_deadline_seconds = 1;
     let store = strict.open().await;
-    strict.server.faults().inject("PUT", "", u64::MAX, slow_down(None));
+    strict
+        .server
+        .faults()
+        .inject("PUT", "", u64::MAX, slow_down(None));
     let error = create(&*store, "a", &bytes(10, 1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     let text = shown(&error);
-    assert!(text.starts_with("the remote does not serve requests: archive (s3://checkpoints/vault): tried "), "{text}");
+    assert!(
+        text.starts_with("the remote does not serve requests: archive (s3://checkpoints/vault): tried "),
+        "{text}"
+    );
     assert!(
         text.ends_with(
             " seconds; the last error: cannot write the object: s3://checkpoints/vault/a: the store asks to slow \
@@ -54,7 +66,11 @@ async fn resets_and_server_faults_are_survived() {
     let file = File::new((16 << 20) + 1, 1);
     faults.inject("PUT", "partNumber=1", 1, FaultAction::Reset);
     faults.inject("PUT", "partNumber=2", 1, FaultAction::ApplyThenReset);
-    let internal = FaultAction::Refuse { status: 500, retry_after_seconds: None, code: "InternalError".to_owned() };
+    let internal = FaultAction::Refuse {
+        status: 500,
+        retry_after_seconds: None,
+        code: "InternalError".to_owned(),
+    };
     faults.inject("PUT", "partNumber=3", 1, internal);
     faults.inject("POST", "uploads", 1, FaultAction::Reset);
     faults.inject("HEAD", "", 1, FaultAction::Reset);
@@ -62,16 +78,30 @@ async fn resets_and_server_faults_are_survived() {
     file.upload(&*store, "file").await.unwrap();
     assert_eq!(listed(&*store, "").await.unwrap(), ["file"]);
     let head = store.head("file").await.unwrap().unwrap();
-    assert_eq!(head.checksum.proves(&file.digest, &file.part_digests()), Some(true));
-    assert_eq!(strict.listener.retries().len(), 6, "{:?}", strict.listener.retries());
+    assert_eq!(
+        head.checksum.proves(&file.digest, &file.part_digests()),
+        Some(true)
+    );
+    assert_eq!(
+        strict.listener.retries().len(),
+        6,
+        "{:?}",
+        strict.listener.retries()
+    );
 }
 
 #[tokio::test]
 async fn a_create_whose_answer_is_lost_reads_as_taken() {
     let strict = Strict::start();
     let store = strict.open().await;
-    strict.server.faults().inject("PUT", "", 1, FaultAction::ApplyThenReset);
-    assert_eq!(create(&*store, "commit", &bytes(10, 1)).await.unwrap(), Created::Exists);
+    strict
+        .server
+        .faults()
+        .inject("PUT", "", 1, FaultAction::ApplyThenReset);
+    assert_eq!(
+        create(&*store, "commit", &bytes(10, 1)).await.unwrap(),
+        Created::Exists
+    );
     assert_eq!(read(&*store, "commit", None).await.unwrap(), bytes(10, 1));
 }
 
@@ -80,10 +110,18 @@ async fn a_completion_whose_answer_is_lost_is_recognised() {
     let strict = Strict::start();
     let store = strict.open().await;
     let file = File::new((8 << 20) + 1, 1);
-    strict.server.faults().inject("POST", "uploadId", 1, FaultAction::ApplyThenReset);
+    strict
+        .server
+        .faults()
+        .inject("POST", "uploadId", 1, FaultAction::ApplyThenReset);
     let created = file.upload(&*store, "file").await.unwrap();
-    let Created::Written(head) = created else { panic!("{created:?}") };
-    assert_eq!(head.checksum.proves(&file.digest, &file.part_digests()), Some(true));
+    let Created::Written(head) = created else {
+        panic!("{created:?}")
+    };
+    assert_eq!(
+        head.checksum.proves(&file.digest, &file.part_digests()),
+        Some(true)
+    );
 }
 
 #[tokio::test]
@@ -94,11 +132,20 @@ async fn a_lost_answer_does_not_claim_another_writers_object() {
     let upload = store.start_upload("file", ours.digest.size_bytes).await.unwrap();
     let receipts = ours.send(&*store, "file", &upload).await.unwrap();
     theirs.upload(&*store, "file").await.unwrap();
-    strict.server.faults().inject("POST", "uploadId", 1, FaultAction::Reset);
-    let created = store.complete_upload("file", &upload, &receipts, &ours.digest).await.unwrap();
+    strict
+        .server
+        .faults()
+        .inject("POST", "uploadId", 1, FaultAction::Reset);
+    let created = store
+        .complete_upload("file", &upload, &receipts, &ours.digest)
+        .await
+        .unwrap();
     assert_eq!(created, Created::Exists);
     store.abort_upload("file", &upload).await.unwrap();
-    let gone = store.complete_upload("other", &upload, &receipts, &ours.digest).await.unwrap_err();
+    let gone = store
+        .complete_upload("other", &upload, &receipts, &ours.digest)
+        .await
+        .unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::NotFound, "{gone}");
 }
 
@@ -108,7 +155,9 @@ async fn an_error_inside_a_good_status_is_an_error() {
     let store = strict.open_bare().await;
     let faults = strict.server.faults();
     let file = File::new((8 << 20) + 1, 1);
-    let hidden = || FaultAction::OkWithError { code: "InternalError".to_owned() };
+    let hidden = || FaultAction::OkWithError {
+        code: "InternalError".to_owned(),
+    };
     faults.inject("POST", "uploadId", 1, hidden());
     let error = file.upload(&*store, "file").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
@@ -148,10 +197,17 @@ async fn silence_ends_after_the_stall_time() {
         async { listed(&*store, "").await.map(drop).unwrap_err() },
         async { store.delete(&["object".to_owned()]).await.unwrap_err() },
     );
-    assert!(began.elapsed() >= Duration::from_secs(1) && began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() >= Duration::from_secs(1) && began.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        began.elapsed()
+    );
     for error in [small, part, head, reading, listing, delete] {
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-        assert!(error.to_string().ends_with(": no byte moved for 1 seconds"), "{error}");
+        assert!(
+            error.to_string().ends_with(": no byte moved for 1 seconds"),
+            "{error}"
+        );
     }
 }
 
@@ -160,7 +216,10 @@ async fn slowness_is_no_silence() {
     let mut strict = Strict::start();
     strict.settings.stall_timeout_seconds = 2;
     let store = strict.open().await;
-    strict.server.faults().inject("PUT", "", 1, FaultAction::Delay(Duration::from_millis(1_500)));
+    strict
+        .server
+        .faults()
+        .inject("PUT", "", 1, FaultAction::Delay(Duration::from_millis(1_500)));
     create(&*store, "a", &bytes(10, 1)).await.unwrap();
     assert_eq!(strict.listener.retries(), Vec::<String>::new());
 }
@@ -172,10 +231,18 @@ async fn a_body_that_breaks_off_is_an_error_that_may_pass() {
     let body = bytes(3_000_000, 1);
     create(&*store, "object", &body).await.unwrap();
     for range in [None, Some(0..3_000_000)] {
-        strict.server.faults().inject("GET", "object", 1, FaultAction::CutBody { bytes: 1_000_000 });
+        strict
+            .server
+            .faults()
+            .inject("GET", "object", 1, FaultAction::CutBody { bytes: 1_000_000 });
         let error = read(&*store, "object", range.clone()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-        assert!(error.to_string().starts_with("cannot read the object: s3://checkpoints/vault/object: "), "{error}");
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot read the object: s3://checkpoints/vault/object: "),
+            "{error}"
+        );
         strict.server.faults().clear();
         assert_eq!(read(&*store, "object", range).await.unwrap(), body);
     }
@@ -205,7 +272,11 @@ async fn a_listing_goes_on_after_a_failed_page() {
     strict.server.faults().clear();
     strict.server.faults().add(fail_third_page(u64::MAX));
     let error = listed(&*store, "k/").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unreachable, "a listing that cannot be finished must not look finished");
+    assert_eq!(
+        error.kind(),
+        ErrorKind::Unreachable,
+        "a listing that cannot be finished must not look finished"
+    );
 }
 
 #[tokio::test]
@@ -220,7 +291,13 @@ async fn a_port_where_nobody_listens() {
     let error = store.head("a").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     let text = shown(&error);
-    assert!(text.starts_with("cannot look up the object: s3://checkpoints/vault/a: "), "{text}");
+    assert!(
+        text.starts_with("cannot look up the object: s3://checkpoints/vault/a: "),
+        "{text}"
+    );
     assert!(text.contains("onnection refused"), "{text}");
-    assert!(text.ends_with("\nhint: check the endpoint, the network and any proxy between"), "{text}");
+    assert!(
+        text.ends_with("\nhint: check the endpoint, the network and any proxy between"),
+        "{text}"
+    );
 }

@@ -19,10 +19,21 @@ async fn attributes_go_with_every_object() {
     strict.settings.expected_bucket_owner = Some("111122223333".to_owned());
     let store = strict.open().await;
     create(&*store, "run/step/a1/small", &bytes(10, 1)).await.unwrap();
-    create(&*store, "run/.stepvault/commits/x.json", &bytes(10, 1)).await.unwrap();
-    File::new((8 << 20) + 1, 2).upload(&*store, "run/step/a1/large").await.unwrap();
-    store.copy("run/step/a1/small", "run/step/a2/small").await.unwrap();
-    store.copy("run/step/a1/large", "run/step/a2/large").await.unwrap();
+    create(&*store, "run/.stepvault/commits/x.json", &bytes(10, 1))
+        .await
+        .unwrap();
+    File::new((8 << 20) + 1, 2)
+        .upload(&*store, "run/step/a1/large")
+        .await
+        .unwrap();
+    store
+        .copy("run/step/a1/small", "run/step/a2/small")
+        .await
+        .unwrap();
+    store
+        .copy("run/step/a1/large", "run/step/a2/large")
+        .await
+        .unwrap();
     for (key, class) in [
         ("run/step/a1/small", "STANDARD_IA"),
         ("run/step/a1/large", "STANDARD_IA"),
@@ -30,13 +41,28 @@ async fn attributes_go_with_every_object() {
         ("run/step/a2/large", "STANDARD_IA"),
         ("run/.stepvault/commits/x.json", "STANDARD"),
     ] {
-        let object =
-            strict.server.objects().with(|table| table.get(&format!("{BUCKET}/vault/{key}")).cloned()).unwrap();
+        let object = strict
+            .server
+            .objects()
+            .with(|table| table.get(&format!("{BUCKET}/vault/{key}")).cloned())
+            .unwrap();
         let attribute = |name: &str| object.attributes.get(name).map(String::as_str);
         assert_eq!(attribute("x-amz-storage-class"), Some(class), "{key}");
-        assert_eq!(attribute("x-amz-server-side-encryption"), Some("aws:kms"), "{key}");
-        assert_eq!(attribute("x-amz-server-side-encryption-aws-kms-key-id"), Some("alias/checkpoints"), "{key}");
-        assert_eq!(attribute("x-amz-tagging"), Some("team=pre%20training%26co"), "{key}");
+        assert_eq!(
+            attribute("x-amz-server-side-encryption"),
+            Some("aws:kms"),
+            "{key}"
+        );
+        assert_eq!(
+            attribute("x-amz-server-side-encryption-aws-kms-key-id"),
+            Some("alias/checkpoints"),
+            "{key}"
+        );
+        assert_eq!(
+            attribute("x-amz-tagging"),
+            Some("team=pre%20training%26co"),
+            "{key}"
+        );
     }
 }
 
@@ -52,7 +78,11 @@ async fn every_request_names_the_expected_owner() {
         create(&*store, "a", &file.bytes).await.map(drop).unwrap_err(),
         store.replace("a", file.bytes.clone(), &digest).await.unwrap_err(),
         store.start_upload("a", 100).await.map(drop).unwrap_err(),
-        store.upload_part("a", "upload", 0, file.bytes.clone(), &digest).await.map(drop).unwrap_err(),
+        store
+            .upload_part("a", "upload", 0, file.bytes.clone(), &digest)
+            .await
+            .map(drop)
+            .unwrap_err(),
         store.abort_upload("a", "upload").await.unwrap_err(),
         store.pending_uploads("").await.map(drop).unwrap_err(),
         store.head("a").await.map(drop).unwrap_err(),
@@ -76,12 +106,20 @@ async fn one_request_each_with_nothing_around_the_bytes() {
     create(&*store, "whole", &bytes(1_000, 1)).await.unwrap();
     file.upload(&*store, "parts").await.unwrap();
     let requests = strict.server.faults().requests();
-    let seen: Vec<(&str, u64)> =
-        requests.iter().filter(|one| one.method == "PUT").map(|one| (one.method.as_str(), one.body_bytes)).collect();
+    let seen: Vec<(&str, u64)> = requests
+        .iter()
+        .filter(|one| one.method == "PUT")
+        .map(|one| (one.method.as_str(), one.body_bytes))
+        .collect();
     // A length beyond the bytes' own would be an encoding with trailers, which some servers refuse.
     assert_eq!(seen, [("PUT", 1_000), ("PUT", 1), ("PUT", 8 << 20)]);
     assert_eq!(requests.len(), 5, "{requests:?}");
-    assert!(requests.iter().all(|one| one.path.starts_with("/checkpoints/vault/")), "{requests:?}");
+    assert!(
+        requests
+            .iter()
+            .all(|one| one.path.starts_with("/checkpoints/vault/")),
+        "{requests:?}"
+    );
 }
 
 #[tokio::test]
@@ -95,18 +133,42 @@ async fn the_store_keeps_the_digests_that_manifests_hold() {
         let store = &store;
         async move { store.head(key).await.unwrap().unwrap().checksum }
     };
-    assert_eq!(checksum("small").await, StoredChecksum::Sha256(small.part_digests()[0]));
-    assert_eq!(checksum("large").await, StoredChecksum::CompositeSha256 { digest: large.digest.sha256, parts: 3 });
-    assert_eq!(checksum("large").await.proves(&large.digest, &large.part_digests()), Some(true));
+    assert_eq!(
+        checksum("small").await,
+        StoredChecksum::Sha256(small.part_digests()[0])
+    );
+    assert_eq!(
+        checksum("large").await,
+        StoredChecksum::CompositeSha256 {
+            digest: large.digest.sha256,
+            parts: 3
+        }
+    );
+    assert_eq!(
+        checksum("large")
+            .await
+            .proves(&large.digest, &large.part_digests()),
+        Some(true)
+    );
 }
 
 #[tokio::test]
 async fn stores_without_batch_deletes_or_upload_listings_still_work() {
     let strict = Strict::start();
     let store = strict.open().await;
-    let refuse = |code: &str| FaultAction::Refuse { status: 501, retry_after_seconds: None, code: code.to_owned() };
-    strict.server.faults().inject("POST", "?delete", u64::MAX, refuse("NotImplemented"));
-    strict.server.faults().inject("GET", "uploads", u64::MAX, refuse("NotImplemented"));
+    let refuse = |code: &str| FaultAction::Refuse {
+        status: 501,
+        retry_after_seconds: None,
+        code: code.to_owned(),
+    };
+    strict
+        .server
+        .faults()
+        .inject("POST", "?delete", u64::MAX, refuse("NotImplemented"));
+    strict
+        .server
+        .faults()
+        .inject("GET", "uploads", u64::MAX, refuse("NotImplemented"));
     let keys: Vec<String> = (0..20).map(|number| format!("d/{number}")).collect();
     for _ in 0..2 {
         for key in &keys {
@@ -115,7 +177,13 @@ async fn stores_without_batch_deletes_or_upload_listings_still_work() {
         store.delete(&keys).await.unwrap();
         assert_eq!(listed(&*store, "d/").await.unwrap(), Vec::<String>::new());
     }
-    let batches = strict.server.faults().requests().iter().filter(|one| one.method == "POST").count();
+    let batches = strict
+        .server
+        .faults()
+        .requests()
+        .iter()
+        .filter(|one| one.method == "POST")
+        .count();
     assert_eq!(batches, 1, "it asks again for what it knows is missing");
     assert!(store.abilities().lists_pending_uploads);
     assert_eq!(store.pending_uploads("").await.unwrap(), vec![]);
@@ -127,7 +195,10 @@ async fn a_damaged_answer_is_told_from_a_short_one() {
     let strict = Strict::start();
     let store = strict.open_bare().await;
     create(&*store, "object", &bytes(1_000, 1)).await.unwrap();
-    strict.server.objects().truncate(&format!("{BUCKET}/vault/object"), 400);
+    strict
+        .server
+        .objects()
+        .truncate(&format!("{BUCKET}/vault/object"), 400);
     let error = read(&*store, "object", Some(0..1_000)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged);
     assert_eq!(

@@ -63,7 +63,11 @@ impl Strict {
         let mut settings = settings(&format!("s3://{BUCKET}/vault"));
         settings.endpoint = Some(server.endpoint());
         settings.region = Some("us-east-1".to_owned());
-        Self { server, settings, listener: Arc::default() }
+        Self {
+            server,
+            settings,
+            listener: Arc::default(),
+        }
     }
 
     pub(crate) fn keys(&self) -> StaticKeys {
@@ -75,17 +79,19 @@ impl Strict {
 
     /// With all decorators.
     pub(crate) async fn open(&self) -> Arc<dyn RemoteStore> {
-        let options = OpenOptions { s3_keys: Some(self.keys()) };
-        open_with(&self.settings, Arc::clone(&self.listener) as _, options).await.unwrap()
+        let options = OpenOptions {
+            s3_keys: Some(self.keys()),
+        };
+        open_with(&self.settings, Arc::clone(&self.listener) as _, options)
+            .await
+            .unwrap()
     }
 
     /// Without any.
     pub(crate) async fn open_bare(&self) -> Arc<dyn RemoteStore> {
-        stepvault_remote::s3::open(&self.settings, Some(self.keys())).await.unwrap()
-    }
-
-    pub(crate) fn body(&self, key: &str) -> Option<Bytes> {
-        self.server.objects().body(&format!("{BUCKET}/vault/{key}"))
+        stepvault_remote::s3::open(&self.settings, Some(self.keys()))
+            .await
+            .unwrap()
     }
 }
 
@@ -103,6 +109,11 @@ pub(crate) fn bytes(length: usize, seed: u64) -> Bytes {
     Bytes::from(bytes)
 }
 
+/// The bytes of a range.
+pub(crate) fn slice(bytes: &Bytes, range: &std::ops::Range<u64>) -> Bytes {
+    bytes.slice(usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap())
+}
+
 /// A file cut into parts, with its digests.
 pub(crate) struct File {
     pub(crate) bytes: Bytes,
@@ -116,14 +127,17 @@ impl File {
         let cut = FileParts::of(length as u64).unwrap();
         let parts: Vec<_> = (0..cut.count())
             .map(|index| {
-                let range = cut.range(index);
-                let part = bytes.slice(range.start as usize..range.end as usize);
+                let part = slice(&bytes, &cut.range(index));
                 let digest = PartDigest::of(&part);
                 (part, digest)
             })
             .collect();
         let digests: Vec<_> = parts.iter().map(|(_, digest)| *digest).collect();
-        Self { bytes, parts, digest: FileDigest::from_parts(&digests) }
+        Self {
+            bytes,
+            parts,
+            digest: FileDigest::from_parts(&digests),
+        }
     }
 
     pub(crate) fn part_digests(&self) -> Vec<Sha256Digest> {
@@ -131,11 +145,20 @@ impl File {
     }
 
     /// Sends the parts, the last one first, and returns their receipts in order.
-    pub(crate) async fn send(&self, store: &dyn RemoteStore, key: &str, upload: &str) -> Result<Vec<PartReceipt>> {
+    pub(crate) async fn send(
+        &self,
+        store: &dyn RemoteStore,
+        key: &str,
+        upload: &str,
+    ) -> Result<Vec<PartReceipt>> {
         let mut receipts = Vec::new();
         for (index, (body, digest)) in self.parts.iter().enumerate().rev() {
             let index = u32::try_from(index).unwrap();
-            receipts.push(store.upload_part(key, upload, index, body.clone(), digest).await?);
+            receipts.push(
+                store
+                    .upload_part(key, upload, index, body.clone(), digest)
+                    .await?,
+            );
         }
         receipts.reverse();
         Ok(receipts)
@@ -152,7 +175,11 @@ pub(crate) async fn create(store: &dyn RemoteStore, key: &str, body: &Bytes) -> 
     store.create(key, body.clone(), &PartDigest::of(body)).await
 }
 
-pub(crate) async fn read(store: &dyn RemoteStore, key: &str, range: Option<std::ops::Range<u64>>) -> Result<Vec<u8>> {
+pub(crate) async fn read(
+    store: &dyn RemoteStore,
+    key: &str,
+    range: Option<std::ops::Range<u64>>,
+) -> Result<Vec<u8>> {
     let mut body = store.read(key, range).await?;
     let mut bytes = Vec::new();
     while let Some(piece) = body.try_next().await? {

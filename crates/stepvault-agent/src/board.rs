@@ -1,0 +1,170 @@
+//! Where the tasks write what they did and what went wrong, for the report and for `status`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use stepvault_core::ids::{RemoteName, RunName, StepId};
+
+use crate::report::{AgentReport, NotDurable, RunStep, SkippedEntry, StepOnRemote};
+
+/// Warnings remembered so as not to be repeated; beyond that some come twice.
+const REMEMBERED_WARNINGS: usize = 1000;
+
+/// Why a step is not on a remote yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Trouble {
+    /// Trying again would not help.
+    pub(crate) failed: bool,
+    pub(crate) reason: String,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    report: AgentReport,
+    troubles: BTreeMap<StepOnRemote, Trouble>,
+    remote_errors: BTreeMap<(RunName, RemoteName), String>,
+    uploading: BTreeSet<StepOnRemote>,
+    warned: BTreeMap<String, String>,
+}
+
+/// What has happened so far.
+#[derive(Debug, Default)]
+pub(crate) struct Board {
+    state: Mutex<State>,
+}
+
+impl Board {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn sealed(&self, run: &RunName, id: StepId) {
+        self.state().report.sealed.add(RunStep { run: run.clone(), id });
+    }
+
+    pub(crate) fn evicted(&self, run: &RunName, id: StepId) {
+        self.state().report.evicted.add(RunStep { run: run.clone(), id });
+    }
+
+    pub(crate) fn pruned(&self, step: StepOnRemote) {
+        self.state().report.pruned.add(step);
+    }
+
+    pub(crate) fn skipped(&self, run: &RunName, path: &Path, reason: String) {
+        self.state().report.skipped.add(SkippedEntry { run: run.clone(), path: path.to_owned(), reason });
+    }
+
+    pub(crate) fn upload_began(&self, step: &StepOnRemote) {
+        self.state().uploading.insert(step.clone());
+    }
+
+    /// An upload ended well; `new` when the step was not durable there before.
+    pub(crate) fn upload_done(&self, step: &StepOnRemote, new: bool) {
+        let mut state = self.state();
+        state.uploading.remove(step);
+        state.troubles.remove(step);
+        state.remote_errors.remove(&(step.run.clone(), step.remote.clone()));
+        if new {
+            state.report.uploaded.add(step.clone());
+        }
+    }
+
+    /// An upload ended without the step being durable, for a reason that concerns the remote as a whole.
+    pub(crate) fn remote_failed(&self, step: &StepOnRemote, reason: String) {
+        let mut state = self.state();
+        state.uploading.remove(step);
+        state.remote_errors.insert((step.run.clone(), step.remote.clone()), reason);
+    }
+
+    /// An upload ended without the step being durable, for a reason that concerns this step.
+    pub(crate) fn step_failed(&self, step: &StepOnRemote, trouble: Trouble) {
+        let mut state = self.state();
+        state.uploading.remove(step);
+        state.troubles.insert(step.clone(), trouble);
+    }
+
+    /// A step has to stand back; false when that was known.
+    pub(crate) fn stands_back(&self, step: &StepOnRemote, reason: &str) -> bool {
+        let mut state = self.state();
+        if state.troubles.contains_key(step) {
+            return false;
+        }
+        state.troubles.insert(step.clone(), Trouble { failed: false, reason: reason.to_owned() });
+        true
+    }
+
+    /// Forgets the troubles of steps that the vault no longer holds.
+    pub(crate) fn forget_all_but(&self, run: &RunName, remote: &RemoteName, there: &BTreeSet<StepId>) {
+        self.state()
+            .troubles
+            .retain(|step, _| step.run != *run || step.remote != *remote || there.contains(&step.id));
+    }
+
+    /// Whether a warning is news: the last one about the same thing said something else.
+    pub(crate) fn is_news(&self, about: &str, text: &str) -> bool {
+        let warned = &mut self.state().warned;
+        if warned.get(about).is_some_and(|last| last == text) {
+            return false;
+        }
+        if warned.len() >= REMEMBERED_WARNINGS {
+            warned.clear();
+        }
+        warned.insert(about.to_owned(), text.to_owned());
+        true
+    }
+
+    /// Makes the next warning about this news again.
+    pub(crate) fn is_well(&self, about: &str) {
+        self.state().warned.remove(about);
+    }
+
+    /// What is known of a step that is not durable on a remote.
+    pub(crate) fn why_not_durable(&self, step: StepOnRemote, required: bool) -> NotDurable {
+        let state = self.state();
+        let trouble = state.troubles.get(&step);
+        let remote_error = state.remote_errors.get(&(step.run.clone(), step.remote.clone()));
+        let reason = match (trouble, remote_error) {
+            (Some(trouble), _) => trouble.reason.clone(),
+            (None, Some(error)) => error.clone(),
+            (None, None) if state.uploading.contains(&step) => {
+                "its upload was cut off; the next start goes on with it".to_owned()
+            }
+            (None, None) => "it was still waiting for its upload".to_owned(),
+        };
+        let failed = trouble.is_some_and(|trouble| trouble.failed);
+        let StepOnRemote { run, id, remote } = step;
+        NotDurable { run, id, remote, required, failed, reason }
+    }
+
+    /// The step under way on a remote, the last error of the remote, and the steps given up on it.
+    pub(crate) fn on_remote(
+        &self,
+        run: &RunName,
+        remote: &RemoteName,
+    ) -> (Option<StepId>, Option<String>, Vec<(StepId, String)>) {
+        let state = self.state();
+        let here = |step: &&StepOnRemote| step.run == *run && step.remote == *remote;
+        let uploading = state.uploading.iter().find(here).map(|step| step.id);
+        let error = state.remote_errors.get(&(run.clone(), remote.clone())).cloned();
+        let failed = state
+            .troubles
+            .iter()
+            .filter(|(step, trouble)| here(step) && trouble.failed)
+            .map(|(step, trouble)| (step.id, trouble.reason.clone()))
+            .collect();
+        (uploading, error, failed)
+    }
+
+    /// The report, except for what is not durable.
+    pub(crate) fn report(&self) -> AgentReport {
+        self.state().report.clone()
+    }
+
+    /// What was passed over lately in a run's directory, the latest first.
+    pub(crate) fn skipped_of(&self, run: &RunName, most: usize) -> Vec<(PathBuf, String)> {
+        let state = self.state();
+        let latest = state.report.skipped.latest.iter().rev().filter(|entry| entry.run == *run);
+        latest.take(most).map(|entry| (entry.path.clone(), entry.reason.clone())).collect()
+    }
+}

@@ -1,0 +1,15 @@
+//! The machine's clock. It decides whether files have been quiet for long enough and nothing that deletes on a remote.
+
+use stepvault_core::clock::Clock;
+use stepvault_core::timestamp::Timestamp;
+
+/// The machine's clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SystemClock;
+
+impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "this is the clock that everything else takes the time from")]
+    fn now(&self) -> Timestamp {
+        Timestamp::from(std::time::SystemTime::now())
+    }
+}

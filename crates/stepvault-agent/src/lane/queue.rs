@@ -1,0 +1,126 @@
+//! Which step goes next. There is no list of what waits: it is what the vault holds and the remote does not.
+
+use std::collections::BTreeSet;
+
+use stepvault_core::Result;
+use stepvault_core::ids::StepId;
+use stepvault_core::observe::Event;
+use stepvault_engine::blocking::blocking;
+use stepvault_engine::run_remote::RunRemote;
+use stepvault_local::sealed::{SealedStep, UploadState};
+use tokio::time::{Duration, Instant};
+
+use super::backlog::retention_would_drop;
+use super::{LaneRun, LaneTask};
+use crate::shared::Shared;
+
+/// A vault that cannot be read is looked at again after this long.
+const VAULT_PAUSE: Duration = Duration::from_secs(5);
+
+/// What to do next.
+#[derive(Debug)]
+pub(super) enum Choice {
+    /// Upload this step of this run.
+    Upload(usize, Box<SealedStep>),
+    /// Look again then.
+    Later(Instant),
+    /// Nothing waits.
+    Nothing,
+}
+
+/// The sealed steps of a run, and which of them the remote does not have, both with the newest last.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) sealed: Vec<SealedStep>,
+    pub(super) waiting: BTreeSet<StepId>,
+}
+
+impl LaneTask {
+    /// The next step: the runs take turns, and within each the newest step goes first, of those that do not have to
+    /// stand back.
+    pub(super) async fn choose(&mut self) -> Choice {
+        let mut later: Option<Instant> = None;
+        let mut at = |time: Instant| later = Some(later.map_or(time, |known| known.min(time)));
+        for offset in 0..self.runs.len() {
+            let index = (self.next_run + offset) % self.runs.len();
+            let run = &mut self.runs[index];
+            if run.given_up {
+                continue;
+            }
+            let waiting = match look(&self.shared, &run.remote).await {
+                Ok(waiting) => waiting,
+                Err(error) => {
+                    self.shared.warn(&format!("vault {}", run.remote.keys.run()), &error.to_string());
+                    at(Instant::now() + VAULT_PAUSE);
+                    continue;
+                }
+            };
+            match run.pick(&self.shared, waiting, self.maximum_backlog_steps) {
+                Choice::Upload(..) if run.pause.until().is_some() => run.pause.until().into_iter().for_each(&mut at),
+                Choice::Upload(_, step) => {
+                    self.next_run = index + 1;
+                    return Choice::Upload(index, step);
+                }
+                Choice::Later(until) => at(until),
+                Choice::Nothing => {}
+            }
+        }
+        later.map_or(Choice::Nothing, Choice::Later)
+    }
+}
+
+impl LaneRun {
+    fn pick(&mut self, shared: &Shared, found: Waiting, maximum_backlog_steps: usize) -> Choice {
+        let Waiting { sealed, mut waiting } = found;
+        let there: BTreeSet<StepId> = sealed.iter().map(SealedStep::id).collect();
+        self.tries.retain(|id, _| there.contains(id));
+        shared.board.forget_all_but(self.remote.keys.run(), self.remote.name(), &there);
+        waiting.retain(|id| !self.tries.get(id).is_some_and(|tries| tries.failed));
+
+        let mut stand_back = BTreeSet::new();
+        if waiting.len() > maximum_backlog_steps {
+            let pins = shared.vault.pins(self.remote.keys.run()).unwrap_or_default();
+            for (id, why) in retention_would_drop(&self.remote.tier, &self.keep, &sealed, &waiting, &pins) {
+                let reason = format!(
+                    "{} steps wait for {}: this one stands back, as retention would drop it there ({why})",
+                    waiting.len(),
+                    self.remote.name()
+                );
+                if shared.board.stands_back(&self.on_remote(id), &reason) {
+                    shared.observer.on_event(&Event::Skipped { tier: &self.remote.tier, id, reason: &reason });
+                }
+                stand_back.insert(id);
+            }
+        }
+        let mut later: Option<Instant> = None;
+        let by_rank = waiting.iter().rev().filter(|id| !stand_back.contains(id));
+        for id in by_rank.chain(waiting.iter().rev().filter(|id| stand_back.contains(id))) {
+            match self.tries.get(id).and_then(|tries| tries.pause.until()) {
+                Some(until) => later = Some(later.map_or(until, |known| known.min(until))),
+                None => {
+                    let step = sealed.into_iter().find(|step| step.id() == *id);
+                    return step.map_or(Choice::Nothing, |step| Choice::Upload(0, Box::new(step)));
+                }
+            }
+        }
+        later.map_or(Choice::Nothing, Choice::Later)
+    }
+}
+
+/// Looks what the vault holds and the remote does not.
+pub(super) async fn look(shared: &Shared, remote: &RunRemote) -> Result<Waiting> {
+    let (vault, run, remote) = (shared.vault.clone(), remote.keys.run().clone(), remote.clone());
+    blocking(move || {
+        let sealed = vault.steps(&run)?.steps;
+        let waiting = sealed.iter().filter(|step| !is_durable(step, &remote)).map(SealedStep::id).collect();
+        Ok(Waiting { sealed, waiting })
+    })
+    .await
+}
+
+/// Whether a step was seen durable on the remote, at the URL it has now.
+pub(crate) fn is_durable(step: &SealedStep, remote: &RunRemote) -> bool {
+    // A state that cannot be read is found out anew by the upload, which begins by asking the remote.
+    let state = step.remote_state(remote.name()).ok().flatten();
+    state.is_some_and(|state| state.state == UploadState::Durable && state.url == remote.store.url())
+}

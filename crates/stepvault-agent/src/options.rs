@@ -1,0 +1,157 @@
+//! What the service is told to do.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepvault_core::config::{Completion, Config, Links, RunSettings};
+use stepvault_core::ids::{NodeName, RemoteName, RunName};
+use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::retention::{KeepRules, LocalLimits};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::metrics::MetricsSource;
+use stepvault_local::seal::LinkPolicy;
+use stepvault_remote::store::RemoteStore;
+
+/// A remote and its opened store.
+#[derive(Debug, Clone)]
+pub struct AgentRemote {
+    /// What is configured.
+    pub settings: Arc<RemoteSettings>,
+    /// The store, with its decorators.
+    pub store: Arc<dyn RemoteStore>,
+}
+
+/// One run to serve.
+#[derive(Debug, Clone)]
+pub struct AgentRun {
+    /// The run.
+    pub run: RunName,
+    /// The directory that the trainer writes steps into. `None` for a run whose steps are only pushed by hand: what is
+    /// sealed of it is uploaded and retained all the same.
+    pub watch_directory: Option<PathBuf>,
+    /// Glob on the names of its entries.
+    pub pattern: String,
+    /// How a finished step is known.
+    pub completion: Completion,
+    /// Where metrics stand in a checkpoint.
+    pub metrics_source: MetricsSource,
+    /// What stays on the local tier.
+    pub keep_local: KeepRules,
+    /// What stays on each remote.
+    pub keep_remote: KeepRules,
+    /// The remotes its steps go to, by name.
+    pub remotes: Vec<RemoteName>,
+}
+
+impl AgentRun {
+    /// A run with every key's default that is served on `remotes`.
+    pub fn new(run: RunName, watch_directory: Option<PathBuf>, remotes: Vec<RemoteName>) -> Self {
+        let settings = RunSettings { watch: watch_directory, ..RunSettings::new(run) };
+        Self::of(settings, remotes)
+    }
+
+    fn of(settings: RunSettings, remotes: Vec<RemoteName>) -> Self {
+        Self {
+            run: settings.name,
+            watch_directory: settings.watch,
+            pattern: settings.pattern,
+            completion: settings.complete,
+            metrics_source: MetricsSource { file: settings.metrics_file, pointers: settings.metrics },
+            keep_local: settings.keep_local,
+            keep_remote: settings.keep_remote,
+            remotes,
+        }
+    }
+}
+
+/// Everything that [`run`](crate::run) needs to know.
+#[derive(Debug, Clone)]
+pub struct AgentOptions {
+    /// The vault's directory; made when it does not exist.
+    pub vault_directory: PathBuf,
+    /// The runs.
+    pub runs: Vec<AgentRun>,
+    /// The remotes, in the configured order.
+    pub remotes: Vec<AgentRemote>,
+    /// This node.
+    pub node: NodeName,
+    /// How files are taken over into the vault.
+    pub links: LinkPolicy,
+    /// Limits on the local tier's space, over all runs.
+    pub local_limits: LocalLimits,
+    /// How often watched directories are looked at.
+    pub poll_interval: Duration,
+    /// How often retention runs.
+    pub retention_interval: Duration,
+    /// How long uploads may go on once the service is told to stop.
+    pub drain_deadline: Duration,
+    /// Most steps that wait for one remote before those that retention would drop anyway have to stand back.
+    pub maximum_backlog_steps: usize,
+    /// Most bytes held in buffers at once.
+    pub memory_budget_bytes: u64,
+    /// Take over and upload what is there, apply retention, and end.
+    pub once: bool,
+}
+
+impl AgentOptions {
+    /// Options from a configuration. `remotes` are the configured ones, opened by the caller; runs that name others
+    /// are refused.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] when the configuration names no vault, or a run names a remote that is not given.
+    pub fn from_config(config: &Config, node: NodeName, remotes: Vec<AgentRemote>, once: bool) -> Result<Self> {
+        let vault_directory = config.local.directory.clone().ok_or_else(|| {
+            Error::new(ErrorKind::Usage, "the agent has no vault")
+                .because("local.directory is not set")
+                .hint("name a directory on the disk that the trainer writes to: local.directory = \"/data/vault\"")
+        })?;
+        let run = |settings: &RunSettings| {
+            let names = config.remotes_of(settings).into_iter().map(|remote| remote.name.clone()).collect();
+            AgentRun::of(settings.clone(), names)
+        };
+        let options = Self {
+            vault_directory,
+            runs: config.runs.iter().map(run).collect(),
+            remotes,
+            node,
+            links: match config.local.links {
+                Links::Auto => LinkPolicy::Auto,
+                Links::ReflinkOrCopy => LinkPolicy::ReflinkOrCopy,
+                Links::Copy => LinkPolicy::Copy,
+            },
+            local_limits: config.local.limits,
+            poll_interval: config.agent.poll_interval,
+            retention_interval: config.agent.retention_interval,
+            drain_deadline: config.agent.drain_deadline,
+            maximum_backlog_steps: config.upload.maximum_backlog_steps as usize,
+            memory_budget_bytes: config.upload.memory_budget_bytes,
+            once,
+        };
+        options.check()?;
+        Ok(options)
+    }
+
+    /// Refuses options that contradict themselves.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.runs.is_empty() {
+            return Err(Error::new(ErrorKind::Usage, "the agent has nothing to do")
+                .because("no run is configured")
+                .hint("add a table [run.\"NAME\"] with the directory to watch"));
+        }
+        for (position, run) in self.runs.iter().enumerate() {
+            let fault = |what: &str, why: String| Error::new(ErrorKind::Usage, what.to_owned()).on(&run.run).because(why);
+            if self.runs[..position].iter().any(|other| other.run == run.run) {
+                return Err(fault("cannot serve the run", "it is configured twice".to_owned()));
+            }
+            if run.remotes.is_empty() {
+                return Err(fault("cannot serve the run", "it has no remote".to_owned())
+                    .hint("add a table [remote.NAME] with its url"));
+            }
+            if let Some(name) = run.remotes.iter().find(|name| !self.remotes.iter().any(|one| one.settings.name == **name)) {
+                return Err(fault("cannot serve the run", format!("its remote '{name}' is not configured")));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! Growing pauses between tries.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How often something failed in a row, and when it may be tried again.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pause {
+    failures: u32,
+    until: Option<Instant>,
+}
+
+/// The longest pause after a failure that may pass by itself.
+pub(crate) const LONGEST: Duration = Duration::from_secs(60);
+const FIRST: Duration = Duration::from_secs(1);
+
+impl Pause {
+    /// Counts a failure: the pause doubles from one second up to `longest`, give or take a quarter, and is at least as
+    /// long as the other side asked for.
+    pub(crate) fn failed(&mut self, longest: Duration, asked_for: Option<Duration>) {
+        let doubled = FIRST.saturating_mul(1 << self.failures.min(16)).min(longest);
+        self.failures = self.failures.saturating_add(1);
+        let wait = if doubled > FIRST { doubled.mul_f64(0.75 + jitter() / 2.0) } else { doubled };
+        self.until = Some(Instant::now() + wait.max(asked_for.unwrap_or_default()));
+    }
+
+    /// Forgets all failures.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// How often it failed in a row.
+    pub(crate) fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// When it may be tried again; `None` for at once.
+    pub(crate) fn until(&self) -> Option<Instant> {
+        self.until.filter(|until| *until > Instant::now())
+    }
+}
+
+/// A number from 0 to 1 that differs between nodes that failed at the same moment.
+fn jitter() -> f64 {
+    let random = RandomState::new().hash_one(0_u8);
+    f64::from(u32::try_from(random >> 32).unwrap_or(0)) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_a_bound_and_heed_the_other_side() {
+        let wait_of = |pause: &Pause| pause.until().map(|until| until - Instant::now()).unwrap_or_default();
+        let mut pause = Pause::default();
+        assert_eq!(pause.until(), None);
+        pause.failed(LONGEST, None);
+        assert!(wait_of(&pause) <= FIRST && wait_of(&pause) > FIRST / 2);
+        for _ in 0..40 {
+            pause.failed(LONGEST, None);
+        }
+        let wait = wait_of(&pause);
+        assert!(wait >= LONGEST.mul_f64(0.7) && wait <= LONGEST.mul_f64(1.25), "{wait:?}");
+        pause.failed(LONGEST, Some(Duration::from_secs(600)));
+        assert!(wait_of(&pause) > Duration::from_secs(590));
+        assert_eq!(pause.failures(), 42);
+        pause.clear();
+        assert_eq!((pause.failures(), pause.until()), (0, None));
+    }
+}

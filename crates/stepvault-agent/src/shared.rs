@@ -1,0 +1,45 @@
+//! What all tasks of a service share.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use stepvault_core::observe::{Event, Observer};
+use stepvault_local::vault::Vault;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::board::Board;
+use crate::occupied::Occupied;
+
+/// What all tasks share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) vault: Vault,
+    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) board: Board,
+    pub(crate) occupied: Occupied,
+    /// Wakes each lane.
+    pub(crate) lanes: Vec<Arc<Notify>>,
+    /// Wakes the eviction of local copies.
+    pub(crate) evict: Notify,
+    /// Bytes that sealing found missing, for the next eviction.
+    pub(crate) missing_bytes: AtomicU64,
+    /// Told to stop.
+    pub(crate) stopping: CancellationToken,
+    /// Nothing more will be sealed.
+    pub(crate) all_sealed: CancellationToken,
+}
+
+impl Shared {
+    /// Warns, unless the last warning about the same thing said the same.
+    pub(crate) fn warn(&self, about: &str, text: &str) {
+        if self.board.is_news(about, text) {
+            self.observer.on_event(&Event::Warning { message: text });
+        }
+    }
+
+    /// Something is new in the vault.
+    pub(crate) fn wake_lanes(&self) {
+        self.lanes.iter().for_each(|lane| lane.notify_one());
+    }
+}

@@ -1,0 +1,284 @@
+//! Settings that contradict each other, keys that do not exist, and how all of that is told.
+
+use super::super::{Sources, load};
+use super::{loaded, only_fault, report, sources};
+use crate::error::ErrorKind;
+
+#[test]
+fn unknown_keys_are_refused_with_the_nearest_known_one() {
+    for (text, fault, hint) in [
+        (
+            "[upload]\nmemory_budget = \"1 GiB\"",
+            "2: upload.memory_budget",
+            "did you mean 'upload.memory-budget'?",
+        ),
+        (
+            "\n[remots.x]\nurl = \"s3://b\"",
+            "2: remots",
+            "did you mean 'remote'?",
+        ),
+        (
+            "[keep.local]\nlsat = 3",
+            "2: keep.local.lsat",
+            "did you mean 'keep.local.last'?",
+        ),
+        (
+            "[run.r]\npoll-interval = \"1s\"",
+            "2: run.r.poll-interval",
+            "did you mean 'agent.poll-interval'?",
+        ),
+        (
+            "[upload]\nxyzzy = 1",
+            "2: upload.xyzzy",
+            "the keys here are memory-budget, maximum-backlog-steps",
+        ),
+        (
+            "[remote.r]\nurl = \"s3://b\"\nsecret_access_key = \"x\"",
+            "3: remote.r.secret_access_key",
+            "credentials do not belong here: give them by the provider's own means (environment, profile, instance \
+             identity)",
+        ),
+    ] {
+        let expected = (
+            format!("/etc/stepvault.toml:{fault}: there is no such key"),
+            hint.to_owned(),
+        );
+        assert_eq!(only_fault(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn broken_toml_names_its_line() {
+    let (fault, _) = only_fault("format = 1\n[local\n");
+    assert!(fault.starts_with("/etc/stepvault.toml:2: "), "{fault}");
+    let (fault, _) = only_fault("format = 1\nformat = 1\n");
+    assert!(
+        fault.starts_with("/etc/stepvault.toml:2: ") && fault.contains("duplicate"),
+        "{fault}"
+    );
+}
+
+#[test]
+fn all_faults_are_told_at_once_in_the_order_of_the_file() {
+    let text = "nod = 1\n[upload]\nmemory-budget = 5\n[run.r]\ncomplete = \"marker\"\nremotes = [\"gone\"]";
+    let error = load(&sources(text)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Usage);
+    assert_eq!(
+        error.to_string(),
+        "the configuration is wrong: 4 faults:\
+         \n  /etc/stepvault.toml:1: nod: there is no such key (did you mean 'node'?)\
+         \n  /etc/stepvault.toml:3: upload.memory-budget: it has no unit (write \"5 B\", \"5 MiB\" or \"5 GiB\")\
+         \n  /etc/stepvault.toml:4: run.r.marker: complete = \"marker\" needs the marker's name (write marker = \
+         \".metadata\", the file that the trainer writes last)\
+         \n  /etc/stepvault.toml:6: run.r.remotes: there is no remote 'gone' (add a table [remote.gone])"
+    );
+}
+
+#[test]
+fn a_single_fault_lends_the_error_its_hint() {
+    let error = load(&sources("[upload]\nmemory-budget = \"1 MiB\"")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the configuration is wrong: /etc/stepvault.toml:2: upload.memory-budget: it does not hold two parts of the \
+         smallest size"
+    );
+    assert_eq!(error.hint_text(), Some("give it at least \"16 MiB\""));
+}
+
+#[test]
+fn rules_that_delete_everything_are_refused() {
+    for text in [
+        "[keep.remote]\nlast = 0",
+        "[keep.local]\nlast = 0\nwithin = \"0s\"\nbest = [{ metric = \"x\", count = 0, prefer = \"lowest\" }]",
+        "[keep.local]\nlast = 2\n[run.r.keep.local]\nlast = 0",
+    ] {
+        let error = load(&sources(text)).expect_err(text);
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("the keep rules would delete everything: every rule that is given is 0"),
+            "{error}"
+        );
+    }
+    loaded("[keep.local]\nlast = 0\ndaily = 1");
+    assert_eq!(
+        loaded("[keep.local]\nwithin = \"200ms\"")
+            .keep_local
+            .within_seconds,
+        Some(1)
+    );
+}
+
+const REMOTE: &str = "[remote.r]\nurl = \"s3://b/p\"\n";
+
+#[test]
+fn settings_that_contradict_each_other_are_found() {
+    for (text, fault) in [
+        (
+            "[local]\nfree-space-high = \"1 GB\"",
+            "2: local.free-space-high: there is no low mark to go with it",
+        ),
+        (
+            "[local]\nfree-space-low = \"2 GB\"\nfree-space-high = \"1 GB\"",
+            "3: local.free-space-high: it is lower than local.free-space-low",
+        ),
+        (
+            "[agent]\npoll-interval = \"0s\"",
+            "2: agent.poll-interval: it is zero",
+        ),
+        (
+            "[remote.a]\nurl = \"s3://b/p\"\n[remote.b]\nurl = \"s3://b/p/\"",
+            "4: remote.b.url: the remote 'a' has this URL already",
+        ),
+        (
+            "[remote.local]\nurl = \"s3://b\"",
+            "1: remote.local: not a remote's name: \"local\": it takes 1 to 63 letters, digits and ._-=+, may not \
+             begin with a dot, and may not be 'local' or 'all'",
+        ),
+        (
+            "[remote.r]\nregion = \"x\"",
+            "1: remote.r.url: a remote needs its URL",
+        ),
+        (
+            "[remote.r]\nurl = \"s3://b\"\nstall-timeout = \"100ms\"",
+            "3: remote.r.stall-timeout: it takes whole seconds, at least one",
+        ),
+        (
+            "[remote.r]\nurl = \"s3://b\"\nkms-key = \"k\"",
+            "3: remote.r.kms-key: it has no effect without encryption by that service",
+        ),
+        (
+            "[remote.r]\nurl = \"gs://b\"\nserver-side-encryption = \"aws:kms\"",
+            "3: remote.r.server-side-encryption: a remote of gs:// does not know it",
+        ),
+        (
+            "[remote.r]\nurl = \"s3://b\"\nendpoint = \"http://10.0.0.1:9000\"",
+            "3: remote.r.endpoint: plain http to another machine would show every byte to the network",
+        ),
+        (
+            "[remote.r]\nurl = \"s3://b\"\nendpoint = \"minio:9000\"",
+            "3: remote.r.endpoint: it names no host",
+        ),
+        (
+            "[run.\"a b\"]\nwatch = \"/w\"",
+            "1: run.\"a b\": not a run name: \"a b\": a segment between slashes may hold letters, digits and ._-=+ and may not begin with a dot",
+        ),
+        (
+            "[run.r]\nquiet-time = \"0s\"",
+            "2: run.r.quiet-time: it is zero: a step would be taken while it is written",
+        ),
+        ("[run.r]\npattern = \"a/b\"", "2: run.r.pattern: it holds a slash"),
+        (
+            "[run.r]\npattern = \"a[\"",
+            "2: run.r.pattern: it is not a pattern: unclosed character class; missing ']'",
+        ),
+        (
+            "[run.r]\nmetrics = { x = \"/x\" }",
+            "2: run.r.metrics: there is no metrics-file to read them from",
+        ),
+        (
+            "[run.r]\nmetrics-file = \"m.json\"\nmetrics = { x = \"x\" }",
+            "3: run.r.metrics: 'x' for 'x' is not a JSON pointer",
+        ),
+        (
+            "[run.r]\nremotes = []",
+            "2: run.r.remotes: it is empty: no step of the run would ever be safe",
+        ),
+        (
+            "[run.a]\nwatch = \"/w\"\n[run.b]\nwatch = \"/x/../w\"",
+            "4: run.b.watch: run 'a' watches this directory for the same pattern already",
+        ),
+    ] {
+        assert_eq!(
+            only_fault(text).0,
+            format!("/etc/stepvault.toml:{fault}"),
+            "{text}"
+        );
+    }
+    let text = format!("{REMOTE}[run.r]\nremotes = [\"q\"]");
+    assert_eq!(only_fault(&text).1, "the remotes are r");
+}
+
+#[test]
+fn endpoints_on_this_machine_or_allowed_by_name_may_be_plain() {
+    for endpoint in [
+        "http://127.0.0.1:9000",
+        "http://localhost:9000",
+        "http://[::1]:9000",
+        "https://example.com",
+    ] {
+        loaded(&format!("{REMOTE}endpoint = \"{endpoint}\""));
+    }
+    loaded(&format!(
+        "{REMOTE}endpoint = \"http://minio:9000\"\nallow-http = true"
+    ));
+}
+
+#[test]
+fn directories_must_not_lie_in_each_other() {
+    for (vault, watch, remote, fault) in [
+        (
+            "/w/vault",
+            "/w",
+            "/r",
+            "run.r.watch: the local vault lies inside it (/w/vault)",
+        ),
+        (
+            "/v",
+            "/v/w",
+            "/r",
+            "run.r.watch: it lies inside the local vault (/v)",
+        ),
+        ("/w", "/w", "/r", "run.r.watch: it is the local vault as well"),
+        (
+            "/v",
+            "/w",
+            "/v/r",
+            "remote.r.url: it lies inside the local vault (/v)",
+        ),
+        (
+            "/v",
+            "/w",
+            "/w/r",
+            "run.r.watch: the remote 'r' lies inside it (/w/r)",
+        ),
+    ] {
+        let text = format!(
+            "local.directory = \"{vault}\"\nremote.r.url = \"file://{remote}\"\nrun.r.watch = \"{watch}\""
+        );
+        let (found, _) = only_fault(&text);
+        assert_eq!(found.split_once(": ").unwrap().1, fault, "{text}");
+    }
+    loaded("local.directory = \"/a/vault\"\nremote.r.url = \"file:///a/vaults\"\nrun.r.watch = \"/a/w\"");
+}
+
+#[test]
+fn settings_without_effect_are_warned_of() {
+    for (text, warning) in [
+        ("[run.r]\nmarker = \"m\"", "2: run.r.marker: it is not used"),
+        (
+            "[run.r]\ncomplete = \"rename\"\nquiet-time = \"1s\"",
+            "3: run.r.quiet-time: it is not used",
+        ),
+        (
+            "[run.r]\nmetrics-file = \"m.json\"",
+            "2: run.r.metrics-file: no metrics are read from it",
+        ),
+        (
+            "[run.r]\nmetrics-file = \"m\"\nmetrics = { x = \"/x\" }\nkeep.local.best = [{ metric = \"y\", count = 1, prefer = \"lowest\" }]",
+            "3: run.r.metrics: no metric 'y' is configured: the rule keeps a step only if push gave it one",
+        ),
+    ] {
+        let report = report(text);
+        assert_eq!(report.faults, []);
+        let warnings: Vec<String> = report.warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(warnings, [format!("/etc/stepvault.toml:{warning}")], "{text}");
+    }
+}
+
+#[test]
+fn nothing_at_all_is_a_configuration() {
+    let config = load(&Sources::default()).unwrap();
+    assert!(config.remotes.is_empty() && config.warnings.is_empty());
+}

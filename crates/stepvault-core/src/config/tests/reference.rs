@@ -1,0 +1,148 @@
+//! The shipped files: what they say is what the code does.
+
+use std::collections::BTreeSet;
+
+use super::super::key::KeyPath;
+use super::super::schema::{self, Shape};
+use super::super::value::from_text;
+use super::super::{AgentSettings, LocalSettings, RunSettings, UploadSettings};
+use super::{loaded, report};
+use crate::ids::{RemoteName, RunName};
+use crate::remote_settings::{RemoteSettings, RemoteUrl};
+use crate::retention::KeepRules;
+
+const REFERENCE: &str = include_str!("../../../../../config/stepvault.toml");
+
+/// The reference file with every key in use.
+fn uncommented() -> String {
+    let in_use = |line: &str| match line.strip_prefix('#') {
+        Some(rest) if rest.starts_with(|first: char| first == '[' || first.is_ascii_lowercase()) => {
+            rest.to_owned()
+        }
+        _ => line.to_owned(),
+    };
+    REFERENCE.lines().map(|line| in_use(line) + "\n").collect()
+}
+
+fn names(table: &str) -> Vec<String> {
+    vec![
+        if table == "remote" {
+            "s3-main"
+        } else {
+            "my-run/checkpoints"
+        }
+        .to_owned(),
+    ]
+}
+
+#[test]
+fn the_reference_file_as_it_stands_is_the_defaults() {
+    let written = loaded(REFERENCE);
+    let empty = loaded("");
+    assert_eq!(written.local, empty.local);
+    assert_eq!(written.upload, empty.upload);
+    assert_eq!(written.agent, empty.agent);
+    assert!(written.remotes.is_empty() && written.runs.is_empty() && written.node.is_none());
+    assert!(written.keep_local.is_unset() && written.keep_remote.is_unset());
+}
+
+#[test]
+fn every_key_stands_in_the_reference_file_with_its_default() {
+    let config = loaded(&uncommented());
+    // All keys at once cannot all have an effect.
+    let warned: Vec<&str> = config
+        .warnings
+        .iter()
+        .map(|warning| warning.key.as_str())
+        .collect();
+    assert_eq!(warned, ["run.\"my-run/checkpoints\".marker"]);
+    let shown: BTreeSet<&str> = config
+        .explain()
+        .iter()
+        .filter(|entry| entry.source != super::super::Source::Default)
+        .map(|entry| entry.key.as_str())
+        .collect();
+    let document: toml::Table = uncommented().parse().unwrap();
+    for (path, kind, default) in schema::keys(&|table| names(table)) {
+        let key = path.to_string();
+        assert!(shown.contains(key.as_str()), "{key} is missing");
+        if let Some(default) = default {
+            assert_eq!(
+                written(&document, &path),
+                from_text(kind, default).unwrap(),
+                "{key}"
+            );
+        }
+    }
+}
+
+fn written(document: &toml::Table, path: &KeyPath) -> toml::Value {
+    let mut value = toml::Value::Table(document.clone());
+    for segment in path.segments() {
+        value = value[segment].clone();
+    }
+    value
+}
+
+#[test]
+fn the_schema_and_the_types_have_the_same_defaults() {
+    let config = loaded("[remote.r]\nurl = \"memory://x\"\n[run.r]\nwatch = \"/w\"");
+    assert_eq!(config.local, LocalSettings::default());
+    assert_eq!(config.upload, UploadSettings::default());
+    assert_eq!(config.agent, AgentSettings::default());
+    let url: RemoteUrl = "memory://x".parse().unwrap();
+    assert_eq!(
+        config.remotes,
+        [RemoteSettings::new(RemoteName::new("r").unwrap(), url)]
+    );
+    let run = RunSettings {
+        watch: Some("/w".into()),
+        ..RunSettings::new(RunName::new("r").unwrap())
+    };
+    assert_eq!(config.runs, [run]);
+    assert_eq!(config.keep_local, KeepRules::default());
+}
+
+#[test]
+fn every_default_of_the_schema_fits_its_key() {
+    for (path, kind, default) in schema::keys(&|table| names(table)) {
+        default.map(|text| from_text(kind, text).unwrap_or_else(|fault| panic!("{path}: {fault:?}")));
+        assert!(
+            matches!(schema::find(&path).unwrap().shape, Shape::Value(..)),
+            "{path}"
+        );
+    }
+}
+
+#[test]
+fn the_examples_are_sound() {
+    for (name, text) in [
+        ("s3", include_str!("../../../../../config/examples/s3.toml")),
+        ("gcs", include_str!("../../../../../config/examples/gcs.toml")),
+        ("both", include_str!("../../../../../config/examples/both.toml")),
+        (
+            "directory",
+            include_str!("../../../../../config/examples/directory.toml"),
+        ),
+    ] {
+        let report = report(text);
+        assert_eq!((report.faults, report.warnings), (vec![], vec![]), "{name}");
+    }
+    let both = loaded(include_str!("../../../../../config/examples/both.toml"));
+    let weights = both.run(&RunName::new("grpo-30b/weights").unwrap());
+    assert_eq!(
+        (weights.keep_local.last, weights.keep_remote.last),
+        (Some(2), Some(3))
+    );
+    assert_eq!(both.remotes_of(&weights).len(), 1);
+    assert_eq!(
+        both.required_remotes_of(&weights),
+        [RemoteName::new("gcs").unwrap()]
+    );
+    assert_eq!(
+        both.run(&RunName::new("grpo-30b/checkpoints").unwrap())
+            .keep_remote
+            .every_steps,
+        Some(1000)
+    );
+}

@@ -1,0 +1,146 @@
+//! Units and single values.
+
+use std::time::Duration;
+
+use super::super::{parse_duration, parse_size};
+use super::only_fault;
+
+#[test]
+fn sizes_take_units_and_nothing_else() {
+    for (text, bytes) in [
+        ("8 MiB", 8 << 20),
+        ("1.5GiB", 3 << 29),
+        ("500 GB", 500_000_000_000),
+        ("512 B", 512),
+        ("0 B", 0),
+    ] {
+        assert_eq!(parse_size(text).unwrap(), bytes, "{text}");
+    }
+    for (text, why) in [
+        ("8", "not a size: \"8\": it has no unit"),
+        ("", "not a size: \"\": it is not a size"),
+        ("-1 MiB", "not a size: \"-1 MiB\": it is not a size"),
+        (
+            "8 Mebibyte",
+            "not a size: \"8 Mebibyte\": 'Mebibyte' is not a unit of size",
+        ),
+        (
+            "99999999999 TiB",
+            "not a size: \"99999999999 TiB\": it is out of range",
+        ),
+        ("0.1 B", "not a size: \"0.1 B\": it is out of range"),
+        ("1.2.3 GB", "not a size: \"1.2.3 GB\": it is not a size"),
+    ] {
+        assert_eq!(parse_size(text).expect_err(text).to_string(), why);
+    }
+    assert_eq!(
+        parse_size("8").unwrap_err().hint_text(),
+        Some("write \"8 B\", \"8 MiB\" or \"8 GiB\"")
+    );
+}
+
+#[test]
+fn durations_take_units_and_nothing_else() {
+    for (text, seconds) in [("30s", 30), ("10m", 600), ("2d", 172_800), ("1h 30m", 5_400)] {
+        assert_eq!(
+            parse_duration(text).unwrap(),
+            Duration::from_secs(seconds),
+            "{text}"
+        );
+    }
+    for (text, why) in [
+        ("30", "not a duration: \"30\": it has no unit"),
+        ("", "not a duration: \"\": it is not a duration"),
+        ("-5s", "not a duration: \"-5s\": it is not a duration"),
+        (
+            "5 fortnights",
+            "not a duration: \"5 fortnights\": 'fortnights' is not a unit of time",
+        ),
+    ] {
+        assert_eq!(parse_duration(text).expect_err(text).to_string(), why);
+    }
+}
+
+#[test]
+fn values_of_the_wrong_kind_are_told_apart() {
+    for (text, fault, hint) in [
+        (
+            "node = 3",
+            "node: a number stands here",
+            "it takes a text in quotes",
+        ),
+        (
+            "node = \"\"",
+            "node: it is empty",
+            "leave the key out to have its default",
+        ),
+        (
+            "node = \"a b\"",
+            "node: not a node name: \"a b\": it takes 1 to 63 letters, digits and ._-=+ and may not begin with a dot",
+            "",
+        ),
+        (
+            "upload.memory-budget = 128",
+            "upload.memory-budget: it has no unit",
+            "write \"128 B\", \"128 MiB\" or \"128 GiB\"",
+        ),
+        (
+            "agent.poll-interval = 5",
+            "agent.poll-interval: it has no unit",
+            "write \"5s\", \"5m\" or \"5h\"",
+        ),
+        (
+            "upload.maximum-backlog-steps = 0",
+            "upload.maximum-backlog-steps: 0 is too small",
+            "the smallest value is 1",
+        ),
+        (
+            "upload.maximum-backlog-steps = 5_000_000_000",
+            "upload.maximum-backlog-steps: 5000000000 is too large",
+            "write a smaller number",
+        ),
+        (
+            "keep.local.last = -1",
+            "keep.local.last: -1 is too small",
+            "the smallest value is 0",
+        ),
+        (
+            "local.links = \"auot\"",
+            "local.links: \"auot\" is not one of its words",
+            "did you mean \"auto\"? It takes \"auto\", \"reflink-or-copy\", \"copy\"",
+        ),
+        (
+            "local.directory = \"~/vault\"",
+            "local.directory: it holds '~' or '$', which only a shell resolves",
+            "write the whole path",
+        ),
+        (
+            "local = 3",
+            "local: a value stands where a table is needed",
+            "write it as a table: [local]",
+        ),
+        (
+            "remote.url = \"s3://b\"",
+            "remote.url: 'remote' takes tables under names",
+            "write [remote.NAME], and the key below it",
+        ),
+        (
+            "run.r.marker = \"/a\"\nrun.r.complete = \"rename\"",
+            "run.r.marker: not a path inside a checkpoint: \"/a\": it is absolute, or has an empty component",
+            "write a path relative to the checkpoint's directory",
+        ),
+        (
+            "keep.local.best = [{ metric = \"x\", count = 1 }]",
+            "keep.local.best: missing field `prefer`",
+            "write best = [{ metric = \"eval_loss\", count = 2, prefer = \"lowest\" }]",
+        ),
+        (
+            "format = 2",
+            "format: this stepvault reads format 1, not 2",
+            "use a newer stepvault",
+        ),
+    ] {
+        let expected = (format!("/etc/stepvault.toml:1: {fault}"), hint.to_owned());
+        assert_eq!(only_fault(text), expected, "{text}");
+    }
+}

@@ -1,0 +1,170 @@
+//! What holds for every plan.
+
+use super::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    /// S4: whatever is configured, these stay.
+    #[test]
+    fn what_must_stay_stays(view in views(), rules in rules(), limits in limits(), guards in guards()) {
+        let dropped = dropped(&plan(&view, &rules, &limits, &guards).unwrap());
+        let newest_valid =
+            view.steps.iter().filter(|step| step.verified == Verified::Yes).map(|step| step.id).max();
+        for step in view.steps.iter().filter(|step| dropped.contains(&step.id)) {
+            prop_assert!(Some(step.id) < newest_valid, "the newest valid step or one above it goes");
+            prop_assert!(!step.pinned && !step.leased && !step.uploading);
+        }
+    }
+
+    /// S4 and S6: a local copy goes only when every required remote had it, and never the only copy.
+    #[test]
+    fn local_copies_wait_for_the_remotes(view in views(), rules in rules(), limits in limits(), guards in guards()) {
+        prop_assume!(view.tier == Tier::Local);
+        let dropped = dropped(&plan(&view, &rules, &limits, &guards).unwrap());
+        for step in view.steps.iter().filter(|step| dropped.contains(&step.id)) {
+            let elsewhere: Vec<_> = step.durable_on.iter().chain(&step.retired_on).collect();
+            prop_assert!(!elsewhere.is_empty());
+            prop_assert!(guards.required_remotes.iter().all(|remote| elsewhere.contains(&remote)));
+        }
+    }
+
+    /// S8: a state that is not known for sure deletes nothing.
+    #[test]
+    fn doubt_deletes_nothing(view in views(), rules in rules(), limits in limits(), which in 0..4) {
+        let mut view = view;
+        match which {
+            0 => view.listing = ListingState::Failed("cut".to_owned()),
+            1 => view.unreadable.push(("key".to_owned(), "why".to_owned())),
+            2 => view.steps.clear(),
+            _ => view.steps.iter_mut().for_each(|step| step.verified = Verified::No),
+        }
+        let plan = plan(&view, &rules, &limits, &Guards::default()).unwrap();
+        prop_assert!(plan.refusal.is_some());
+        prop_assert!(plan.deletions().is_empty());
+        prop_assert_eq!(plan.freed_bytes, 0);
+    }
+
+    /// S8: rules that are all zero are refused before anything is planned.
+    #[test]
+    fn zero_is_refused(view in views(), rules in any_rules()) {
+        let refused = plan(&view, &rules, &LocalLimits::default(), &Guards::default()).is_err();
+        prop_assert_eq!(refused, rules != KeepRules::default() && !rules.keeps_something());
+    }
+
+    /// L1: retention does delete, exactly what it should.
+    #[test]
+    fn with_everything_safe_exactly_the_rest_goes(view in views(), last in 1..8_u32, local in any::<bool>()) {
+        let mut view = view;
+        prop_assume!(!view.steps.is_empty());
+        view.tier = if local { Tier::Local } else { Tier::Remote(remotes()[0].clone()) };
+        for step in &mut view.steps {
+            (step.pinned, step.leased, step.uploading, step.abandoned) = (false, false, false, false);
+            (step.verified, step.durable_on) = (Verified::Yes, remotes().to_vec());
+        }
+        let rules = KeepRules { last: Some(last), ..KeepRules::default() };
+        let guards = Guards { required_remotes: remotes().to_vec(), maximum_deletions: None };
+        let plan = plan(&view, &rules, &LocalLimits::default(), &guards).unwrap();
+        let mut ids: Vec<StepId> = view.steps.iter().map(|step| step.id).collect();
+        ids.sort();
+        ids.truncate(ids.len().saturating_sub(last as usize));
+        prop_assert_eq!(dropped(&plan), ids.into_iter().collect());
+    }
+
+    /// Any-of: two sets of rules together keep what either keeps, so another rule never deletes more.
+    #[test]
+    fn rules_add_up(view in views(), one in rules(), other in rules()) {
+        prop_assume!(one.keeps_something() && other.keeps_something());
+        // Where both have a number for the same rule, only one of them can be joined.
+        let other = KeepRules {
+            last: other.last.filter(|_| one.last.is_none()),
+            every_steps: other.every_steps.filter(|_| one.every_steps.is_none()),
+            within_seconds: other.within_seconds.filter(|_| one.within_seconds.is_none()),
+            hourly: other.hourly.filter(|_| one.hourly.is_none()),
+            daily: other.daily.filter(|_| one.daily.is_none()),
+            weekly: other.weekly.filter(|_| one.weekly.is_none()),
+            best: other.best,
+        };
+        prop_assume!(other.keeps_something());
+        let both = KeepRules {
+            last: one.last.or(other.last),
+            every_steps: one.every_steps.or(other.every_steps),
+            within_seconds: one.within_seconds.or(other.within_seconds),
+            hourly: one.hourly.or(other.hourly),
+            daily: one.daily.or(other.daily),
+            weekly: one.weekly.or(other.weekly),
+            best: one.best.iter().chain(&other.best).cloned().collect(),
+        };
+        let either: BTreeSet<_> = by_rules(&view, &one).intersection(&by_rules(&view, &other)).copied().collect();
+        prop_assert_eq!(by_rules(&view, &both), either);
+    }
+
+    /// A larger number keeps at least as much.
+    #[test]
+    fn larger_numbers_keep_more(view in views(), rules in rules()) {
+        prop_assume!(rules.keeps_something());
+        let mut larger = rules.clone();
+        for count in [&mut larger.last, &mut larger.hourly, &mut larger.daily, &mut larger.weekly] {
+            *count = count.map(|count| count + 1);
+        }
+        larger.within_seconds = larger.within_seconds.map(|seconds| seconds + 1_000);
+        larger.best.iter_mut().for_each(|rule| rule.count += 1);
+        prop_assert!(by_rules(&view, &larger).is_subset(&by_rules(&view, &rules)));
+    }
+
+    /// The order in which a tier is listed, and how often it is asked, change nothing.
+    #[test]
+    fn the_plan_is_a_function_of_what_is_there(
+        (view, shuffled) in views().prop_flat_map(|view| (Just(view.clone()), Just(view.steps).prop_shuffle())),
+        rules in rules(), limits in limits(), guards in guards(),
+    ) {
+        let other = TierView { steps: shuffled, ..view.clone() };
+        prop_assert_eq!(
+            plan(&view, &rules, &limits, &guards).unwrap(),
+            plan(&other, &rules, &limits, &guards).unwrap()
+        );
+    }
+
+    /// Every step once, oldest first, with a reason; the sums are right; deletions come in order and within the cap.
+    #[test]
+    fn plans_are_well_formed(view in views(), rules in rules(), limits in limits(), guards in guards()) {
+        let plan = plan(&view, &rules, &limits, &guards).unwrap();
+        let ids: Vec<StepId> = plan.decisions.iter().map(|decision| decision.id).collect();
+        let expected: BTreeSet<StepId> = view.steps.iter().map(|step| step.id).collect();
+        prop_assert_eq!(ids, expected.into_iter().collect::<Vec<_>>());
+        prop_assert!(plan.decisions.iter().all(|decision| !decision.reasons.is_empty()));
+        let freed: u64 = plan.deletions().iter().map(|decision| decision.bytes).sum();
+        let total: u64 = view.steps.iter().map(|step| step.bytes).sum();
+        prop_assert_eq!((plan.freed_bytes, plan.kept_bytes), (freed, total - freed));
+        let order: Vec<_> = plan.deletions().iter().map(|decision| (!decision.abandoned, decision.id)).collect();
+        prop_assert!(order.is_sorted());
+        prop_assert!(guards.maximum_deletions.is_none_or(|most| order.len() <= most as usize));
+        prop_assert!(plan.decisions.iter().all(|one| !(one.guarded && one.verdict == Verdict::Drop)));
+    }
+
+    /// The cap lets the first of the uncapped deletions happen, and no others.
+    #[test]
+    fn the_cap_takes_the_first(view in views(), rules in rules(), most in 0..6_u32) {
+        let all = plan(&view, &rules, &LocalLimits::default(), &Guards::default()).unwrap();
+        let guards = Guards { maximum_deletions: Some(most), ..Guards::default() };
+        let capped = plan(&view, &rules, &LocalLimits::default(), &guards).unwrap();
+        let ids = |plan: &RetentionPlan| plan.deletions().iter().map(|decision| decision.id).collect::<Vec<_>>();
+        let first: Vec<_> = ids(&all).into_iter().take(most as usize).collect();
+        prop_assert_eq!(ids(&capped), first);
+    }
+
+    /// L1 for space: a budget is kept, or everything that may go is gone and the shortage is told.
+    #[test]
+    fn budgets_are_kept_or_the_shortage_is_told(view in views(), rules in rules(), budget in 0..1_000_u64) {
+        prop_assume!(view.tier == Tier::Local);
+        let limits = LocalLimits { maximum_bytes: Some(budget), ..LocalLimits::default() };
+        let plan = plan(&view, &rules, &limits, &Guards::default()).unwrap();
+        if plan.kept_bytes > budget {
+            prop_assert_eq!(plan.warnings.len(), 1);
+            let may_go = |one: &Decision| one.verdict == Verdict::Keep && !one.guarded && one.bytes > 0;
+            prop_assert!(!plan.decisions.iter().any(may_go));
+        } else {
+            prop_assert!(plan.warnings.is_empty());
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What holds whatever is configured.
+
+use super::*;
+
+#[test]
+fn rules_that_would_delete_everything_are_refused() {
+    let rules = KeepRules {
+        last: Some(0),
+        daily: Some(0),
+        ..KeepRules::default()
+    };
+    let refused = plan(
+        &steps([1, 2]),
+        &rules,
+        &LocalLimits::default(),
+        &Guards::default(),
+    )
+    .unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Refused);
+    assert_eq!(
+        refused.to_string(),
+        "the keep rules would delete everything: every rule that is given is 0"
+    );
+}
+
+#[test]
+fn guards_name_themselves() {
+    let mut all = steps([1, 2, 3, 4, 5, 6]);
+    all.steps[0].pinned = true;
+    all.steps[1].leased = true;
+    all.steps[2].uploading = true;
+    all.steps[4].verified = Verified::No;
+    all.steps[5].verified = Verified::Damaged("a part is missing".to_owned());
+    assert_eq!(
+        told(&planned(
+            &all,
+            &KeepRules {
+                every_steps: Some(100),
+                ..KeepRules::default()
+            }
+        )),
+        [
+            "+1 pinned",
+            "+2 being restored",
+            "+3 being uploaded",
+            "+4 newest valid step",
+            "+5 newer than the newest valid step",
+            "+6 newer than the newest valid step",
+        ]
+    );
+}
+
+#[test]
+fn local_copies_wait_for_the_required_remotes() {
+    let mut all = local([1, 2, 3, 4, 5]);
+    all.steps[0].durable_on = vec![remote("gcs"), remote("s3-main")];
+    all.steps[1].durable_on = vec![remote("s3-main")];
+    all.steps[2].durable_on.clear();
+    all.steps[3].durable_on = vec![remote("s3-main")];
+    all.steps[3].retired_on = vec![remote("gcs")];
+    let guards = Guards {
+        required_remotes: vec![remote("s3-main"), remote("gcs")],
+        ..Guards::default()
+    };
+    let plan = plan(&all, &last(1), &LocalLimits::default(), &guards).unwrap();
+    assert_eq!(
+        told(&plan),
+        [
+            "-1 no rule keeps it",
+            "+2 not durable on gcs",
+            "+3 not durable on s3-main, not durable on gcs, last verified copy",
+            "-4 no rule keeps it",
+            "+5 last 1, newest valid step, not durable on gcs",
+        ]
+    );
+}
+
+#[test]
+fn without_a_required_remote_a_local_copy_still_needs_another_one() {
+    let mut all = local([1, 2, 3]);
+    all.steps[0].durable_on.clear();
+    assert_eq!(told(&planned(&all, &last(1)))[0], "+1 last verified copy");
+}
+
+#[test]
+fn what_is_not_known_for_sure_deletes_nothing() {
+    let refused = |view: &TierView| {
+        let plan = planned(view, &last(1));
+        assert!(plan.deletions().is_empty());
+        let refusal = plan.refusal.unwrap();
+        (refusal.kind, refusal.reason)
+    };
+    let mut all = steps([1, 2, 3]);
+    all.listing = ListingState::Failed("timed out".to_owned());
+    let reason = "'s3-main' could not be listed: timed out".to_owned();
+    assert_eq!(refused(&all), (RefusalKind::ListingFailed, reason));
+    let mut all = steps([1, 2, 3]);
+    all.unreadable = vec![
+        ("a.json".to_owned(), "not JSON".to_owned()),
+        ("b.json".to_owned(), "x".to_owned()),
+    ];
+    let reason = "a record on 's3-main' cannot be read: a.json: not JSON (and 1 more)".to_owned();
+    assert_eq!(refused(&all), (RefusalKind::UnreadableRecord, reason));
+    assert_eq!(
+        refused(&steps([])),
+        (
+            RefusalKind::ListingEmpty,
+            "no step is listed on 's3-main'".to_owned()
+        )
+    );
+    let reason = "step 1 (attempt 1) is listed twice on 's3-main'".to_owned();
+    assert_eq!(refused(&steps([1, 1, 2])), (RefusalKind::Contradiction, reason));
+    let mut all = steps([1, 2, 3]);
+    all.steps.iter_mut().for_each(|step| step.verified = Verified::No);
+    assert_eq!(
+        refused(&all),
+        (
+            RefusalKind::NoneVerified,
+            "no step on 's3-main' is verified".to_owned()
+        )
+    );
+}
+
+#[test]
+fn the_cap_lets_the_oldest_go_and_keeps_the_rest() {
+    let guards = Guards {
+        maximum_deletions: Some(2),
+        ..Guards::default()
+    };
+    let plan = plan(
+        &steps([1, 2, 3, 4, 5]),
+        &last(1),
+        &LocalLimits::default(),
+        &guards,
+    )
+    .unwrap();
+    assert_eq!(dropped(&plan), [1, 2]);
+    assert_eq!(told(&plan)[2], "+3 over --max-delete");
+}
+
+#[test]
+fn a_plan_is_written_as_json_with_units_in_its_names() {
+    let json = serde_json::to_value(planned(&steps([1, 2]), &last(1))).unwrap();
+    assert_eq!(json["tier"], "s3-main");
+    assert_eq!(
+        (&json["freed_bytes"], &json["refusal"]),
+        (&10.into(), &serde_json::Value::Null)
+    );
+    let first = &json["decisions"][0];
+    assert_eq!(
+        (&first["step"], &first["attempt"], &first["verdict"]),
+        (&1.into(), &1.into(), &"drop".into())
+    );
+}

@@ -1,0 +1,228 @@
+//! A run with checkpoints on disk, a vault, and remotes of every kind.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
+use stepvault_core::observe::{Event, Observer};
+use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
+use stepvault_core::{Error, Result};
+use stepvault_engine::memory::MemoryBudget;
+use stepvault_engine::metrics::MetricsSource;
+use stepvault_engine::push::{PushReport, StageRequest, push};
+use stepvault_engine::restore::{RestoreContext, RestoreReport, RestoreRequest, Target, restore};
+use stepvault_engine::run_remote::RunRemote;
+use stepvault_local::seal::LinkPolicy;
+use stepvault_local::staging::Existing;
+use stepvault_local::vault::Vault;
+use stepvault_remote::open::{OpenOptions, open_with};
+use stepvault_remote::s3::StaticKeys;
+use stepvault_testkit::gcs::StrictGcs;
+use stepvault_testkit::s3::StrictS3;
+
+/// Remembers warnings and counts bytes.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    pub warnings: Mutex<Vec<String>>,
+    pub moved: Mutex<u64>,
+}
+
+impl Observer for Recorder {
+    fn on_event(&self, event: &Event<'_>) {
+        match event {
+            Event::Warning { message } => self.warnings.lock().unwrap().push((*message).to_owned()),
+            Event::BytesMoved { bytes, .. } => *self.moved.lock().unwrap() += bytes,
+            _ => {}
+        }
+    }
+}
+
+pub struct Rig {
+    pub directory: tempfile::TempDir,
+    pub vault: Vault,
+    pub remotes: Vec<RunRemote>,
+    pub recorder: Arc<Recorder>,
+    pub observer: Arc<dyn Observer>,
+    pub budget: MemoryBudget,
+}
+
+pub fn run_name() -> RunName {
+    RunName::new("grpo/checkpoints").unwrap()
+}
+
+pub fn id(attempt: u32, step: u64) -> StepId {
+    StepId::new(Attempt::new(attempt).unwrap(), Step::new(step).unwrap())
+}
+
+impl Rig {
+    /// A run without remotes.
+    pub fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let vault = Vault::open_or_create(&directory.path().join("vault")).unwrap();
+        let recorder = Arc::new(Recorder::default());
+        let observer: Arc<dyn Observer> = recorder.clone();
+        Self { directory, vault, remotes: Vec::new(), recorder, observer, budget: MemoryBudget::new(64 << 20) }
+    }
+
+    /// With one `file://` remote called `disk`.
+    pub async fn with_directory() -> Self {
+        let mut rig = Self::new();
+        let url = format!("file://{}", rig.remote_root().display());
+        rig.add("disk", &url, |_| {}, None).await;
+        rig
+    }
+
+    pub async fn add(
+        &mut self,
+        name: &str,
+        url: &str,
+        adjust: impl FnOnce(&mut RemoteSettings),
+        s3_keys: Option<StaticKeys>,
+    ) {
+        let (url, _) = RemoteUrl::parse(url).unwrap();
+        let mut settings = RemoteSettings::new(RemoteName::new(name).unwrap(), url);
+        settings.retry_deadline_seconds = 5;
+        settings.stall_timeout_seconds = 2;
+        adjust(&mut settings);
+        let store = open_with(&settings, self.observer.clone(), OpenOptions { s3_keys }).await.unwrap();
+        self.remotes.push(RunRemote::new(store, Arc::new(settings), run_name()));
+    }
+
+    pub async fn add_s3(&mut self, name: &str, server: &StrictS3) {
+        server.create_bucket("bucket");
+        let keys = StaticKeys {
+            access_key: server.access_key().to_owned(),
+            secret_key: server.secret_key().to_owned(),
+        };
+        let endpoint = server.endpoint();
+        self.add(name, "s3://bucket/pre fix", |settings| settings.endpoint = Some(endpoint), Some(keys)).await;
+    }
+
+    pub async fn add_gcs(&mut self, name: &str, server: &StrictGcs) {
+        server.create_bucket("bucket");
+        let endpoint = server.endpoint();
+        self.add(name, "gs://bucket/prefix", |settings| settings.endpoint = Some(endpoint), None).await;
+    }
+
+    pub fn remote_root(&self) -> PathBuf {
+        self.directory.path().join("remote")
+    }
+
+    pub fn outputs(&self) -> PathBuf {
+        self.directory.path().join("outputs")
+    }
+
+    /// Writes a checkpoint as a trainer would; `seed` makes its bytes.
+    pub fn write_step(&self, step: u64, files: &[(&str, usize)], seed: u64, written_seconds: i64) -> PathBuf {
+        let root = self.outputs().join(format!("step_{step}"));
+        let _ = std::fs::remove_dir_all(&root);
+        for (path, size) in files {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, bytes(seed ^ *size as u64, *size)).unwrap();
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_millis(written_seconds as u64 * 1000 + 123);
+            std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        }
+        root
+    }
+
+    pub fn request(&self, source: &Path) -> StageRequest {
+        StageRequest {
+            run: run_name(),
+            source: source.to_owned(),
+            step: None,
+            attempt: None,
+            node: NodeName::new("node-0").unwrap(),
+            metrics: BTreeMap::new(),
+            metrics_source: MetricsSource::default(),
+            links: LinkPolicy::Auto,
+            expected: None,
+        }
+    }
+
+    pub async fn push(&self, source: &Path) -> Result<PushReport> {
+        push(&self.vault, &self.remotes, self.request(source), &self.budget, &self.observer).await
+    }
+
+    /// Pushes and fails unless it became durable everywhere.
+    pub async fn push_durably(&self, source: &Path) -> PushReport {
+        let report = self.push(source).await.unwrap();
+        for outcome in &report.remotes {
+            outcome.result.as_ref().unwrap_or_else(|error| panic!("{}: {error}", outcome.remote));
+        }
+        report
+    }
+
+    /// The node is gone: vault and outputs with it.
+    pub fn lose_node(&mut self) {
+        std::fs::remove_dir_all(self.vault.root()).unwrap();
+        let _ = std::fs::remove_dir_all(self.outputs());
+        self.vault = Vault::open_or_create(&self.directory.path().join("vault")).unwrap();
+    }
+
+    pub fn context(&self) -> RestoreContext {
+        RestoreContext {
+            vault: Some(self.vault.clone()),
+            remotes: self.remotes.clone(),
+            budget: self.budget.clone(),
+            observer: self.observer.clone(),
+        }
+    }
+
+    pub fn restore_request(&self) -> RestoreRequest {
+        RestoreRequest {
+            run: run_name(),
+            target: Target::Into(self.directory.path().join("restored")),
+            step: None,
+            attempt: None,
+            include: Vec::new(),
+            existing: Existing::Refuse,
+        }
+    }
+
+    pub async fn restore(&self) -> Result<RestoreReport> {
+        restore(&self.context(), &self.restore_request()).await
+    }
+}
+
+/// Bytes that depend on the seed and do not repeat.
+pub fn bytes(seed: u64, size: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut out = Vec::with_capacity(size + 8);
+    while out.len() < size {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(size);
+    out
+}
+
+/// Every path under a directory with its bytes, mode and modification time.
+pub fn snapshot(root: &Path) -> BTreeMap<PathBuf, (Option<Vec<u8>>, u32, i64, i64)> {
+    use std::os::unix::fs::MetadataExt;
+    fn walk(root: &Path, at: &Path, out: &mut BTreeMap<PathBuf, (Option<Vec<u8>>, u32, i64, i64)>) {
+        for entry in std::fs::read_dir(at).unwrap() {
+            let path = entry.unwrap().path();
+            let metadata = std::fs::symlink_metadata(&path).unwrap();
+            let body = metadata.is_file().then(|| std::fs::read(&path).unwrap());
+            let relative = path.strip_prefix(root).unwrap().to_owned();
+            out.insert(relative, (body, metadata.mode() & 0o777, metadata.mtime(), metadata.mtime_nsec()));
+            if metadata.is_dir() {
+                walk(root, &path, out);
+            }
+        }
+    }
+    let mut out = BTreeMap::new();
+    walk(root, root, &mut out);
+    out
+}
+
+/// The text of an error that has to be there.
+pub fn text<T: std::fmt::Debug>(result: Result<T>) -> (Error, String) {
+    let error = result.expect_err("an error");
+    let text = error.to_string();
+    (error, text)
+}

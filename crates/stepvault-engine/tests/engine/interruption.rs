@@ -1,0 +1,211 @@
+use std::time::Duration;
+
+use stepvault_core::ErrorKind;
+use stepvault_testkit::faults::{FaultAction, FaultRule};
+use stepvault_testkit::gcs::StrictGcs;
+use stepvault_testkit::s3::{StrictS3, StrictS3Options};
+
+use crate::harness::{Rig, id, snapshot, text};
+
+const FILES: &[(&str, usize)] = &[("big.bin", 80 << 20), ("small.json", 100)];
+
+fn part_bytes(server: &StrictS3) -> u64 {
+    let uploads = server.faults().requests().into_iter();
+    uploads.filter(|request| request.method == "PUT" && request.path.contains("partNumber")).map(|request| request.body_bytes).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_that_was_cut_off_sends_only_what_was_in_flight_again() {
+    let server = StrictS3::start();
+    let mut rig = Rig::new();
+    rig.add_s3("aws", &server).await;
+    let source = rig.write_step(100, FILES, 1, 1_000);
+    // The sixth part hangs until the push is given up.
+    server.faults().add(FaultRule {
+        method: Some("PUT".to_owned()),
+        path_contains: "partNumber".to_owned(),
+        skip: 6,
+        times: u64::MAX,
+        action: FaultAction::Hang,
+    });
+    let cut = tokio::time::timeout(Duration::from_millis(1_500), rig.push(&source)).await;
+    assert!(cut.is_err(), "the push should still have been waiting");
+    server.faults().clear();
+    server.faults().clear_requests();
+    rig.push_durably(&source).await;
+    let sent = part_bytes(&server);
+    assert!(sent <= 4 * (8 << 20), "{sent} bytes were sent again");
+    rig.lose_node();
+    assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 100));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_the_store_has_forgotten_is_begun_again() {
+    let server = StrictS3::start();
+    let mut rig = Rig::new();
+    rig.add_s3("aws", &server).await;
+    let source = rig.write_step(100, FILES, 1, 1_000);
+    server.faults().add(FaultRule {
+        method: Some("PUT".to_owned()),
+        path_contains: "partNumber".to_owned(),
+        skip: 3,
+        times: u64::MAX,
+        action: FaultAction::Hang,
+    });
+    let _ = tokio::time::timeout(Duration::from_millis(1_000), rig.push(&source)).await;
+    server.faults().clear();
+    let store = &rig.remotes[0].store;
+    for upload in store.pending_uploads("").await.unwrap() {
+        store.abort_upload(&upload.key, &upload.upload).await.unwrap();
+    }
+    rig.push_durably(&source).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_answer_to_the_commit_is_no_failure_and_no_second_commit() {
+    let server = StrictS3::start();
+    let mut rig = Rig::new();
+    rig.add_s3("aws", &server).await;
+    server.faults().inject("PUT", "commits/", 1, FaultAction::ApplyThenReset);
+    server.faults().inject("POST", "uploadId", 1, FaultAction::ApplyThenReset);
+    rig.push_durably(&rig.write_step(100, FILES, 1, 1_000)).await;
+    let commits = server.objects().keys().into_iter().filter(|key| key.contains("/commits/")).count();
+    assert_eq!(commits, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_of_503_passes() {
+    let server = StrictS3::start();
+    let mut rig = Rig::new();
+    rig.add_s3("aws", &server).await;
+    let storm = FaultAction::Refuse { status: 503, retry_after_seconds: Some(1), code: "SlowDown".to_owned() };
+    server.faults().inject("PUT", "big.bin", 5, storm);
+    rig.push_durably(&rig.write_step(100, FILES, 1, 1_000)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreachable_remote_ends_in_time_and_leaves_the_step_staged() {
+    let server = StrictS3::start();
+    let mut rig = Rig::new();
+    rig.add_s3("aws", &server).await;
+    let source = rig.write_step(100, FILES, 1, 1_000);
+    drop(server);
+    let report = tokio::time::timeout(Duration::from_secs(60), rig.push(&source)).await.expect("in time").unwrap();
+    assert!(report.newly_sealed);
+    let error = report.remotes[0].result.as_ref().expect_err("unreachable");
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(rig.vault.step(&crate::harness::run_name(), id(1, 100)).unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_body_is_taken_up_where_it_broke() {
+    let server = StrictS3::start();
+    let mut rig = Rig::new();
+    rig.add_s3("aws", &server).await;
+    let source = rig.write_step(100, FILES, 1, 1_000);
+    let written = snapshot(&source);
+    rig.push_durably(&source).await;
+    rig.lose_node();
+    server.faults().inject("GET", "big.bin", 6, FaultAction::CutBody { bytes: 3 << 20 });
+    let restored = rig.restore().await.unwrap();
+    assert_eq!(snapshot(&restored.decision.path), written);
+    assert_eq!(*rig.recorder.moved.lock().unwrap() / (80 << 20), 2, "up once, down once: nothing came twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_restore_goes_on_where_it_was() {
+    let server = StrictS3::start();
+    let mut rig = Rig::new();
+    rig.add_s3("aws", &server).await;
+    let source = rig.write_step(100, FILES, 1, 1_000);
+    let written = snapshot(&source);
+    rig.push_durably(&source).await;
+    rig.lose_node();
+    server.faults().add(FaultRule {
+        method: Some("GET".to_owned()),
+        path_contains: "big.bin".to_owned(),
+        skip: 5,
+        times: u64::MAX,
+        action: FaultAction::Hang,
+    });
+    let cut = tokio::time::timeout(Duration::from_millis(1_200), rig.restore()).await;
+    assert!(cut.is_err());
+    assert!(!rig.directory.path().join("restored/step_100").exists(), "whole or not at all");
+    server.faults().clear();
+    let restored = rig.restore().await.unwrap();
+    assert!(restored.fetched.kept_bytes >= 3 * (8 << 20), "{:?}", restored.fetched);
+    assert_eq!(snapshot(&restored.decision.path), written);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_takes_anything_is_read_back_and_found_out() {
+    let options = StrictS3Options { accept_wrong_checksums: true, ..StrictS3Options::default() };
+    let server = StrictS3::start_with(options);
+    let mut rig = Rig::new();
+    rig.add_s3("aws", &server).await;
+    let source = rig.write_step(100, FILES, 1, 1_000);
+    server.faults().clear_requests();
+    rig.push_durably(&source).await;
+    let read_back = server.faults().requests().into_iter().filter(|request| request.method == "GET" && request.path.contains("big.bin"));
+    assert!(read_back.count() > 0, "what such a store holds has to be read");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gcs_upload_that_was_cut_off_goes_on_by_parts() {
+    let server = StrictGcs::start();
+    let mut rig = Rig::new();
+    rig.add_gcs("google", &server).await;
+    let source = rig.write_step(100, FILES, 1, 1_000);
+    server.faults().add(FaultRule {
+        method: Some("PUT".to_owned()),
+        path_contains: "partNumber".to_owned(),
+        skip: 6,
+        times: u64::MAX,
+        action: FaultAction::Hang,
+    });
+    let cut = tokio::time::timeout(Duration::from_millis(2_500), rig.push(&source)).await;
+    assert!(cut.is_err());
+    server.faults().clear();
+    server.faults().clear_requests();
+    rig.push_durably(&source).await;
+    let again: u64 = server.faults().requests().iter().filter(|request| request.path.contains("partNumber")).map(|request| request.body_bytes).sum();
+    assert!(again <= 4 * (8 << 20), "{again} bytes were sent again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_rewritten_in_place_fails_its_step_loudly() {
+    let mut rig = Rig::with_directory().await;
+    let source = rig.write_step(100, FILES, 1, 1_000);
+    let request = rig.request(&source);
+    let placed = stepvault_engine::push::stage(&rig.vault, &[], request, &rig.observer).await.unwrap();
+    drop(placed);
+    // Through the hard link, or not at all where the file system made a true copy.
+    std::fs::write(source.join("big.bin"), crate::harness::bytes(99, 80 << 20)).unwrap();
+    let sealed = rig.vault.step(&crate::harness::run_name(), id(1, 100)).unwrap().unwrap();
+    let outcomes =
+        stepvault_engine::push::upload_everywhere(&rig.vault, &rig.remotes, &sealed, &rig.budget, &rig.observer).await;
+    match &outcomes[0].result {
+        Err(error) => assert_eq!(error.kind(), ErrorKind::SourceChanged, "{error}"),
+        Ok(_) => {
+            rig.lose_node();
+            let restored = rig.restore().await.unwrap();
+            let kept = std::fs::read(restored.decision.path.join("big.bin")).unwrap();
+            assert_eq!(kept, crate::harness::bytes(1 ^ (80 << 20), 80 << 20));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_vault_at_the_same_place_is_refused() {
+    let rig = Rig::with_directory().await;
+    rig.push_durably(&rig.write_step(100, &[("a", 10)], 1, 1_000)).await;
+    std::fs::remove_dir_all(rig.remote_root()).unwrap();
+    let mut other = Rig::new();
+    let url = format!("file://{}", rig.remote_root().display());
+    other.add("disk", &url, |_| {}, None).await;
+    other.push_durably(&other.write_step(100, &[("a", 10)], 2, 1_000)).await;
+    let report = rig.push(&rig.write_step(200, &[("a", 10)], 3, 2_000)).await.unwrap();
+    let (error, message) = text(report.remotes.into_iter().next().unwrap().result);
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    assert!(message.contains("another vault"), "{message}");
+}

@@ -1,0 +1,101 @@
+use std::time::Duration;
+
+use stepvault_core::ErrorKind;
+use stepvault_engine::gc::sweep;
+use stepvault_testkit::faults::{FaultAction, FaultRule};
+use stepvault_testkit::s3::StrictS3;
+
+use crate::harness::{Rig, id, snapshot, text};
+
+const NOW: Duration = Duration::ZERO;
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// One committed step, and one whose push was cut off on a node that is gone.
+async fn with_orphans(server: &StrictS3) -> Rig {
+    let mut rig = Rig::new();
+    rig.add_s3("aws", server).await;
+    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000)).await;
+    let source = rig.write_step(200, &[("a", 100), ("big", 30 << 20)], 2, 2_000);
+    server.faults().add(FaultRule {
+        method: Some("PUT".to_owned()),
+        path_contains: "partNumber=3".to_owned(),
+        skip: 0,
+        times: u64::MAX,
+        action: FaultAction::Hang,
+    });
+    let _ = tokio::time::timeout(Duration::from_millis(1_000), rig.push(&source)).await;
+    server.faults().clear();
+    rig.lose_node();
+    rig
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orphans_go_after_the_grace_period_and_two_sweeps_and_nothing_else_does() {
+    let server = StrictS3::start();
+    let rig = with_orphans(&server).await;
+    server.objects().with(|table| {
+        let foreign = table.values().next().unwrap().clone();
+        table.insert("bucket/pre fix/grpo/checkpoints/notes.txt".to_owned(), foreign);
+    });
+    let young = sweep(&rig.remotes[0], DAY, false, &rig.observer).await.unwrap();
+    assert_eq!((young.marked.len(), young.removed.len(), young.aborted_uploads), (0, 0, 0));
+    let first = sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
+    assert_eq!((first.removed.len(), first.aborted_uploads, first.foreign), (0, 1, 1));
+    let second = sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
+    assert!(second.removed.iter().any(|key| key.ends_with("step_200/a1/a")), "{second:?}");
+    assert!(server.objects().keys().iter().any(|key| key.ends_with("notes.txt")));
+    assert!(server.pending_uploads().is_empty());
+    let third = sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
+    assert_eq!((third.marked.len(), third.removed.len()), (0, 0), "{third:?}");
+    assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 100));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_marks_nothing_and_removes_nothing() {
+    let server = StrictS3::start();
+    let rig = with_orphans(&server).await;
+    for _ in 0..3 {
+        let report = sweep(&rig.remotes[0], NOW, true, &rig.observer).await.unwrap();
+        assert!(report.removed.is_empty());
+        assert!(!report.marked.is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_goes_while_a_record_cannot_be_read() {
+    let rig = Rig::with_directory().await;
+    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000)).await;
+    let commit = rig.remote_root().join("grpo/checkpoints/.stepvault/commits/000000000100.a1.json");
+    std::fs::write(&commit, "{").unwrap();
+    let before = snapshot(&rig.remote_root().join("grpo/checkpoints/step_100"));
+    for _ in 0..2 {
+        let (error, _) = text(sweep(&rig.remotes[0], NOW, false, &rig.observer).await);
+        assert_eq!(error.kind(), ErrorKind::Refused);
+    }
+    assert_eq!(snapshot(&rig.remote_root().join("grpo/checkpoints/step_100")), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_that_was_condemned_meanwhile_does_not_acknowledge() {
+    let server = StrictS3::start();
+    let mut rig = Rig::new();
+    rig.add_s3("aws", &server).await;
+    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000)).await;
+    let source = rig.write_step(200, &[("a", 100)], 2, 2_000);
+    // The writer stands still right before its part manifest while two sweeps pass over it.
+    server.faults().inject("PUT", "parts/000000000200", 1, FaultAction::Delay(Duration::from_millis(1_500)));
+    let slow = rig.push(&source);
+    let sweeps = async {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        for _ in 0..2 {
+            sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
+        }
+    };
+    let (report, ()) = tokio::join!(slow, sweeps);
+    let report = report.unwrap();
+    let error = report.remotes[0].result.as_ref().expect_err("condemned");
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert_eq!(rig.remotes.len(), 1);
+    rig.lose_node();
+    assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 100));
+}

@@ -1,0 +1,165 @@
+//! Sealing a step that stands still.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::time::{Duration, Instant};
+
+use stepvault_core::ErrorKind;
+use stepvault_core::manifest::Shape;
+use stepvault_local::seal::{LinkPolicy, seal};
+use stepvault_local::seal_record::SnapshotMethod;
+use stepvault_local::source::SourceFile;
+use stepvault_local::tree::scan;
+
+use crate::support::{Mount, Place, error, id, names, path, run};
+
+#[test]
+fn a_sealed_step_outlives_the_trainers_own() {
+    let place = Place::new();
+    let source = place.checkpoint("step_1");
+    fs::set_permissions(source.join("trainer"), fs::Permissions::from_mode(0o755)).unwrap();
+    let before = scan(&source).unwrap();
+    let mut request = place.request("step_1", 1);
+    request.metrics.insert("loss".to_owned(), 0.25);
+    request.expected = Some(before.clone());
+    let sealed = seal(&place.vault, &request).unwrap();
+    fs::remove_dir_all(&source).unwrap();
+
+    let found = place.vault.step(&run(), id(1)).unwrap().unwrap();
+    assert_eq!(found.record(), sealed.record());
+    assert_eq!((found.name(), found.shape(), found.id()), ("step_1", Shape::Directory, id(1)));
+    assert_eq!(found.record().written_at, before.newest_mtime());
+    assert_eq!(found.record().metrics["loss"], 0.25);
+    assert_eq!(found.record().directories, before.directories);
+    assert_eq!(found.record().symlinks, before.symlinks);
+    for (file, was) in found.record().files.iter().zip(&before.files) {
+        assert_eq!((&file.path, file.size_bytes, file.mode, file.mtime), (&was.path, was.size_bytes, was.mode, was.mtime));
+        SourceFile::open(&found.file_path(&file.path), file).unwrap().check_unchanged().unwrap();
+    }
+    assert_eq!(fs::read(found.file_path(&path("trainer/.metadata"))).unwrap(), b"metadata of step_1");
+    assert_eq!(fs::read_link(found.data_root().join("link")).unwrap().to_str(), Some("trainer/.metadata"));
+    assert!(found.data_root().join("trainer/empty").is_dir());
+    place.assert_no_leftovers();
+}
+
+#[test]
+fn every_way_of_taking_over_gives_the_same_record() {
+    let place = Place::new();
+    let source = place.checkpoint("step_1");
+    let policies = [LinkPolicy::Auto, LinkPolicy::ReflinkOrCopy, LinkPolicy::Copy];
+    for (step, links) in (1..).zip(policies) {
+        let mut request = place.request("step_1", step);
+        request.links = links;
+        let sealed = seal(&place.vault, &request).unwrap();
+        let file = sealed.record().file(&path("zero")).unwrap();
+        match links {
+            LinkPolicy::Copy => assert_eq!(file.method, SnapshotMethod::Copy),
+            LinkPolicy::ReflinkOrCopy => assert_ne!(file.method, SnapshotMethod::HardLink),
+            LinkPolicy::Auto => assert_ne!(file.method, SnapshotMethod::Copy, "nothing is copied on one filesystem"),
+        }
+        let facts = fs::metadata(sealed.file_path(&path("zero"))).unwrap();
+        assert_eq!(facts.permissions().mode() & 0o777, 0o640);
+        assert_eq!((facts.mtime(), facts.ino()), (file.mtime.seconds, file.inode));
+        assert_eq!(sealed.record().data_bytes(), 100_018);
+        assert_eq!(fs::read(sealed.file_path(&path("trainer/__0_0.distcp"))).unwrap(), vec![7_u8; 100_000]);
+    }
+    assert!(source.join("zero").exists());
+}
+
+#[test]
+fn a_single_file_is_kept_under_the_steps_name() {
+    let place = Place::new();
+    fs::create_dir(place.at("real")).unwrap();
+    std::os::unix::fs::symlink(place.at("real"), place.at("run")).unwrap();
+    fs::write(place.at("run/last.ckpt"), "weights").unwrap();
+    let mut request = place.request("last.ckpt", 7);
+    request.name = "step=7.ckpt".to_owned();
+    let sealed = seal(&place.vault, &request).unwrap();
+    assert_eq!(sealed.shape(), Shape::File);
+    assert_eq!(fs::read(sealed.file_path(&path("step=7.ckpt"))).unwrap(), b"weights");
+    assert_eq!(place.vault.step(&run(), id(7)).unwrap().unwrap().record(), sealed.record());
+}
+
+#[test]
+fn another_filesystem_means_a_copy() {
+    let Some(mount) = Mount::tmpfs("size=8m") else { return };
+    let place = Place::new();
+    let mut request = place.request("x", 1);
+    request.source = mount.0.path().join("step_1");
+    fs::create_dir(&request.source).unwrap();
+    fs::write(request.source.join("weights"), "weights").unwrap();
+    let sealed = seal(&place.vault, &request).unwrap();
+    assert_eq!(sealed.record().files[0].method, SnapshotMethod::Copy);
+    assert_eq!(fs::read(sealed.file_path(&path("weights"))).unwrap(), b"weights");
+}
+
+#[test]
+fn the_same_step_is_sealed_once() {
+    let place = Place::new();
+    let sealed = place.sealed(1);
+    let conflict = error(seal(&place.vault, &place.request("step_1", 1)));
+    assert_eq!(conflict.kind(), ErrorKind::Conflict);
+    let expected = format!(
+        "cannot seal the step: {}: this step of this attempt is sealed already",
+        sealed.directory().display()
+    );
+    assert_eq!(conflict.to_string(), expected);
+    assert_eq!(place.vault.step(&run(), id(1)).unwrap().unwrap().record(), sealed.record());
+    place.assert_no_leftovers();
+}
+
+#[test]
+fn a_request_that_makes_no_sense_leaves_nothing() {
+    let place = Place::new();
+    place.checkpoint("step_1");
+    let mut bad_name = place.request("step_1", 1);
+    bad_name.name = "../step_1".to_owned();
+    assert!(seal(&place.vault, &bad_name).is_err());
+    let mut not_a_number = place.request("step_1", 1);
+    not_a_number.metrics.insert("loss".to_owned(), f64::NAN);
+    assert!(seal(&place.vault, &not_a_number).is_err());
+    assert_eq!(error(seal(&place.vault, &place.request("missing", 1))).kind(), ErrorKind::NotFound);
+    place.assert_no_leftovers();
+    assert!(place.vault.steps(&run()).unwrap().steps.is_empty());
+}
+
+#[test]
+fn everything_in_the_vault_is_private_whatever_the_umask() {
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let place = Place::new();
+    let mut request = place.request("step_1", 1);
+    request.links = LinkPolicy::Copy;
+    place.checkpoint("step_1");
+    seal(&place.vault, &request).unwrap();
+    let mut pending = vec![place.vault.root().to_path_buf()];
+    while let Some(directory) = pending.pop() {
+        let mode = fs::metadata(&directory).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o700, "{}", directory.display());
+        for name in names(&directory) {
+            let path = directory.join(name);
+            if path.symlink_metadata().unwrap().is_dir() {
+                pending.push(path);
+            }
+        }
+    }
+    let record = place.vault.step(&run(), id(1)).unwrap().unwrap().directory().join("seal.json");
+    assert_eq!(fs::metadata(record).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_thousand_small_files_are_quick() {
+    let place = Place::new();
+    let source = place.at("run/step_1");
+    fs::create_dir_all(&source).unwrap();
+    for file in 0..1000 {
+        fs::write(source.join(format!("shard-{file:04}")), vec![1_u8; 4096]).unwrap();
+    }
+    // The trainer's own writes are not what is measured.
+    rustix::fs::sync();
+    let start = Instant::now();
+    let sealed = seal(&place.vault, &place.request("step_1", 1)).unwrap();
+    let taken = start.elapsed();
+    assert_eq!(sealed.record().files.len(), 1000);
+    assert!(taken < Duration::from_secs(5), "{taken:?}");
+    eprintln!("1,000 files sealed in {taken:?}");
+}

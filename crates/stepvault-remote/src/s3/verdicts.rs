@@ -1,0 +1,152 @@
+//! What each of S3's refusals means for a user.
+
+use stepvault_core::ErrorKind;
+
+/// Kind, why, and what to do about it; empty where the store's own words say enough.
+pub(super) type Verdict = (ErrorKind, &'static str, &'static str);
+
+/// The verdict on one of S3's error codes; `None` for a code that is not known here.
+pub(super) fn by_code(code: &str) -> Option<Verdict> {
+    use ErrorKind::{Conflict, Damaged, Denied, Failed, NoSpace, NotFound, Unreachable, Usage};
+    Some(match code {
+        "NoSuchBucket" => (
+            Usage,
+            "the bucket does not exist",
+            "create it, or correct the remote's URL",
+        ),
+        "NoSuchKey" | "NotFound" => (NotFound, "the object does not exist", ""),
+        "NoSuchUpload" => (
+            NotFound,
+            "the upload does not exist: it was completed, aborted or expired",
+            "",
+        ),
+        "InvalidAccessKeyId" => (
+            Denied,
+            "the store does not know this access key",
+            "check AWS_ACCESS_KEY_ID or the profile, and that they belong to this endpoint",
+        ),
+        "SignatureDoesNotMatch" => (
+            Denied,
+            "the secret key does not fit the access key",
+            "check AWS_SECRET_ACCESS_KEY or the profile for a wrong or cut secret",
+        ),
+        "AccessDenied" | "AllAccessDisabled" | "AccountProblem" | "Forbidden" => (
+            Denied,
+            "the credentials do not allow this",
+            "grant the action on the bucket and its objects; without s3:ListBucket a missing object looks like \
+             this too; if expected_bucket_owner is set, check it",
+        ),
+        "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired" => (
+            Denied,
+            "the credentials have expired",
+            "renew them (for a profile: `aws sso login`); they are read again at the next try",
+        ),
+        "InvalidToken" => (
+            Denied,
+            "the session token is not valid",
+            "check AWS_SESSION_TOKEN or the profile",
+        ),
+        "RequestTimeTooSkewed" => (
+            Denied,
+            "this machine's clock is too far from the store's",
+            "set the clock, by NTP if possible",
+        ),
+        "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException" => (
+            Usage,
+            "the bucket is in another region",
+            "set region for this remote",
+        ),
+        "SlowDown"
+        | "Throttling"
+        | "ThrottlingException"
+        | "TooManyRequests"
+        | "RequestLimitExceeded"
+        | "BandwidthLimitExceeded" => (
+            Unreachable,
+            "the store asks to slow down",
+            "lower max_concurrent_requests",
+        ),
+        "InternalError" | "ServiceUnavailable" | "Busy" => {
+            (Unreachable, "the store has a fault of its own", "")
+        }
+        "RequestTimeout" | "IncompleteBody" => (Unreachable, "the request did not arrive whole", ""),
+        "OperationAborted" => (
+            Unreachable,
+            "another operation is under way on the same resource",
+            "",
+        ),
+        "PreconditionFailed" => (Conflict, "a precondition did not hold", ""),
+        "ConditionalRequestConflict" => (Conflict, "another write to the same key is under way", ""),
+        "BadDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" => (
+            Damaged,
+            "the bytes that arrived do not match their checksum",
+            "if it happens again, check this machine's memory and network",
+        ),
+        "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall" => (
+            Damaged,
+            "the store does not have the parts that were sent",
+            "the upload has to begin anew",
+        ),
+        "InvalidRange" => (Damaged, "the object is shorter than the range asked for", ""),
+        "InvalidObjectState" => (
+            Failed,
+            "the object is archived",
+            "restore it from the archive first",
+        ),
+        "QuotaExceeded" | "XMinioStorageFull" => {
+            (NoSpace, "the store is full", "free some space or raise the quota")
+        }
+        "InvalidStorageClass" => (
+            Usage,
+            "the store does not know the storage class",
+            "correct storage_class",
+        ),
+        "KMS.NotFoundException"
+        | "KMS.DisabledException"
+        | "KMS.InvalidKeyUsageException"
+        | "KMS.KMSInvalidStateException" => (Usage, "the encryption key cannot be used", "correct kms_key"),
+        _ => return None,
+    })
+}
+
+/// The verdict where there is only a status.
+pub(super) fn by_status(status: u16) -> Verdict {
+    match status {
+        301 | 307 | 308 => (
+            ErrorKind::Usage,
+            "the bucket is in another region",
+            "set region for this remote",
+        ),
+        // Answers to HEAD have no body, so no code.
+        400 => (
+            ErrorKind::Failed,
+            "",
+            "expired credentials and a wrong region look like this where an answer has no body",
+        ),
+        401 | 403 => (
+            ErrorKind::Denied,
+            "the credentials do not allow this",
+            "check credentials and policy; without s3:ListBucket a missing object looks like this too",
+        ),
+        404 => (ErrorKind::NotFound, "", ""),
+        409 | 412 => (ErrorKind::Conflict, "", ""),
+        416 => (
+            ErrorKind::Damaged,
+            "the object is shorter than the range asked for",
+            "",
+        ),
+        429 => (
+            ErrorKind::Unreachable,
+            "the store asks to slow down",
+            "lower max_concurrent_requests",
+        ),
+        507 => (
+            ErrorKind::NoSpace,
+            "the store is full",
+            "free some space or raise the quota",
+        ),
+        501 => (ErrorKind::Failed, "the store cannot do this", ""),
+        500..600 => (ErrorKind::Unreachable, "the store has a fault of its own", ""),
+        _ => (ErrorKind::Failed, "", ""),
+    }
+}

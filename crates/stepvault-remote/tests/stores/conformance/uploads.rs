@@ -1,0 +1,224 @@
+//! Uploads in parts, digests that do not fit, copies.
+
+use stepvault_core::ErrorKind;
+use stepvault_core::digest::{Crc32c, PartDigest, Sha256Digest};
+use stepvault_remote::store::Created;
+
+use super::{Outcome, Store, text};
+use crate::support::{File, bytes, create, read, slice};
+
+pub(super) async fn an_upload_in_parts_becomes_one_object(store: Store) -> Outcome {
+    let (key, file) = ("parts/model.safetensors", File::new((16 << 20) + 5, 4));
+    let upload = store
+        .start_upload(key, file.digest.size_bytes)
+        .await
+        .map_err(text)?;
+    // Whether a store can tell may only show when it is asked.
+    let pending = store.pending_uploads("parts/").await.map_err(text)?;
+    if store.abilities().lists_pending_uploads {
+        ensure!(
+            pending.iter().any(|one| one.key == key && one.upload == upload),
+            "it is not pending: {pending:?}"
+        );
+        let others = store.pending_uploads("none/").await.map_err(text)?;
+        ensure!(others.is_empty(), "another prefix has {others:?}");
+    }
+    let receipts = file.send(&*store, key, &upload).await.map_err(text)?;
+    ensure!(
+        store.head(key).await.map_err(text)?.is_none(),
+        "it is visible before it is complete"
+    );
+    let created = store
+        .complete_upload(key, &upload, &receipts, &file.digest)
+        .await
+        .map_err(text)?;
+    let Created::Written(written) = created else {
+        return Err("a free key was called taken".to_owned());
+    };
+    ensure!(
+        written.info.size_bytes == file.digest.size_bytes,
+        "the answer says {:?}",
+        written.info
+    );
+    let head = store.head(key).await.map_err(text)?.ok_or("no head")?;
+    let proven = head.checksum.proves(&file.digest, &file.part_digests());
+    ensure!(
+        proven != Some(false),
+        "its own checksum disproves it: {:?}",
+        head.checksum
+    );
+    ensure!(
+        read(&*store, key, None).await.map_err(text)? == file.bytes,
+        "other bytes came back"
+    );
+    let range = (8 << 20) - 3..(8 << 20) + 3;
+    let got = read(&*store, key, Some(range.clone())).await.map_err(text)?;
+    ensure!(
+        got == slice(&file.bytes, &range),
+        "the seam of two parts is wrong"
+    );
+    if store.abilities().lists_pending_uploads {
+        let pending = store.pending_uploads("parts/").await.map_err(text)?;
+        ensure!(pending.is_empty(), "still pending: {pending:?}");
+    }
+    Ok(())
+}
+
+pub(super) async fn an_empty_upload_becomes_an_empty_object(store: Store) -> Outcome {
+    let file = File::new(0, 0);
+    file.upload(&*store, "parts/empty").await.map_err(text)?;
+    ensure!(
+        read(&*store, "parts/empty", None).await.map_err(text)?.is_empty(),
+        "it has bytes"
+    );
+    Ok(())
+}
+
+pub(super) async fn an_upload_never_replaces(store: Store) -> Outcome {
+    if !store.abilities().multipart_is_create_only {
+        return Ok(());
+    }
+    let (key, first, second) = ("parts/taken", bytes(30, 1), File::new((8 << 20) + 1, 2));
+    create(&*store, key, &first).await.map_err(text)?;
+    ensure!(
+        second.upload(&*store, key).await.map_err(text)? == Created::Exists,
+        "a taken key was called free"
+    );
+    ensure!(
+        read(&*store, key, None).await.map_err(text)? == first,
+        "the object was replaced"
+    );
+    Ok(())
+}
+
+pub(super) async fn an_aborted_upload_leaves_nothing(store: Store) -> Outcome {
+    let (key, file) = ("aborted/object", File::new((8 << 20) + 1, 5));
+    let upload = store
+        .start_upload(key, file.digest.size_bytes)
+        .await
+        .map_err(text)?;
+    let receipts = file.send(&*store, key, &upload).await.map_err(text)?;
+    store.abort_upload(key, &upload).await.map_err(text)?;
+    store.abort_upload(key, &upload).await.map_err(text)?;
+    ensure!(
+        store.head(key).await.map_err(text)?.is_none(),
+        "the object is there"
+    );
+    let completed = store.complete_upload(key, &upload, &receipts, &file.digest).await;
+    ensure!(completed.is_err(), "it could be completed: {completed:?}");
+    ensure!(
+        store.head(key).await.map_err(text)?.is_none(),
+        "the object is there after all"
+    );
+    ensure!(
+        store.pending_uploads("aborted/").await.map_err(text)?.is_empty(),
+        "it is still pending"
+    );
+    Ok(())
+}
+
+pub(super) async fn wrong_digests_are_refused(store: Store) -> Outcome {
+    if !store.abilities().checks_checksums {
+        return Ok(());
+    }
+    let body = bytes(1_000, 1);
+    let wrong = PartDigest {
+        sha256: Sha256Digest::of(b"other bytes"),
+        crc32c: Crc32c::of(b"other bytes"),
+        size_bytes: body.len() as u64,
+    };
+    let error = store
+        .create("wrong/object", body.clone(), &wrong)
+        .await
+        .err()
+        .ok_or("it was accepted")?;
+    ensure!(
+        error.kind() == ErrorKind::Damaged,
+        "it was refused as {}",
+        text(error)
+    );
+    ensure!(
+        store.head("wrong/object").await.map_err(text)?.is_none(),
+        "the damaged object is there"
+    );
+    let upload = store.start_upload("wrong/parts", 1_000).await.map_err(text)?;
+    let sent = store.upload_part("wrong/parts", &upload, 0, body, &wrong).await;
+    let error = sent.err().ok_or("the part was accepted")?;
+    ensure!(
+        error.kind() == ErrorKind::Damaged,
+        "the part was refused as {}",
+        text(error)
+    );
+    store.abort_upload("wrong/parts", &upload).await.map_err(text)
+}
+
+pub(super) async fn a_wrong_digest_of_the_whole_is_noticed(store: Store) -> Outcome {
+    let (key, file) = ("wrong/whole", File::new((8 << 20) + 1, 6));
+    let upload = store
+        .start_upload(key, file.digest.size_bytes)
+        .await
+        .map_err(text)?;
+    let receipts = file.send(&*store, key, &upload).await.map_err(text)?;
+    let mut wrong = file.digest.clone();
+    wrong.sha256 = Sha256Digest::of(b"other bytes");
+    wrong.crc32c = Crc32c::of(b"other bytes");
+    match store.complete_upload(key, &upload, &receipts, &wrong).await {
+        Ok(Created::Written(head)) => {
+            let proven = head.checksum.proves(&wrong, &file.part_digests());
+            ensure!(proven != Some(true), "a checksum proves what was not sent");
+        }
+        Ok(Created::Exists) => return Err("a free key was called taken".to_owned()),
+        Err(error) => {
+            ensure!(
+                error.kind() == ErrorKind::Damaged,
+                "it was refused as {}",
+                text(error)
+            );
+            store.abort_upload(key, &upload).await.map_err(text)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn copies_keep_bytes_and_proof(store: Store) -> Outcome {
+    if !store.abilities().copies {
+        return Ok(());
+    }
+    let small = File::new(3_000, 7);
+    create(&*store, "copy/small", &small.bytes).await.map_err(text)?;
+    let large = File::new((16 << 20) + 77, 8);
+    large.upload(&*store, "copy/large").await.map_err(text)?;
+    for (from, to, file) in [
+        ("copy/small", "copy/small-2", &small),
+        ("copy/large", "copy/large-2", &large),
+    ] {
+        let created = store.copy(from, to).await.map_err(text)?;
+        let Created::Written(written) = created else {
+            return Err(format!("the free key {to} was called taken"));
+        };
+        ensure!(
+            written.info.size_bytes == file.digest.size_bytes,
+            "the answer says {:?}",
+            written.info
+        );
+        ensure!(
+            read(&*store, to, None).await.map_err(text)? == file.bytes,
+            "{to} has other bytes"
+        );
+        let original = store.head(from).await.map_err(text)?.ok_or("no head")?.checksum;
+        let copy = store.head(to).await.map_err(text)?.ok_or("no head")?.checksum;
+        ensure!(
+            copy == original,
+            "{to} has the checksum {copy:?} and not {original:?}"
+        );
+    }
+    ensure!(
+        store.copy("copy/small", "copy/large").await.map_err(text)? == Created::Exists,
+        "a copy replaced"
+    );
+    ensure!(
+        read(&*store, "copy/large", None).await.map_err(text)? == large.bytes,
+        "the object was replaced"
+    );
+    Ok(())
+}

@@ -1,0 +1,511 @@
+//! The directory store: exclusive names, nothing half-written in sight, nothing outside the root.
+
+#![allow(clippy::disallowed_methods)]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::ids::RemoteName;
+use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::{ErrorKind, Result};
+use stepvault_remote::store::{Created, PartReceipt, RemoteStore};
+
+const PART_BYTES: usize = 8 << 20;
+
+fn open(root: &Path) -> Arc<dyn RemoteStore> {
+    let url = format!("file://{}", root.display()).parse().unwrap();
+    stepvault_remote::file::open(&RemoteSettings::new(RemoteName::new("disk").unwrap(), url)).unwrap()
+}
+
+async fn create(store: &Arc<dyn RemoteStore>, key: &str, body: &[u8]) -> Result<Created> {
+    store
+        .create(key, Bytes::copy_from_slice(body), &PartDigest::of(body))
+        .await
+}
+
+async fn read(
+    store: &Arc<dyn RemoteStore>,
+    key: &str,
+    range: Option<std::ops::Range<u64>>,
+) -> Result<Vec<u8>> {
+    let pieces: Vec<Bytes> = store.read(key, range).await?.try_collect().await?;
+    assert!(pieces.iter().all(|piece| piece.len() <= 256 << 10));
+    Ok(pieces.concat())
+}
+
+async fn keys(store: &Arc<dyn RemoteStore>, prefix: &str) -> Vec<String> {
+    let mut keys: Vec<String> = store
+        .list(prefix)
+        .map_ok(|info| info.key)
+        .try_collect()
+        .await
+        .unwrap();
+    keys.sort();
+    keys
+}
+
+fn large() -> (Vec<Bytes>, FileDigest) {
+    let whole: Bytes = (0..2 * PART_BYTES + 77)
+        .map(|at| u8::try_from(at * 7 % 253).unwrap())
+        .collect();
+    let parts: Vec<Bytes> = (0..whole.len())
+        .step_by(PART_BYTES)
+        .map(|at| whole.slice(at..whole.len().min(at + PART_BYTES)))
+        .collect();
+    let digests: Vec<PartDigest> = parts.iter().map(|part| PartDigest::of(part)).collect();
+    (parts, FileDigest::from_parts(&digests))
+}
+
+async fn send(
+    store: &Arc<dyn RemoteStore>,
+    key: &str,
+    upload: &str,
+    index: u32,
+    body: &Bytes,
+) -> Result<PartReceipt> {
+    store
+        .upload_part(key, upload, index, body.clone(), &PartDigest::of(body))
+        .await
+}
+
+async fn send_all(
+    store: &Arc<dyn RemoteStore>,
+    key: &str,
+    upload: &str,
+    parts: &[Bytes],
+) -> Vec<PartReceipt> {
+    let mut receipts = Vec::new();
+    for (index, part) in (0..).zip(parts) {
+        receipts.push(send(store, key, upload, index, part).await.unwrap());
+    }
+    receipts
+}
+
+/// Every file under a directory, hidden ones too.
+fn files(directory: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path))
+        } else {
+            found.push(path.display().to_string())
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn objects_are_plain_files_that_are_never_replaced() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("vault");
+    let store = open(&root);
+    assert_eq!(
+        keys(&store, "").await,
+        Vec::<String>::new(),
+        "a root that is not there yet is empty"
+    );
+    assert_eq!(store.head("a").await.unwrap(), None);
+    store.delete(&["a".to_owned()]).await.unwrap();
+    let Created::Written(head) = create(&store, "run/step/a", b"one").await.unwrap() else {
+        panic!("it was free")
+    };
+    assert_eq!(
+        (
+            head.info.size_bytes,
+            std::fs::read(root.join("run/step/a")).unwrap()
+        ),
+        (3, b"one".to_vec())
+    );
+    assert_eq!(
+        create(&store, "run/step/a", b"two").await.unwrap(),
+        Created::Exists
+    );
+    assert_eq!(std::fs::read(root.join("run/step/a")).unwrap(), b"one");
+    store
+        .replace(
+            "run/step/a",
+            Bytes::from_static(b"three"),
+            &PartDigest::of(b"three"),
+        )
+        .await
+        .unwrap();
+    let replaced = store.head("run/step/a").await.unwrap().expect("a head");
+    assert_eq!(replaced.info.size_bytes, 5);
+    assert_ne!(replaced.info.version, head.info.version);
+    assert_eq!(files(&root).len(), 1, "no temporary stays");
+}
+
+#[tokio::test]
+async fn reads_are_exact_or_errors() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    let body: Vec<u8> = (0..3_000_000_u32).map(|at| (at * 7 % 253) as u8).collect();
+    create(&store, "a", &body).await.unwrap();
+    create(&store, "empty", b"").await.unwrap();
+    assert_eq!(read(&store, "a", None).await.unwrap(), body);
+    assert_eq!(
+        read(&store, "a", Some(10..2_000_000)).await.unwrap(),
+        &body[10..2_000_000]
+    );
+    assert_eq!(read(&store, "a", Some(7..7)).await.unwrap(), b"");
+    assert_eq!(read(&store, "empty", None).await.unwrap(), b"");
+    assert_eq!(
+        read(&store, "none", None).await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    let error = read(&store, "a", Some(0..3_000_001)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    let stream = store.read("a", None).await.unwrap();
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(place.path().join("a"))
+        .unwrap()
+        .set_len(100)
+        .unwrap();
+    let cut = stream.try_collect::<Vec<_>>().await.unwrap_err();
+    assert_eq!(cut.kind(), ErrorKind::Damaged, "{cut}");
+}
+
+#[tokio::test]
+async fn odd_keys_are_kept() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    let mut odd: Vec<String> = [
+        "50%",
+        "a%2Fb",
+        "x#y?z",
+        "ü/☃.pt",
+        "a b",
+        "[x]{y}~^|`'\"<>",
+        "..a",
+        "a\\b",
+        ".hidden/x",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    odd.sort();
+    for key in &odd {
+        create(&store, key, key.as_bytes()).await.unwrap();
+        assert_eq!(read(&store, key, None).await.unwrap(), key.as_bytes());
+    }
+    assert_eq!(keys(&store, "").await, odd);
+    for bad in [
+        "../escape",
+        "/abs",
+        "a//b",
+        "a/../b",
+        "a\0b",
+        ".stepvault-uploads/x",
+        "d/.stepvault-tmp-x",
+        "",
+    ] {
+        assert_eq!(
+            create(&store, bad, b"x").await.unwrap_err().kind(),
+            ErrorKind::Usage,
+            "{bad:?}"
+        );
+        assert_eq!(
+            store.head(bad).await.unwrap_err().kind(),
+            ErrorKind::Usage,
+            "{bad:?}"
+        );
+    }
+    store.delete(&odd).await.unwrap();
+    assert_eq!(files(place.path()), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn listings_keep_to_the_prefix_and_hide_what_is_unfinished() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    for key in ["run/a", "run/b/c", "run2/x", "run/.stepvault/commits/1.json"] {
+        create(&store, key, b"x").await.unwrap();
+    }
+    std::fs::write(place.path().join("run/.stepvault-tmp-crashed"), "half").unwrap();
+    store.start_upload("run/pending", 100).await.unwrap();
+    assert_eq!(
+        keys(&store, "run/").await,
+        ["run/.stepvault/commits/1.json", "run/a", "run/b/c"]
+    );
+    assert_eq!(keys(&store, "run").await.len(), 4);
+    assert_eq!(keys(&store, "run/b").await, ["run/b/c"]);
+    assert_eq!(keys(&store, "").await.len(), 4);
+    assert_eq!(keys(&store, "none/").await, Vec::<String>::new());
+    assert_eq!(
+        store.head("run/b").await.unwrap(),
+        None,
+        "a directory is no object"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_many_creations_at_once_one_wins() {
+    let place = tempfile::tempdir().unwrap();
+    for round in 0..20 {
+        let stores: Vec<_> = (0..8).map(|_| open(place.path())).collect();
+        let key = format!("run/{round}/commit.json");
+        let tries = stores.iter().enumerate().map(|(writer, store)| {
+            let (store, key) = (store.clone(), key.clone());
+            tokio::spawn(async move {
+                create(&store, &key, format!("writer {writer}").as_bytes())
+                    .await
+                    .unwrap()
+            })
+        });
+        let mut winners = Vec::new();
+        for (writer, outcome) in tries.collect::<Vec<_>>().into_iter().enumerate() {
+            if matches!(outcome.await.unwrap(), Created::Written(_)) {
+                winners.push(writer);
+            }
+        }
+        assert_eq!(winners.len(), 1);
+        let body = std::fs::read_to_string(place.path().join(&key)).unwrap();
+        assert_eq!(body, format!("writer {}", winners[0]));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn deletions_take_emptied_directories_and_disturb_no_creation() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    for key in ["run/s1/a1/x", "run/s1/a1/y", "run/s2/a1/z"] {
+        create(&store, key, b"x").await.unwrap();
+    }
+    store.delete(&["run/s1/a1/x".to_owned()]).await.unwrap();
+    assert!(place.path().join("run/s1/a1").is_dir());
+    store
+        .delete(&["run/s1/a1/y".to_owned(), "run/s1/none/z".to_owned()])
+        .await
+        .unwrap();
+    assert!(!place.path().join("run/s1").exists() && place.path().join("run/s2/a1").is_dir());
+    store.delete(&["run/s2/a1/z".to_owned()]).await.unwrap();
+    assert!(
+        place.path().is_dir() && !place.path().join("run").exists(),
+        "the root stays"
+    );
+
+    // One writes where the other removes what becomes empty.
+    let deleter = open(place.path());
+    let deleting = tokio::spawn(async move {
+        for round in 0..300 {
+            deleter.delete(&[format!("d/e/f/{}", round % 3)]).await.unwrap();
+        }
+    });
+    for round in 0..300 {
+        create(&store, &format!("d/e/f/{}", round % 3), b"x")
+            .await
+            .unwrap_or_else(|error| {
+                // Removed by the other right after it was written: said, not hidden.
+                assert!(
+                    error.to_string().contains("it was removed right after"),
+                    "{error}"
+                );
+                Created::Exists
+            });
+    }
+    deleting.await.unwrap();
+}
+
+#[tokio::test]
+async fn what_crashed_writes_left_goes_with_its_directory() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    let leave = |name: &str, age_hours: u64| {
+        let file = std::fs::File::create(place.path().join(name)).unwrap();
+        let modified =
+            file.metadata().unwrap().modified().unwrap() - std::time::Duration::from_hours(age_hours);
+        file.set_modified(modified).unwrap();
+    };
+    for (directory, age_hours) in [("old", 25), ("young", 1)] {
+        create(&store, &format!("{directory}/a"), b"x").await.unwrap();
+        leave(&format!("{directory}/.stepvault-tmp-1"), age_hours);
+        store.delete(&[format!("{directory}/a")]).await.unwrap();
+    }
+    assert!(!place.path().join("old").exists(), "no write takes a day");
+    assert!(
+        place.path().join("young/.stepvault-tmp-1").exists(),
+        "it may still be under way"
+    );
+    create(&store, "mixed/a", b"x").await.unwrap();
+    create(&store, "mixed/b", b"x").await.unwrap();
+    leave("mixed/.stepvault-tmp-1", 25);
+    store.delete(&["mixed/a".to_owned()]).await.unwrap();
+    assert_eq!(keys(&store, "").await, ["mixed/b"]);
+}
+
+#[tokio::test]
+async fn large_files_appear_when_they_are_complete() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    let (parts, digest) = large();
+    let upload = store.start_upload("run/big", digest.size_bytes).await.unwrap();
+    let last = send(&store, "run/big", &upload, 2, &parts[2]).await.unwrap();
+    assert_eq!(store.head("run/big").await.unwrap(), None);
+    // A restarted agent has the id from its journal, or finds it.
+    let store = open(place.path());
+    let pending = store.pending_uploads("run/").await.unwrap();
+    assert_eq!(
+        (pending.len(), &pending[0].key, &pending[0].upload),
+        (1, &"run/big".to_owned(), &upload)
+    );
+    assert!(pending[0].initiated.is_some());
+    assert_eq!(store.pending_uploads("other/").await.unwrap(), []);
+    let mut receipts = vec![];
+    for index in [0, 1] {
+        receipts.push(
+            send(&store, "run/big", &upload, index, &parts[index as usize])
+                .await
+                .unwrap(),
+        );
+    }
+    receipts.push(last);
+    let error = store
+        .complete_upload("run/big", &upload, &receipts[..2], &digest)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Failed, "{error}");
+    assert!(matches!(
+        store
+            .complete_upload("run/big", &upload, &receipts, &digest)
+            .await
+            .unwrap(),
+        Created::Written(_)
+    ));
+    assert_eq!(read(&store, "run/big", None).await.unwrap(), parts.concat());
+    assert_eq!(
+        store
+            .complete_upload("run/big", &upload, &receipts, &digest)
+            .await
+            .unwrap(),
+        Created::Exists,
+        "lost answer"
+    );
+    assert_eq!(store.pending_uploads("").await.unwrap(), []);
+    assert_eq!(files(place.path()).len(), 1);
+}
+
+#[tokio::test]
+async fn an_upload_never_replaces_and_can_be_dropped() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    let (parts, digest) = large();
+    let upload = store.start_upload("big", digest.size_bytes).await.unwrap();
+    let receipts = send_all(&store, "big", &upload, &parts).await;
+    create(&store, "big", b"first").await.unwrap();
+    assert_eq!(
+        store
+            .complete_upload("big", &upload, &receipts, &digest)
+            .await
+            .unwrap(),
+        Created::Exists
+    );
+    assert_eq!(read(&store, "big", None).await.unwrap(), b"first");
+    store.abort_upload("big", &upload).await.unwrap();
+    store.abort_upload("big", &upload).await.unwrap();
+    assert_eq!(files(place.path()).len(), 1);
+    assert_eq!(
+        send(&store, "big", &upload, 0, &parts[0])
+            .await
+            .unwrap_err()
+            .kind(),
+        ErrorKind::NotFound
+    );
+    for id in [
+        "",
+        "x",
+        "../../etc",
+        "0123456789abcdef0123456789abcdef-x",
+        "0123456789abcdef0123456789abcdef-1/../..",
+    ] {
+        assert_eq!(
+            send(&store, "big", id, 0, &parts[0]).await.unwrap_err().kind(),
+            ErrorKind::NotFound,
+            "{id}"
+        );
+        store.abort_upload("big", id).await.unwrap();
+    }
+    let upload = store.start_upload("other", digest.size_bytes).await.unwrap();
+    let wrong = send(&store, "other", &upload, 2, &parts[0]).await.unwrap_err();
+    assert!(
+        wrong.to_string().contains("a part of 8388608 bytes was given"),
+        "{wrong}"
+    );
+}
+
+#[tokio::test]
+async fn copies_are_files_of_their_own_at_free_keys() {
+    use std::os::unix::fs::MetadataExt as _;
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    create(&store, "a/x", b"one").await.unwrap();
+    assert!(matches!(
+        store.copy("a/x", "b/y").await.unwrap(),
+        Created::Written(_)
+    ));
+    assert_eq!(store.copy("a/x", "b/y").await.unwrap(), Created::Exists);
+    let (one, other) = (place.path().join("a/x"), place.path().join("b/y"));
+    assert_eq!(std::fs::read(&other).unwrap(), b"one");
+    assert_ne!(one.metadata().unwrap().ino(), other.metadata().unwrap().ino());
+    assert_eq!(
+        store.copy("none", "c").await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    assert_eq!(files(place.path()).len(), 2);
+}
+
+#[tokio::test]
+async fn links_are_not_followed_out_of_the_root() {
+    let place = tempfile::tempdir().unwrap();
+    let (root, outside) = (place.path().join("vault"), place.path().join("outside"));
+    std::fs::create_dir_all(&root).unwrap();
+    std::fs::create_dir_all(&outside).unwrap();
+    std::fs::write(outside.join("secret"), "s").unwrap();
+    std::os::unix::fs::symlink(&outside, root.join("run")).unwrap();
+    std::os::unix::fs::symlink(outside.join("secret"), root.join("file")).unwrap();
+    let store = open(&root);
+    assert_eq!(keys(&store, "").await, Vec::<String>::new());
+    let errors = [
+        read(&store, "run/secret", None).await.unwrap_err(),
+        read(&store, "file", None).await.unwrap_err(),
+        store.head("run/secret").await.unwrap_err(),
+        create(&store, "run/new", b"x").await.unwrap_err(),
+        store.delete(&["run/secret".to_owned()]).await.unwrap_err(),
+        store.copy("run/secret", "b").await.unwrap_err(),
+        store.list("run/").try_collect::<Vec<_>>().await.unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        assert!(error.to_string().contains("symbolic link"), "{error}");
+    }
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn a_place_that_cannot_be_written_says_which_and_why() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("not-mounted/vault");
+    let error = create(&open(&root), "a", b"x").await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "cannot write the object: {}: its parent directory {} does not exist",
+            root.display(),
+            root.parent().unwrap().display()
+        )
+    );
+    assert!(error.hint_text().unwrap().contains("mount"));
+    let error = open(&root).start_upload("a", 10).await.unwrap_err();
+    assert!(error.to_string().contains("its parent directory"), "{error}");
+    std::fs::write(place.path().join("file"), "x").unwrap();
+    let error = create(&open(&place.path().join("file")), "a", b"x")
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().ends_with("file: it is not a directory"),
+        "{error}"
+    );
+}

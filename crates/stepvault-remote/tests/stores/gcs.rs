@@ -1,0 +1,721 @@
+//! The GCS store against the strict server: what it writes, what it refuses to believe, what a fault looks like.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use stepvault_core::ErrorKind;
+use stepvault_core::digest::{Crc32c, FileDigest, PartDigest};
+use stepvault_core::ids::{RemoteName, RunName};
+use stepvault_core::keys::RunKeys;
+use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_remote::probe::probe;
+use stepvault_remote::store::{Created, PartReceipt, RemoteStore, StoredChecksum};
+use stepvault_testkit::faults::FaultAction;
+use stepvault_testkit::gcs::{StrictGcs, StrictGcsOptions};
+
+use crate::conformance;
+
+const BUCKET: &str = "vault-bucket";
+const PART_BYTES: usize = 8 << 20;
+
+fn settings(server: &StrictGcs) -> RemoteSettings {
+    let url = format!("gs://{BUCKET}/team/vault").parse().unwrap();
+    let mut settings = RemoteSettings::new(RemoteName::new("gcs").unwrap(), url);
+    settings.endpoint = Some(server.endpoint());
+    settings.stall_timeout_seconds = 2;
+    settings
+}
+
+async fn start() -> (StrictGcs, Arc<dyn RemoteStore>) {
+    start_with(StrictGcsOptions::default()).await
+}
+
+async fn start_with(options: StrictGcsOptions) -> (StrictGcs, Arc<dyn RemoteStore>) {
+    let server = StrictGcs::start_with(options);
+    server.create_bucket(BUCKET);
+    let store = open(&server).await;
+    (server, store)
+}
+
+async fn open(server: &StrictGcs) -> Arc<dyn RemoteStore> {
+    stepvault_remote::gcs::open(&settings(server)).await.unwrap()
+}
+
+fn payload(length: usize) -> Bytes {
+    (0..length)
+        .map(|at| u8::try_from((at * 31 + at / 251) % 256).unwrap())
+        .collect()
+}
+
+async fn create(store: &Arc<dyn RemoteStore>, key: &str, body: &Bytes) -> stepvault_core::Result<Created> {
+    store.create(key, body.clone(), &PartDigest::of(body)).await
+}
+
+async fn read(
+    store: &Arc<dyn RemoteStore>,
+    key: &str,
+    range: Option<std::ops::Range<u64>>,
+) -> stepvault_core::Result<Vec<u8>> {
+    let pieces: Vec<Bytes> = store.read(key, range).await?.try_collect().await?;
+    assert!(pieces.iter().all(|piece| piece.len() <= 256 << 10));
+    Ok(pieces.concat())
+}
+
+fn stored(server: &StrictGcs, key: &str) -> Option<Bytes> {
+    server.objects().body(&format!("{BUCKET}/team/vault/{key}"))
+}
+
+async fn keys(store: &Arc<dyn RemoteStore>, prefix: &str) -> Vec<String> {
+    let mut keys: Vec<String> = store
+        .list(prefix)
+        .map_ok(|info| info.key)
+        .try_collect()
+        .await
+        .unwrap();
+    keys.sort();
+    keys
+}
+
+async fn send_part(
+    store: &Arc<dyn RemoteStore>,
+    key: &str,
+    upload: &str,
+    index: u32,
+    body: &Bytes,
+) -> stepvault_core::Result<PartReceipt> {
+    store
+        .upload_part(key, upload, index, body.clone(), &PartDigest::of(body))
+        .await
+}
+
+struct Large {
+    parts: Vec<Bytes>,
+    digest: FileDigest,
+}
+
+fn large() -> Large {
+    let whole = payload(PART_BYTES + 1234);
+    let parts: Vec<Bytes> = (0..whole.len())
+        .step_by(PART_BYTES)
+        .map(|at| whole.slice(at..whole.len().min(at + PART_BYTES)))
+        .collect();
+    let digests: Vec<PartDigest> = parts.iter().map(|part| PartDigest::of(part)).collect();
+    Large {
+        parts,
+        digest: FileDigest::from_parts(&digests),
+    }
+}
+
+async fn send_all(store: &Arc<dyn RemoteStore>, key: &str, upload: &str, large: &Large) -> Vec<PartReceipt> {
+    let mut receipts = Vec::new();
+    for (index, part) in (0..).zip(&large.parts) {
+        receipts.push(send_part(store, key, upload, index, part).await.unwrap());
+    }
+    receipts
+}
+
+#[tokio::test]
+async fn whole_objects_are_created_once_with_their_checksum() {
+    let (server, store) = start().await;
+    let body = payload(300_000);
+    let Created::Written(head) = create(&store, "run/a b", &body).await.unwrap() else {
+        panic!("it was free")
+    };
+    assert_eq!(head.info.size_bytes, 300_000);
+    assert_eq!(head.checksum, StoredChecksum::Crc32c(Crc32c::of(&body)));
+    assert_eq!(stored(&server, "run/a b"), Some(body.clone()));
+    assert_eq!(
+        create(&store, "run/a b", &payload(5)).await.unwrap(),
+        Created::Exists
+    );
+    assert_eq!(stored(&server, "run/a b"), Some(body.clone()));
+
+    let looked_up = store.head("run/a b").await.unwrap().expect("a head");
+    assert_eq!(
+        (&looked_up.checksum, &looked_up.info.version),
+        (&head.checksum, &head.info.version)
+    );
+    assert_eq!(store.head("run/none").await.unwrap(), None);
+    let listed: Vec<_> = store.list("run/").try_collect().await.unwrap();
+    assert_eq!(
+        (listed.len(), &listed[0].version),
+        (1, &head.info.version),
+        "one version wherever one looks"
+    );
+
+    store
+        .replace("run/a b", payload(7), &PartDigest::of(&payload(7)))
+        .await
+        .unwrap();
+    assert_eq!(stored(&server, "run/a b"), Some(payload(7)));
+    assert_ne!(
+        store.head("run/a b").await.unwrap().expect("a head").info.version,
+        head.info.version
+    );
+}
+
+#[tokio::test]
+async fn reads_are_exact_or_errors() {
+    let (server, store) = start().await;
+    let body = payload(1_000_000);
+    create(&store, "a", &body).await.unwrap();
+    create(&store, "empty", &Bytes::new()).await.unwrap();
+    assert_eq!(read(&store, "a", None).await.unwrap(), body);
+    assert_eq!(
+        read(&store, "a", Some(10..600_000)).await.unwrap(),
+        &body[10..600_000]
+    );
+    assert_eq!(read(&store, "a", Some(7..7)).await.unwrap(), b"");
+    assert_eq!(read(&store, "empty", None).await.unwrap(), b"");
+    assert_eq!(
+        read(&store, "none", None).await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        read(&store, "none", Some(0..0)).await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    for beyond in [999_999..1_000_001, 1_000_000..1_000_001, 2_000_000..2_000_000] {
+        assert_eq!(
+            read(&store, "a", Some(beyond)).await.unwrap_err().kind(),
+            ErrorKind::Damaged
+        );
+    }
+    server
+        .faults()
+        .inject("GET", "vault%2Fa", 1, FaultAction::CutBody { bytes: 5000 });
+    let cut = read(&store, "a", None).await.unwrap_err();
+    assert_eq!(cut.kind(), ErrorKind::Unreachable, "{cut}");
+}
+
+#[tokio::test]
+async fn odd_keys_mean_the_same_bytes_on_every_path() {
+    let (server, store) = start().await;
+    let odd = [
+        "50%",
+        "a%2Fb",
+        "x#y?z&w=1",
+        "ü/☃.pt",
+        "epoch=1-step=2.ckpt",
+        "a+b c",
+        "[x]{y}~^|`'\"<>",
+        "..a",
+        "a\\b",
+    ];
+    let mut expected: Vec<String> = odd.iter().map(|key| format!("k/{key}")).collect();
+    expected.sort();
+    for key in &expected {
+        create(&store, key, &payload(3)).await.unwrap();
+        assert!(stored(&server, key).is_some(), "{key} stands there as it is");
+        assert!(store.head(key).await.unwrap().is_some(), "{key}");
+        assert_eq!(
+            read(&store, key, Some(1..3)).await.unwrap(),
+            &payload(3)[1..],
+            "{key}"
+        );
+        let copied = store.copy(key, &format!("copy/{key}")).await.unwrap();
+        assert!(matches!(copied, Created::Written(_)), "{key}");
+        let upload = store.start_upload(&format!("m/{key}"), 3).await.unwrap();
+        send_part(&store, &format!("m/{key}"), &upload, 0, &payload(3))
+            .await
+            .unwrap();
+    }
+    assert_eq!(keys(&store, "k/").await, expected);
+    let mut pending: Vec<String> = store
+        .pending_uploads("m/")
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|one| one.key)
+        .collect();
+    pending.sort();
+    assert_eq!(
+        pending,
+        expected.iter().map(|key| format!("m/{key}")).collect::<Vec<_>>()
+    );
+    store.delete(&expected).await.unwrap();
+    store.delete(&expected).await.expect("missing ones are no error");
+    assert_eq!(keys(&store, "k/").await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn listings_page_keep_to_the_prefix_and_show_foreign_names() {
+    let (server, store) = start_with(StrictGcsOptions {
+        list_page_size: 2,
+        ..StrictGcsOptions::default()
+    })
+    .await;
+    for key in ["run/a", "run/b/c", "run/b/d", "run2/x", "ru"] {
+        create(&store, key, &payload(1)).await.unwrap();
+    }
+    // Somebody else's, in forms that stepvault never writes.
+    server.objects().with(|table| {
+        let object = table.values().next().expect("an object").clone();
+        table.insert(format!("{BUCKET}/team/vault/run//odd/"), object.clone());
+        table.insert(format!("{BUCKET}/team/vaults/run/other"), object);
+    });
+    assert_eq!(
+        keys(&store, "run/").await,
+        ["run//odd/", "run/a", "run/b/c", "run/b/d"]
+    );
+    assert_eq!(keys(&store, "run").await.len(), 5);
+    assert_eq!(keys(&store, "run/b/").await, ["run/b/c", "run/b/d"]);
+    assert_eq!(keys(&store, "").await.len(), 6);
+}
+
+#[tokio::test]
+async fn bytes_damaged_on_their_way_are_refused() {
+    let (server, store) = start().await;
+    server
+        .faults()
+        .inject("POST", "uploadType", 1, FaultAction::FlipBit);
+    let error = create(&store, "a", &payload(1000)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    assert!(
+        error
+            .to_string()
+            .starts_with(&format!("cannot write the object: gs://{BUCKET}/team/vault/a: ")),
+        "{error}"
+    );
+    assert_eq!(stored(&server, "a"), None);
+
+    let upload = store.start_upload("b", 1000).await.unwrap();
+    server
+        .faults()
+        .inject("PUT", "partNumber", 1, FaultAction::FlipBit);
+    let error = send_part(&store, "b", &upload, 0, &payload(1000))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    create(&store, "a", &payload(1000)).await.expect("the next try");
+}
+
+#[tokio::test]
+async fn a_store_that_accepts_wrong_bytes_is_found_out() {
+    let (server, store) = start_with(StrictGcsOptions {
+        accept_wrong_checksums: true,
+        ..StrictGcsOptions::default()
+    })
+    .await;
+    server
+        .faults()
+        .inject("POST", "uploadType", 1, FaultAction::FlipBit);
+    let error = create(&store, "a", &payload(1000)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("the store holds 1000 bytes with CRC-32C"),
+        "{error}"
+    );
+    assert_eq!(
+        stored(&server, "a"),
+        None,
+        "the damaged object does not keep the key"
+    );
+    assert!(matches!(
+        create(&store, "a", &payload(1000)).await.unwrap(),
+        Created::Written(_)
+    ));
+
+    let upload = store.start_upload("b", 1000).await.unwrap();
+    server
+        .faults()
+        .inject("PUT", "partNumber", 1, FaultAction::FlipBit);
+    let error = send_part(&store, "b", &upload, 0, &payload(1000))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+}
+
+#[tokio::test]
+async fn a_completed_upload_with_other_bytes_is_removed_and_reported() {
+    let (server, store) = start().await;
+    let large = large();
+    let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
+    let receipts = send_all(&store, "big", &upload, &large).await;
+    let wrong = FileDigest {
+        crc32c: Crc32c(1),
+        ..large.digest.clone()
+    };
+    let error = store
+        .complete_upload("big", &upload, &receipts, &wrong)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    assert_eq!(stored(&server, "big"), None);
+}
+
+#[tokio::test]
+async fn answers_without_checksums_prove_nothing() {
+    let (_server, store) = start_with(StrictGcsOptions {
+        no_checksum_answers: true,
+        ..StrictGcsOptions::default()
+    })
+    .await;
+    let Created::Written(head) = create(&store, "a", &payload(10)).await.unwrap() else {
+        panic!("it was free")
+    };
+    assert_eq!(head.checksum, StoredChecksum::None);
+    assert_eq!(
+        store.head("a").await.unwrap().expect("a head").checksum,
+        StoredChecksum::None
+    );
+}
+
+#[tokio::test]
+async fn large_files_go_in_parts_from_any_process() {
+    let (server, store) = start().await;
+    let large = large();
+    let upload = store
+        .start_upload("dir/big", large.digest.size_bytes)
+        .await
+        .unwrap();
+    let second = send_part(&store, "dir/big", &upload, 1, &large.parts[1])
+        .await
+        .unwrap();
+    // A restarted agent has the upload's id and the tags from its journal.
+    let store = open(&server).await;
+    let pending = store.pending_uploads("dir/").await.unwrap();
+    assert_eq!(
+        (pending[0].key.as_str(), &pending[0].upload),
+        ("dir/big", &upload)
+    );
+    assert!(
+        pending[0]
+            .initiated
+            .is_some_and(|begun| begun.elapsed().unwrap() < Duration::from_mins(1))
+    );
+    let first = send_part(&store, "dir/big", &upload, 0, &large.parts[0])
+        .await
+        .unwrap();
+    let Created::Written(head) = store
+        .complete_upload("dir/big", &upload, &[first, second], &large.digest)
+        .await
+        .unwrap()
+    else {
+        panic!("the key was free")
+    };
+    assert_eq!(head.checksum, StoredChecksum::Crc32c(large.digest.crc32c));
+    assert_eq!(head.checksum.proves(&large.digest, &[]), Some(true));
+    assert_eq!(read(&store, "dir/big", None).await.unwrap(), large.parts.concat());
+    assert_eq!(store.pending_uploads("").await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn completion_leaves_an_object_that_is_there() {
+    let (server, store) = start().await;
+    let large = large();
+    let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
+    let receipts = send_all(&store, "big", &upload, &large).await;
+    create(&store, "big", &payload(3)).await.unwrap();
+    assert_eq!(
+        store
+            .complete_upload("big", &upload, &receipts, &large.digest)
+            .await
+            .unwrap(),
+        Created::Exists
+    );
+    assert_eq!(stored(&server, "big"), Some(payload(3)));
+    store.abort_upload("big", &upload).await.unwrap();
+    store
+        .abort_upload("big", &upload)
+        .await
+        .expect("one that is gone is no error");
+    assert_eq!(server.pending_uploads(), []);
+    let error = send_part(&store, "big", &upload, 0, &large.parts[0])
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+}
+
+#[tokio::test]
+async fn a_wrong_part_list_completes_nothing() {
+    let (server, store) = start().await;
+    let large = large();
+    let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
+    let mut receipts = send_all(&store, "big", &upload, &large).await;
+    receipts[1].tag = receipts[0].tag.clone();
+    let error = store
+        .complete_upload("big", &upload, &receipts, &large.digest)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    assert_eq!(stored(&server, "big"), None);
+}
+
+#[tokio::test]
+async fn a_lost_answer_leaves_one_whole_object() {
+    let (server, store) = start().await;
+    let body = payload(1000);
+    server
+        .faults()
+        .inject("POST", "uploadType", 1, FaultAction::ApplyThenReset);
+    let lost = create(&store, "a", &body).await.unwrap_err();
+    assert!(lost.is_transient(), "{lost}");
+    assert_eq!(create(&store, "a", &body).await.unwrap(), Created::Exists);
+    assert_eq!(stored(&server, "a"), Some(body));
+
+    let large = large();
+    let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
+    let receipts = send_all(&store, "big", &upload, &large).await;
+    server
+        .faults()
+        .inject("POST", "uploadId", 1, FaultAction::ApplyThenReset);
+    let lost = store
+        .complete_upload("big", &upload, &receipts, &large.digest)
+        .await
+        .unwrap_err();
+    assert!(lost.is_transient(), "{lost}");
+    assert_eq!(
+        store
+            .complete_upload("big", &upload, &receipts, &large.digest)
+            .await
+            .unwrap(),
+        Created::Exists
+    );
+    let head = store.head("big").await.unwrap().expect("it is there");
+    assert_eq!(head.checksum.proves(&large.digest, &[]), Some(true));
+}
+
+#[tokio::test]
+async fn nothing_is_repeated_behind_the_callers_back() {
+    let (server, store) = start().await;
+    let upload = store.start_upload("m", 10).await.unwrap();
+    create(&store, "there", &payload(10)).await.unwrap();
+    let refuse = || FaultAction::Refuse {
+        status: 503,
+        retry_after_seconds: Some(7),
+        code: "SlowDown".to_owned(),
+    };
+    for method in ["GET", "HEAD", "PUT", "POST", "DELETE"] {
+        server.faults().inject(method, "", u64::MAX, refuse());
+    }
+    server.faults().clear_requests();
+    let errors = [
+        create(&store, "a", &payload(10)).await.unwrap_err(),
+        send_part(&store, "m", &upload, 0, &payload(10))
+            .await
+            .unwrap_err(),
+        store.start_upload("n", 10).await.unwrap_err(),
+        store
+            .complete_upload("m", &upload, &[], &large().digest)
+            .await
+            .unwrap_err(),
+        store.abort_upload("m", &upload).await.unwrap_err(),
+        store.head("there").await.unwrap_err(),
+        read(&store, "there", None).await.unwrap_err(),
+        store.list("").try_collect::<Vec<_>>().await.unwrap_err(),
+        store.pending_uploads("").await.unwrap_err(),
+        store.delete(&["there".to_owned()]).await.unwrap_err(),
+        store.copy("there", "b").await.unwrap_err(),
+    ];
+    for error in &errors {
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        assert_eq!(error.retry_after_wait(), Some(Duration::from_secs(7)), "{error}");
+    }
+    assert_eq!(
+        server.faults().requests().len(),
+        errors.len(),
+        "one request each: {:?}",
+        server.faults().requests()
+    );
+}
+
+#[tokio::test]
+async fn success_with_an_error_inside_is_no_success() {
+    let (server, store) = start().await;
+    let large = large();
+    let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
+    let receipts = send_all(&store, "big", &upload, &large).await;
+    create(&store, "there", &payload(3)).await.unwrap();
+    for method in ["GET", "PUT", "POST"] {
+        server.faults().inject(
+            method,
+            "",
+            u64::MAX,
+            FaultAction::OkWithError {
+                code: "InternalError".to_owned(),
+            },
+        );
+    }
+    let errors = [
+        create(&store, "a", &payload(10)).await.unwrap_err(),
+        store
+            .complete_upload("big", &upload, &receipts, &large.digest)
+            .await
+            .unwrap_err(),
+        store.copy("there", "b").await.unwrap_err(),
+        store.list("").try_collect::<Vec<_>>().await.unwrap_err(),
+        send_part(&store, "big", &upload, 0, &large.parts[0])
+            .await
+            .unwrap_err(),
+    ];
+    for error in errors {
+        assert!(error.is_transient(), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn silence_ends_after_the_stall_time() {
+    let (server, store) = start().await;
+    create(&store, "there", &payload(3)).await.unwrap();
+    for method in ["GET", "HEAD", "POST"] {
+        server.faults().inject(method, "", u64::MAX, FaultAction::Hang);
+    }
+    let began = std::time::Instant::now();
+    let body = payload(3);
+    let (head, list, write) = tokio::join!(
+        store.head("there"),
+        keys_of_silence(&store),
+        create(&store, "a", &body)
+    );
+    assert!(began.elapsed() < Duration::from_secs(8));
+    for error in [head.unwrap_err(), list, write.unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        assert!(error.to_string().contains("within"), "{error}");
+    }
+}
+
+async fn keys_of_silence(store: &Arc<dyn RemoteStore>) -> stepvault_core::Error {
+    store.list("").try_collect::<Vec<_>>().await.unwrap_err()
+}
+
+#[tokio::test]
+async fn refusals_say_what_to_do() {
+    let (_server, store) = start_with(StrictGcsOptions {
+        anonymous: false,
+        ..StrictGcsOptions::default()
+    })
+    .await;
+    let errors = [
+        create(&store, "a", &payload(3)).await.unwrap_err(),
+        store.head("a").await.unwrap_err(),
+        store.list("").try_collect::<Vec<_>>().await.unwrap_err(),
+        store.start_upload("a", 3).await.unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(
+            error.hint_text().expect("a hint").contains("credentials"),
+            "{error}"
+        );
+    }
+
+    let server = StrictGcs::start();
+    let store = open(&server).await;
+    let errors = [
+        create(&store, "a", &payload(3)).await.unwrap_err(),
+        store.list("").try_collect::<Vec<_>>().await.unwrap_err(),
+        store.start_upload("a", 3).await.unwrap_err(),
+        read(&store, "a", None).await.unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
+        assert!(
+            error
+                .hint_text()
+                .expect("a hint")
+                .starts_with("create the bucket"),
+            "{error}"
+        );
+    }
+    drop(server);
+    let error = store.head("a").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.hint_text().expect("a hint").contains("network"), "{error}");
+}
+
+#[tokio::test]
+async fn copies_go_to_free_keys_only() {
+    let (server, store) = start().await;
+    create(&store, "a", &payload(10)).await.unwrap();
+    let Created::Written(head) = store.copy("a", "b").await.unwrap() else {
+        panic!("it was free")
+    };
+    assert_eq!(head.checksum, StoredChecksum::Crc32c(Crc32c::of(&payload(10))));
+    store
+        .replace("a", payload(4), &PartDigest::of(&payload(4)))
+        .await
+        .unwrap();
+    assert_eq!(store.copy("a", "b").await.unwrap(), Created::Exists);
+    assert_eq!(stored(&server, "b"), Some(payload(10)));
+    assert_eq!(
+        store.copy("none", "c").await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+}
+
+#[tokio::test]
+async fn class_and_key_are_given_to_every_new_object() {
+    let server = StrictGcs::start();
+    server.create_bucket(BUCKET);
+    let mut settings = settings(&server);
+    settings.storage_class = Some("NEARLINE".to_owned());
+    let store = stepvault_remote::gcs::open(&settings).await.unwrap();
+    create(&store, "a", &payload(3)).await.unwrap();
+    let large = large();
+    let upload = store.start_upload("b", large.digest.size_bytes).await.unwrap();
+    let receipts = send_all(&store, "b", &upload, &large).await;
+    store
+        .complete_upload("b", &upload, &receipts, &large.digest)
+        .await
+        .unwrap();
+    for key in ["a", "b"] {
+        let attributes = server
+            .objects()
+            .with(|table| table[&format!("{BUCKET}/team/vault/{key}")].attributes.clone());
+        assert!(
+            attributes.values().any(|value| value == "NEARLINE"),
+            "{key}: {attributes:?}"
+        );
+    }
+    settings.tags.insert("a".to_owned(), "b".to_owned());
+    let error = stepvault_remote::gcs::open(&settings).await.unwrap_err();
+    assert!(
+        error.to_string().ends_with("it does not take the option tags"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn it_conforms() {
+    let (_server, store) = start().await;
+    conformance::run(store, &[]).await;
+    let options = StrictGcsOptions {
+        list_page_size: 7,
+        no_checksum_answers: true,
+        ..StrictGcsOptions::default()
+    };
+    let (_server, store) = start_with(options).await;
+    conformance::run(store, &[]).await;
+}
+
+#[tokio::test]
+async fn it_is_trusted_as_far_as_it_goes() {
+    let keys = RunKeys::new(RunName::new("run").unwrap());
+    let (server, store) = start().await;
+    let trust = probe(&*store, &keys).await.unwrap();
+    assert!(
+        trust.proves_uploads() && trust.honours_create_only && trust.cleaned_up,
+        "{trust:?}"
+    );
+    assert_eq!(
+        (server.objects().keys(), server.pending_uploads()),
+        (vec![], vec![])
+    );
+    let (_server, store) = start_with(StrictGcsOptions {
+        ignore_create_only: true,
+        ..StrictGcsOptions::default()
+    })
+    .await;
+    assert!(!probe(&*store, &keys).await.unwrap().honours_create_only);
+    let (_server, store) = start_with(StrictGcsOptions {
+        no_checksum_answers: true,
+        ..StrictGcsOptions::default()
+    })
+    .await;
+    assert!(!probe(&*store, &keys).await.unwrap().proves_uploads());
+}

@@ -1,0 +1,185 @@
+//! Lies of stores, found out.
+
+use std::sync::Arc;
+
+use stepvault_core::ids::RunName;
+use stepvault_core::keys::RunKeys;
+use stepvault_core::observe::SilentObserver;
+use stepvault_remote::open::{OpenOptions, open_with};
+use stepvault_remote::probe::{Trust, probe};
+use stepvault_remote::s3::StaticKeys;
+use stepvault_testkit::faults::FaultAction;
+use stepvault_testkit::gcs::StrictGcs;
+use stepvault_testkit::s3::{EmbeddedS3Fs, StrictS3Options};
+
+use crate::support::{Strict, listed, settings};
+
+fn keys() -> RunKeys {
+    RunKeys::new(RunName::new("run").unwrap())
+}
+
+const HONEST: Trust = Trust {
+    checks_object_checksums: true,
+    checks_part_checksums: true,
+    returns_checksums: true,
+    honours_create_only: true,
+    cleaned_up: true,
+};
+
+async fn probed(options: StrictS3Options) -> Trust {
+    let strict = Strict::start_with(options);
+    let trust = probe(&*strict.open().await, &keys()).await.unwrap();
+    assert_eq!(strict.server.objects().keys(), Vec::<String>::new());
+    assert_eq!(strict.server.pending_uploads(), vec![]);
+    trust
+}
+
+#[tokio::test]
+async fn an_honest_store_is_trusted() {
+    assert_eq!(probed(StrictS3Options::default()).await, HONEST);
+    assert!(HONEST.proves_uploads());
+}
+
+#[tokio::test]
+async fn a_store_that_takes_any_checksum_is_found_out() {
+    let trust = probed(StrictS3Options {
+        accept_wrong_checksums: true,
+        ..StrictS3Options::default()
+    })
+    .await;
+    assert_eq!(
+        trust,
+        Trust {
+            checks_object_checksums: false,
+            checks_part_checksums: false,
+            ..HONEST
+        }
+    );
+    assert!(!trust.proves_uploads());
+}
+
+#[tokio::test]
+async fn a_store_that_tells_no_checksum_is_found_out() {
+    let trust = probed(StrictS3Options {
+        no_checksum_answers: true,
+        ..StrictS3Options::default()
+    })
+    .await;
+    assert_eq!(
+        trust,
+        Trust {
+            returns_checksums: false,
+            ..HONEST
+        }
+    );
+    assert!(!trust.proves_uploads());
+}
+
+#[tokio::test]
+async fn a_store_that_overwrites_is_found_out() {
+    let trust = probed(StrictS3Options {
+        ignore_create_only: true,
+        ..StrictS3Options::default()
+    })
+    .await;
+    assert_eq!(
+        trust,
+        Trust {
+            honours_create_only: false,
+            ..HONEST
+        }
+    );
+}
+
+#[tokio::test]
+async fn credentials_that_may_not_delete_suffice() {
+    let strict = Strict::start();
+    let denied = FaultAction::Refuse {
+        status: 403,
+        retry_after_seconds: None,
+        code: "AccessDenied".to_owned(),
+    };
+    strict
+        .server
+        .faults()
+        .inject("DELETE", "", u64::MAX, denied.clone());
+    strict.server.faults().inject("POST", "?delete", u64::MAX, denied);
+    let trust = probe(&*strict.open().await, &keys()).await.unwrap();
+    assert_eq!(
+        trust,
+        Trust {
+            cleaned_up: false,
+            ..HONEST
+        }
+    );
+    let left = strict.server.objects().keys();
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert!(
+        left.iter()
+            .all(|key| key.starts_with("checkpoints/vault/run/.stepvault/probes/")),
+        "{left:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_asked_is_an_error_and_no_verdict() {
+    let strict = Strict::start();
+    let denied = FaultAction::Refuse {
+        status: 403,
+        retry_after_seconds: None,
+        code: "AccessDenied".to_owned(),
+    };
+    strict.server.faults().inject("PUT", "", u64::MAX, denied);
+    probe(&*strict.open().await, &keys()).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn other_kinds_of_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let gcs = StrictGcs::start();
+    gcs.create_bucket("checkpoints");
+    let mut gcs_settings = settings("gs://checkpoints/vault");
+    gcs_settings.endpoint = Some(gcs.endpoint());
+    let fs = EmbeddedS3Fs::start();
+    fs.create_bucket("checkpoints");
+    let mut fs_settings = settings("s3://checkpoints/vault");
+    fs_settings.endpoint = Some(fs.endpoint());
+    let keys = StaticKeys {
+        access_key: fs.access_key().to_owned(),
+        secret_key: fs.secret_key().to_owned(),
+    };
+    let unchecked = Trust {
+        checks_object_checksums: false,
+        checks_part_checksums: false,
+        returns_checksums: false,
+        ..HONEST
+    };
+    for (settings, wanted) in [
+        (gcs_settings, HONEST),
+        (fs_settings, unchecked),
+        (settings("memory://probed/vault"), unchecked),
+        (
+            settings(&format!("file://{}/vault", directory.path().display())),
+            unchecked,
+        ),
+    ] {
+        let options = OpenOptions {
+            s3_keys: Some(keys.clone()),
+        };
+        let store = open_with(&settings, Arc::new(SilentObserver), options)
+            .await
+            .unwrap();
+        assert_eq!(
+            probe(&*store, &self::keys()).await.unwrap(),
+            wanted,
+            "{}",
+            settings.url
+        );
+        assert_eq!(
+            listed(&*store, "").await.unwrap(),
+            Vec::<String>::new(),
+            "{}",
+            settings.url
+        );
+    }
+}

@@ -1,0 +1,177 @@
+//! Values of arguments that need more than a number.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use stepvault_core::config::parse_duration;
+use stepvault_core::ids::RemoteName;
+use stepvault_core::observe::Tier;
+use stepvault_core::retention::{BestRule, Prefer};
+use stepvault_core::{Error, ErrorKind};
+
+/// The tiers that a command works on.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum TierChoice {
+    /// The local tier and every remote.
+    #[default]
+    All,
+    /// The local tier alone.
+    Local,
+    /// Every remote.
+    Remotes,
+    /// One remote.
+    Remote(RemoteName),
+}
+
+impl TierChoice {
+    /// Whether a tier is among them.
+    pub(crate) fn takes(&self, tier: &Tier) -> bool {
+        match (self, tier) {
+            (Self::All, _) | (Self::Local, Tier::Local) | (Self::Remotes, Tier::Remote(_)) => true,
+            (Self::Remote(wanted), Tier::Remote(name)) => wanted == name,
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for TierChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "all" => Ok(Self::All),
+            "local" => Ok(Self::Local),
+            "remote" => Ok(Self::Remotes),
+            name => RemoteName::new(name).map(Self::Remote).map_err(|error| error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for TierChoice {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => out.write_str("all"),
+            Self::Local => out.write_str("local"),
+            Self::Remotes => out.write_str("remote"),
+            Self::Remote(name) => name.fmt(out),
+        }
+    }
+}
+
+/// A metric given by hand: `eval_loss=0.25`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct MetricValue {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its value, finite.
+    pub(crate) value: f64,
+}
+
+impl FromStr for MetricValue {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').ok_or("write name=value: eval_loss=0.25")?;
+        let value: f64 = value.parse().map_err(|_| format!("'{value}' is not a number"))?;
+        if name.is_empty() || !value.is_finite() {
+            return Err("it takes a name and a finite number: eval_loss=0.25".to_owned());
+        }
+        Ok(Self { name: name.to_owned(), value })
+    }
+}
+
+/// One in so many: `1/20`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SampleRate {
+    /// One in so many; at least 1.
+    pub(crate) one_in: u32,
+}
+
+impl FromStr for SampleRate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let one_in = text.strip_prefix("1/").and_then(|digits| digits.parse().ok()).filter(|one_in| *one_in > 0);
+        one_in.map(|one_in| Self { one_in }).ok_or_else(|| "write it as 1/20: one file in twenty".to_owned())
+    }
+}
+
+/// A duration with its unit: `24h`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| with_hint(&error))
+}
+
+/// A rule for keeping the best: `eval_loss:2:lowest`.
+pub(crate) fn best_rule(text: &str) -> Result<BestRule, String> {
+    // From the right: a metric's name may hold colons.
+    let mut words = text.rsplitn(3, ':');
+    let prefer = match words.next() {
+        Some("lowest") => Some(Prefer::Lowest),
+        Some("highest") => Some(Prefer::Highest),
+        _ => None,
+    };
+    let count = words.next().and_then(|digits| digits.parse().ok());
+    let metric = words.next().filter(|metric| !metric.is_empty());
+    match (metric, count, prefer) {
+        (Some(metric), Some(count), Some(prefer)) => Ok(BestRule { metric: metric.to_owned(), count, prefer }),
+        _ => Err("write metric:count:lowest or metric:count:highest".to_owned()),
+    }
+}
+
+/// The number of a step, an attempt, or a name, with what to write instead.
+pub(crate) fn checked<T: FromStr<Err = Error>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error| with_hint(&error))
+}
+
+fn with_hint(error: &Error) -> String {
+    debug_assert_eq!(error.kind(), ErrorKind::Usage);
+    match error.hint_text() {
+        Some(hint) => format!("{error} ({hint})"),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiers_are_words_or_names() {
+        let remote = Tier::Remote(RemoteName::new("s3-main").unwrap());
+        for (text, local, takes_remote) in
+            [("all", true, true), ("local", true, false), ("remote", false, true), ("s3-main", false, true), ("gs", false, false)]
+        {
+            let choice: TierChoice = text.parse().unwrap();
+            assert_eq!((choice.takes(&Tier::Local), choice.takes(&remote)), (local, takes_remote), "{text}");
+            assert_eq!(choice.to_string(), text);
+        }
+        assert!("a b".parse::<TierChoice>().is_err());
+    }
+
+    #[test]
+    fn metrics_are_finite_numbers() {
+        let metric: MetricValue = "loss=0.25".parse().unwrap();
+        assert_eq!((metric.name.as_str(), metric.value), ("loss", 0.25));
+        for bad in ["loss", "loss=", "=1", "loss=nan", "loss=inf", "loss=low"] {
+            assert!(bad.parse::<MetricValue>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn samples_are_one_in_many() {
+        assert_eq!("1/20".parse::<SampleRate>().unwrap().one_in, 20);
+        for bad in ["20", "2/20", "1/0", "1/", "1/x"] {
+            assert!(bad.parse::<SampleRate>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn best_rules_are_read_from_the_right() {
+        let rule = best_rule("eval:loss:2:lowest").unwrap();
+        assert_eq!((rule.metric.as_str(), rule.count, rule.prefer), ("eval:loss", 2, Prefer::Lowest));
+        for bad in ["loss", "loss:2", "loss:2:low", "loss:x:lowest", ":2:lowest"] {
+            assert!(best_rule(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! `config show` and `config check`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use stepvault_core::Result;
+use stepvault_core::config::{Explained, Finding, Sources, check, load};
+
+use super::Session;
+use crate::context::gather;
+use crate::exit_code::ExitCode;
+use crate::output::{Report, human, table};
+
+/// Print or check the configuration
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArguments {
+    #[command(subcommand)]
+    action: ConfigAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigAction {
+    /// Print what is in force and where each value came from; secrets are masked
+    Show,
+    /// Report every fault and everything odd in file, environment and flags
+    Check,
+}
+
+#[derive(Serialize)]
+struct ShowReport<'a> {
+    file: Option<PathBuf>,
+    values: &'a [Explained],
+}
+
+impl Report for ShowReport<'_> {
+    fn human(&self) -> String {
+        let mut values = table::table(&["key", "value", "from"], &[]);
+        for value in self.values {
+            values.add_row([value.key.clone(), value.value.clone(), value.source.to_string()]);
+        }
+        let file = self.file.as_ref().map_or("none".to_owned(), |file| file.display().to_string());
+        format!("file: {file}\n\n{}", table::text(&values))
+    }
+}
+
+#[derive(Serialize)]
+struct CheckReport {
+    file: Option<PathBuf>,
+    faults: Vec<Finding>,
+    warnings: Vec<Finding>,
+}
+
+impl Report for CheckReport {
+    fn human(&self) -> String {
+        let file = self.file.as_ref().map_or("no file".to_owned(), |file| file.display().to_string());
+        let mut lines = Vec::new();
+        for (word, findings) in [("fault", &self.faults), ("warning", &self.warnings)] {
+            for finding in findings {
+                lines.push(format!("{word}: {finding}"));
+                lines.extend(finding.hint.iter().filter(|hint| !hint.is_empty()).map(|hint| format!("  hint: {hint}")));
+            }
+        }
+        let verdict = match (self.faults.len(), self.warnings.len()) {
+            (0, 0) => "the configuration is right".to_owned(),
+            (faults, warnings) => {
+                format!("{}, {}", human::count(faults as u64, "fault"), human::count(warnings as u64, "warning"))
+            }
+        };
+        lines.push(format!("{file}: {verdict}"));
+        lines.join("\n")
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(session: &Session, arguments: &ConfigArguments) -> Result<ExitCode> {
+    let sources = gather(&session.global)?.sources;
+    match arguments.action {
+        ConfigAction::Show => {
+            let config = load(&sources)?;
+            session.output.result(&ShowReport { file: path_of(&sources), values: config.explain() })?;
+            Ok(ExitCode::Done)
+        }
+        ConfigAction::Check => {
+            let found = check(&sources);
+            let code = if found.faults.is_empty() { ExitCode::Done } else { ExitCode::Usage };
+            let report =
+                CheckReport { file: path_of(&sources), faults: found.faults, warnings: found.warnings };
+            session.output.result(&report)?;
+            Ok(code)
+        }
+    }
+}
+
+fn path_of(sources: &Sources) -> Option<PathBuf> {
+    sources.file.as_ref().map(|file| file.path.clone())
+}

@@ -1,0 +1,127 @@
+//! `gc`: orphans and abandoned uploads.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use stepvault_core::Result;
+use stepvault_engine::gc::{GcReport, sweep};
+
+use super::Session;
+use crate::arguments::values::duration;
+use crate::context::{DefaultVault, Settings, Tiers};
+use crate::exit_code::ExitCode;
+use crate::output::json::ErrorInfo;
+use crate::output::{Report, human};
+
+/// Sweep away what no step refers to: remains of uploads that never ended, of removals that were cut off
+///
+/// An orphan goes when two sweeps have seen it, older than the grace period. Objects that stepvault did not write
+/// are never touched.
+#[derive(Debug, Args)]
+pub(crate) struct GcArguments {
+    /// Print what would go, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// What is younger than this is left alone, by the store's clock
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
+    grace: Duration,
+}
+
+#[derive(Serialize)]
+struct GcDocument {
+    run: String,
+    dry_run: bool,
+    remotes: Vec<SweptRemote>,
+}
+
+#[derive(Serialize)]
+struct SweptRemote {
+    remote: String,
+    report: Option<GcReport>,
+    error: Option<ErrorInfo>,
+}
+
+/// Runs the command.
+pub(crate) async fn run(session: &Session, arguments: &GcArguments) -> Result<ExitCode> {
+    let settings = Settings::load(session)?;
+    let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
+    tiers.require_remote()?;
+    let observer = tiers.observer();
+    let mut results = Vec::new();
+    for remote in &tiers.remotes {
+        results.push((remote.name(), sweep(remote, arguments.grace, arguments.dry_run, &observer).await));
+    }
+    tiers.progress.finish();
+    let code = match results.as_slice() {
+        // The only remote's own kind says more than 'failed'.
+        [(_, Err(error))] => ExitCode::from(error.kind()),
+        several => ExitCode::of_tiers(several.iter().map(|(_, result)| result.as_ref().map(|_| ()))),
+    };
+    let mut remotes = Vec::new();
+    for (remote, result) in results {
+        if let Err(error) = &result {
+            session.output.error_beside_report(error);
+        }
+        let error = result.as_ref().err().map(ErrorInfo::from);
+        remotes.push(SweptRemote { remote: remote.to_string(), report: result.ok(), error });
+    }
+    let run = tiers.run_name().to_string();
+    session.output.result(&GcDocument { run, dry_run: arguments.dry_run, remotes })?;
+    Ok(code)
+}
+
+impl Report for GcDocument {
+    fn human(&self) -> String {
+        let lines = self.remotes.iter().map(|remote| match (&remote.report, &remote.error) {
+            (Some(report), _) => format!("{}: {}", remote.remote, sentence(report, self.dry_run)),
+            (None, Some(error)) => format!("{}: not swept: {}", remote.remote, error.message),
+            (None, None) => format!("{}: not swept", remote.remote),
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn sentence(report: &GcReport, dry_run: bool) -> String {
+    let would = if dry_run { "would have " } else { "" };
+    let mut parts = vec![
+        format!(
+            "{would}removed {} ({})",
+            human::count(report.removed.len() as u64, "orphan"),
+            human::bytes(report.removed_bytes)
+        ),
+        format!("{would}aborted {}", human::count(report.aborted_uploads, "upload")),
+    ];
+    if !report.marked.is_empty() {
+        let go = if dry_run { "would be marked" } else { "marked: they go at the next sweep" };
+        parts.push(format!("{} {go}", human::count(report.marked.len() as u64, "orphan")));
+    }
+    if report.young > 0 {
+        parts.push(format!("{} too young", human::count(report.young, "orphan")));
+    }
+    if report.foreign > 0 {
+        parts.push(format!("{} of somebody else's left alone", human::count(report.foreign, "object")));
+    }
+    if !report.pending_uploads_listed {
+        parts.push("this store cannot list pending uploads: give the bucket a rule that aborts them".to_owned());
+    }
+    parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_in_words() {
+        let report = GcReport {
+            removed: vec!["x".to_owned()],
+            removed_bytes: 1024,
+            young: 2,
+            pending_uploads_listed: true,
+            ..GcReport::default()
+        };
+        assert_eq!(sentence(&report, false), "removed 1 orphan (1.0 KiB); aborted 0 uploads; 2 orphans too young");
+        assert!(sentence(&report, true).starts_with("would have removed 1 orphan"));
+    }
+}

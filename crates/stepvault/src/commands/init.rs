@@ -1,0 +1,62 @@
+//! `init`: a commented configuration file to start from.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::durable::{self, CreateOutcome};
+
+use super::Session;
+use crate::context::{FILE_NAME, absolute};
+use crate::exit_code::ExitCode;
+use crate::output::Report;
+
+/// Every key with its default and what it does; the file that stands in the repository.
+const REFERENCE: &str = include_str!("../../../../config/stepvault.toml");
+
+/// Write a commented stepvault.toml
+///
+/// It holds every key with its default. An existing file is left alone unless --force is given.
+#[derive(Debug, Args)]
+pub(crate) struct InitArguments {
+    /// Where to write it: a file, or a directory that is to hold it
+    #[arg(value_name = "PATH", default_value = FILE_NAME)]
+    path: PathBuf,
+    /// Write over a file that is there
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Serialize)]
+struct InitReport {
+    path: String,
+}
+
+impl Report for InitReport {
+    fn human(&self) -> String {
+        format!("wrote {}\nedit it, then check it with 'stepvault config check'", self.path)
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(session: &Session, arguments: &InitArguments) -> Result<ExitCode> {
+    let path = if arguments.path.is_dir() { arguments.path.join(FILE_NAME) } else { arguments.path.clone() };
+    let path = absolute(&path)?;
+    write(Path::new(&path), arguments.force)?;
+    session.output.result(&InitReport { path })?;
+    Ok(ExitCode::Done)
+}
+
+fn write(path: &Path, force: bool) -> Result<()> {
+    if force {
+        return durable::replace(path, REFERENCE.as_bytes());
+    }
+    match durable::create_new(path, REFERENCE.as_bytes())? {
+        CreateOutcome::Written => Ok(()),
+        CreateOutcome::Exists => Err(Error::new(ErrorKind::Conflict, "will not write over the file")
+            .on(path.display())
+            .because("it exists")
+            .hint("name another PATH, or write over it with --force")),
+    }
+}

@@ -1,0 +1,183 @@
+//! What all tiers hold of a run, in one list.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::future::join_all;
+use serde::Serialize;
+use stepvault_core::commit::Commit;
+use stepvault_core::ids::StepId;
+use stepvault_core::{Error, Result};
+use stepvault_engine::blocking::blocking;
+use stepvault_engine::catalog::{commits, pins, tombstones};
+use stepvault_engine::run_remote::RunRemote;
+use stepvault_local::sealed::{SealedStep, UploadState};
+use stepvault_local::vault::Vault;
+
+use crate::context::Tiers;
+
+/// How far a local copy has come, seen from the remotes that a run's steps go to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum LocalState {
+    /// Sealed here; not durable on every required remote.
+    Staged,
+    /// Durable on every required remote.
+    Durable,
+}
+
+/// One step over all tiers.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct ListedStep {
+    pub(super) step: u64,
+    pub(super) attempt: u32,
+    /// Null when no tier's record can be read.
+    pub(super) name: Option<String>,
+    /// When the trainer wrote it, in UTC.
+    pub(super) written_at: Option<String>,
+    pub(super) bytes: Option<u64>,
+    pub(super) files: Option<u64>,
+    /// Null without a local copy.
+    pub(super) local: Option<LocalState>,
+    /// The remotes that have committed it.
+    pub(super) remotes: Vec<String>,
+    pub(super) pinned: bool,
+    pub(super) metrics: BTreeMap<String, f64>,
+    /// Records that cannot be read, with the reason.
+    pub(super) faults: Vec<String>,
+}
+
+/// Everything that was found, and the tiers that could not be asked.
+#[derive(Debug)]
+pub(super) struct Inventory {
+    /// The newest first.
+    pub(super) steps: Vec<ListedStep>,
+    /// By name of the tier.
+    pub(super) failed: Vec<(String, Error)>,
+}
+
+impl Inventory {
+    /// Asks every tier.
+    pub(super) async fn gather(tiers: &Tiers) -> Result<Self> {
+        let mut found: BTreeMap<StepId, ListedStep> = BTreeMap::new();
+        let mut failed = Vec::new();
+        if let Some(vault) = tiers.vault.clone() {
+            let (run, remotes) = (tiers.run_name().clone(), tiers.remotes.clone());
+            blocking(move || Ok(found_locally(&vault, &run, &remotes)))
+                .await?
+                .map(|steps| found = steps)
+                .unwrap_or_else(|error| failed.push(("local".to_owned(), error)));
+        }
+        let on_remotes = join_all(tiers.remotes.iter().map(found_on)).await;
+        for (remote, listing) in tiers.remotes.iter().zip(on_remotes) {
+            match listing {
+                Ok(listing) => listing.merge_into(&mut found, &remote.name().to_string()),
+                Err(error) => failed.push((remote.name().to_string(), error)),
+            }
+        }
+        Ok(Self { steps: found.into_values().rev().collect(), failed })
+    }
+}
+
+/// A step of which nothing is known but its identity.
+fn unknown(id: StepId) -> ListedStep {
+    ListedStep {
+        step: id.step.number(),
+        attempt: id.attempt.number(),
+        name: None,
+        written_at: None,
+        bytes: None,
+        files: None,
+        local: None,
+        remotes: Vec::new(),
+        pinned: false,
+        metrics: BTreeMap::new(),
+        faults: Vec::new(),
+    }
+}
+
+fn found_locally(
+    vault: &Vault,
+    run: &stepvault_core::ids::RunName,
+    remotes: &[RunRemote],
+) -> Result<BTreeMap<StepId, ListedStep>> {
+    let scan = vault.steps(run)?;
+    let pinned: BTreeSet<StepId> = vault.pins(run)?.into_iter().map(|pin| pin.id).collect();
+    let mut found = BTreeMap::new();
+    for step in scan.steps {
+        let record = step.record();
+        let listed = ListedStep {
+            name: Some(record.name.clone()),
+            written_at: Some(record.written_at.to_rfc3339()),
+            bytes: Some(record.data_bytes()),
+            files: Some(record.files.len() as u64),
+            local: Some(local_state(&step, remotes)?),
+            pinned: pinned.contains(&record.id),
+            metrics: record.metrics.clone(),
+            ..unknown(record.id)
+        };
+        found.insert(record.id, listed);
+    }
+    for (path, error) in scan.faults {
+        let id = path.file_name().and_then(|name| name.to_str()).and_then(StepId::from_label);
+        if let Some(id) = id {
+            found.entry(id).or_insert_with(|| unknown(id)).faults.push(format!("local: {error}"));
+        }
+    }
+    Ok(found)
+}
+
+/// Durable means on every required remote; with none required, on some remote.
+fn local_state(step: &SealedStep, remotes: &[RunRemote]) -> Result<LocalState> {
+    let mut required = 0_usize;
+    let mut required_missing = 0_usize;
+    let mut durable = 0_usize;
+    for remote in remotes {
+        let is_durable = is_durable_on(step, remote)?;
+        durable += usize::from(is_durable);
+        required += usize::from(remote.settings.required);
+        required_missing += usize::from(remote.settings.required && !is_durable);
+    }
+    let safe = if required > 0 { required_missing == 0 } else { durable > 0 };
+    Ok(if safe { LocalState::Durable } else { LocalState::Staged })
+}
+
+/// Whether the vault remembers that a step is durable on a remote, at the URL it has now.
+pub(super) fn is_durable_on(step: &SealedStep, remote: &RunRemote) -> Result<bool> {
+    let state = step.remote_state(remote.name())?;
+    Ok(state.is_some_and(|state| state.state == UploadState::Durable && state.url == remote.store.url()))
+}
+
+/// What one remote holds.
+struct RemoteListing {
+    commits: BTreeMap<StepId, Result<Commit>>,
+    pinned: BTreeSet<StepId>,
+}
+
+async fn found_on(remote: &RunRemote) -> Result<RemoteListing> {
+    let listed = commits(remote).await?;
+    let condemned: BTreeSet<StepId> = tombstones(remote).await?.into_iter().collect();
+    let pinned = pins(remote).await?.into_iter().collect();
+    let standing = listed.by_step.into_iter().filter(|(id, _)| !condemned.contains(id));
+    Ok(RemoteListing { commits: standing.map(|(id, found)| (id, found.commit)).collect(), pinned })
+}
+
+impl RemoteListing {
+    fn merge_into(self, found: &mut BTreeMap<StepId, ListedStep>, remote: &str) {
+        for (id, commit) in self.commits {
+            let entry = found.entry(id).or_insert_with(|| unknown(id));
+            entry.pinned |= self.pinned.contains(&id);
+            match commit {
+                Ok(commit) => {
+                    entry.remotes.push(remote.to_owned());
+                    // A commit speaks for all nodes, a local record for this one.
+                    entry.bytes = Some(commit.data_bytes());
+                    entry.files = Some(commit.file_count());
+                    entry.written_at = Some(commit.written_at.to_rfc3339());
+                    entry.metrics.extend(commit.metrics);
+                    entry.name = Some(commit.name);
+                }
+                Err(error) => entry.faults.push(format!("{remote}: {error}")),
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! `list`: the steps of a run over all tiers.
+
+use clap::Args;
+use serde::Serialize;
+use stepvault_core::Result;
+
+use super::Session;
+use super::inventory::{Inventory, ListedStep, LocalState};
+use crate::context::{DefaultVault, Settings, Tiers};
+use crate::exit_code::ExitCode;
+use crate::output::json::ErrorInfo;
+use crate::output::{Report, human, table};
+
+/// List the steps of a run over all tiers, the newest first
+#[derive(Debug, Args)]
+pub(crate) struct ListArguments {}
+
+#[derive(Serialize)]
+pub(super) struct ListDocument {
+    run: String,
+    steps: Vec<ListedStep>,
+    /// Tiers that could not be asked, and may hold more.
+    failed: Vec<FailedTier>,
+}
+
+/// A tier that could not be asked.
+#[derive(Serialize)]
+pub(super) struct FailedTier {
+    pub(super) tier: String,
+    pub(super) error: ErrorInfo,
+}
+
+/// Runs the command.
+pub(crate) async fn run(session: &Session, _arguments: &ListArguments) -> Result<ExitCode> {
+    let settings = Settings::load(session)?;
+    let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
+    tiers.require_any()?;
+    let inventory = Inventory::gather(&tiers).await?;
+    tiers.progress.finish();
+    for (tier, error) in &inventory.failed {
+        session.output.warn(&format!("{tier} could not be asked, and may hold more steps"));
+        session.output.error_beside_report(error);
+    }
+    let asked = tiers.remotes.len() + usize::from(tiers.vault.is_some()) - inventory.failed.len();
+    let failures = inventory.failed.iter().map(|(_, error)| Err(error));
+    let code = ExitCode::of_tiers(failures.chain((0..asked).map(|_| Ok(()))));
+    session.output.result(&ListDocument::new(&tiers, inventory))?;
+    Ok(code)
+}
+
+impl ListDocument {
+    pub(super) fn new(tiers: &Tiers, inventory: Inventory) -> Self {
+        let failed = inventory.failed.iter();
+        Self {
+            run: tiers.run_name().to_string(),
+            failed: failed
+                .map(|(tier, error)| FailedTier { tier: tier.clone(), error: ErrorInfo::from(error) })
+                .collect(),
+            steps: inventory.steps,
+        }
+    }
+}
+
+impl Report for ListDocument {
+    fn human(&self) -> String {
+        if self.steps.is_empty() {
+            return format!("no tier holds a step of '{}'", self.run);
+        }
+        let mut steps = table::table(&["step", "attempt", "written (utc)", "size", "files", "where", "", "metrics"], &[0, 1, 3, 4]);
+        for step in &self.steps {
+            steps.add_row([
+                step.step.to_string(),
+                step.attempt.to_string(),
+                step.written_at.as_ref().map_or_else(String::new, |time| short_time(time)),
+                step.bytes.map_or_else(|| "?".to_owned(), human::bytes),
+                step.files.map_or_else(|| "?".to_owned(), |files| files.to_string()),
+                places(step),
+                if step.pinned { "pinned".to_owned() } else { String::new() },
+                human::metrics(&step.metrics),
+            ]);
+        }
+        let faults = self.steps.iter().flat_map(|step| {
+            step.faults.iter().map(|fault| format!("\nstep {} (attempt {}): {fault}", step.step, step.attempt))
+        });
+        format!("{}{}", table::text(&steps), faults.collect::<String>())
+    }
+}
+
+/// `2026-11-21 10:16:00` of `2026-11-21T10:16:00Z`.
+fn short_time(rfc3339: &str) -> String {
+    rfc3339.trim_end_matches('Z').replacen('T', " ", 1)
+}
+
+fn places(step: &ListedStep) -> String {
+    let local = step.local.map(|state| match state {
+        LocalState::Staged => "local (staged)".to_owned(),
+        LocalState::Durable => "local".to_owned(),
+    });
+    let places: Vec<String> = local.into_iter().chain(step.remotes.iter().cloned()).collect();
+    if places.is_empty() { "unreadable".to_owned() } else { places.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn steps_stand_in_a_table() {
+        let step = ListedStep {
+            step: 100,
+            attempt: 1,
+            name: Some("step_100".to_owned()),
+            written_at: Some("2026-11-21T10:16:00Z".to_owned()),
+            bytes: Some(3 << 20),
+            files: Some(3),
+            local: Some(LocalState::Staged),
+            remotes: vec!["main".to_owned()],
+            pinned: true,
+            metrics: BTreeMap::from([("loss".to_owned(), 0.25)]),
+            faults: vec!["gs: it is missing".to_owned()],
+        };
+        let document = ListDocument { run: "demo".to_owned(), steps: vec![step], failed: Vec::new() };
+        let text = document.human();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].contains("100        1  2026-11-21 10:16:00  3.0 MiB      3  local (staged), main  pinned  loss=0.25"), "{text}");
+        assert_eq!(lines[2], "step 100 (attempt 1): gs: it is missing");
+    }
+
+    #[test]
+    fn an_empty_run_says_so() {
+        let document = ListDocument { run: "demo".to_owned(), steps: Vec::new(), failed: Vec::new() };
+        assert_eq!(document.human(), "no tier holds a step of 'demo'");
+        assert!(crate::output::json::document(&document).unwrap().contains("\"steps\": []"));
+    }
+}

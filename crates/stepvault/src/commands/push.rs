@@ -1,0 +1,239 @@
+//! `push`: one checkpoint into the vault and to every remote.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use serde::Serialize;
+use stepvault_core::ids::{Attempt, Step};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::blocking::blocking;
+use stepvault_engine::metrics::MetricsSource;
+use stepvault_engine::push::{PushReport, RemoteOutcome, StageRequest, push};
+use stepvault_engine::upload::Uploaded;
+use stepvault_local::seal::LinkPolicy;
+
+use super::Session;
+use crate::arguments::values::{MetricValue, checked};
+use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
+use crate::exit_code::ExitCode;
+use crate::output::json::ErrorInfo;
+use crate::output::{Report, human};
+
+/// Seal one checkpoint and upload it, until it is durable on every required remote
+///
+/// SRC is left as it is. Without --local and a configured vault, the vault is .stepvault beside the directory that
+/// holds SRC.
+#[derive(Debug, Args)]
+pub(crate) struct PushArguments {
+    /// The checkpoint: a directory or a single file
+    #[arg(value_name = "SRC")]
+    source: PathBuf,
+    /// Its step; read from SRC's name when not given
+    #[arg(long, value_name = "N", value_parser = checked::<Step>)]
+    step: Option<Step>,
+    /// Its attempt; found out when not given
+    #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
+    attempt: Option<Attempt>,
+    /// A metric for keeping the best; repeatable, wins over the checkpoint's own
+    #[arg(long, value_name = "NAME=VALUE")]
+    metric: Vec<MetricValue>,
+    /// Copy the files instead of linking them: for a trainer that rewrites them in place
+    #[arg(long)]
+    copy: bool,
+}
+
+/// What a push came to.
+#[derive(Serialize)]
+struct PushDocument {
+    run: String,
+    step: u64,
+    attempt: u32,
+    name: String,
+    source: PathBuf,
+    files: u64,
+    bytes: u64,
+    newly_sealed: bool,
+    remotes: Vec<RemoteDocument>,
+    seconds: f64,
+}
+
+#[derive(Serialize)]
+struct RemoteDocument {
+    remote: String,
+    required: bool,
+    durable: bool,
+    already_durable: bool,
+    error: Option<ErrorInfo>,
+}
+
+/// Runs the command.
+pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<ExitCode> {
+    let began = Instant::now();
+    let settings = Settings::load(session)?;
+    let vault = match settings.local_directory() {
+        Some(directory) => directory,
+        None => vault_beside(&arguments.source)?,
+    };
+    check_source(&arguments.source)?;
+    let tiers = Tiers::open(&settings, DefaultVault::Created(vault), &session.output).await?;
+    tiers.require_remote()?;
+    let links = if arguments.copy { LinkPolicy::Copy } else { tiers.links };
+    let request = StageRequest {
+        run: tiers.run_name().clone(),
+        source: arguments.source,
+        step: arguments.step,
+        attempt: arguments.attempt,
+        node: tiers.node.clone(),
+        metrics: arguments.metric.into_iter().map(|metric| (metric.name, metric.value)).collect(),
+        metrics_source: metrics_source(&tiers),
+        links,
+        expected: None,
+    };
+    let report = push_one(&tiers, request).await?;
+    tiers.progress.finish();
+    let code = exit_code(&report.remotes);
+    for outcome in &report.remotes {
+        if let Err(error) = &outcome.result {
+            let text = error.duplicate().hint(error.hint_text().unwrap_or(
+                "the step is sealed in the vault: the same command goes on where it ended",
+            ));
+            session.output.error_beside_report(&text);
+        }
+    }
+    session.output.result(&document(&tiers, &report, began.elapsed().as_secs_f64()))?;
+    Ok(code)
+}
+
+/// Seals and uploads under the vault's lock.
+pub(super) async fn push_one(tiers: &Tiers, request: StageRequest) -> Result<PushReport> {
+    let vault = tiers.vault.clone().ok_or_else(|| Error::new(ErrorKind::Usage, "there is no local vault"))?;
+    let locked = vault.clone();
+    let _lock = blocking(move || {
+        let lock = locked.lock()?;
+        locked.clean_leftovers(&lock)?;
+        Ok(lock)
+    })
+    .await?;
+    push(&vault, &tiers.remotes, request, &tiers.budget, &tiers.observer()).await
+}
+
+/// Where the run's metrics stand.
+pub(super) fn metrics_source(tiers: &Tiers) -> MetricsSource {
+    MetricsSource { file: tiers.run.metrics_file.clone(), pointers: tiers.run.metrics.clone() }
+}
+
+/// Before a vault is created for it.
+fn check_source(source: &std::path::Path) -> Result<()> {
+    match source.symlink_metadata() {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(Error::new(ErrorKind::Usage, "there is nothing to push")
+                .on(source.display())
+                .because("there is no such file or directory"))
+        }
+        Err(error) => Err(Error::new(ErrorKind::Usage, "cannot push").on(source.display()).caused_by(error)),
+    }
+}
+
+/// Only required remotes count, unless none is required.
+fn exit_code(outcomes: &[RemoteOutcome]) -> ExitCode {
+    let some_required = outcomes.iter().any(|outcome| outcome.required);
+    let counted = outcomes.iter().filter(|outcome| outcome.required || !some_required);
+    ExitCode::of_tiers(counted.map(|outcome| outcome.result.as_ref().map(|_| ())))
+}
+
+fn document(tiers: &Tiers, report: &PushReport, seconds: f64) -> PushDocument {
+    let remotes = report.remotes.iter().map(|outcome| RemoteDocument {
+        remote: outcome.remote.to_string(),
+        required: outcome.required,
+        durable: outcome.result.is_ok(),
+        already_durable: matches!(outcome.result, Ok(Uploaded::AlreadyDurable)),
+        error: outcome.result.as_ref().err().map(ErrorInfo::from),
+    });
+    PushDocument {
+        run: tiers.run_name().to_string(),
+        step: report.id.step.number(),
+        attempt: report.id.attempt.number(),
+        name: report.name.clone(),
+        source: report.source.clone(),
+        files: report.file_count,
+        bytes: report.data_bytes,
+        newly_sealed: report.newly_sealed,
+        remotes: remotes.collect(),
+        seconds,
+    }
+}
+
+impl Report for PushDocument {
+    fn human(&self) -> String {
+        let mut by_state: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for remote in &self.remotes {
+            let state = match (remote.durable, remote.already_durable) {
+                (true, true) => "was durable already on",
+                (true, false) => "is durable on",
+                (false, _) => "is not durable on",
+            };
+            by_state.entry(state).or_default().push(&remote.remote);
+        }
+        let states = by_state.iter().map(|(state, remotes)| format!("{state} {}", remotes.join(", ")));
+        format!(
+            "step {} (attempt {}) of '{}': {}, {}: {}",
+            self.step,
+            self.attempt,
+            self.run,
+            human::count(self.files, "file"),
+            human::bytes(self.bytes),
+            states.collect::<Vec<_>>().join("; ")
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(name: &str, required: bool, error: Option<ErrorKind>) -> RemoteOutcome {
+        let result = error.map_or(Ok(Uploaded::Durable), |kind| Err(Error::new(kind, "cannot")));
+        RemoteOutcome { remote: name.parse().unwrap(), required, result }
+    }
+
+    #[test]
+    fn only_required_remotes_decide() {
+        let unreachable = Some(ErrorKind::Unreachable);
+        let denied = Some(ErrorKind::Denied);
+        assert_eq!(exit_code(&[outcome("a", true, None), outcome("b", false, denied)]), ExitCode::Done);
+        assert_eq!(exit_code(&[outcome("a", true, None), outcome("b", true, denied)]), ExitCode::Partly);
+        assert_eq!(exit_code(&[outcome("a", true, None), outcome("b", true, unreachable)]), ExitCode::Unreachable);
+        assert_eq!(exit_code(&[outcome("a", true, denied)]), ExitCode::Failed);
+        assert_eq!(exit_code(&[outcome("a", false, denied)]), ExitCode::Failed);
+    }
+
+    #[test]
+    fn the_line_says_which_remotes_have_it() {
+        let remote = |name: &str, durable, already_durable| RemoteDocument {
+            remote: name.to_owned(),
+            required: true,
+            durable,
+            already_durable,
+            error: None,
+        };
+        let document = PushDocument {
+            run: "demo".to_owned(),
+            step: 10,
+            attempt: 1,
+            name: "step_10".to_owned(),
+            source: PathBuf::from("step_10"),
+            files: 2,
+            bytes: 2048,
+            newly_sealed: true,
+            remotes: vec![remote("a", true, false), remote("b", false, false), remote("c", true, false)],
+            seconds: 0.1,
+        };
+        assert_eq!(
+            document.human(),
+            "step 10 (attempt 1) of 'demo': 2 files, 2.0 KiB: is durable on a, c; is not durable on b"
+        );
+    }
+}

@@ -1,0 +1,10 @@
+//! From arguments, environment and file to what a command works with.
+
+mod remote_choice;
+mod settings;
+mod sources;
+mod tiers;
+
+pub(crate) use settings::Settings;
+pub(crate) use sources::{FILE_NAME, absolute, gather};
+pub(crate) use tiers::{DefaultVault, Tiers, vault_beside};

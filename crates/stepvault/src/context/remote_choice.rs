@@ -1,0 +1,136 @@
+//! What `--remote` means: a URL, a name for a URL, or a remote that is configured.
+
+use stepvault_core::ids::RemoteName;
+use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl, Scheme};
+use stepvault_core::{Error, ErrorKind, Result};
+
+/// Longest name that is made from a URL; shorter than a name may be, to leave room for a number.
+const MAX_DERIVED_NAME_BYTES: usize = 48;
+
+/// A remote that was chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ChosenRemote {
+    /// Its name.
+    pub(crate) name: RemoteName,
+    /// Its URL with its query, unless it is the configured one.
+    pub(crate) url: Option<String>,
+}
+
+/// Reads what was given. A URL that is configured keeps the name it has there: what the vault remembers of a remote
+/// it remembers by name.
+pub(crate) fn choose_remotes(given: &[String], configured: &[RemoteSettings]) -> Result<Vec<ChosenRemote>> {
+    let mut chosen: Vec<ChosenRemote> = Vec::new();
+    for text in given {
+        let remote = choose(text, configured, &chosen)?;
+        if chosen.iter().any(|other| other.name == remote.name) {
+            return Err(Error::new(ErrorKind::Usage, "the remote is given twice")
+                .on(&remote.name)
+                .hint("give each remote once, or two of them different names: --remote NAME=URL"));
+        }
+        chosen.push(remote);
+    }
+    Ok(chosen)
+}
+
+fn choose(text: &str, configured: &[RemoteSettings], chosen: &[ChosenRemote]) -> Result<ChosenRemote> {
+    let named = text.split_once('=').filter(|(name, _)| !name.contains("://"));
+    if let Some((name, url)) = named {
+        RemoteUrl::parse(url)?;
+        return Ok(ChosenRemote { name: RemoteName::new(name)?, url: Some(url.to_owned()) });
+    }
+    if !text.contains(['/', ':']) {
+        let remote = configured.iter().find(|remote| remote.name.as_str() == text);
+        let remote = remote.ok_or_else(|| no_such_remote(text, configured))?;
+        return Ok(ChosenRemote { name: remote.name.clone(), url: None });
+    }
+    let (url, options) = RemoteUrl::parse(text)?;
+    let own = configured.iter().find(|remote| remote.url == url);
+    match own {
+        Some(remote) => {
+            let url = (!options.is_empty()).then(|| text.to_owned());
+            Ok(ChosenRemote { name: remote.name.clone(), url })
+        }
+        None => Ok(ChosenRemote { name: derived_name(&url, configured, chosen)?, url: Some(text.to_owned()) }),
+    }
+}
+
+fn no_such_remote(name: &str, configured: &[RemoteSettings]) -> Error {
+    let error = Error::new(ErrorKind::Usage, "no such remote").on(name);
+    if configured.is_empty() {
+        return error
+            .because("no remote is configured")
+            .hint("give a URL, as in --remote s3://bucket/prefix, or a configuration with --config FILE");
+    }
+    let names: Vec<&str> = configured.iter().map(|remote| remote.name.as_str()).collect();
+    error.because("it is not configured").hint(format!("the remotes are {}; or give a URL", names.join(", ")))
+}
+
+/// Scheme and bucket, or the directory's name: `s3-my-bucket`, `file-checkpoints`.
+fn derived_name(url: &RemoteUrl, configured: &[RemoteSettings], chosen: &[ChosenRemote]) -> Result<RemoteName> {
+    let place = match url.scheme {
+        Scheme::File => url.prefix.rsplit('/').next().unwrap_or_default(),
+        _ => &url.bucket,
+    };
+    let plain = |letter: char| if letter.is_ascii_alphanumeric() || "._-".contains(letter) { letter } else { '-' };
+    let stem: String =
+        format!("{}-{place}", url.scheme.as_str()).chars().map(plain).take(MAX_DERIVED_NAME_BYTES).collect();
+    let taken = |name: &str| {
+        configured.iter().any(|remote| remote.name.as_str() == name)
+            || chosen.iter().any(|remote| remote.name.as_str() == name)
+    };
+    let mut name = stem.clone();
+    let mut number = 1_u32;
+    while taken(&name) {
+        number += 1;
+        name = format!("{stem}-{number}");
+    }
+    RemoteName::new(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn configured() -> Vec<RemoteSettings> {
+        let url = "s3://bucket/prefix".parse().unwrap();
+        vec![RemoteSettings::new(RemoteName::new("main").unwrap(), url)]
+    }
+
+    fn chosen(given: &[&str]) -> Vec<(String, Option<String>)> {
+        let given: Vec<String> = given.iter().map(|text| (*text).to_owned()).collect();
+        let chosen = choose_remotes(&given, &configured()).unwrap();
+        chosen.into_iter().map(|remote| (remote.name.to_string(), remote.url)).collect()
+    }
+
+    fn refused(given: &[&str]) -> String {
+        let given: Vec<String> = given.iter().map(|text| (*text).to_owned()).collect();
+        let error = choose_remotes(&given, &configured()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Usage);
+        crate::output::human::error(&error)
+    }
+
+    #[test]
+    fn names_come_from_the_configuration_the_flag_or_the_url() {
+        assert_eq!(chosen(&["main"]), [("main".to_owned(), None)]);
+        assert_eq!(chosen(&["s3://bucket/prefix/"]), [("main".to_owned(), None)]);
+        let with_option = "s3://bucket/prefix?region=x";
+        assert_eq!(chosen(&[with_option]), [("main".to_owned(), Some(with_option.to_owned()))]);
+        let named = chosen(&["copy=gs://other?endpoint=http://127.0.0.1:1"]);
+        assert_eq!(named, [("copy".to_owned(), Some("gs://other?endpoint=http://127.0.0.1:1".to_owned()))]);
+        let names = |given: &[&str]| chosen(given).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(names(&["s3://b/one?a=b", "s3://b/two"]), ["s3-b", "s3-b-2"]);
+        assert_eq!(names(&["file:///data/my vault", "memory://x"]), ["file-my-vault", "memory-x"]);
+    }
+
+    #[test]
+    fn what_is_no_remote_says_what_to_write() {
+        assert_eq!(
+            refused(&["mian"]),
+            "error: no such remote: mian: it is not configured\n  hint: the remotes are main; or give a URL"
+        );
+        assert!(refused(&["ftp://x/y"]).contains("the scheme 'ftp' is not known\n  hint: write s3://"));
+        assert!(refused(&["/data/remote"]).contains("it has no scheme"));
+        assert!(refused(&["main", "main"]).starts_with("error: the remote is given twice: main"));
+        assert!(refused(&["local=s3://b"]).starts_with("error: not a remote's name: \"local\""));
+    }
+}

@@ -1,0 +1,127 @@
+//! The configuration in force, and what the command line chooses from it.
+
+use std::path::PathBuf;
+
+use stepvault_core::config::{Config, Links, RunSettings, Sources, load};
+use stepvault_core::ids::{NodeName, RemoteName, RunName};
+use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::seal::LinkPolicy;
+
+use super::sources::{Gathered, gather};
+use crate::commands::Session;
+
+/// The configuration and the choices.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// What is configured.
+    pub(crate) config: Config,
+    run: Option<RunName>,
+    remotes: Option<Vec<RemoteName>>,
+}
+
+impl Settings {
+    /// Loads the configuration as the session's arguments say, and prints its warnings.
+    pub(crate) fn load(session: &Session) -> Result<Self> {
+        let Gathered { sources, run, remotes } = gather(&session.global)?;
+        let settings = Self { config: load(&sources)?, run, remotes };
+        for warning in &settings.config.warnings {
+            session.output.warn(&match &warning.hint {
+                Some(hint) if !hint.is_empty() => format!("{warning} ({hint})"),
+                _ => warning.to_string(),
+            });
+        }
+        Ok(settings)
+    }
+
+    /// A configuration that a command makes up by itself, for one run.
+    pub(crate) fn of(sources: &Sources, run: RunName) -> Result<Self> {
+        Ok(Self { config: load(sources)?, run: Some(run), remotes: None })
+    }
+
+    /// The run: the one that was named, or the only one there is.
+    pub(crate) fn run(&self) -> Result<RunSettings> {
+        if let Some(name) = &self.run {
+            return Ok(self.config.run(name));
+        }
+        let fault = |why: &str, hint: String| Err(Error::new(ErrorKind::Usage, "which run?").because(why).hint(hint));
+        match self.config.runs.as_slice() {
+            [only] => Ok(only.clone()),
+            [] => fault("none is given and none is configured", "give it with --run NAME".to_owned()),
+            several => {
+                let names: Vec<&str> = several.iter().map(|run| run.name.as_str()).collect();
+                fault("several are configured", format!("choose one with --run: {}", names.join(", ")))
+            }
+        }
+    }
+
+    /// The run that was named, if one was: for the agent, which serves all that are configured otherwise.
+    pub(crate) fn named_run(&self) -> Option<&RunName> {
+        self.run.as_ref()
+    }
+
+    /// The remotes that were named, if some were.
+    pub(crate) fn named_remotes(&self) -> Option<&[RemoteName]> {
+        self.remotes.as_deref()
+    }
+
+    /// The remotes in the order in which they are asked: those that were named, or else the run's.
+    pub(crate) fn remotes(&self, run: &RunSettings) -> Vec<RemoteSettings> {
+        match &self.remotes {
+            Some(names) => names.iter().filter_map(|name| self.config.remote(name).cloned()).collect(),
+            None => self.config.remotes_of(run).into_iter().cloned().collect(),
+        }
+    }
+
+    /// The vault's directory, where one is configured.
+    pub(crate) fn local_directory(&self) -> Option<PathBuf> {
+        self.config.local.directory.clone()
+    }
+
+    /// This node's name: as configured, else the host's.
+    pub(crate) fn node(&self) -> Result<NodeName> {
+        match &self.config.node {
+            Some(node) => Ok(node.clone()),
+            None => node_name_of(&rustix::system::uname().nodename().to_string_lossy()),
+        }
+    }
+
+    /// How files are taken into the vault.
+    pub(crate) fn links(&self) -> LinkPolicy {
+        match self.config.local.links {
+            Links::Auto => LinkPolicy::Auto,
+            Links::ReflinkOrCopy => LinkPolicy::ReflinkOrCopy,
+            Links::Copy => LinkPolicy::Copy,
+        }
+    }
+}
+
+/// A host's name with what a node's name may not hold replaced.
+fn node_name_of(host: &str) -> Result<NodeName> {
+    let plain = |letter: char| if letter.is_ascii_alphanumeric() || "._-".contains(letter) { letter } else { '-' };
+    let name: String = host.trim_start_matches('.').chars().map(plain).take(63).collect();
+    NodeName::new(if name.is_empty() { "node".to_owned() } else { name })
+        .map_err(|error| error.hint("give this node's name with --node NAME"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_host_name_makes_a_node_name() {
+        for (host, node) in [("gpu-7.example", "gpu-7.example"), ("", "node"), (".x", "x"), ("a b/ü", "a-b--")] {
+            assert_eq!(node_name_of(host).unwrap().as_str(), node);
+        }
+        assert_eq!(node_name_of(&"h".repeat(80)).unwrap().as_str().len(), 63);
+    }
+
+    #[test]
+    fn without_a_run_the_error_says_how_to_name_one() {
+        let error = Settings { config: load(&Sources::default()).unwrap(), run: None, remotes: None }.run().unwrap_err();
+        assert_eq!(
+            crate::output::human::error(&error),
+            "error: which run?: none is given and none is configured\n  hint: give it with --run NAME"
+        );
+    }
+}

@@ -1,0 +1,155 @@
+//! Exit codes: a contract with whoever calls stepvault from a script.
+
+use stepvault_core::{Error, ErrorKind};
+
+/// How the process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum ExitCode {
+    /// Done.
+    Done,
+    /// Failed.
+    Failed,
+    /// The command line or the configuration is wrong.
+    Usage,
+    /// Partly done: some tier has it, another does not.
+    Partly,
+    /// No such checkpoint.
+    NotFound,
+    /// Checkpoints exist, and none is valid.
+    NoneValid,
+    /// A tier cannot be reached in time.
+    Unreachable,
+    /// Another process holds the lock or the lease.
+    Held,
+    /// A check before the work found a fault that forbids it.
+    Preflight,
+    /// Ended by a signal.
+    Interrupted,
+}
+
+impl ExitCode {
+    /// Every code with its meaning, for help and manual.
+    pub(crate) const ALL: [(Self, &str); 10] = [
+        (Self::Done, "done"),
+        (Self::Failed, "failed"),
+        (Self::Usage, "usage or configuration"),
+        (Self::Partly, "partly done"),
+        (Self::NotFound, "no such checkpoint"),
+        (Self::NoneValid, "checkpoints exist, none is valid"),
+        (Self::Unreachable, "a tier cannot be reached in time"),
+        (Self::Held, "another process holds the lock or lease"),
+        (Self::Preflight, "preflight found a blocking fault"),
+        (Self::Interrupted, "interrupted"),
+    ];
+
+    /// The number that the shell sees.
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Partly => 3,
+            Self::NotFound => 10,
+            Self::NoneValid => 11,
+            Self::Unreachable => 12,
+            Self::Held => 13,
+            Self::Preflight => 14,
+            Self::Interrupted => 130,
+        }
+    }
+
+    /// The code of work on several tiers, from one result each: done when all are, unreachable when nothing but that
+    /// stopped the others, partly done when some are done, failed when none is.
+    pub(crate) fn of_tiers<'a>(results: impl IntoIterator<Item = Result<(), &'a Error>>) -> Self {
+        let (mut done, mut failed, mut unreachable) = (0_usize, 0_usize, 0_usize);
+        for result in results {
+            match result {
+                Ok(()) => done += 1,
+                Err(error) => {
+                    failed += 1;
+                    unreachable += usize::from(error.kind() == ErrorKind::Unreachable);
+                }
+            }
+        }
+        match (done, failed) {
+            (_, 0) => Self::Done,
+            (_, failed) if failed == unreachable => Self::Unreachable,
+            (0, _) => Self::Failed,
+            _ => Self::Partly,
+        }
+    }
+}
+
+impl From<ErrorKind> for ExitCode {
+    fn from(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Usage => Self::Usage,
+            ErrorKind::NotFound => Self::NotFound,
+            ErrorKind::NoneValid => Self::NoneValid,
+            ErrorKind::Unreachable => Self::Unreachable,
+            ErrorKind::Held => Self::Held,
+            ErrorKind::Interrupted => Self::Interrupted,
+            // Told apart by their text and by `error.kind` in the JSON document.
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl From<ExitCode> for std::process::ExitCode {
+    fn from(code: ExitCode) -> Self {
+        Self::from(code.number())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(kinds: &[Option<ErrorKind>]) -> ExitCode {
+        let results: Vec<Result<(), Error>> =
+            kinds.iter().map(|kind| kind.map_or(Ok(()), |kind| Err(Error::new(kind, "cannot")))).collect();
+        ExitCode::of_tiers(results.iter().map(|result| result.as_ref().map(|()| ())))
+    }
+
+    #[test]
+    fn numbers_are_the_published_ones() {
+        let numbers: Vec<u8> = ExitCode::ALL.iter().map(|(code, _)| code.number()).collect();
+        assert_eq!(numbers, [0, 1, 2, 3, 10, 11, 12, 13, 14, 130]);
+    }
+
+    #[test]
+    fn every_kind_has_its_code() {
+        for (kind, number) in [
+            (ErrorKind::Failed, 1),
+            (ErrorKind::Usage, 2),
+            (ErrorKind::NotFound, 10),
+            (ErrorKind::NoneValid, 11),
+            (ErrorKind::Unreachable, 12),
+            (ErrorKind::Held, 13),
+            (ErrorKind::Damaged, 1),
+            (ErrorKind::Conflict, 1),
+            (ErrorKind::SourceChanged, 1),
+            (ErrorKind::Denied, 1),
+            (ErrorKind::NoSpace, 1),
+            (ErrorKind::NewerFormat, 1),
+            (ErrorKind::Refused, 1),
+            (ErrorKind::Interrupted, 130),
+        ] {
+            assert_eq!(ExitCode::from(kind).number(), number, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn several_tiers_come_to_one_code() {
+        let unreachable = Some(ErrorKind::Unreachable);
+        let denied = Some(ErrorKind::Denied);
+        assert_eq!(of(&[]), ExitCode::Done);
+        assert_eq!(of(&[None, None]), ExitCode::Done);
+        assert_eq!(of(&[unreachable, unreachable]), ExitCode::Unreachable);
+        assert_eq!(of(&[None, unreachable]), ExitCode::Unreachable);
+        assert_eq!(of(&[None, denied]), ExitCode::Partly);
+        assert_eq!(of(&[None, denied, unreachable]), ExitCode::Partly);
+        assert_eq!(of(&[denied]), ExitCode::Failed);
+        assert_eq!(of(&[denied, unreachable]), ExitCode::Failed);
+    }
+}

@@ -1,0 +1,54 @@
+//! SIGINT and SIGTERM: the first ends the work cleanly, the second ends the process at once.
+
+use stepvault_core::{Error, ErrorKind, Result};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::exit_code::ExitCode;
+
+/// Tells when the process was asked to end.
+#[derive(Debug, Clone)]
+pub(crate) struct Interrupt {
+    token: CancellationToken,
+}
+
+impl Interrupt {
+    /// Begins to listen. Must be called inside the runtime.
+    pub(crate) fn listen() -> Result<Self> {
+        let fault = |error| Error::new(ErrorKind::Failed, "cannot listen for signals").caused_by(error);
+        let interrupts = signal(SignalKind::interrupt()).map_err(fault)?;
+        let terminations = signal(SignalKind::terminate()).map_err(fault)?;
+        let token = CancellationToken::new();
+        tokio::spawn(watch(interrupts, terminations, token.clone()));
+        Ok(Self { token })
+    }
+
+    /// Cancelled by the first signal.
+    pub(crate) fn token(&self) -> CancellationToken {
+        self.token.clone()
+    }
+
+    /// Ends with the first signal.
+    pub(crate) async fn requested(&self) {
+        self.token.cancelled().await;
+    }
+}
+
+/// The error of a command that was interrupted.
+pub(crate) fn error(hint: &str) -> Error {
+    Error::new(ErrorKind::Interrupted, "interrupted").hint(hint)
+}
+
+async fn watch(mut interrupts: Signal, mut terminations: Signal, token: CancellationToken) {
+    loop {
+        tokio::select! {
+            _ = interrupts.recv() => {}
+            _ = terminations.recv() => {}
+        }
+        if token.is_cancelled() {
+            // Asked twice: whatever still cleans up is left where it is, as after a kill.
+            std::process::exit(i32::from(ExitCode::Interrupted.number()));
+        }
+        token.cancel();
+    }
+}

@@ -1,0 +1,80 @@
+//! The log on stderr.
+
+use std::io;
+
+use indicatif::MultiProgress;
+use stepvault_core::{Error, ErrorKind, Result};
+use tracing_subscriber::EnvFilter;
+
+use crate::output::{Output, write_error};
+
+const VARIABLE: &str = "STEPVAULT_LOG";
+
+/// Starts the log: as STEPVAULT_LOG says, else by the number of `-v`.
+pub(crate) fn start(output: &Output, verbose: u8) -> Result<()> {
+    let filter = match std::env::var(VARIABLE) {
+        Ok(text) if !text.is_empty() => parse(&text)?,
+        _ => EnvFilter::new(default_filter(verbose, output.is_quiet())),
+    };
+    let bars = output.bars().clone();
+    let logger = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(move || LogWriter { bars: bars.clone() })
+        .with_ansi(crate::output::draws_on_terminal())
+        .with_target(verbose > 1);
+    logger
+        .try_init()
+        .map_err(|error| Error::new(ErrorKind::Failed, "cannot start the log").because(error))
+}
+
+fn parse(text: &str) -> Result<EnvFilter> {
+    EnvFilter::try_new(text).map_err(|error| {
+        Error::new(ErrorKind::Usage, "not a log filter")
+            .on(format!("{VARIABLE}={text}"))
+            .caused_by(error)
+            .hint("write a level, or levels by module: info, stepvault_engine=debug,warn")
+    })
+}
+
+/// The other crates stay one level quieter than stepvault's own.
+fn default_filter(verbose: u8, quiet: bool) -> &'static str {
+    match (verbose, quiet) {
+        (0, true) => "error",
+        (0, false) => "warn",
+        (1, _) => "warn,stepvault=info",
+        (2, _) => "info,stepvault=debug",
+        _ => "debug,stepvault=trace",
+    }
+}
+
+/// Writes whole lines above the progress bars.
+struct LogWriter {
+    bars: MultiProgress,
+}
+
+impl io::Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        write_error(&self.bars, bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_that_is_none_is_refused_and_not_ignored() {
+        let error = parse("stepvault=loud").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Usage);
+        assert!(error.to_string().starts_with("not a log filter: STEPVAULT_LOG=stepvault=loud: "), "{error}");
+        for verbose in 0..4 {
+            parse(default_filter(verbose, true)).unwrap();
+            parse(default_filter(verbose, false)).unwrap();
+        }
+    }
+}

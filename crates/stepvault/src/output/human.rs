@@ -1,0 +1,83 @@
+//! Numbers, times and errors as people read them.
+
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use stepvault_core::Error;
+use stepvault_core::timestamp::Timestamp;
+
+/// `error: what: subject: why`, and the hint on the next line.
+pub(crate) fn error(error: &Error) -> String {
+    match error.hint_text() {
+        Some(hint) if !hint.is_empty() => format!("error: {error}\n  hint: {hint}"),
+        _ => format!("error: {error}"),
+    }
+}
+
+/// A number of bytes: `1.5 GiB`.
+pub(crate) fn bytes(count: u64) -> String {
+    ByteSize::b(count).display().iec().to_string()
+}
+
+/// A count with its word: `1 file`, `3 files`.
+pub(crate) fn count(number: u64, word: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {word}{ending}")
+}
+
+/// A point in time in UTC, to the second: `2026-11-21 10:16:00`.
+pub(crate) fn time(timestamp: Timestamp) -> String {
+    let text = Timestamp::from_seconds(timestamp.seconds).to_rfc3339();
+    text.trim_end_matches('Z').replacen('T', " ", 1)
+}
+
+/// A duration: `85ms`, `1.3s`, `2m 5s`.
+pub(crate) fn duration(length: Duration) -> String {
+    if length < Duration::from_secs(1) {
+        format!("{}ms", length.as_millis())
+    } else if length < Duration::from_secs(60) {
+        format!("{:.1}s", length.as_secs_f64())
+    } else {
+        humantime::format_duration(Duration::from_secs(length.as_secs())).to_string()
+    }
+}
+
+/// Bytes in a second: `310.0 MiB/s`; nothing for no time at all.
+pub(crate) fn rate(count: u64, length: Duration) -> Option<String> {
+    let nanoseconds = length.as_nanos();
+    let per_second = u128::from(count).saturating_mul(1_000_000_000).checked_div(nanoseconds)?;
+    Some(format!("{}/s", bytes(u64::try_from(per_second).unwrap_or(u64::MAX))))
+}
+
+/// Metrics in one line: `accuracy=0.9 loss=0.25`.
+pub(crate) fn metrics<'a>(metrics: impl IntoIterator<Item = (&'a String, &'a f64)>) -> String {
+    metrics.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use stepvault_core::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn errors_end_with_what_to_do() {
+        let fault = Error::new(ErrorKind::Usage, "which run?").hint("give it with --run NAME");
+        assert_eq!(error(&fault), "error: which run?\n  hint: give it with --run NAME");
+        assert_eq!(error(&Error::new(ErrorKind::Failed, "cannot")), "error: cannot");
+    }
+
+    #[test]
+    fn numbers_have_units() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(3 << 29), "1.5 GiB");
+        assert_eq!(count(1, "file"), "1 file");
+        assert_eq!(count(0, "file"), "0 files");
+        assert_eq!(duration(Duration::from_millis(85)), "85ms");
+        assert_eq!(duration(Duration::from_millis(1340)), "1.3s");
+        assert_eq!(duration(Duration::from_millis(125_900)), "2m 5s");
+        assert_eq!(rate(2 << 20, Duration::from_secs(2)).as_deref(), Some("1.0 MiB/s"));
+        assert_eq!(rate(1, Duration::ZERO), None);
+        assert_eq!(time(Timestamp { seconds: 0, nanoseconds: 7 }), "1970-01-01 00:00:00");
+    }
+}

@@ -1,0 +1,38 @@
+//! Tables for people.
+
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
+
+/// A table under these headings; `right` names the columns of numbers.
+pub(crate) fn table(headings: &[&str], right: &[usize]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(headings.iter().map(|heading| heading.to_uppercase()));
+    let columns = table.column_count();
+    for (index, column) in table.column_iter_mut().enumerate() {
+        // Two spaces between columns, none at either edge.
+        column.set_padding((0, if index + 1 == columns { 0 } else { 2 }));
+        column.set_constraint(ColumnConstraint::ContentWidth);
+        if right.contains(&index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// The table as text, without spaces at the ends of lines.
+pub(crate) fn text(table: &Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_lines_end_clean() {
+        let mut steps = table(&["step", "where"], &[0]);
+        steps.add_row(["100", "local"]);
+        steps.add_row(["5", ""]);
+        assert_eq!(text(&steps), "STEP  WHERE\n 100  local\n   5");
+    }
+}

@@ -1,0 +1,96 @@
+//! Bars on a terminal.
+
+use std::sync::atomic::Ordering;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+use super::counters::TierCounters;
+use crate::output::human;
+
+const KNOWN: &str = "{prefix} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} left {msg}";
+const UNKNOWN: &str = "{prefix} {spinner} {bytes} {bytes_per_sec} {msg}";
+
+/// One bar for each tier on which anything moves.
+pub(super) struct Bars {
+    all: MultiProgress,
+    drawn: Vec<Option<Drawn>>,
+}
+
+struct Drawn {
+    bar: ProgressBar,
+    reused_bytes: u64,
+    total_bytes: u64,
+}
+
+impl Bars {
+    pub(super) fn new(all: &MultiProgress) -> Self {
+        Self { all: all.clone(), drawn: Vec::new() }
+    }
+
+    /// Brings the bars up to date.
+    pub(super) fn draw(&mut self, tiers: &[TierCounters]) {
+        self.drawn.resize_with(tiers.len(), || None);
+        for (counters, drawn) in tiers.iter().zip(&mut self.drawn) {
+            let total_bytes = counters.total_bytes.load(Ordering::Relaxed);
+            let done_bytes = counters.done_bytes();
+            if drawn.is_none() && total_bytes == 0 && done_bytes == 0 {
+                continue;
+            }
+            let drawn = drawn.get_or_insert_with(|| {
+                let bar = self.all.add(ProgressBar::new(0));
+                bar.set_prefix(counters.tier.to_string());
+                bar.set_style(style(UNKNOWN));
+                Drawn { bar, reused_bytes: 0, total_bytes: 0 }
+            });
+            if drawn.total_bytes != total_bytes {
+                if drawn.total_bytes == 0 {
+                    drawn.bar.set_style(style(KNOWN));
+                }
+                drawn.total_bytes = total_bytes;
+                drawn.bar.set_length(total_bytes);
+            }
+            drawn.bar.set_position(done_bytes);
+            let reused_bytes = counters.reused_bytes.load(Ordering::Relaxed);
+            if drawn.reused_bytes != reused_bytes {
+                // What did not have to move says nothing about how fast the rest will.
+                drawn.reused_bytes = reused_bytes;
+                drawn.bar.reset_eta();
+            }
+            drawn.bar.set_message(files(counters));
+        }
+    }
+
+    /// Takes all bars away.
+    pub(super) fn clear(&mut self) {
+        for drawn in self.drawn.drain(..).flatten() {
+            drawn.bar.finish_and_clear();
+        }
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    // The templates are constants; if one were wrong, a plain bar is better than none.
+    ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
+}
+
+fn files(counters: &TierCounters) -> String {
+    let done = counters.done_files.load(Ordering::Relaxed);
+    match counters.total_files.load(Ordering::Relaxed) {
+        0 => String::new(),
+        total => format!("{done} of {}", human::count(total, "file")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_templates_are_valid() {
+        for template in [KNOWN, UNKNOWN] {
+            ProgressStyle::with_template(template).unwrap();
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What has moved on one tier.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use stepvault_core::observe::Tier;
+
+/// Time between two lines about retries of one tier.
+const RETRY_LINE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Counters of one tier; written by many threads, read by the one that draws.
+#[derive(Debug)]
+pub(super) struct TierCounters {
+    pub(super) tier: Tier,
+    pub(super) total_bytes: AtomicU64,
+    pub(super) moved_bytes: AtomicU64,
+    pub(super) reused_bytes: AtomicU64,
+    pub(super) total_files: AtomicU64,
+    pub(super) done_files: AtomicU64,
+    transfers: AtomicU64,
+    began: Instant,
+    /// When the last line about a retry came, in milliseconds since `began`, plus one; 0 for never.
+    retry_told: AtomicU64,
+}
+
+impl TierCounters {
+    pub(super) fn new(tier: Tier) -> Self {
+        Self {
+            tier,
+            total_bytes: AtomicU64::new(0),
+            moved_bytes: AtomicU64::new(0),
+            reused_bytes: AtomicU64::new(0),
+            total_files: AtomicU64::new(0),
+            done_files: AtomicU64::new(0),
+            transfers: AtomicU64::new(0),
+            began: Instant::now(),
+            retry_told: AtomicU64::new(0),
+        }
+    }
+
+    /// A transfer begins: what is to move is known.
+    pub(super) fn begin(&self, files: u64, bytes: u64) {
+        self.total_files.fetch_add(files, Ordering::Relaxed);
+        self.total_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.transfers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A transfer has ended.
+    pub(super) fn end(&self) {
+        let _ = self.transfers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
+    }
+
+    /// Whether something is under way.
+    pub(super) fn is_active(&self) -> bool {
+        self.transfers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Bytes that need no more moving.
+    pub(super) fn done_bytes(&self) -> u64 {
+        self.moved_bytes.load(Ordering::Relaxed) + self.reused_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is time for another line about retries.
+    pub(super) fn may_tell_of_retry(&self) -> bool {
+        let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1);
+        let interval = u64::try_from(RETRY_LINE_INTERVAL.as_millis()).unwrap_or(u64::MAX);
+        let last = self.retry_told.load(Ordering::Relaxed);
+        let due = last == 0 || now.saturating_sub(last) >= interval;
+        // Of several threads that find it due, one tells.
+        due && self.retry_told.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_are_told_once_in_a_while() {
+        let counters = TierCounters::new(Tier::Local);
+        assert!(counters.may_tell_of_retry());
+        assert!(!counters.may_tell_of_retry());
+    }
+
+    #[test]
+    fn transfers_begin_and_end() {
+        let counters = TierCounters::new(Tier::Local);
+        counters.end();
+        assert!(!counters.is_active());
+        counters.begin(2, 10);
+        assert!(counters.is_active());
+        counters.end();
+        assert!(!counters.is_active());
+        assert_eq!(counters.total_bytes.load(Ordering::Relaxed), 10);
+    }
+}

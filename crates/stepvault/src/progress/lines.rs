@@ -1,0 +1,124 @@
+//! Lines in a log.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use stepvault_core::observe::Event;
+
+use super::counters::TierCounters;
+use crate::output::human;
+
+/// Remembers what the last lines said, for rates.
+#[derive(Debug)]
+pub(super) struct Lines {
+    began: Instant,
+    last: Vec<(Instant, u64)>,
+}
+
+impl Lines {
+    pub(super) fn new() -> Self {
+        Self { began: Instant::now(), last: Vec::new() }
+    }
+
+    /// A line for each tier on which something is under way.
+    pub(super) fn due(&mut self, tiers: &[TierCounters]) -> Vec<String> {
+        self.last.resize(tiers.len(), (self.began, 0));
+        let now = Instant::now();
+        let mut lines = Vec::new();
+        for (counters, last) in tiers.iter().zip(&mut self.last) {
+            let moved_bytes = counters.moved_bytes.load(Ordering::Relaxed);
+            let (since, before_bytes) = std::mem::replace(last, (now, moved_bytes));
+            if counters.is_active() {
+                lines.push(line(counters, moved_bytes.saturating_sub(before_bytes), now - since));
+            }
+        }
+        lines
+    }
+}
+
+fn line(counters: &TierCounters, moved_bytes: u64, elapsed: Duration) -> String {
+    let (done, total) = (counters.done_bytes(), counters.total_bytes.load(Ordering::Relaxed));
+    let mut text = format!("{}: {} of {}", counters.tier, human::bytes(done), human::bytes(total));
+    if let Some(rate) = human::rate(moved_bytes, elapsed) {
+        text.push_str(&format!(", {rate}"));
+        let left = u128::from(total.saturating_sub(done)).saturating_mul(elapsed.as_millis());
+        if let Some(left) = left.checked_div(u128::from(moved_bytes)) {
+            let left = Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX));
+            text.push_str(&format!(", {} left", human::duration(left)));
+        }
+    }
+    let files = counters.total_files.load(Ordering::Relaxed);
+    let done_files = counters.done_files.load(Ordering::Relaxed);
+    text.push_str(&format!(", {done_files} of {}", human::count(files, "file")));
+    text
+}
+
+/// What happened, in words; `None` for what happens too often.
+pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
+    Some(match event {
+        Event::Sealed { id, files, bytes } => {
+            format!("local: sealed {id}: {}, {}", human::count(*files, "file"), human::bytes(*bytes))
+        }
+        Event::TransferStarted { tier, id, files, bytes } => {
+            format!("{tier}: {id} begins: {}, {}", human::count(*files, "file"), human::bytes(*bytes))
+        }
+        Event::TransferFinished { tier, id } => format!("{tier}: {id} done"),
+        Event::Durable { tier, id } => format!("{tier}: {id} is durable"),
+        Event::Retrying { tier, error, wait_seconds } => {
+            format!("{tier}: trying again in {}: {error}", human::duration(wait(*wait_seconds)))
+        }
+        Event::Skipped { tier, id, reason } => format!("{tier}: {id} is skipped: {reason}"),
+        Event::Removed { tier, id } => format!("{tier}: removed {id}"),
+        Event::Warning { message } => format!("warning: {message}"),
+        _ => return None,
+    })
+}
+
+fn wait(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use stepvault_core::ids::StepId;
+    use stepvault_core::observe::Tier;
+    use stepvault_core::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn a_line_says_how_far_how_fast_and_how_long() {
+        let counters = TierCounters::new(Tier::Local);
+        counters.begin(3, 30 << 20);
+        counters.moved_bytes.store(20 << 20, Ordering::Relaxed);
+        counters.done_files.store(2, Ordering::Relaxed);
+        assert_eq!(
+            line(&counters, 20 << 20, Duration::from_secs(10)),
+            "local: 20.0 MiB of 30.0 MiB, 2.0 MiB/s, 5.0s left, 2 of 3 files"
+        );
+        assert_eq!(line(&counters, 0, Duration::ZERO), "local: 20.0 MiB of 30.0 MiB, 2 of 3 files");
+    }
+
+    #[test]
+    fn idle_tiers_are_silent() {
+        let counters = [TierCounters::new(Tier::Local)];
+        let mut lines = Lines::new();
+        assert!(lines.due(&counters).is_empty());
+        counters[0].begin(1, 1);
+        assert_eq!(lines.due(&counters).len(), 1);
+        counters[0].end();
+        assert!(lines.due(&counters).is_empty());
+    }
+
+    #[test]
+    fn events_read_as_sentences() {
+        let id = StepId::from_label("000000000100.a1").unwrap();
+        let tier = Tier::Remote("main".parse().unwrap());
+        let started = Event::TransferStarted { tier: &tier, id, files: 1, bytes: 2048 };
+        assert_eq!(of_event(&started).unwrap(), "main: step 100 (attempt 1) begins: 1 file, 2.0 KiB");
+        let error = Error::new(ErrorKind::Unreachable, "cannot list").because("timed out");
+        let retrying = Event::Retrying { tier: &tier, error: &error, wait_seconds: 0.5 };
+        assert_eq!(of_event(&retrying).unwrap(), "main: trying again in 500ms: cannot list: timed out");
+        assert_eq!(of_event(&Event::BytesMoved { tier: &tier, bytes: 1 }), None);
+    }
+}

@@ -1,0 +1,211 @@
+//! Progress on stderr: bars on a terminal, lines in a log, nothing when quiet.
+//!
+//! The engine's threads only add to counters; a thread of its own draws from them.
+
+mod bars;
+mod counters;
+mod lines;
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use stepvault_core::observe::{Event, Observer, Tier};
+
+use crate::output::{self, Output};
+use bars::Bars;
+use counters::TierCounters;
+use lines::Lines;
+
+const BAR_INTERVAL: Duration = Duration::from_millis(100);
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How progress is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// One bar for each tier.
+    Bars,
+    /// A line at the start, every ten seconds and at the end.
+    Lines,
+    /// Nothing.
+    Silent,
+}
+
+impl Style {
+    /// The style for an output.
+    pub(crate) fn of(output: &Output) -> Self {
+        match (output.is_quiet(), output::draws_on_terminal()) {
+            (true, _) => Self::Silent,
+            (false, true) => Self::Bars,
+            (false, false) => Self::Lines,
+        }
+    }
+}
+
+/// Progress that is being shown; ends when finished or dropped.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    watcher: Arc<Watcher>,
+    drawing: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The observer: counters, and words for what is rare.
+#[derive(Debug)]
+struct Watcher {
+    tiers: Vec<TierCounters>,
+    style: Style,
+    output: Output,
+    ended: Mutex<bool>,
+    ending: Condvar,
+}
+
+impl Progress {
+    /// Begins to show the progress of these tiers.
+    pub(crate) fn start(tiers: Vec<Tier>, style: Style, output: &Output) -> Self {
+        let watcher = Arc::new(Watcher {
+            tiers: tiers.into_iter().map(TierCounters::new).collect(),
+            style,
+            output: output.clone(),
+            ended: Mutex::new(false),
+            ending: Condvar::new(),
+        });
+        let drawn = Arc::clone(&watcher);
+        let drawing = match style {
+            Style::Silent => None,
+            Style::Bars | Style::Lines => std::thread::Builder::new()
+                .name("progress".to_owned())
+                .spawn(move || drawn.draw_until_ended())
+                .inspect_err(|error| tracing::debug!(%error, "no thread for the progress"))
+                .ok(),
+        };
+        Self { watcher, drawing: Mutex::new(drawing) }
+    }
+
+    /// The observer to hand to the engine.
+    pub(crate) fn observer(&self) -> Arc<dyn Observer> {
+        Arc::clone(&self.watcher) as Arc<dyn Observer>
+    }
+
+    /// Takes the bars away, so that the result stands alone.
+    pub(crate) fn finish(&self) {
+        *self.watcher.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.watcher.ending.notify_all();
+        let drawing = self.drawing.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = drawing {
+            // A panic in there has printed itself, and drawing is not worth another.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl Watcher {
+    fn counters(&self, tier: &Tier) -> Option<&TierCounters> {
+        self.tiers.iter().find(|counters| counters.tier == *tier)
+    }
+
+    fn draw_until_ended(&self) {
+        let mut bars = Bars::new(self.output.bars());
+        let mut lines = Lines::new();
+        let interval = if self.style == Style::Bars { BAR_INTERVAL } else { LINE_INTERVAL };
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*ended {
+            let (guard, waited) =
+                self.ending.wait_timeout(ended, interval).unwrap_or_else(PoisonError::into_inner);
+            ended = guard;
+            if *ended || !waited.timed_out() {
+                continue;
+            }
+            match self.style {
+                Style::Bars => bars.draw(&self.tiers),
+                Style::Lines | Style::Silent => lines.due(&self.tiers).iter().for_each(|line| self.output.line(line)),
+            }
+        }
+        drop(ended);
+        bars.clear();
+    }
+
+    /// Says something in a log; on a terminal the bars say it.
+    fn say(&self, text: impl FnOnce() -> String) {
+        if self.style == Style::Lines {
+            self.output.line(&text());
+        }
+    }
+}
+
+impl Observer for Watcher {
+    fn on_event(&self, event: &Event<'_>) {
+        if self.style == Style::Silent {
+            return;
+        }
+        match event {
+            Event::BytesMoved { tier, bytes } => {
+                if let Some(counters) = self.counters(tier) {
+                    counters.moved_bytes.fetch_add(*bytes, Ordering::Relaxed);
+                }
+            }
+            Event::BytesReused { tier, bytes } => {
+                if let Some(counters) = self.counters(tier) {
+                    counters.reused_bytes.fetch_add(*bytes, Ordering::Relaxed);
+                }
+            }
+            Event::FileDone { tier, .. } => {
+                if let Some(counters) = self.counters(tier) {
+                    counters.done_files.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Event::TransferStarted { tier, files, bytes, .. } => {
+                if let Some(counters) = self.counters(tier) {
+                    counters.begin(*files, *bytes);
+                }
+                self.say(|| lines::of_event(event).unwrap_or_default());
+            }
+            Event::TransferFinished { tier, .. } => {
+                if let Some(counters) = self.counters(tier) {
+                    counters.end();
+                }
+                self.say(|| lines::of_event(event).unwrap_or_default());
+            }
+            Event::Retrying { tier, .. } => {
+                // When a remote is down every request of many says so; one line in a while will do.
+                if self.counters(tier).is_none_or(TierCounters::may_tell_of_retry)
+                    && let Some(line) = lines::of_event(event)
+                {
+                    self.output.line(&line);
+                }
+            }
+            Event::Warning { message } => self.output.warn(message),
+            other => {
+                if let Some(line) = lines::of_event(other) {
+                    self.say(|| line);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_what_its_tiers_move_and_nothing_else() {
+        let output = Output::new(false, true);
+        let progress = Progress::start(vec![Tier::Local], Style::Lines, &output);
+        let observer = progress.observer();
+        let other = Tier::Remote("other".parse().unwrap());
+        for tier in [&Tier::Local, &other] {
+            observer.on_event(&Event::BytesMoved { tier, bytes: 5 });
+            observer.on_event(&Event::BytesReused { tier, bytes: 2 });
+        }
+        assert_eq!(progress.watcher.tiers[0].done_bytes(), 7);
+        progress.finish();
+        progress.finish();
+    }
+}
