@@ -94,9 +94,16 @@ mod tests {
     fn judge(rule: &Rule, name: &str, files: &[(&str, i64)], now: i64) -> Result<(), String> {
         let files: Vec<_> = files
             .iter()
-            .map(|(path, seconds)| FileFacts { path, mtime: Timestamp::from_seconds(*seconds) })
+            .map(|(path, seconds)| FileFacts {
+                path,
+                mtime: Timestamp::from_seconds(*seconds),
+            })
             .collect();
-        match verdict(rule, &StepFacts { name, files: &files }, Timestamp::from_seconds(now)) {
+        match verdict(
+            rule,
+            &StepFacts { name, files: &files },
+            Timestamp::from_seconds(now),
+        ) {
             Verdict::Complete => Ok(()),
             Verdict::NotYet { why } => Err(why),
         }
@@ -104,7 +111,11 @@ mod tests {
 
     #[test]
     fn an_empty_or_temporary_step_is_never_complete() {
-        for rule in [Rule::Rename, Rule::Marker { file: "m".to_owned() }, Rule::Quiet { seconds: 0 }] {
+        for rule in [
+            Rule::Rename,
+            Rule::Marker { file: "m".to_owned() },
+            Rule::Quiet { seconds: 0 },
+        ] {
             assert_eq!(judge(&rule, "40", &[], 9), Err("it holds no file yet".to_owned()));
             let temporary = judge(&rule, "40.orbax-checkpoint-tmp", &[("m", 1)], 9);
             assert_eq!(temporary, Err("its name is a temporary one".to_owned()));
@@ -118,10 +129,20 @@ mod tests {
 
     #[test]
     fn a_marker_must_be_at_its_exact_path() {
-        let rule = Rule::Marker { file: "trainer/.metadata".to_owned() };
+        let rule = Rule::Marker {
+            file: "trainer/.metadata".to_owned(),
+        };
         assert_eq!(judge(&rule, "step_1", &[("trainer/.metadata", 1)], 9), Ok(()));
-        let missing = judge(&rule, "step_1", &[(".metadata", 1), ("trainer/.metadata.tmp", 1)], 9);
-        assert_eq!(missing, Err("its marker trainer/.metadata is not there yet".to_owned()));
+        let missing = judge(
+            &rule,
+            "step_1",
+            &[(".metadata", 1), ("trainer/.metadata.tmp", 1)],
+            9,
+        );
+        assert_eq!(
+            missing,
+            Err("its marker trainer/.metadata is not there yet".to_owned())
+        );
     }
 
     #[test]
@@ -129,10 +150,16 @@ mod tests {
         let rule = Rule::Quiet { seconds: 30 };
         assert_eq!(judge(&rule, "checkpoint-1", &[("a", 10), ("b", 70)], 100), Ok(()));
         let early = judge(&rule, "checkpoint-1", &[("a", 10), ("b", 71)], 100);
-        assert_eq!(early, Err("it was written 29 s ago, and must be quiet for 30 s".to_owned()));
+        assert_eq!(
+            early,
+            Err("it was written 29 s ago, and must be quiet for 30 s".to_owned())
+        );
         let future = judge(&rule, "checkpoint-1", &[("a", 101)], 100);
         assert!(future.is_err_and(|why| why.contains("has not come yet")));
         let unfinished = judge(&rule, "checkpoint-1", &[("x/.tmpAbCd", 1)], 100);
-        assert_eq!(unfinished, Err("x/.tmpAbCd has the name of an unfinished file".to_owned()));
+        assert_eq!(
+            unfinished,
+            Err("x/.tmpAbCd has the name of an unfinished file".to_owned())
+        );
     }
 }

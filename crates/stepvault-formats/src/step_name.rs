@@ -1,16 +1,37 @@
 //! Which step a directory's or file's name says it is.
 
 /// Words whose number is the step, the most telling first.
-const STEP_WORDS: [&str; 8] =
-    ["globalstep", "step", "steps", "iteration", "iter", "ba", "checkpoint", "ckpt"];
+const STEP_WORDS: [&str; 8] = [
+    "globalstep",
+    "step",
+    "steps",
+    "iteration",
+    "iter",
+    "ba",
+    "checkpoint",
+    "ckpt",
+];
 /// Words whose number is something else: which rank wrote it, which version, which shard.
-const OTHER_WORDS: [&str; 12] =
-    ["rank", "v", "version", "shard", "part", "of", "size", "dp", "tp", "pp", "mp", "replica"];
+const OTHER_WORDS: [&str; 12] = [
+    "rank", "v", "version", "shard", "part", "of", "size", "dp", "tp", "pp", "mp", "replica",
+];
 /// Words that may follow the step's number.
 const TRAILING_WORDS: [&str; 3] = ["force", "last", "end"];
 /// What is cut off the end before looking.
 const EXTENSIONS: [&str; 13] = [
-    "pt", "pth", "tar", "ckpt", "bin", "safetensors", "pkl", "npz", "msgpack", "zip", "gguf", "h5", "keras",
+    "pt",
+    "pth",
+    "tar",
+    "ckpt",
+    "bin",
+    "safetensors",
+    "pkl",
+    "npz",
+    "msgpack",
+    "zip",
+    "gguf",
+    "h5",
+    "keras",
 ];
 
 /// One piece of a name.
@@ -30,18 +51,26 @@ pub fn parse(name: &str) -> Option<u64> {
     let numbers = numbers_of(&pieces);
     for word in STEP_WORDS {
         // Of several, the last: fairseq's `checkpoint_3_5000` is epoch 3, update 5000.
-        let of_word = numbers.iter().rev().find(|number| number.word.is_some_and(|other| other.eq_ignore_ascii_case(word)));
+        let of_word = numbers
+            .iter()
+            .rev()
+            .find(|number| number.word.is_some_and(|other| other.eq_ignore_ascii_case(word)));
         if let Some(number) = of_word {
             return number.digits.parse().ok();
         }
     }
-    let mut plain = numbers.iter().filter(|number| !is_one_of(number.word, &OTHER_WORDS));
-    let (Some(number), None) = (plain.next(), plain.next()) else { return None };
+    let mut plain = numbers
+        .iter()
+        .filter(|number| !is_one_of(number.word, &OTHER_WORDS));
+    let (Some(number), None) = (plain.next(), plain.next()) else {
+        return None;
+    };
     let rest = &pieces[number.position + 1..];
     let trailing = rest.iter().enumerate().all(|(index, piece)| match piece {
         Piece::Word(word) => {
             is_one_of(Some(word), &TRAILING_WORDS)
-                || is_one_of(Some(word), &OTHER_WORDS) && matches!(rest.get(index + 1), Some(Piece::Number(_)))
+                || is_one_of(Some(word), &OTHER_WORDS)
+                    && matches!(rest.get(index + 1), Some(Piece::Number(_)))
         }
         Piece::Number(_) => true,
         Piece::Fraction => false,
@@ -62,7 +91,11 @@ fn numbers_of<'a>(pieces: &[Piece<'a>]) -> Vec<Number<'a>> {
     for (position, piece) in pieces.iter().enumerate() {
         match piece {
             Piece::Word(text) => word = Some(*text),
-            Piece::Number(digits) => numbers.push(Number { word, digits, position }),
+            Piece::Number(digits) => numbers.push(Number {
+                word,
+                digits,
+                position,
+            }),
             Piece::Fraction => {}
         }
     }
@@ -88,12 +121,20 @@ fn pieces_of(stem: &str) -> Vec<Piece<'_>> {
     let mut rest = stem;
     while let Some(first) = rest.chars().next() {
         if first.is_ascii_digit() {
-            let end = rest.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(rest.len());
+            let end = rest
+                .find(|character: char| !character.is_ascii_digit() && character != '.')
+                .unwrap_or(rest.len());
             let run = rest[..end].trim_end_matches('.');
-            pieces.push(if run.contains('.') { Piece::Fraction } else { Piece::Number(run) });
+            pieces.push(if run.contains('.') {
+                Piece::Fraction
+            } else {
+                Piece::Number(run)
+            });
             rest = &rest[run.len()..];
         } else if first.is_alphabetic() {
-            let end = rest.find(|character: char| !character.is_alphabetic()).unwrap_or(rest.len());
+            let end = rest
+                .find(|character: char| !character.is_alphabetic())
+                .unwrap_or(rest.len());
             pieces.push(Piece::Word(&rest[..end]));
             rest = &rest[end..];
         } else {
@@ -137,7 +178,10 @@ mod tests {
             ("checkpoint_3_5000-shard0.pt", 5000),
             ("checkpoint-12.pth.tar", 12),
             ("milestone-30.pth.tar", 30),
-            ("megatron_gpt--val_loss=2.35-step=1000-consumed_samples=8000.0-last", 1000),
+            (
+                "megatron_gpt--val_loss=2.35-step=1000-consumed_samples=8000.0-last",
+                1000,
+            ),
             ("model-7-last", 7),
             ("Step_5", 5),
         ] {

@@ -1,6 +1,14 @@
 //! Names that say: not finished, look away.
 
-const ENDINGS: [&str; 7] = ["tmp", "temp", "partial", "part", "incomplete", "unfinished", "downloading"];
+const ENDINGS: [&str; 7] = [
+    "tmp",
+    "temp",
+    "partial",
+    "part",
+    "incomplete",
+    "unfinished",
+    "downloading",
+];
 
 /// True when an entry of a directory of checkpoints has a name that its writer gives only while it writes, or that
 /// is hidden: no step is called so.
@@ -16,14 +24,22 @@ pub fn is_unfinished_file(name: &str) -> bool {
         return true;
     }
     let whole = |text: &str| ENDINGS[..2].contains(&text);
-    let begins = |text: &str| ["tmp-", "tmp_", "temp-", "temp_"].iter().any(|start| text.starts_with(start));
+    let begins = |text: &str| {
+        ["tmp-", "tmp_", "temp-", "temp_"]
+            .iter()
+            .any(|start| text.starts_with(start))
+    };
     let ends = |text: &str| {
-        text.rsplit_once(['-', '_']).is_some_and(|(_, last)| ENDINGS.contains(&last) && last != "part")
+        text.rsplit_once(['-', '_'])
+            .is_some_and(|(_, last)| ENDINGS.contains(&last) && last != "part")
     };
     let mut components = lower.split('.');
     let first = components.next().unwrap_or_default();
     // `progress.pt.1234.tmp` and `x.tmp.1234` alike; `recovery_tmp.pth.tar` by its stem.
-    whole(first) || begins(first) || ends(first) || components.any(|part| ENDINGS.contains(&part) || ends(part))
+    whole(first)
+        || begins(first)
+        || ends(first)
+        || components.any(|part| ENDINGS.contains(&part) || ends(part))
 }
 
 #[cfg(test)]

@@ -36,7 +36,11 @@ pub fn differs(
     };
     let single = directories.is_empty();
     if (present.shape == Shape::File) != single {
-        let what = if single { "a directory stands where a file should" } else { "no directory stands there" };
+        let what = if single {
+            "a directory stands where a file should"
+        } else {
+            "no directory stands there"
+        };
         return Ok(Some(what.to_owned()));
     }
     if single {
@@ -62,7 +66,11 @@ pub fn differs(
 }
 
 fn single_file_differs(target: &Path, file: &FileEntry, present: &Tree) -> Result<Option<String>> {
-    if let Some(there) = present.files.first().filter(|there| there.size_bytes != file.size_bytes) {
+    if let Some(there) = present
+        .files
+        .first()
+        .filter(|there| there.size_bytes != file.size_bytes)
+    {
         return Ok(Some(sizes_differ(&file.path, there.size_bytes, file.size_bytes)));
     }
     let name = RelativePath::new(target.file_name().unwrap_or_default().to_string_lossy())?;
@@ -90,13 +98,17 @@ fn names_differ(
         })
         .or_else(|| {
             let pairs = present.files.iter().zip(files);
-            let other = pairs.into_iter().find(|(there, file)| there.size_bytes != file.size_bytes);
+            let other = pairs
+                .into_iter()
+                .find(|(there, file)| there.size_bytes != file.size_bytes);
             other.map(|(there, file)| sizes_differ(&file.path, there.size_bytes, file.size_bytes))
         })
         .or_else(|| {
             let mut pairs = present.symlinks.iter().zip(symlinks);
             let other = pairs.find(|(there, link)| there.target != link.target);
-            other.map(|(there, link)| format!("{} points to {}, not to {}", link.path, there.target, link.target))
+            other.map(|(there, link)| {
+                format!("{} points to {}, not to {}", link.path, there.target, link.target)
+            })
         })
 }
 
@@ -131,8 +143,12 @@ fn bytes_differ(mut opened: File, place: &Path, file: &FileEntry) -> Result<Opti
         let mut left_bytes = range.end - range.start;
         let mut hasher = PartHasher::default();
         while left_bytes > 0 {
-            let wanted = usize::try_from(left_bytes).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES);
-            let read = opened.read(&mut buffer[..wanted]).map_err(|error| errors::io(WHAT, place, error))?;
+            let wanted = usize::try_from(left_bytes)
+                .unwrap_or(BUFFER_BYTES)
+                .min(BUFFER_BYTES);
+            let read = opened
+                .read(&mut buffer[..wanted])
+                .map_err(|error| errors::io(WHAT, place, error))?;
             if read == 0 {
                 return Ok(Some(format!("{} ends too soon", file.path)));
             }

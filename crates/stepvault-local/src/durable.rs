@@ -91,7 +91,9 @@ pub fn read_bounded(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>> {
     if bytes.len() as u64 > max_bytes {
         return Err(Error::new(ErrorKind::Damaged, "cannot read")
             .on(path.display())
-            .because(format!("it has more than the {max_bytes} bytes that such a file may have")));
+            .because(format!(
+                "it has more than the {max_bytes} bytes that such a file may have"
+            )));
     }
     Ok(Some(bytes))
 }
@@ -129,9 +131,13 @@ impl Temporary {
         if length != bytes.len() as u64 {
             return Err(Error::new(ErrorKind::Failed, "cannot write")
                 .on(beside.display())
-                .because(format!("{} bytes were written and the file has {length}", bytes.len())));
+                .because(format!(
+                    "{} bytes were written and the file has {length}",
+                    bytes.len()
+                )));
         }
-        file.sync_all().map_err(|error| errors::io("cannot sync", beside, error))?;
+        file.sync_all()
+            .map_err(|error| errors::io("cannot sync", beside, error))?;
         Ok(temporary)
     }
 
@@ -157,7 +163,9 @@ mod tests {
 
     fn names(directory: &Path) -> Vec<String> {
         let entries = fs::read_dir(directory).unwrap();
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
     }
 
     #[test]
@@ -189,7 +197,10 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let error = create_new(&place.path().join("missing/a.json"), b"x").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        assert!(error.to_string().ends_with("missing/a.json: it does not exist"), "{error}");
+        assert!(
+            error.to_string().ends_with("missing/a.json: it does not exist"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -199,10 +210,16 @@ mod tests {
         create_directories(&path).unwrap();
         create_directories(&path).unwrap();
         for directory in [&path, path.parent().unwrap()] {
-            assert_eq!(fs::metadata(directory).unwrap().permissions().mode() & 0o777, 0o700);
+            assert_eq!(
+                fs::metadata(directory).unwrap().permissions().mode() & 0o777,
+                0o700
+            );
         }
         fs::write(place.path().join("file"), "x").unwrap();
-        assert_eq!(create_directories(&place.path().join("file")).unwrap_err().kind(), ErrorKind::Conflict);
+        assert_eq!(
+            create_directories(&place.path().join("file")).unwrap_err().kind(),
+            ErrorKind::Conflict
+        );
     }
 
     #[test]

@@ -63,13 +63,21 @@ fn meaning(errno: Errno, path: &Path) -> Option<(ErrorKind, &'static str, &'stat
             "the disk reports an input/output error",
             "look at the kernel's log; what was written there since the last success may be lost",
         ),
-        Errno::EXIST | Errno::NOTEMPTY => (ErrorKind::Conflict, "something with that name is there already", ""),
+        Errno::EXIST | Errno::NOTEMPTY => (
+            ErrorKind::Conflict,
+            "something with that name is there already",
+            "",
+        ),
         Errno::NAMETOOLONG => (
             ErrorKind::Usage,
             "the path, or a name in it, is longer than the filesystem takes",
             "use shorter names for the run and its directories",
         ),
-        Errno::NOTDIR => (ErrorKind::Usage, "something on the way to it is not a directory", ""),
+        Errno::NOTDIR => (
+            ErrorKind::Usage,
+            "something on the way to it is not a directory",
+            "",
+        ),
         Errno::ISDIR => (ErrorKind::Usage, "it is a directory", ""),
         Errno::LOOP => (
             ErrorKind::Refused,
@@ -101,16 +109,29 @@ mod tests {
     #[test]
     fn says_what_on_which_path_why_and_what_to_do() {
         let full = error(Errno::NOSPC);
-        assert_eq!(full.to_string(), "cannot write: /nowhere/step_100: no space is left on its filesystem");
+        assert_eq!(
+            full.to_string(),
+            "cannot write: /nowhere/step_100: no space is left on its filesystem"
+        );
         assert_eq!(
             full.hint_text(),
             Some("free some space, keep fewer steps on the local tier, or use a larger disk")
         );
         let denied = error(Errno::ACCESS);
-        assert_eq!(denied.to_string(), "cannot write: /nowhere/step_100: this user may not do that");
+        assert_eq!(
+            denied.to_string(),
+            "cannot write: /nowhere/step_100: this user may not do that"
+        );
         let read_only = error(Errno::ROFS);
-        assert_eq!(read_only.to_string(), "cannot write: /nowhere/step_100: its filesystem is read-only");
-        assert!(read_only.hint_text().is_some_and(|hint| hint.starts_with("mount it writable")));
+        assert_eq!(
+            read_only.to_string(),
+            "cannot write: /nowhere/step_100: its filesystem is read-only"
+        );
+        assert!(
+            read_only
+                .hint_text()
+                .is_some_and(|hint| hint.starts_with("mount it writable"))
+        );
     }
 
     #[test]

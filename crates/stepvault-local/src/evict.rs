@@ -50,7 +50,7 @@ impl Vault {
         let path = self.step_directory(run, id);
         let quarantine = self.run_directory(run).join("quarantine");
         durable::create_directories(&quarantine)?;
-        let directory = self.move_aside(&path, &quarantine, &id.label())?;
+        let directory = move_aside(&path, &quarantine, &id.label())?;
         // Afterwards and as far as it goes: on a full disk a bad step must still get out of the way.
         let written = durable::replace(&directory.join(REASON), reason.as_bytes());
         if let Err(error) = &written {
@@ -59,36 +59,58 @@ impl Vault {
         durable::fsync_directory(&quarantine)?;
         durable::fsync_directory(&self.steps_directory(run))?;
         remove::tree(&self.journal_directory(run, id))?;
-        let reason = if written.is_ok() { reason.to_owned() } else { String::new() };
-        Ok(Quarantined { id, directory, reason })
-    }
-
-    fn move_aside(&self, path: &Path, quarantine: &Path, label: &str) -> Result<PathBuf> {
-        for number in 1..=9999 {
-            let directory = quarantine.join(format!("{label}-{number}"));
-            match rename::no_replace(Place::path(path), Place::path(&directory)) {
-                Ok(()) => return Ok(directory),
-                Err(Errno::EXIST | Errno::NOTEMPTY) => {}
-                Err(error) => return Err(errors::io("cannot quarantine the step", path, error)),
-            }
-        }
-        Err(Error::new(ErrorKind::Conflict, "cannot quarantine the step")
-            .on(path.display())
-            .because("9999 steps of that name are in quarantine")
-            .hint(format!("look at {} and delete what is not needed", quarantine.display())))
+        let reason = if written.is_ok() {
+            reason.to_owned()
+        } else {
+            String::new()
+        };
+        Ok(Quarantined {
+            id,
+            directory,
+            reason,
+        })
     }
 
     /// The steps kept aside, sorted by name.
     pub fn quarantined(&self, run: &RunName) -> Result<Vec<Quarantined>> {
         let mut steps = Vec::new();
         for directory in entries(&self.run_directory(run).join("quarantine"))? {
-            let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let id = name.rsplit_once('-').and_then(|(label, _)| StepId::from_label(label));
+            let name = directory
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
+            let id = name
+                .rsplit_once('-')
+                .and_then(|(label, _)| StepId::from_label(label));
             let Some(id) = id else { continue };
-            let reason = durable::read_bounded(&directory.join(REASON), MAX_REASON_BYTES)?.unwrap_or_default();
+            let reason =
+                durable::read_bounded(&directory.join(REASON), MAX_REASON_BYTES)?.unwrap_or_default();
             let reason = String::from_utf8_lossy(&reason).into_owned();
-            steps.push(Quarantined { id, directory, reason });
+            steps.push(Quarantined {
+                id,
+                directory,
+                reason,
+            });
         }
         Ok(steps)
     }
+}
+
+/// Moves a step to the first free name in quarantine.
+fn move_aside(path: &Path, quarantine: &Path, label: &str) -> Result<PathBuf> {
+    for number in 1..=9999 {
+        let directory = quarantine.join(format!("{label}-{number}"));
+        match rename::no_replace(Place::path(path), Place::path(&directory)) {
+            Ok(()) => return Ok(directory),
+            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+            Err(error) => return Err(errors::io("cannot quarantine the step", path, error)),
+        }
+    }
+    Err(Error::new(ErrorKind::Conflict, "cannot quarantine the step")
+        .on(path.display())
+        .because("9999 steps of that name are in quarantine")
+        .hint(format!(
+            "look at {} and delete what is not needed",
+            quarantine.display()
+        )))
 }

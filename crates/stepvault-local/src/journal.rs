@@ -101,13 +101,34 @@ impl JournalState {
     fn take(&mut self, record: JournalRecord) {
         match record {
             JournalRecord::UploadStarted { path, upload } => {
-                self.files.insert(path, FileProgress { upload: Some(upload), ..FileProgress::default() });
+                self.files.insert(
+                    path,
+                    FileProgress {
+                        upload: Some(upload),
+                        ..FileProgress::default()
+                    },
+                );
             }
-            JournalRecord::PartDone { path, index, tag, digest } => {
-                self.files.entry(path).or_default().parts.insert(index, PartProgress { tag, digest });
+            JournalRecord::PartDone {
+                path,
+                index,
+                tag,
+                digest,
+            } => {
+                self.files
+                    .entry(path)
+                    .or_default()
+                    .parts
+                    .insert(index, PartProgress { tag, digest });
             }
             JournalRecord::FileDone { path, parts } => {
-                self.files.insert(path, FileProgress { done: Some(parts), ..FileProgress::default() });
+                self.files.insert(
+                    path,
+                    FileProgress {
+                        done: Some(parts),
+                        ..FileProgress::default()
+                    },
+                );
             }
         }
     }
@@ -133,8 +154,16 @@ impl Journal {
     ///
     /// # Errors
     /// `NotFound` when the step is not sealed here.
-    pub fn open(vault: &Vault, run: &RunName, id: StepId, remote: &RemoteName) -> Result<(Self, JournalState)> {
-        let header = Header { format: FORMAT, seal_sha256: seal_digest(vault, run, id)? };
+    pub fn open(
+        vault: &Vault,
+        run: &RunName,
+        id: StepId,
+        remote: &RemoteName,
+    ) -> Result<(Self, JournalState)> {
+        let header = Header {
+            format: FORMAT,
+            seal_sha256: seal_digest(vault, run, id)?,
+        };
         let directory = vault.journal_directory(run, id);
         durable::create_directories(&directory)?;
         let path = directory.join(format!("{remote}.jsonl"));
@@ -144,8 +173,15 @@ impl Journal {
         };
         let (state, good_bytes) = read(&bytes, &header);
         let file = File::from(open(&path)?);
-        file.set_len(good_bytes).map_err(|error| errors::io("cannot cut the journal", &path, error))?;
-        let journal = Self { path, tail: Mutex::new(Tail { file, length_bytes: good_bytes }) };
+        file.set_len(good_bytes)
+            .map_err(|error| errors::io("cannot cut the journal", &path, error))?;
+        let journal = Self {
+            path,
+            tail: Mutex::new(Tail {
+                file,
+                length_bytes: good_bytes,
+            }),
+        };
         if good_bytes == 0 {
             journal.write_line(&header)?;
         }
@@ -159,7 +195,8 @@ impl Journal {
 
     /// Ends the journal: the step is where it should be.
     pub fn remove(self) -> Result<()> {
-        std::fs::remove_file(&self.path).map_err(|error| errors::io("cannot remove the journal", &self.path, error))?;
+        std::fs::remove_file(&self.path)
+            .map_err(|error| errors::io("cannot remove the journal", &self.path, error))?;
         // The step's other remotes may still have theirs in it.
         let _ = std::fs::remove_dir(durable::parent_of(&self.path));
         Ok(())
@@ -187,7 +224,9 @@ fn open(path: &Path) -> Result<OwnedFd> {
 fn seal_digest(vault: &Vault, run: &RunName, id: StepId) -> Result<Sha256Digest> {
     let path = vault.step_directory(run, id).join(SEAL);
     let seal = durable::read_bounded(&path, MAX_RECORD_BYTES)?.ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, "cannot open the journal").on(path.display()).because("the step is not sealed here")
+        Error::new(ErrorKind::NotFound, "cannot open the journal")
+            .on(path.display())
+            .because("the step is not sealed here")
     })?;
     Ok(Sha256Digest::of(&seal))
 }

@@ -26,7 +26,10 @@ impl VaultLock {
             held("cannot lock the vault", &path)
                 .hint("let it finish, or end it: the lock goes with it and never needs to be removed by hand")
         })?;
-        Ok(Self { vault: vault.to_path_buf(), _file: file })
+        Ok(Self {
+            vault: vault.to_path_buf(),
+            _file: file,
+        })
     }
 
     /// True when this is the lock of the vault at `root`.
@@ -37,10 +40,15 @@ impl VaultLock {
 
 /// The error for a lock that somebody else holds, naming who wrote himself into it.
 pub(crate) fn held(what: &str, path: &Path) -> Error {
-    let holder = read_bounded(path, 32).ok().flatten().and_then(|bytes| String::from_utf8(bytes).ok());
+    let holder = read_bounded(path, 32)
+        .ok()
+        .flatten()
+        .and_then(|bytes| String::from_utf8(bytes).ok());
     let holder = holder.and_then(|text| text.trim().parse::<u32>().ok());
     let who = holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
-    Error::new(ErrorKind::Held, what).on(path.display()).because(format!("{who} holds it"))
+    Error::new(ErrorKind::Held, what)
+        .on(path.display())
+        .because(format!("{who} holds it"))
 }
 
 /// Takes the lock on the file at `path`, creating it when missing; `None` when somebody else has it.
@@ -61,7 +69,9 @@ pub(crate) fn take(path: &Path) -> Result<Option<File>> {
         if there.is_ok_and(|there| (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)) {
             let mut file = File::from(descriptor);
             // For messages only; a full disk must not keep anybody from locking.
-            let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+            let _ = file
+                .set_len(0)
+                .and_then(|()| writeln!(file, "{}", std::process::id()));
             return Ok(Some(file));
         }
     }

@@ -24,7 +24,10 @@ impl Vault {
         if bytes.len() as u64 > MAX_NOTE_BYTES {
             return Err(Error::new(ErrorKind::Usage, "cannot keep the note")
                 .on(path.display())
-                .because(format!("it has {} bytes, more than {MAX_NOTE_BYTES}", bytes.len())));
+                .because(format!(
+                    "it has {} bytes, more than {MAX_NOTE_BYTES}",
+                    bytes.len()
+                )));
         }
         durable::create_directories(durable::parent_of(&path))?;
         durable::replace(&path, bytes)
@@ -35,6 +38,8 @@ impl Vault {
         if single && !key.starts_with('.') {
             return Ok(self.run_directory(run).join("notes").join(key));
         }
-        Err(Error::new(ErrorKind::Usage, "not a note's key").on(format!("{key:?}")).because("it takes one plain name"))
+        Err(Error::new(ErrorKind::Usage, "not a note's key")
+            .on(format!("{key:?}"))
+            .because("it takes one plain name"))
     }
 }

@@ -17,7 +17,15 @@ impl Vault {
     pub fn pin(&self, run: &RunName, id: StepId, note: &str) -> Result<()> {
         let path = self.pin_path(run, id);
         durable::create_directories(durable::parent_of(&path))?;
-        durable::replace(&path, &encode(&Pin { format: FORMAT, run: run.clone(), id, note: note.to_owned() })?)
+        durable::replace(
+            &path,
+            &encode(&Pin {
+                format: FORMAT,
+                run: run.clone(),
+                id,
+                note: note.to_owned(),
+            })?,
+        )
     }
 
     /// Takes a pin away; `false` when there was none.
@@ -33,9 +41,14 @@ impl Vault {
     /// All pins of a run, sorted by age. One that cannot be read is an error: whoever deletes must not go on.
     pub fn pins(&self, run: &RunName) -> Result<Vec<Pin>> {
         let mut pins = Vec::new();
-        for path in entries(&self.run_directory(run).join("pins"))?.into_iter().filter(|path| !is_temporary(path)) {
+        for path in entries(&self.run_directory(run).join("pins"))?
+            .into_iter()
+            .filter(|path| !is_temporary(path))
+        {
             // One that was unpinned meanwhile is none.
-            let Some(pin) = read_record::<Pin>(&path)? else { continue };
+            let Some(pin) = read_record::<Pin>(&path)? else {
+                continue;
+            };
             if pin.run != *run || self.pin_path(run, pin.id) != path {
                 return Err(Error::new(ErrorKind::Damaged, "cannot read the pin")
                     .on(path.display())
@@ -49,6 +62,8 @@ impl Vault {
     }
 
     fn pin_path(&self, run: &RunName, id: StepId) -> PathBuf {
-        self.run_directory(run).join("pins").join(format!("{}.json", id.label()))
+        self.run_directory(run)
+            .join("pins")
+            .join(format!("{}.json", id.label()))
     }
 }

@@ -26,7 +26,8 @@ impl Staging {
     /// `Conflict` when something stands at the target and `existing` says to refuse; `Failed` when a file that was
     /// opened was not finished. What was staged stays for another try.
     pub fn finish(self, shape: Shape, directories: &[DirectoryEntry], existing: Existing) -> Result<()> {
-        let stands_there = rustix::fs::statat(&self.target_parent, &self.target_name, AtFlags::SYMLINK_NOFOLLOW);
+        let stands_there =
+            rustix::fs::statat(&self.target_parent, &self.target_name, AtFlags::SYMLINK_NOFOLLOW);
         if existing == Existing::Refuse && stands_there.is_ok() {
             return Err(self.taken());
         }
@@ -39,17 +40,35 @@ impl Staging {
         self.remove_strays(directories)?;
         let tree = tree::scan(&self.own_path.join(DATA))?;
         self.check_complete(&tree, shape)?;
-        let listed: BTreeMap<_, _> = directories.iter().map(|entry| (entry.path.as_ref(), entry)).collect();
+        let listed: BTreeMap<_, _> = directories
+            .iter()
+            .map(|entry| (entry.path.as_ref(), entry))
+            .collect();
         // The deepest first: what is done below a directory changes that directory's own time.
         for present in tree.directories.iter().rev() {
-            let entry = listed.get(&present.path.as_ref()).copied().filter(|_| shape == Shape::Directory);
+            let entry = listed
+                .get(&present.path.as_ref())
+                .copied()
+                .filter(|_| shape == Shape::Directory);
             self.settle(present.path.as_ref(), entry)?;
         }
         match (shape, tree.files.first()) {
             (Shape::File, Some(file)) => {
-                self.publish(Place { directory: self.data.as_fd(), name: file.path.as_ref() }, existing)?;
+                self.publish(
+                    Place {
+                        directory: self.data.as_fd(),
+                        name: file.path.as_ref(),
+                    },
+                    existing,
+                )?;
             }
-            _ => self.publish(Place { directory: self.own.as_fd(), name: Path::new(DATA) }, existing)?,
+            _ => self.publish(
+                Place {
+                    directory: self.own.as_fd(),
+                    name: Path::new(DATA),
+                },
+                existing,
+            )?,
         }
         if let Some(&root) = listed.get(&None).filter(|_| shape == Shape::Directory) {
             self.settle_root(root)?;
@@ -71,10 +90,17 @@ impl Staging {
         for path in directories.iter().filter_map(|directory| directory.path.as_ref()) {
             wanted.extend(path.ancestors().chain([path.as_str()]));
         }
-        let files = tree.files.iter().map(|file| &file.path).chain(tree.symlinks.iter().map(|link| &link.path));
+        let files = tree
+            .files
+            .iter()
+            .map(|file| &file.path)
+            .chain(tree.symlinks.iter().map(|link| &link.path));
         let stray_files = files.filter(|path| !progress.contains_key(*path));
-        let stray_directories =
-            tree.directories.iter().filter_map(|entry| entry.path.as_ref()).filter(|path| !wanted.contains(path.as_str()));
+        let stray_directories = tree
+            .directories
+            .iter()
+            .filter_map(|entry| entry.path.as_ref())
+            .filter(|path| !wanted.contains(path.as_str()));
         stray_files.chain(stray_directories).try_for_each(|path| {
             match self.data.parent_of(path) {
                 Ok(parent) => remove::entry(parent.as_fd(), name_of(path)),
@@ -88,22 +114,42 @@ impl Staging {
 
     /// Checks that every file was finished, and is still the very one that was.
     fn check_complete(&self, tree: &Tree, shape: Shape) -> Result<()> {
-        let fault = |why: String| Error::new(ErrorKind::Failed, WHAT).on(self.target.display()).because(why);
-        let mut present: BTreeMap<&RelativePath, Option<u64>> =
-            tree.files.iter().map(|file| (&file.path, Some(file.inode))).collect();
+        let fault = |why: String| {
+            Error::new(ErrorKind::Failed, WHAT)
+                .on(self.target.display())
+                .because(why)
+        };
+        let mut present: BTreeMap<&RelativePath, Option<u64>> = tree
+            .files
+            .iter()
+            .map(|file| (&file.path, Some(file.inode)))
+            .collect();
         present.extend(tree.symlinks.iter().map(|link| (&link.path, None)));
         for (path, finished) in self.progress.lock().iter() {
-            let Some(inode) = finished else { return Err(fault(format!("{path} is not finished"))) };
+            let Some(inode) = finished else {
+                return Err(fault(format!("{path} is not finished")));
+            };
             match present.get(path) {
-                None => return Err(fault(format!("{path} has vanished from {}", self.own_path.display()))),
+                None => {
+                    return Err(fault(format!(
+                        "{path} has vanished from {}",
+                        self.own_path.display()
+                    )));
+                }
                 Some(Some(there)) if there != inode => {
-                    return Err(fault(format!("{path} was replaced in {}", self.own_path.display())));
+                    return Err(fault(format!(
+                        "{path} was replaced in {}",
+                        self.own_path.display()
+                    )));
                 }
                 Some(_) => {}
             }
         }
         if shape == Shape::File && (tree.files.len() != 1 || !tree.symlinks.is_empty()) {
-            return Err(fault(format!("a single-file checkpoint has {} files", tree.files.len())));
+            return Err(fault(format!(
+                "a single-file checkpoint has {} files",
+                tree.files.len()
+            )));
         }
         Ok(())
     }
@@ -111,7 +157,10 @@ impl Staging {
     /// Gives a directory its mode and time and makes the names in it durable.
     fn settle(&self, path: Option<&RelativePath>, entry: Option<&DirectoryEntry>) -> Result<()> {
         let fault = |error: Errno| errors::io(WHAT, &self.target, error);
-        let directory = self.data.directory(path.map(RelativePath::as_str)).map_err(fault)?;
+        let directory = self
+            .data
+            .directory(path.map(RelativePath::as_str))
+            .map_err(fault)?;
         if let Some(entry) = entry {
             // A directory that its owner cannot write cannot be moved; the checkpoint's own gets its mode afterwards.
             let movable = if path.is_none() { 0o700 } else { 0 };
@@ -132,7 +181,10 @@ impl Staging {
     fn publish(&self, from: Place<'_>, existing: Existing) -> Result<()> {
         let fault = |error: Errno| errors::io(WHAT, &self.target, error);
         self.check_data_is_ours()?;
-        let to = Place { directory: self.target_parent.as_fd(), name: Path::new(&self.target_name) };
+        let to = Place {
+            directory: self.target_parent.as_fd(),
+            name: Path::new(&self.target_name),
+        };
         match rename::no_replace(from, to) {
             Ok(()) => return Ok(()),
             Err(Errno::EXIST | Errno::NOTEMPTY) if existing == Existing::Refuse => return Err(self.taken()),
@@ -142,7 +194,10 @@ impl Staging {
         if rename::exchange(from, to).map_err(fault)?.is_some() {
             return Ok(());
         }
-        let aside = Place { directory: self.own.as_fd(), name: Path::new(REPLACED) };
+        let aside = Place {
+            directory: self.own.as_fd(),
+            name: Path::new(REPLACED),
+        };
         rename::no_replace(to, aside).map_err(fault)?;
         rename::no_replace(from, to).map_err(|error| {
             let _ = rename::no_replace(aside, to);
@@ -166,8 +221,14 @@ impl Staging {
     /// Undoes a replacement that was interrupted between its two renames.
     pub(crate) fn put_back_replaced(&self) -> Result<()> {
         let fault = |error: Errno| errors::io(WHAT, &self.target, error);
-        let aside = Place { directory: self.own.as_fd(), name: Path::new(REPLACED) };
-        let to = Place { directory: self.target_parent.as_fd(), name: Path::new(&self.target_name) };
+        let aside = Place {
+            directory: self.own.as_fd(),
+            name: Path::new(REPLACED),
+        };
+        let to = Place {
+            directory: self.target_parent.as_fd(),
+            name: Path::new(&self.target_name),
+        };
         match rename::no_replace(aside, to) {
             Ok(()) => rustix::fs::fsync(&self.target_parent).map_err(fault),
             Err(Errno::NOENT) => Ok(()),

@@ -57,7 +57,10 @@ fn open<P: rustix::path::Arg + Copy>(parent: BorrowedFd<'_>, name: P) -> Result<
             // stands for the directory itself, whatever has its name by now.
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let named = rustix::fs::openat(parent, name, flags, Mode::empty())?;
-            rustix::fs::chmod(format!("/proc/self/fd/{}", named.as_raw_fd()), Mode::from_raw_mode(0o700))?;
+            rustix::fs::chmod(
+                format!("/proc/self/fd/{}", named.as_raw_fd()),
+                Mode::from_raw_mode(0o700),
+            )?;
             rustix::fs::openat(parent, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())
         }
         done => done,

@@ -71,7 +71,11 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<SealedStep> {
     }
     let source = &request.source;
     let tree = tree::scan(source)?;
-    if let Some(change) = request.expected.as_ref().and_then(|expected| expected.change_until(&tree)) {
+    if let Some(change) = request
+        .expected
+        .as_ref()
+        .and_then(|expected| expected.change_until(&tree))
+    {
         return Err(source_changed(WHAT, source, &change));
     }
     let staging = Unfinished::create(vault)?;
@@ -92,7 +96,10 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<SealedStep> {
     if bytes.len() as u64 > MAX_RECORD_BYTES {
         return Err(Error::new(ErrorKind::Usage, WHAT)
             .on(source.display())
-            .because(format!("the list of its {} files would be too long to read back", record.files.len()))
+            .because(format!(
+                "the list of its {} files would be too long to read back",
+                record.files.len()
+            ))
             .hint("let the trainer write fewer files"));
     }
     record.check()?;
@@ -134,9 +141,17 @@ fn take_over(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(Vec<
     // A single file stands in the data directory under the step's name, whatever it was called before.
     let own_name = RelativePath::new(request.name.as_str())?;
     let single = tree.shape == Shape::File;
-    let source = if single { parent_of(&request.source) } else { &request.source };
+    let source = if single {
+        parent_of(&request.source)
+    } else {
+        &request.source
+    };
     let mut snapshot = Snapshot::new(source, &root, request.links, tree.data_bytes())?;
-    for path in tree.directories.iter().filter_map(|directory| directory.path.as_ref()) {
+    for path in tree
+        .directories
+        .iter()
+        .filter_map(|directory| directory.path.as_ref())
+    {
         snapshot.create_directory(path)?;
     }
     let take = |file| snapshot.take(file, if single { &own_name } else { &file.path });
@@ -152,8 +167,19 @@ fn take_over(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(Vec<
 ///
 /// The scans of the source before and after do not show a file that was swapped and swapped back in between; the
 /// vault's own copy does.
-fn record_of(request: &SealRequest, tree: &Tree, methods: &[SnapshotMethod], taken: &Tree) -> Result<SealRecord> {
-    let changed = |what: &str| source_changed(WHAT, &request.source, &format!("{what} changed while it was sealed"));
+fn record_of(
+    request: &SealRequest,
+    tree: &Tree,
+    methods: &[SnapshotMethod],
+    taken: &Tree,
+) -> Result<SealRecord> {
+    let changed = |what: &str| {
+        source_changed(
+            WHAT,
+            &request.source,
+            &format!("{what} changed while it was sealed"),
+        )
+    };
     let same_lists = taken.files.len() == tree.files.len() && taken.symlinks == tree.symlinks;
     if !same_lists || methods.len() != tree.files.len() {
         return Err(changed("the list of files"));
@@ -199,17 +225,22 @@ impl Unfinished {
     fn create(vault: &Vault) -> Result<Self> {
         let path = vault.fresh_place("staging")?;
         durable::create_directories(&path)?;
-        Ok(Self { path, published: false })
+        Ok(Self {
+            path,
+            published: false,
+        })
     }
 
     /// The one rename that makes it a sealed step.
     fn publish(mut self, destination: &Path) -> Result<()> {
         let steps = parent_of(destination);
         durable::create_directories(steps)?;
-        rename::no_replace(Place::path(&self.path), Place::path(destination)).map_err(|error| match error {
-            Errno::EXIST | Errno::NOTEMPTY => sealed_already(destination),
-            other => errors::io(WHAT, destination, other),
-        })?;
+        rename::no_replace(Place::path(&self.path), Place::path(destination)).map_err(
+            |error| match error {
+                Errno::EXIST | Errno::NOTEMPTY => sealed_already(destination),
+                other => errors::io(WHAT, destination, other),
+            },
+        )?;
         durable::fsync_directory(steps).inspect_err(|_| {
             // Nobody may take for staged what a power cut could undo.
             let _ = rename::no_replace(Place::path(destination), Place::path(&self.path));
@@ -221,10 +252,10 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if !self.published {
-            if let Err(error) = remove::tree(&self.path) {
-                tracing::warn!(%error, "an unfinished seal stays until the next start");
-            }
+        if !self.published
+            && let Err(error) = remove::tree(&self.path)
+        {
+            tracing::warn!(%error, "an unfinished seal stays until the next start");
         }
     }
 }

@@ -74,7 +74,9 @@ pub struct SealRecord {
 impl SealRecord {
     /// Bytes of all files.
     pub fn data_bytes(&self) -> u64 {
-        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.size_bytes))
+        self.files
+            .iter()
+            .fold(0, |sum, file| sum.saturating_add(file.size_bytes))
     }
 
     /// The entry of a file.
@@ -88,18 +90,28 @@ impl SealRecord {
             return Err(fault("it has too many entries"));
         }
         let sorted = self.files.windows(2).all(|pair| pair[0].path < pair[1].path)
-            && self.directories.windows(2).all(|pair| pair[0].path < pair[1].path)
+            && self
+                .directories
+                .windows(2)
+                .all(|pair| pair[0].path < pair[1].path)
             && self.symlinks.windows(2).all(|pair| pair[0].path < pair[1].path);
         if !sorted {
-            return Err(fault("its entries are not sorted by path, or one stands there twice"));
+            return Err(fault(
+                "its entries are not sorted by path, or one stands there twice",
+            ));
         }
         let plain = |mode: u32, mtime: Timestamp| mode & !MODE_MASK == 0 && mtime.is_canonical();
         if !self.files.iter().all(|file| plain(file.mode, file.mtime))
-            || !self.directories.iter().all(|directory| plain(directory.mode, directory.mtime))
+            || !self
+                .directories
+                .iter()
+                .all(|directory| plain(directory.mode, directory.mtime))
         {
             return Err(fault("a mode or time is out of range"));
         }
-        self.symlinks.iter().try_for_each(|link| check_link_target(&link.path, &link.target))
+        self.symlinks
+            .iter()
+            .try_for_each(|link| check_link_target(&link.path, &link.target))
     }
 
     /// Everything but the checkpoint's own directory must lie in a directory that is listed as one.
@@ -107,21 +119,36 @@ impl SealRecord {
         if self.shape == Shape::File {
             let alone = self.directories.is_empty() && self.symlinks.is_empty();
             let own = matches!(self.files.as_slice(), [file] if file.path.as_str() == self.name);
-            return if alone && own { Ok(()) } else { Err(fault("a single file must be all there is")) };
+            return if alone && own {
+                Ok(())
+            } else {
+                Err(fault("a single file must be all there is"))
+            };
         }
         if self.directories.first().is_none_or(|first| first.path.is_some()) {
             return Err(fault("the checkpoint's own directory must come first"));
         }
-        let listed: BTreeSet<&str> =
-            self.directories.iter().filter_map(|entry| entry.path.as_ref()).map(RelativePath::as_str).collect();
+        let listed: BTreeSet<&str> = self
+            .directories
+            .iter()
+            .filter_map(|entry| entry.path.as_ref())
+            .map(RelativePath::as_str)
+            .collect();
         let files = self.files.iter().map(|file| &file.path);
-        let paths = files
-            .chain(self.symlinks.iter().map(|link| &link.path))
-            .chain(self.directories.iter().filter_map(|directory| directory.path.as_ref()));
-        if paths.flat_map(RelativePath::ancestors).all(|directory| listed.contains(directory)) {
+        let paths = files.chain(self.symlinks.iter().map(|link| &link.path)).chain(
+            self.directories
+                .iter()
+                .filter_map(|directory| directory.path.as_ref()),
+        );
+        if paths
+            .flat_map(RelativePath::ancestors)
+            .all(|directory| listed.contains(directory))
+        {
             return Ok(());
         }
-        Err(fault("an entry lies below something that is not listed as a directory"))
+        Err(fault(
+            "an entry lies below something that is not listed as a directory",
+        ))
     }
 }
 
@@ -134,7 +161,9 @@ impl Record for SealRecord {
         }
         check_step_name(&self.name)?;
         if !self.written_at.is_canonical() || !self.metrics.values().all(|value| value.is_finite()) {
-            return Err(fault("its time is out of range, or a metric is not a finite number"));
+            return Err(fault(
+                "its time is out of range, or a metric is not a finite number",
+            ));
         }
         self.check_entries()?;
         self.check_shape()

@@ -52,7 +52,8 @@ impl Record for RemoteState {
     const WHAT: &'static str = "remote state";
 
     fn check(&self) -> Result<()> {
-        let fault = |why: &str| Error::new(ErrorKind::Damaged, "the remote state contradicts itself").because(why);
+        let fault =
+            |why: &str| Error::new(ErrorKind::Damaged, "the remote state contradicts itself").because(why);
         if self.format != FORMAT {
             return Err(fault("its format is not known"));
         }
@@ -144,19 +145,28 @@ impl SealedStep {
             return Err(Error::new(ErrorKind::Conflict, "cannot keep the part manifest")
                 .on(path.display())
                 .because("another one is there already")
-                .hint("the step's files have changed since they were sealed: quarantine it and seal it again"));
+                .hint(
+                    "the step's files have changed since they were sealed: quarantine it and seal it again",
+                ));
         }
         Ok(())
     }
 
     fn own(&self, manifest: PartManifest) -> Result<PartManifest> {
-        let ours = manifest.run == self.record.run && manifest.id == self.record.id && manifest.node == self.record.node;
+        let ours = manifest.run == self.record.run
+            && manifest.id == self.record.id
+            && manifest.node == self.record.node;
         if ours {
             return Ok(manifest);
         }
-        Err(Error::new(ErrorKind::Damaged, "the part manifest is another step's")
-            .on(self.directory.join(MANIFEST).display())
-            .because(format!("it is of {}, {}, node {}", manifest.run, manifest.id, manifest.node)))
+        Err(
+            Error::new(ErrorKind::Damaged, "the part manifest is another step's")
+                .on(self.directory.join(MANIFEST).display())
+                .because(format!(
+                    "it is of {}, {}, node {}",
+                    manifest.run, manifest.id, manifest.node
+                )),
+        )
     }
 
     /// What is known of the step on a remote.
@@ -164,9 +174,11 @@ impl SealedStep {
         let path = self.remote_path(remote);
         let state: Option<RemoteState> = read_record(&path)?;
         match state {
-            Some(state) if state.remote != *remote => Err(Error::new(ErrorKind::Damaged, "not the remote's state")
-                .on(path.display())
-                .because(format!("it is of the remote {}", state.remote))),
+            Some(state) if state.remote != *remote => {
+                Err(Error::new(ErrorKind::Damaged, "not the remote's state")
+                    .on(path.display())
+                    .because(format!("it is of the remote {}", state.remote)))
+            }
             state => Ok(state),
         }
     }
@@ -189,7 +201,10 @@ impl Vault {
     pub fn steps(&self, run: &RunName) -> Result<StepScan> {
         let mut scan = StepScan::default();
         for path in entries(&self.steps_directory(run))? {
-            let label = path.file_name().and_then(|name| name.to_str()).and_then(StepId::from_label);
+            let label = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .and_then(StepId::from_label);
             let step = match label {
                 Some(id) => read_step(&path, run, id),
                 None => Err(Error::new(ErrorKind::Damaged, "not a sealed step")
@@ -219,7 +234,9 @@ impl Vault {
 
 fn read_step(path: &Path, run: &RunName, id: StepId) -> Result<SealedStep> {
     let damaged = |why: &str| {
-        Error::new(ErrorKind::Damaged, "cannot read the sealed step").on(path.display()).because(why.to_owned())
+        Error::new(ErrorKind::Damaged, "cannot read the sealed step")
+            .on(path.display())
+            .because(why.to_owned())
     };
     let record: SealRecord = read_record(&path.join(SEAL))?.ok_or_else(|| damaged("it has no seal.json"))?;
     if record.run != *run || record.id != id {
@@ -230,6 +247,8 @@ fn read_step(path: &Path, run: &RunName, id: StepId) -> Result<SealedStep> {
 
 /// Reads a record; `None` when there is none.
 pub(crate) fn read_record<R: Record>(path: &Path) -> Result<Option<R>> {
-    let Some(bytes) = durable::read_bounded(path, MAX_RECORD_BYTES)? else { return Ok(None) };
+    let Some(bytes) = durable::read_bounded(path, MAX_RECORD_BYTES)? else {
+        return Ok(None);
+    };
     decode(&bytes, &path.display().to_string()).map(Some)
 }

@@ -89,8 +89,14 @@ impl<'a> Snapshot<'a> {
         let place = self.source_path.join(source);
         Ok(Parents {
             path: path.to_owned(),
-            source: self.source.parent_of(source).map_err(|error| fault(&place, error))?,
-            target: self.target.parent_of(target).map_err(|error| errors::io(WHAT, &place, error))?,
+            source: self
+                .source
+                .parent_of(source)
+                .map_err(|error| fault(&place, error))?,
+            target: self
+                .target
+                .parent_of(target)
+                .map_err(|error| errors::io(WHAT, &place, error))?,
         })
     }
 
@@ -112,8 +118,13 @@ impl<'a> Snapshot<'a> {
                 .map_err(|error| errors::io(WHAT, &place, error))?;
         }
         if self.hard_link {
-            let linked =
-                rustix::fs::linkat(&parents.source, name_of(&file.path), &parents.target, name, AtFlags::empty());
+            let linked = rustix::fs::linkat(
+                &parents.source,
+                name_of(&file.path),
+                &parents.target,
+                name,
+                AtFlags::empty(),
+            );
             match linked {
                 Ok(()) => return Ok(SnapshotMethod::HardLink),
                 Err(error) if is_space(error) || error == Errno::NOENT => return Err(fault(&place, error)),
@@ -128,12 +139,19 @@ impl<'a> Snapshot<'a> {
         self.copy(&source, &target, file, &place)
     }
 
-    fn copy(&mut self, source: &File, target: &File, file: &TreeFile, place: &Path) -> Result<SnapshotMethod> {
+    fn copy(
+        &mut self,
+        source: &File,
+        target: &File,
+        file: &TreeFile,
+        place: &Path,
+    ) -> Result<SnapshotMethod> {
         if !self.space_checked {
             self.check_space(target, place)?;
         }
         let (mut reader, mut writer) = (source, target);
-        let copied = std::io::copy(&mut reader, &mut writer).map_err(|error| errors::io(WHAT, place, error))?;
+        let copied =
+            std::io::copy(&mut reader, &mut writer).map_err(|error| errors::io(WHAT, place, error))?;
         if copied != file.size_bytes {
             let change = format!("it had {} bytes and {copied} were read", file.size_bytes);
             return Err(source_changed(WHAT, place, &change));
@@ -176,7 +194,11 @@ fn open_source(parent: BorrowedFd<'_>, file: &TreeFile, place: &Path) -> Result<
         .map_err(|error| fault(place, error))?;
     let facts = Facts::from(rustix::fs::fstat(&descriptor).map_err(|error| fault(place, error))?);
     if facts.kind != FileType::RegularFile || (facts.device, facts.inode) != (file.device, file.inode) {
-        return Err(source_changed(WHAT, place, "it was replaced while the step was sealed"));
+        return Err(source_changed(
+            WHAT,
+            place,
+            "it was replaced while the step was sealed",
+        ));
     }
     Ok(File::from(descriptor))
 }
@@ -184,7 +206,9 @@ fn open_source(parent: BorrowedFd<'_>, file: &TreeFile, place: &Path) -> Result<
 fn create_target(parent: BorrowedFd<'_>, name: &str, place: &Path) -> Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let descriptor = rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600));
-    descriptor.map(File::from).map_err(|error| errors::io(WHAT, place, error))
+    descriptor
+        .map(File::from)
+        .map_err(|error| errors::io(WHAT, place, error))
 }
 
 /// Mode and time as the trainer had them; always readable and writable for the vault's owner.

@@ -29,12 +29,17 @@ impl SourceFile {
     /// `SourceChanged` when it is not, or is gone.
     pub fn open(path: &Path, expected: &SealedFile) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let descriptor = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| match error {
-            Errno::NOENT => changed(path, "it is gone"),
-            Errno::LOOP => changed(path, "a symbolic link stands there now"),
-            other => errors::io(WHAT, path, other),
-        })?;
-        let source = Self { file: File::from(descriptor), path: path.to_path_buf(), expected: expected.clone() };
+        let descriptor =
+            rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| match error {
+                Errno::NOENT => changed(path, "it is gone"),
+                Errno::LOOP => changed(path, "a symbolic link stands there now"),
+                other => errors::io(WHAT, path, other),
+            })?;
+        let source = Self {
+            file: File::from(descriptor),
+            path: path.to_path_buf(),
+            expected: expected.clone(),
+        };
         source.check_unchanged()?;
         Ok(source)
     }
@@ -49,10 +54,14 @@ impl SourceFile {
     /// # Errors
     /// `SourceChanged` when the file ends before the buffer is full.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        self.file.read_exact_at(buffer, offset).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => changed(&self.path, "it ends sooner than when it was sealed"),
-            _ => errors::io(WHAT, &self.path, error),
-        })
+        self.file
+            .read_exact_at(buffer, offset)
+            .map_err(|error| match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => {
+                    changed(&self.path, "it ends sooner than when it was sealed")
+                }
+                _ => errors::io(WHAT, &self.path, error),
+            })
     }
 
     /// Checks once more, after the last byte, that the file is still the one that was sealed.
@@ -63,7 +72,10 @@ impl SourceFile {
             return Err(changed(&self.path, "something else stands there now"));
         }
         if facts.size_bytes != self.expected.size_bytes {
-            let why = format!("it has {} bytes and had {}", facts.size_bytes, self.expected.size_bytes);
+            let why = format!(
+                "it has {} bytes and had {}",
+                facts.size_bytes, self.expected.size_bytes
+            );
             return Err(changed(&self.path, &why));
         }
         if facts.mtime != self.expected.mtime {
@@ -78,8 +90,11 @@ impl SourceFile {
 }
 
 fn changed(path: &Path, why: &str) -> Error {
-    Error::new(ErrorKind::SourceChanged, WHAT).on(path.display()).because(why).hint(
-        "a trainer that rewrites its files in place changes the vault's hard links too: \
+    Error::new(ErrorKind::SourceChanged, WHAT)
+        .on(path.display())
+        .because(why)
+        .hint(
+            "a trainer that rewrites its files in place changes the vault's hard links too: \
          let it seal with reflinks or copies",
-    )
+        )
 }

@@ -24,8 +24,8 @@ pub struct Space {
 /// The space of the filesystem that holds `path`, or will: the nearest directory above that exists is asked.
 pub fn free(path: &Path) -> Result<Space> {
     let place = nearest_existing(path);
-    let facts =
-        rustix::fs::statvfs(&place).map_err(|error| errors::io("cannot tell the free space", &place, error))?;
+    let facts = rustix::fs::statvfs(&place)
+        .map_err(|error| errors::io("cannot tell the free space", &place, error))?;
     // btrfs and some network filesystems create inodes as needed and report 0 of 0.
     let limited = facts.f_files != 0;
     Ok(Space {
@@ -57,7 +57,9 @@ fn mount_of(path: &Path) -> Result<(u64, Option<u64>)> {
 }
 
 fn nearest_existing(path: &Path) -> PathBuf {
-    let existing = path.ancestors().find(|place| !place.as_os_str().is_empty() && place.exists());
+    let existing = path
+        .ancestors()
+        .find(|place| !place.as_os_str().is_empty() && place.exists());
     existing.map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 

@@ -45,15 +45,21 @@ impl StagedFile {
     /// # Errors
     /// `Failed` when they would reach past the size that the file was opened for.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= self.size_bytes);
+        let end = offset
+            .checked_add(bytes.len() as u64)
+            .filter(|end| *end <= self.size_bytes);
         if end.is_none() {
-            return Err(Error::new(ErrorKind::Failed, WHAT).on(self.place.display()).because(format!(
-                "{} bytes at {offset} reach past its {} bytes",
-                bytes.len(),
-                self.size_bytes
-            )));
+            return Err(Error::new(ErrorKind::Failed, WHAT)
+                .on(self.place.display())
+                .because(format!(
+                    "{} bytes at {offset} reach past its {} bytes",
+                    bytes.len(),
+                    self.size_bytes
+                )));
         }
-        self.file.write_all_at(bytes, offset).map_err(|error| errors::io(WHAT, &self.place, error))
+        self.file
+            .write_all_at(bytes, offset)
+            .map_err(|error| errors::io(WHAT, &self.place, error))
     }
 
     /// Fills `buffer` from `offset`; `false` when the file ends before that.
@@ -79,7 +85,9 @@ impl StagedFile {
         let facts = self.facts()?;
         if facts.size_bytes != self.size_bytes {
             let why = format!("it has {} of {} bytes", facts.size_bytes, self.size_bytes);
-            return Err(Error::new(ErrorKind::Failed, WHAT).on(self.place.display()).because(why));
+            return Err(Error::new(ErrorKind::Failed, WHAT)
+                .on(self.place.display())
+                .because(why));
         }
         let fault = |error: Errno| errors::io(WHAT, &self.place, error);
         rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode & MODE_MASK)).map_err(fault)?;

@@ -23,8 +23,8 @@ use crate::durable;
 use crate::errors;
 use crate::lock;
 use crate::remove;
-pub use crate::staged_file::StagedFile;
 use crate::staged_file::Progress;
+pub use crate::staged_file::StagedFile;
 use crate::staging_place::{self, Base};
 use crate::stat::Facts;
 use crate::vault::Vault;
@@ -119,13 +119,12 @@ impl Staging {
         let parent = self.parent_of(path)?;
         let name = name_of(path);
         self.progress.lock().insert(path.clone(), None);
-        let file = match open_present(parent.as_fd(), name).map_err(fault)? {
-            Some(file) => file,
-            None => {
-                self.clear(parent.as_fd(), path)?;
-                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(0o600)).map_err(fault)?
-            }
+        let file = if let Some(file) = open_present(parent.as_fd(), name).map_err(fault)? {
+            file
+        } else {
+            self.clear(parent.as_fd(), path)?;
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(0o600)).map_err(fault)?
         };
         rustix::fs::fchmod(&file, Mode::from_raw_mode(0o600)).map_err(fault)?;
         let present = Facts::from(rustix::fs::fstat(&file).map_err(fault)?);
@@ -133,7 +132,13 @@ impl Staging {
             rustix::fs::ftruncate(&file, size_bytes).map_err(fault)?;
         }
         let progress = Arc::clone(&self.progress);
-        Ok(StagedFile { file: File::from(file), place, path: path.clone(), size_bytes, progress })
+        Ok(StagedFile {
+            file: File::from(file),
+            place,
+            path: path.clone(),
+            size_bytes,
+            progress,
+        })
     }
 
     /// Makes a symbolic link, in place of whatever has its name. The target must stay inside the checkpoint.
@@ -145,7 +150,9 @@ impl Staging {
         self.clear(parent.as_fd(), path)?;
         rustix::fs::symlinkat(target, &parent, name_of(path)).map_err(fault)?;
         let stat = rustix::fs::statat(&parent, name_of(path), AtFlags::SYMLINK_NOFOLLOW).map_err(fault)?;
-        self.progress.lock().insert(path.clone(), Some(Facts::from(stat).inode));
+        self.progress
+            .lock()
+            .insert(path.clone(), Some(Facts::from(stat).inode));
         Ok(())
     }
 
@@ -159,7 +166,9 @@ impl Staging {
         for ancestor in path.ancestors() {
             self.make_directory(&RelativePath::new(ancestor)?)?;
         }
-        self.data.parent_of(path).map_err(|error| errors::io(WHAT, &self.own_path.join(DATA).join(path), error))
+        self.data
+            .parent_of(path)
+            .map_err(|error| errors::io(WHAT, &self.own_path.join(DATA).join(path), error))
     }
 
     /// Creates a directory whose parent exists, in place of anything else that has its name.
@@ -172,12 +181,12 @@ impl Staging {
         let fault = |error: Errno| errors::io("cannot restore the directory", &place, error);
         let parent = self.data.parent_of(path).map_err(fault)?;
         let private = Mode::from_raw_mode(0o700);
-        match rustix::fs::openat(&parent, name_of(path), DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
-            Ok(present) => rustix::fs::fchmod(&present, private).map_err(fault)?,
-            Err(_) => {
-                self.clear(parent.as_fd(), path)?;
-                rustix::fs::mkdirat(&parent, name_of(path), private).map_err(fault)?;
-            }
+        let flags = DIRECTORY | OFlags::NOFOLLOW;
+        if let Ok(present) = rustix::fs::openat(&parent, name_of(path), flags, Mode::empty()) {
+            rustix::fs::fchmod(&present, private).map_err(fault)?;
+        } else {
+            self.clear(parent.as_fd(), path)?;
+            rustix::fs::mkdirat(&parent, name_of(path), private).map_err(fault)?;
         }
         made.insert(path.as_str().to_owned());
         Ok(())
@@ -213,7 +222,9 @@ fn resolve(target: &Path) -> Result<(PathBuf, OsString)> {
     })?;
     let parent = durable::parent_of(target);
     durable::create_directories(parent)?;
-    let parent = parent.canonicalize().map_err(|error| errors::io(WHAT, parent, error))?;
+    let parent = parent
+        .canonicalize()
+        .map_err(|error| errors::io(WHAT, parent, error))?;
     Ok((parent, name.to_owned()))
 }
 
@@ -225,8 +236,10 @@ fn take_lock(parent: &Path, vault: Option<&Vault>, key: &str) -> Result<(Base, P
         match lock::take(&path) {
             Ok(Some(file)) => return Ok((base, path, file)),
             Ok(None) => {
-                return Err(lock::held("another restore to the same place is under way", &path)
-                    .hint("let it finish, or end it: the lock goes with it"));
+                return Err(
+                    lock::held("another restore to the same place is under way", &path)
+                        .hint("let it finish, or end it: the lock goes with it"),
+                );
             }
             // Another restore has just ended and taken the empty directory with it.
             Err(error) if error.kind() == ErrorKind::NotFound && tries_left > 0 => tries_left -= 1,
@@ -247,7 +260,9 @@ fn open_present(parent: BorrowedFd<'_>, name: &str) -> rustix::io::Result<Option
                 && facts.owner == rustix::process::geteuid().as_raw();
             Ok(fit.then_some(file))
         }
-        Err(Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::ACCESS | Errno::PERM) => Ok(None),
+        Err(Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::ACCESS | Errno::PERM) => {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }

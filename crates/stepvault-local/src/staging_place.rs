@@ -25,15 +25,33 @@ pub(crate) struct Base {
 pub(crate) fn choose(parent: &Path, vault: Option<&Vault>) -> Result<Base> {
     let mut candidates = Vec::new();
     if let Some(vault) = vault {
-        candidates.push((vault.root(), Base { path: vault.root().join("restore"), removable: Vec::new() }));
+        candidates.push((
+            vault.root(),
+            Base {
+                path: vault.root().join("restore"),
+                removable: Vec::new(),
+            },
+        ));
     }
     if let Some(above) = parent.parent() {
         let own = above.join(".stepvault");
         let path = own.join("restore");
-        candidates.push((above, Base { path: path.clone(), removable: vec![path, own] }));
+        candidates.push((
+            above,
+            Base {
+                path: path.clone(),
+                removable: vec![path, own],
+            },
+        ));
     }
     let path = parent.join(".stepvault-restore");
-    candidates.push((parent, Base { path: path.clone(), removable: vec![path] }));
+    candidates.push((
+        parent,
+        Base {
+            path: path.clone(),
+            removable: vec![path],
+        },
+    ));
 
     let mut refused = None;
     for (on, base) in candidates {
@@ -48,7 +66,8 @@ pub(crate) fn choose(parent: &Path, vault: Option<&Vault>) -> Result<Base> {
             }
         }
     }
-    Err(refused.unwrap_or_else(|| Error::new(ErrorKind::Failed, "no place to restore to").on(parent.display())))
+    Err(refused
+        .unwrap_or_else(|| Error::new(ErrorKind::Failed, "no place to restore to").on(parent.display())))
 }
 
 /// Creates the directories, or checks that nobody else can reach into them.

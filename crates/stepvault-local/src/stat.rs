@@ -40,11 +40,20 @@ impl From<Stat> for Facts {
 }
 
 fn timestamp(seconds: i64, nanoseconds: u64) -> Timestamp {
-    Timestamp { seconds, nanoseconds: u32::try_from(nanoseconds).unwrap_or(0) }
+    Timestamp {
+        seconds,
+        nanoseconds: u32::try_from(nanoseconds).unwrap_or(0),
+    }
 }
 
 /// Times for `futimens`: the modification time, with the access time set to the same.
 pub(crate) fn times(mtime: Timestamp) -> Timestamps {
-    let time = Timespec { tv_sec: mtime.seconds, tv_nsec: i64::from(mtime.nanoseconds) };
-    Timestamps { last_access: time, last_modification: time }
+    let time = Timespec {
+        tv_sec: mtime.seconds,
+        tv_nsec: i64::from(mtime.nanoseconds),
+    };
+    Timestamps {
+        last_access: time,
+        last_modification: time,
+    }
 }

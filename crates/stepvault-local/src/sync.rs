@@ -26,7 +26,10 @@ impl Barrier {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let directory = rustix::fs::openat(CWD, path, DIRECTORY, Mode::empty())
             .map_err(|error| errors::io("cannot sync", path, error))?;
-        Ok(Self { directory, path: path.to_path_buf() })
+        Ok(Self {
+            directory,
+            path: path.to_path_buf(),
+        })
     }
 
     /// Syncs all files and directories of the record, which stand below `data` (or are it, for a single file).
@@ -44,7 +47,10 @@ impl Barrier {
         }
         // The deepest first, though any order would do: nothing counts before the seal's own rename.
         for directory in record.directories.iter().rev() {
-            let path = directory.path.as_ref().map_or_else(|| data.to_path_buf(), |path| data.join(path));
+            let path = directory
+                .path
+                .as_ref()
+                .map_or_else(|| data.to_path_buf(), |path| data.join(path));
             durable::fsync_directory(&path)?;
         }
         Ok(())
@@ -62,7 +68,9 @@ fn sync_one(path: &Path) -> Result<()> {
 fn reports_errors() -> bool {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy();
-    let mut numbers = release.split(|character: char| !character.is_ascii_digit()).map(str::parse::<u32>);
+    let mut numbers = release
+        .split(|character: char| !character.is_ascii_digit())
+        .map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (5, 8),
         _ => false,

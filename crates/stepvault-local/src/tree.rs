@@ -63,7 +63,8 @@ pub fn scan(root: &Path) -> Result<Tree> {
         FileType::RegularFile => {
             let name = root.file_name().and_then(|name| name.to_str());
             let path = name.and_then(|name| RelativePath::new(name).ok());
-            let path = path.ok_or_else(|| walk::unfit(root, "its name is not plain UTF-8 text", "rename it"))?;
+            let path =
+                path.ok_or_else(|| walk::unfit(root, "its name is not plain UTF-8 text", "rename it"))?;
             Ok(Tree {
                 shape: Shape::File,
                 files: vec![TreeFile::new(path, &facts)],
@@ -71,10 +72,16 @@ pub fn scan(root: &Path) -> Result<Tree> {
                 symlinks: Vec::new(),
             })
         }
-        FileType::Symlink => {
-            Err(walk::unfit(root, "it is a symbolic link", "name the directory or file that the link points to"))
-        }
-        kind => Err(walk::unfit(root, walk::describe(kind), "name a directory or a regular file")),
+        FileType::Symlink => Err(walk::unfit(
+            root,
+            "it is a symbolic link",
+            "name the directory or file that the link points to",
+        )),
+        kind => Err(walk::unfit(
+            root,
+            walk::describe(kind),
+            "name a directory or a regular file",
+        )),
     }
 }
 
@@ -97,8 +104,15 @@ impl TreeFile {
     /// The inode's own time does not count: taking a hard link changes it.
     fn change_until(&self, later: &Self) -> Option<String> {
         if self.size_bytes != later.size_bytes {
-            let verb = if later.size_bytes > self.size_bytes { "grew" } else { "shrank" };
-            return Some(format!("{} {verb} from {} to {} bytes", self.path, self.size_bytes, later.size_bytes));
+            let verb = if later.size_bytes > self.size_bytes {
+                "grew"
+            } else {
+                "shrank"
+            };
+            return Some(format!(
+                "{} {verb} from {} to {} bytes",
+                self.path, self.size_bytes, later.size_bytes
+            ));
         }
         if (self.inode, self.device) != (later.inode, later.device) {
             return Some(format!("{} was replaced by another file", self.path));
@@ -114,10 +128,18 @@ impl Tree {
         // Writing to a String cannot fail. Names hold no control characters, so a line feed ends each entry.
         for file in &self.files {
             let Timestamp { seconds, nanoseconds } = file.mtime;
-            let _ = writeln!(text, "f {} {seconds}.{nanoseconds} {} {}", file.size_bytes, file.inode, file.path);
+            let _ = writeln!(
+                text,
+                "f {} {seconds}.{nanoseconds} {} {}",
+                file.size_bytes, file.inode, file.path
+            );
         }
         for directory in &self.directories {
-            let _ = writeln!(text, "d {}", directory.path.as_ref().map_or("", RelativePath::as_str));
+            let _ = writeln!(
+                text,
+                "d {}",
+                directory.path.as_ref().map_or("", RelativePath::as_str)
+            );
         }
         for link in &self.symlinks {
             let _ = writeln!(text, "l {}\n{}", link.path, link.target);
@@ -128,12 +150,16 @@ impl Tree {
     /// The newest modification time of any file; of the directories when there is no file.
     pub fn newest_mtime(&self) -> Timestamp {
         let files = self.files.iter().map(|file| file.mtime).max();
-        files.or_else(|| self.directories.iter().map(|directory| directory.mtime).max()).unwrap_or_default()
+        files
+            .or_else(|| self.directories.iter().map(|directory| directory.mtime).max())
+            .unwrap_or_default()
     }
 
     /// Bytes of all files.
     pub fn data_bytes(&self) -> u64 {
-        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.size_bytes))
+        self.files
+            .iter()
+            .fold(0, |sum, file| sum.saturating_add(file.size_bytes))
     }
 
     /// The first difference from `later`, a scan of the same place, in words; `None` when nothing was written.
@@ -141,15 +167,30 @@ impl Tree {
         if self.shape != later.shape {
             return Some("a file has become a directory, or a directory a file".to_owned());
         }
-        changed(&self.files, &later.files, |file| Some(&file.path), TreeFile::change_until)
-            .or_else(|| {
-                changed(&self.directories, &later.directories, |entry| entry.path.as_ref(), |_, _| None)
-            })
-            .or_else(|| {
-                changed(&self.symlinks, &later.symlinks, |link| Some(&link.path), |link, later| {
+        changed(
+            &self.files,
+            &later.files,
+            |file| Some(&file.path),
+            TreeFile::change_until,
+        )
+        .or_else(|| {
+            changed(
+                &self.directories,
+                &later.directories,
+                |entry| entry.path.as_ref(),
+                |_, _| None,
+            )
+        })
+        .or_else(|| {
+            changed(
+                &self.symlinks,
+                &later.symlinks,
+                |link| Some(&link.path),
+                |link, later| {
                     (link.target != later.target).then(|| format!("{} points elsewhere now", link.path))
-                })
-            })
+                },
+            )
+        })
     }
 }
 

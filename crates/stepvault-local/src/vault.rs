@@ -62,12 +62,17 @@ impl Vault {
     /// Opens the vault in `directory`; `None` when there is none.
     pub fn open(directory: &Path) -> Result<Option<Self>> {
         let path = directory.join(MARKER);
-        let Some(bytes) = durable::read_bounded(&path, MAX_MARKER_BYTES)? else { return Ok(None) };
+        let Some(bytes) = durable::read_bounded(&path, MAX_MARKER_BYTES)? else {
+            return Ok(None);
+        };
         let marker: VaultMarker = decode(&bytes, &path.display().to_string())?;
         // Absolute, so that a later change of the working directory does not matter.
         let root = std::path::absolute(directory)
             .map_err(|error| errors::io("cannot open the vault", directory, error))?;
-        Ok(Some(Self { root, identity: marker.vault }))
+        Ok(Some(Self {
+            root,
+            identity: marker.vault,
+        }))
     }
 
     /// The vault's directory, absolute.
@@ -93,7 +98,10 @@ impl Vault {
     pub fn runs(&self) -> Result<Vec<RunName>> {
         let mut runs = Vec::new();
         for path in entries(&self.root.join("runs"))? {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
             match RunName::new(name.replace("%2F", "/")) {
                 Ok(run) if run.as_component() == name => runs.push(run),
                 _ => tracing::warn!(path = %path.display(), "not a run of this vault; left alone"),
@@ -134,24 +142,32 @@ pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         list => list.map_err(fault)?,
     };
-    let mut paths = list.map(|entry| Ok(entry.map_err(fault)?.path())).collect::<Result<Vec<_>>>()?;
+    let mut paths = list
+        .map(|entry| Ok(entry.map_err(fault)?.path()))
+        .collect::<Result<Vec<_>>>()?;
     paths.sort_unstable();
     Ok(paths)
 }
 
 /// True for a file that an interrupted durable write left behind.
 pub(crate) fn is_temporary(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes()))
+    path.file_name()
+        .is_some_and(|name| name.as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes()))
 }
 
 /// Something in the directory that keeps it from becoming a vault.
 fn foreign_entry(directory: &Path) -> Result<Option<String>> {
     // A fresh filesystem's root has the one; an interrupted creation leaves the other, or, seen by a second process
     // at the right moment, the marker itself.
-    let foreign = entries(directory)?.into_iter().find(|path| {
-        !is_temporary(path) && !path.ends_with("lost+found") && !path.ends_with(MARKER)
-    });
-    Ok(foreign.map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned()))
+    let foreign = entries(directory)?
+        .into_iter()
+        .find(|path| !is_temporary(path) && !path.ends_with("lost+found") && !path.ends_with(MARKER));
+    Ok(foreign.map(|path| {
+        path.file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    }))
 }
 
 #[cfg(test)]
@@ -183,7 +199,12 @@ mod tests {
         fs::create_dir(place.path().join("staging")).unwrap();
         let error = Vault::open_or_create(place.path()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Refused);
-        assert!(error.to_string().ends_with("the directory is no vault and holds \"staging\""), "{error}");
+        assert!(
+            error
+                .to_string()
+                .ends_with("the directory is no vault and holds \"staging\""),
+            "{error}"
+        );
     }
 
     #[test]
@@ -192,9 +213,15 @@ mod tests {
         let identities = std::thread::scope(|scope| {
             let open = || Vault::open_or_create(place.path()).unwrap().identity().to_owned();
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect::<Vec<_>>()
         });
-        assert!(identities.windows(2).all(|pair| pair[0] == pair[1]), "{identities:?}");
+        assert!(
+            identities.windows(2).all(|pair| pair[0] == pair[1]),
+            "{identities:?}"
+        );
     }
 
     #[test]
@@ -202,7 +229,10 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         Vault::open_or_create(place.path()).unwrap();
         fs::write(place.path().join(MARKER), "").unwrap();
-        assert_eq!(Vault::open_or_create(place.path()).unwrap_err().kind(), ErrorKind::Damaged);
+        assert_eq!(
+            Vault::open_or_create(place.path()).unwrap_err().kind(),
+            ErrorKind::Damaged
+        );
     }
 
     #[test]

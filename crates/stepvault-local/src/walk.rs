@@ -18,15 +18,28 @@ const WHAT: &str = "cannot read the checkpoint";
 /// Lists everything below the directory `root`.
 pub(crate) fn directory(root: &Path) -> Result<Tree> {
     let beneath = Beneath::open(root).map_err(|error| errors::io(WHAT, root, error))?;
-    let tree = Tree { shape: Shape::Directory, files: Vec::new(), directories: Vec::new(), symlinks: Vec::new() };
-    let mut walk = Walk { root, beneath, tree, pending: vec![None] };
+    let tree = Tree {
+        shape: Shape::Directory,
+        files: Vec::new(),
+        directories: Vec::new(),
+        symlinks: Vec::new(),
+    };
+    let mut walk = Walk {
+        root,
+        beneath,
+        tree,
+        pending: vec![None],
+    };
     while let Some(next) = walk.pending.pop() {
-        walk.visit(next)?;
+        walk.visit(next.as_ref())?;
     }
     let mut tree = walk.tree;
-    tree.files.sort_unstable_by(|first, second| first.path.cmp(&second.path));
-    tree.directories.sort_unstable_by(|first, second| first.path.cmp(&second.path));
-    tree.symlinks.sort_unstable_by(|first, second| first.path.cmp(&second.path));
+    tree.files
+        .sort_unstable_by(|first, second| first.path.cmp(&second.path));
+    tree.directories
+        .sort_unstable_by(|first, second| first.path.cmp(&second.path));
+    tree.symlinks
+        .sort_unstable_by(|first, second| first.path.cmp(&second.path));
     Ok(tree)
 }
 
@@ -38,22 +51,29 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn visit(&mut self, path: Option<RelativePath>) -> Result<()> {
-        let place = path.as_ref().map_or_else(|| self.root.to_path_buf(), |path| self.root.join(path));
+    fn visit(&mut self, path: Option<&RelativePath>) -> Result<()> {
+        let place = path.map_or_else(|| self.root.to_path_buf(), |path| self.root.join(path));
         let fault = |error: Errno| match error {
             Errno::NOENT => source_changed(WHAT, &place, "it vanished meanwhile"),
             other => errors::io(WHAT, &place, other),
         };
-        let descriptor = self.beneath.directory(path.as_ref().map(RelativePath::as_str)).map_err(fault)?;
+        let descriptor = self
+            .beneath
+            .directory(path.map(RelativePath::as_str))
+            .map_err(fault)?;
         let facts = Facts::from(rustix::fs::fstat(&descriptor).map_err(fault)?);
-        self.tree.directories.push(DirectoryEntry { path: path.clone(), mode: facts.mode, mtime: facts.mtime });
+        self.tree.directories.push(DirectoryEntry {
+            path: path.cloned(),
+            mode: facts.mode,
+            mtime: facts.mtime,
+        });
         for entry in Dir::read_from(&descriptor).map_err(fault)? {
             let entry = entry.map_err(fault)?;
             let bytes = entry.file_name().to_bytes();
             if bytes == b"." || bytes == b".." {
                 continue;
             }
-            let child = self.child(path.as_ref(), &place, bytes)?;
+            let child = child_of(path, &place, bytes)?;
             let stat = rustix::fs::statat(&descriptor, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
             let facts = stat.map(Facts::from).map_err(|error| match error {
                 Errno::NOENT => source_changed(WHAT, &self.root.join(&child), "it vanished meanwhile"),
@@ -63,35 +83,32 @@ impl Walk<'_> {
                 FileType::RegularFile => self.tree.files.push(TreeFile::new(child, &facts)),
                 FileType::Directory => self.pending.push(Some(child)),
                 FileType::Symlink => {
-                    let target = rustix::fs::readlinkat(&descriptor, entry.file_name(), Vec::new()).map_err(fault)?;
+                    let target =
+                        rustix::fs::readlinkat(&descriptor, entry.file_name(), Vec::new()).map_err(fault)?;
                     self.link(child, target.into_bytes())?;
                 }
-                kind => return Err(unfit(&self.root.join(&child), describe(kind), "move it out of the checkpoint")),
+                kind => {
+                    return Err(unfit(
+                        &self.root.join(&child),
+                        describe(kind),
+                        "move it out of the checkpoint",
+                    ));
+                }
             }
             self.check_bound()?;
         }
         Ok(())
     }
 
-    /// The path of an entry, or why it cannot be kept.
-    fn child(&self, parent: Option<&RelativePath>, place: &Path, bytes: &[u8]) -> Result<RelativePath> {
-        let Ok(name) = std::str::from_utf8(bytes) else {
-            let name = String::from_utf8_lossy(bytes).into_owned();
-            return Err(unfit(&place.join(name), "its name is not UTF-8", "rename it"));
-        };
-        let path = parent.map_or_else(|| name.to_owned(), |parent| format!("{parent}/{name}"));
-        RelativePath::new(path).map_err(|error| {
-            let why = error.to_string();
-            // The words after the last colon are the reason alone.
-            let why = why.rsplit(": ").next().unwrap_or_default().to_owned();
-            unfit(&place.join(name), &why, "rename it")
-        })
-    }
-
     fn link(&mut self, path: RelativePath, target: Vec<u8>) -> Result<()> {
         let place = self.root.join(&path);
-        let target = String::from_utf8(target)
-            .map_err(|_| unfit(&place, "its target is not UTF-8", "replace the link by the file it names"))?;
+        let target = String::from_utf8(target).map_err(|_| {
+            unfit(
+                &place,
+                "its target is not UTF-8",
+                "replace the link by the file it names",
+            )
+        })?;
         check_link_target(&path, &target)?;
         self.tree.symlinks.push(SymlinkEntry { path, target });
         Ok(())
@@ -104,13 +121,42 @@ impl Walk<'_> {
             return Ok(());
         }
         let why = format!("it has more than {MAX_ENTRIES} entries");
-        Err(unfit(self.root, &why, "name one checkpoint, not a directory of many; or let the trainer write fewer files"))
+        Err(unfit(
+            self.root,
+            &why,
+            "name one checkpoint, not a directory of many; or let the trainer write fewer files",
+        ))
     }
 }
 
-/// The error for something that a checkpoint cannot hold. The path is quoted: its name may hold anything.
+/// The path of an entry, or why it cannot be kept.
+fn child_of(parent: Option<&RelativePath>, place: &Path, bytes: &[u8]) -> Result<RelativePath> {
+    let Ok(name) = std::str::from_utf8(bytes) else {
+        let name = String::from_utf8_lossy(bytes).into_owned();
+        return Err(unfit(&place.join(name), "its name is not UTF-8", "rename it"));
+    };
+    let path = parent.map_or_else(|| name.to_owned(), |parent| format!("{parent}/{name}"));
+    RelativePath::new(path).map_err(|error| {
+        let text = error.to_string();
+        // The words after the last colon are the reason alone.
+        unfit(
+            &place.join(name),
+            text.rsplit(": ").next().unwrap_or_default(),
+            "rename it",
+        )
+    })
+}
+
+/// The error for something that a checkpoint cannot hold.
+#[expect(
+    clippy::unnecessary_debug_formatting,
+    reason = "a name may hold control characters, which quoting escapes"
+)]
 pub(crate) fn unfit(path: &Path, why: &str, hint: &str) -> Error {
-    Error::new(ErrorKind::Usage, "cannot keep this in a checkpoint").on(format!("{path:?}")).because(why).hint(hint)
+    Error::new(ErrorKind::Usage, "cannot keep this in a checkpoint")
+        .on(format!("{path:?}"))
+        .because(why)
+        .hint(hint)
 }
 
 /// What a thing is that is neither file, directory nor link.

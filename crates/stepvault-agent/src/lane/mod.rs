@@ -3,6 +3,7 @@
 mod backlog;
 mod queue;
 
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use crate::pause::{LONGEST, Pause};
 use crate::report::{RunStep, StepOnRemote};
 use crate::shared::Shared;
 use queue::Choice;
+pub(crate) use queue::is_durable;
 
 /// A step that fails this often in a row, for reasons that might have passed, is given up.
 const TRIES: u32 = 8;

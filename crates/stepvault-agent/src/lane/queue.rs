@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use stepvault_core::Result;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::Event;
+use stepvault_core::records::Pin;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::sealed::{SealedStep, UploadState};
@@ -33,6 +34,7 @@ pub(super) enum Choice {
 pub(super) struct Waiting {
     pub(super) sealed: Vec<SealedStep>,
     pub(super) waiting: BTreeSet<StepId>,
+    pub(super) pins: Vec<Pin>,
 }
 
 impl LaneTask {
@@ -55,11 +57,11 @@ impl LaneTask {
                     continue;
                 }
             };
-            match run.pick(&self.shared, waiting, self.maximum_backlog_steps) {
+            match run.pick(index, &self.shared, waiting, self.maximum_backlog_steps) {
                 Choice::Upload(..) if run.pause.until().is_some() => run.pause.until().into_iter().for_each(&mut at),
-                Choice::Upload(_, step) => {
+                choice @ Choice::Upload(..) => {
                     self.next_run = index + 1;
-                    return Choice::Upload(index, step);
+                    return choice;
                 }
                 Choice::Later(until) => at(until),
                 Choice::Nothing => {}
@@ -70,8 +72,8 @@ impl LaneTask {
 }
 
 impl LaneRun {
-    fn pick(&mut self, shared: &Shared, found: Waiting, maximum_backlog_steps: usize) -> Choice {
-        let Waiting { sealed, mut waiting } = found;
+    fn pick(&mut self, index: usize, shared: &Shared, found: Waiting, maximum_backlog_steps: usize) -> Choice {
+        let Waiting { sealed, mut waiting, pins } = found;
         let there: BTreeSet<StepId> = sealed.iter().map(SealedStep::id).collect();
         self.tries.retain(|id, _| there.contains(id));
         shared.board.forget_all_but(self.remote.keys.run(), self.remote.name(), &there);
@@ -79,7 +81,6 @@ impl LaneRun {
 
         let mut stand_back = BTreeSet::new();
         if waiting.len() > maximum_backlog_steps {
-            let pins = shared.vault.pins(self.remote.keys.run()).unwrap_or_default();
             for (id, why) in retention_would_drop(&self.remote.tier, &self.keep, &sealed, &waiting, &pins) {
                 let reason = format!(
                     "{} steps wait for {}: this one stands back, as retention would drop it there ({why})",
@@ -99,7 +100,7 @@ impl LaneRun {
                 Some(until) => later = Some(later.map_or(until, |known| known.min(until))),
                 None => {
                     let step = sealed.into_iter().find(|step| step.id() == *id);
-                    return step.map_or(Choice::Nothing, |step| Choice::Upload(0, Box::new(step)));
+                    return step.map_or(Choice::Nothing, |step| Choice::Upload(index, Box::new(step)));
                 }
             }
         }
@@ -113,7 +114,7 @@ pub(super) async fn look(shared: &Shared, remote: &RunRemote) -> Result<Waiting>
     blocking(move || {
         let sealed = vault.steps(&run)?.steps;
         let waiting = sealed.iter().filter(|step| !is_durable(step, &remote)).map(SealedStep::id).collect();
-        Ok(Waiting { sealed, waiting })
+        Ok(Waiting { sealed, waiting, pins: vault.pins(&run)? })
     })
     .await
 }

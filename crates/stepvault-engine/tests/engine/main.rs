@@ -1,5 +1,5 @@
 //! The engine against real directories and strict servers.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
 mod damage;
 mod harness;

@@ -86,7 +86,10 @@ async fn a_writer_that_was_condemned_meanwhile_does_not_acknowledge() {
     server.faults().inject("PUT", "parts/000000000200", 1, FaultAction::Delay(Duration::from_millis(1_500)));
     let slow = rig.push(&source);
     let sweeps = async {
-        tokio::time::sleep(Duration::from_millis(400)).await;
+        let stands_still = || server.faults().requests().iter().any(|request| request.path.contains("parts/000000000200"));
+        while !stands_still() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         for _ in 0..2 {
             sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
         }

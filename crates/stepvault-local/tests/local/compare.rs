@@ -19,7 +19,10 @@ fn the_first_difference_is_told() {
     let root = place.checkpoint("step_1");
     let manifest = manifest(&root, 1);
     assert_eq!(difference(&root, &manifest), None);
-    assert_eq!(difference(&place.at("missing"), &manifest).as_deref(), Some("nothing is there"));
+    assert_eq!(
+        difference(&place.at("missing"), &manifest).as_deref(),
+        Some("nothing is there")
+    );
 
     let at = |name: &str| root.join(name);
     let mut told = Vec::new();
@@ -31,12 +34,21 @@ fn the_first_difference_is_told() {
     };
     let metadata = fs::read(at("trainer/.metadata")).unwrap();
     let restore = || fs::write(at("trainer/.metadata"), &metadata).unwrap();
-    tell(&|| fs::write(at("trainer/.metadata"), "metadata of step_2").unwrap(), &restore);
+    tell(
+        &|| fs::write(at("trainer/.metadata"), "metadata of step_2").unwrap(),
+        &restore,
+    );
     tell(&|| fs::write(at("trainer/.metadata"), "short").unwrap(), &restore);
     tell(&|| fs::remove_file(at("trainer/.metadata")).unwrap(), &restore);
-    tell(&|| fs::write(at("extra"), "").unwrap(), &|| fs::remove_file(at("extra")).unwrap());
-    tell(&|| fs::create_dir(at("extra")).unwrap(), &|| fs::remove_dir(at("extra")).unwrap());
-    tell(&|| fs::remove_dir(at("trainer/empty")).unwrap(), &|| fs::create_dir(at("trainer/empty")).unwrap());
+    tell(&|| fs::write(at("extra"), "").unwrap(), &|| {
+        fs::remove_file(at("extra")).unwrap();
+    });
+    tell(&|| fs::create_dir(at("extra")).unwrap(), &|| {
+        fs::remove_dir(at("extra")).unwrap();
+    });
+    tell(&|| fs::remove_dir(at("trainer/empty")).unwrap(), &|| {
+        fs::create_dir(at("trainer/empty")).unwrap();
+    });
     let link = |target: &str| {
         fs::remove_file(at("link")).unwrap();
         symlink(target, at("link")).unwrap();
@@ -67,7 +79,10 @@ fn the_second_part_counts_too() {
     assert_eq!(difference(&root, &manifest), None);
     *bytes.last_mut().unwrap() = 1;
     fs::write(root.join("weights"), &bytes).unwrap();
-    assert_eq!(difference(&root, &manifest).as_deref(), Some("weights has other bytes in part 1"));
+    assert_eq!(
+        difference(&root, &manifest).as_deref(),
+        Some("weights has other bytes in part 1")
+    );
 }
 
 #[test]
@@ -78,7 +93,10 @@ fn a_single_file_may_have_another_name() {
     fs::write(place.at("run/last.ckpt"), "weights").unwrap();
     let file = entry(&place.at("run"), "step=1.ckpt");
     let files = std::slice::from_ref(&file);
-    assert_eq!(differs(&place.at("run/last.ckpt"), files, &[], &[]).unwrap(), None);
+    assert_eq!(
+        differs(&place.at("run/last.ckpt"), files, &[], &[]).unwrap(),
+        None
+    );
     fs::write(place.at("run/last.ckpt"), "WEIGHTS").unwrap();
     let told = differs(&place.at("run/last.ckpt"), files, &[], &[]).unwrap();
     assert_eq!(told.as_deref(), Some("step=1.ckpt has other bytes in part 0"));

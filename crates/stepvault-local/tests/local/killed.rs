@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stepvault_local::seal::{LinkPolicy, seal};
 use stepvault_local::source::SourceFile;
@@ -31,8 +31,12 @@ fn child(test: &str, place: &Place) -> Child {
 
 /// Lets the child say that it has begun, and work for a while, then kills it; gives back the lines it wrote.
 fn kill_after(mut child: Child, microseconds: u64) -> Vec<String> {
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    lines.find(|line| line == "begun").expect("the child has begun");
+    let mut lines = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
+    lines
+        .find(|line| line.ends_with("begun"))
+        .expect("the child has begun");
     std::thread::sleep(Duration::from_micros(microseconds));
     child.kill().unwrap();
     let lines = lines.collect();
@@ -46,6 +50,9 @@ fn say(line: &str) {
     out.flush().unwrap();
 }
 
+/// A child outlives no test for long, should that fail to kill it.
+const LIFETIME: Duration = Duration::from_secs(20);
+
 fn place_of_child() -> Option<PathBuf> {
     std::env::var_os(PLACE).map(PathBuf::from)
 }
@@ -57,9 +64,15 @@ fn seals_and_evicts_for_ever() {
     let vault = Vault::open(&place.join("vault")).unwrap().unwrap();
     let lock = vault.lock().unwrap();
     vault.clean_leftovers(&lock).unwrap();
-    let begin = vault.steps(&run()).unwrap().steps.last().map_or(1, |step| step.id().step.number() + 1);
+    let begin = vault
+        .steps(&run())
+        .unwrap()
+        .steps
+        .last()
+        .map_or(1, |step| step.id().step.number() + 1);
     say("begun");
-    for step in begin.. {
+    let start = Instant::now();
+    for step in (begin..).take_while(|_| start.elapsed() < LIFETIME) {
         let name = format!("step_{step}");
         let source = place.join("run").join(&name);
         fs::create_dir_all(&source).unwrap();
@@ -71,7 +84,11 @@ fn seals_and_evicts_for_ever() {
             source: source.clone(),
             name,
             metrics: std::collections::BTreeMap::new(),
-            links: if step % 2 == 0 { LinkPolicy::Auto } else { LinkPolicy::Copy },
+            links: if step % 2 == 0 {
+                LinkPolicy::Auto
+            } else {
+                LinkPolicy::Copy
+            },
             expected: None,
         };
         seal(&vault, &request).unwrap();
@@ -109,7 +126,10 @@ fn every_acknowledged_step_survives_a_kill() {
             assert_eq!(fs::read_to_string(place).unwrap(), step.name().repeat(1000));
         }
         let there: BTreeSet<_> = scan.steps.iter().map(|step| step.id().step.number()).collect();
-        let lost: Vec<_> = acknowledged.iter().filter(|step| !evicted.contains(step) && !there.contains(step)).collect();
+        let lost: Vec<_> = acknowledged
+            .iter()
+            .filter(|step| !evicted.contains(step) && !there.contains(step))
+            .collect();
         assert!(lost.is_empty(), "lost {lost:?}");
     }
     assert!(acknowledged.len() > 10, "{} steps", acknowledged.len());
@@ -138,7 +158,8 @@ fn restores_for_ever() {
         })
         .collect();
     say("begun");
-    loop {
+    let start = Instant::now();
+    while start.elapsed() < LIFETIME {
         for (root, tree) in &trees {
             restore(root, tree, &place.join("into/step_1"), None, Existing::Replace).unwrap();
         }
@@ -154,7 +175,10 @@ fn the_target_is_always_one_whole_step() {
     }
     let target = place.at("into/step_1");
     for round in 0..25_u64 {
-        kill_after(child("killed::restores_for_ever", &place), 1_000 + round * 7_919 % 100_000);
+        kill_after(
+            child("killed::restores_for_ever", &place),
+            1_000 + round * 7_919 % 100_000,
+        );
         if !target.exists() {
             continue;
         }

@@ -31,7 +31,9 @@ fn fill_up(directory: &std::path::Path) -> std::path::PathBuf {
 
 #[test]
 fn a_full_disk_is_said_so_and_harms_nothing() {
-    let Some(mount) = Mount::tmpfs("size=2m") else { return };
+    let Some(mount) = Mount::tmpfs("size=2m") else {
+        return;
+    };
     let place = Place::within(mount.0.path());
     let sealed = place.sealed(1);
     let (journal, _) = Journal::open(&place.vault, &run(), id(1), &remote()).unwrap();
@@ -44,20 +46,33 @@ fn a_full_disk_is_said_so_and_harms_nothing() {
     assert_eq!(full.kind(), ErrorKind::NoSpace);
     assert!(full.hint_text().is_some());
     place.assert_no_leftovers();
-    let full = error(durable::replace(&place.at("vault/vault.json"), &[0; 100_000]));
+    let full = error(durable::replace(&place.at("vault/vault.json"), &vec![0; 100_000]));
     assert_eq!(full.kind(), ErrorKind::NoSpace);
-    assert!(full.to_string().ends_with("vault.json: no space is left on its filesystem"), "{full}");
+    assert!(
+        full.to_string()
+            .ends_with("vault.json: no space is left on its filesystem"),
+        "{full}"
+    );
     assert_eq!(names(place.vault.root()), ["runs", "staging", "vault.json"]);
-    let long = JournalRecord::UploadStarted { path: path("a"), upload: "x".repeat(100_000) };
+    let long = JournalRecord::UploadStarted {
+        path: path("a"),
+        upload: "x".repeat(100_000),
+    };
     assert_eq!(error(journal.append(&long)).kind(), ErrorKind::NoSpace);
     let staging = Staging::open(&place.at("into/step_1"), Some(&place.vault), "one");
     if let Ok(staging) = staging {
         let file = staging.file(&path("a"), 100_000).unwrap();
-        assert_eq!(error(file.write_at(0, &[1; 100_000])).kind(), ErrorKind::NoSpace);
+        assert_eq!(
+            error(file.write_at(0, &vec![1; 100_000])).kind(),
+            ErrorKind::NoSpace
+        );
         staging.discard().unwrap();
     }
     // A bad step must get out of the way even now.
-    place.vault.quarantine(&run(), id(1), &"reason ".repeat(10_000)).unwrap();
+    place
+        .vault
+        .quarantine(&run(), id(1), &"reason ".repeat(10_000))
+        .unwrap();
     assert!(place.vault.steps(&run()).unwrap().steps.is_empty());
     assert!(!sealed.directory().exists());
 
@@ -68,7 +83,9 @@ fn a_full_disk_is_said_so_and_harms_nothing() {
 
 #[test]
 fn a_copy_that_cannot_fit_is_not_begun() {
-    let Some(mount) = Mount::tmpfs("size=2m") else { return };
+    let Some(mount) = Mount::tmpfs("size=2m") else {
+        return;
+    };
     let place = Place::new();
     let small = Place::within(mount.0.path());
     let mut request = small.request("step_1", 1);
@@ -77,13 +94,18 @@ fn a_copy_that_cannot_fit_is_not_begun() {
     fs::write(request.source.join("weights"), vec![1; 4 << 20]).unwrap();
     let full = error(seal(&small.vault, &request));
     assert_eq!(full.kind(), ErrorKind::NoSpace);
-    assert!(full.to_string().contains("a copy takes 4194304 more bytes and "), "{full}");
+    assert!(
+        full.to_string().contains("a copy takes 4194304 more bytes and "),
+        "{full}"
+    );
     small.assert_no_leftovers();
 }
 
 #[test]
 fn no_inode_left_is_told_from_no_space() {
-    let Some(mount) = Mount::tmpfs("size=8m,nr_inodes=80") else { return };
+    let Some(mount) = Mount::tmpfs("size=8m,nr_inodes=80") else {
+        return;
+    };
     let place = Place::within(mount.0.path());
     place.sealed(1);
     place.checkpoint("step_2");
@@ -95,10 +117,16 @@ fn no_inode_left_is_told_from_no_space() {
     assert_eq!(space::free(mount.0.path()).unwrap().free_inodes, 0);
     let full = error(seal(&place.vault, &place.request("step_2", 2)));
     assert_eq!(full.kind(), ErrorKind::NoSpace);
-    assert!(full.to_string().ends_with("its filesystem has no inode left"), "{full}");
+    assert!(
+        full.to_string().ends_with("its filesystem has no inode left"),
+        "{full}"
+    );
     assert!(full.hint_text().is_some_and(|hint| hint.contains("inodes")));
     place.assert_no_leftovers();
-    for name in names(mount.0.path()).iter().filter(|name| name.starts_with("ballast-")) {
+    for name in names(mount.0.path())
+        .iter()
+        .filter(|name| name.starts_with("ballast-"))
+    {
         fs::remove_file(mount.0.path().join(name)).unwrap();
     }
     seal(&place.vault, &place.request("step_2", 2)).unwrap();
@@ -106,14 +134,23 @@ fn no_inode_left_is_told_from_no_space() {
 
 #[test]
 fn a_read_only_disk_still_reads() {
-    let Some(mount) = Mount::tmpfs("size=2m") else { return };
+    let Some(mount) = Mount::tmpfs("size=2m") else {
+        return;
+    };
     let place = Place::within(mount.0.path());
     place.sealed(1);
     place.checkpoint("step_2");
     mount.remount("remount,ro");
     let refused = error(seal(&place.vault, &place.request("step_2", 2)));
-    assert!(refused.to_string().ends_with("its filesystem is read-only"), "{refused}");
-    assert!(refused.hint_text().is_some_and(|hint| hint.starts_with("mount it writable")));
+    assert!(
+        refused.to_string().ends_with("its filesystem is read-only"),
+        "{refused}"
+    );
+    assert!(
+        refused
+            .hint_text()
+            .is_some_and(|hint| hint.starts_with("mount it writable"))
+    );
     assert!(place.vault.pin(&run(), id(1), "").is_err());
     assert!(place.vault.evict(&run(), id(1)).is_err());
     assert_eq!(place.vault.steps(&run()).unwrap().steps.len(), 1);
@@ -133,8 +170,18 @@ fn what_is_not_allowed_is_said_so() {
         return;
     }
     let denied = error(durable::create_new(&locked.join("a"), b""));
-    let made = error(stepvault_local::vault::Vault::open_or_create(&locked.join("vault")));
+    let made = error(stepvault_local::vault::Vault::open_or_create(
+        &locked.join("vault"),
+    ));
     Command::new("chattr").arg("-i").arg(&locked).status().unwrap();
-    assert_eq!((denied.kind(), made.kind()), (ErrorKind::Denied, ErrorKind::Denied));
-    assert!(denied.to_string().ends_with("locked/a: this user may not do that"), "{denied}");
+    assert_eq!(
+        (denied.kind(), made.kind()),
+        (ErrorKind::Denied, ErrorKind::Denied)
+    );
+    assert!(
+        denied
+            .to_string()
+            .ends_with("locked/a: this user may not do that"),
+        "{denied}"
+    );
 }

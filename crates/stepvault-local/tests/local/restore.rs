@@ -14,7 +14,13 @@ use stepvault_local::vault::Vault;
 use crate::support::{Mount, Place, error, names, path};
 
 /// Restores the checkpoint at `from` as it was scanned.
-pub(crate) fn restore(from: &Path, tree: &Tree, target: &Path, vault: Option<&Vault>, existing: Existing) -> stepvault_core::Result<()> {
+pub(crate) fn restore(
+    from: &Path,
+    tree: &Tree,
+    target: &Path,
+    vault: Option<&Vault>,
+    existing: Existing,
+) -> stepvault_core::Result<()> {
     let staging = Staging::open(target, vault, &tree.fingerprint().to_string())?;
     fill(&staging, from, tree)?;
     staging.finish(tree.shape, &tree.directories, existing)
@@ -22,7 +28,11 @@ pub(crate) fn restore(from: &Path, tree: &Tree, target: &Path, vault: Option<&Va
 
 pub(crate) fn fill(staging: &Staging, from: &Path, tree: &Tree) -> stepvault_core::Result<()> {
     for file in &tree.files {
-        let source = if tree.shape == Shape::File { from.to_path_buf() } else { from.join(&file.path) };
+        let source = if tree.shape == Shape::File {
+            from.to_path_buf()
+        } else {
+            from.join(&file.path)
+        };
         let bytes = fs::read(source).unwrap();
         let staged = staging.file(&file.path, file.size_bytes)?;
         staged.write_at(0, &bytes)?;
@@ -52,11 +62,25 @@ fn brings_bytes_modes_and_times_back() {
         assert_eq!(restored.directories, tree.directories);
         assert_eq!(restored.symlinks, tree.symlinks);
         for (file, was) in restored.files.iter().zip(&tree.files) {
-            assert_eq!((&file.path, file.size_bytes, file.mode, file.mtime), (&was.path, was.size_bytes, was.mode, was.mtime));
-            assert_eq!(fs::read(target.join(&file.path)).unwrap(), fs::read(source.join(&file.path)).unwrap());
+            assert_eq!(
+                (&file.path, file.size_bytes, file.mode, file.mtime),
+                (&was.path, was.size_bytes, was.mode, was.mtime)
+            );
+            assert_eq!(
+                fs::read(target.join(&file.path)).unwrap(),
+                fs::read(source.join(&file.path)).unwrap()
+            );
         }
-        assert_eq!(names(target.parent().unwrap()), ["step_1"], "nothing stays beside it");
-        assert_eq!(names(&place.at("into")).len(), index + 1, "nothing stays above it");
+        assert_eq!(
+            names(target.parent().unwrap()),
+            ["step_1"],
+            "nothing stays beside it"
+        );
+        assert_eq!(
+            names(&place.at("into")).len(),
+            index + 1,
+            "nothing stays above it"
+        );
     }
     assert!(names(&place.vault.root().join("restore")).is_empty());
 }
@@ -69,10 +93,23 @@ fn a_single_file_comes_back_under_any_name() {
     let tree = scan(&place.at("run/step=1.ckpt")).unwrap();
     let target = place.at("run/last.ckpt");
     fs::write(&target, "old").unwrap();
-    let conflict = error(restore(&place.at("run/step=1.ckpt"), &tree, &target, None, Existing::Refuse));
+    let conflict = error(restore(
+        &place.at("run/step=1.ckpt"),
+        &tree,
+        &target,
+        None,
+        Existing::Refuse,
+    ));
     assert_eq!(conflict.kind(), ErrorKind::Conflict);
     assert_eq!(fs::read(&target).unwrap(), b"old");
-    restore(&place.at("run/step=1.ckpt"), &tree, &target, None, Existing::Replace).unwrap();
+    restore(
+        &place.at("run/step=1.ckpt"),
+        &tree,
+        &target,
+        None,
+        Existing::Replace,
+    )
+    .unwrap();
     assert_eq!(fs::read(&target).unwrap(), b"weights");
     assert_eq!(names(&place.at("run")), ["last.ckpt", "step=1.ckpt"]);
     assert!(!place.at(".stepvault").exists());
@@ -87,7 +124,10 @@ fn what_is_there_is_replaced_only_when_allowed() {
     fs::create_dir(&target).unwrap();
     fs::write(target.join("old"), "old").unwrap();
     let conflict = error(restore(&source, &tree, &target, None, Existing::Refuse));
-    let expected = format!("cannot restore: {}: something with that name is there already", target.display());
+    let expected = format!(
+        "cannot restore: {}: something with that name is there already",
+        target.display()
+    );
     assert_eq!(conflict.to_string(), expected);
     assert_eq!(names(&target), ["old"]);
     restore(&source, &tree, &target, None, Existing::Replace).unwrap();
@@ -109,10 +149,22 @@ fn an_interrupted_restore_finds_its_own_again() {
     let target = place.at("into/step_1");
     let staging = Staging::open(&target, None, "one").unwrap();
     let directory = staging.directory().to_path_buf();
-    staging.file(&path("a/b"), 10).unwrap().write_at(0, b"01234").unwrap();
+    staging
+        .file(&path("a/b"), 10)
+        .unwrap()
+        .write_at(0, b"01234")
+        .unwrap();
     // From a plan that had a longer file, and one that the next plan does not have at all.
-    staging.file(&path("zero"), 10).unwrap().write_at(0, b"0123456789").unwrap();
-    staging.file(&path("trainer"), 1).unwrap().write_at(0, b"x").unwrap();
+    staging
+        .file(&path("zero"), 10)
+        .unwrap()
+        .write_at(0, b"0123456789")
+        .unwrap();
+    staging
+        .file(&path("trainer"), 1)
+        .unwrap()
+        .write_at(0, b"x")
+        .unwrap();
     drop(staging);
 
     let other = Staging::open(&target, None, "another").unwrap();
@@ -133,13 +185,27 @@ fn an_interrupted_restore_finds_its_own_again() {
     assert_eq!(names(&place.at("into")), Vec::<String>::new());
 
     let staging = Staging::open(&target, None, "one").unwrap();
-    staging.file(&path("left/over"), 1).unwrap().write_at(0, b"x").unwrap();
-    staging.file(&path("trainer"), 1).unwrap().write_at(0, b"x").unwrap();
+    staging
+        .file(&path("left/over"), 1)
+        .unwrap()
+        .write_at(0, b"x")
+        .unwrap();
+    staging
+        .file(&path("trainer"), 1)
+        .unwrap()
+        .write_at(0, b"x")
+        .unwrap();
     drop(staging);
     let staging = Staging::open(&target, None, "one").unwrap();
     fill(&staging, &source, &tree).unwrap();
-    staging.finish(tree.shape, &directories_of(&tree), Existing::Refuse).unwrap();
-    assert_eq!(names(&target), ["link", "trainer", "zero"], "nothing of the earlier try comes along");
+    staging
+        .finish(tree.shape, &directories_of(&tree), Existing::Refuse)
+        .unwrap();
+    assert_eq!(
+        names(&target),
+        ["link", "trainer", "zero"],
+        "nothing of the earlier try comes along"
+    );
 }
 
 #[test]
@@ -149,7 +215,11 @@ fn only_one_restore_of_a_target_at_a_time() {
     let first = Staging::open(&target, None, "one").unwrap();
     let held = error(Staging::open(&target, None, "two"));
     assert_eq!(held.kind(), ErrorKind::Held);
-    assert!(held.to_string().ends_with(&format!("process {} holds it", std::process::id())), "{held}");
+    assert!(
+        held.to_string()
+            .ends_with(&format!("process {} holds it", std::process::id())),
+        "{held}"
+    );
     let beside = Staging::open(&place.at("into/step_2"), None, "one").unwrap();
     beside.discard().unwrap();
     first.discard().unwrap();
@@ -161,18 +231,37 @@ fn only_one_restore_of_a_target_at_a_time() {
 fn an_unfinished_file_never_gets_to_the_target() {
     let place = Place::new();
     let target = place.at("into/step_1");
-    let root = [DirectoryEntry { path: None, mode: 0o755, mtime: Timestamp::from_seconds(1) }];
+    let root = [DirectoryEntry {
+        path: None,
+        mode: 0o755,
+        mtime: Timestamp::from_seconds(1),
+    }];
     let staging = Staging::open(&target, None, "one").unwrap();
     let file = staging.file(&path("weights"), 10).unwrap();
     file.write_at(0, b"01234").unwrap();
-    assert!(error(file.write_at(8, b"890")).to_string().ends_with("3 bytes at 8 reach past its 10 bytes"));
-    assert!(error(file.finish(0o644, Timestamp::from_seconds(1))).to_string().ends_with("it has 5 of 10 bytes"));
+    assert!(
+        error(file.write_at(8, b"890"))
+            .to_string()
+            .ends_with("3 bytes at 8 reach past its 10 bytes")
+    );
+    assert!(
+        error(file.finish(0o644, Timestamp::from_seconds(1)))
+            .to_string()
+            .ends_with("it has 5 of 10 bytes")
+    );
     let unfinished = error(staging.finish(Shape::Directory, &root, Existing::Refuse));
-    assert!(unfinished.to_string().ends_with("weights is not finished"), "{unfinished}");
+    assert!(
+        unfinished.to_string().ends_with("weights is not finished"),
+        "{unfinished}"
+    );
     assert!(!target.exists());
     let staging = Staging::open(&target, None, "one").unwrap();
     let file = staging.file(&path("weights"), 10).unwrap();
-    assert_eq!(file.present_bytes().unwrap(), 5, "what was staged stays for another try");
+    assert_eq!(
+        file.present_bytes().unwrap(),
+        5,
+        "what was staged stays for another try"
+    );
     file.write_at(5, b"56789").unwrap();
     file.finish(0o644, Timestamp::from_seconds(1)).unwrap();
     staging.finish(Shape::Directory, &root, Existing::Refuse).unwrap();
@@ -184,19 +273,31 @@ fn set_uid_is_never_restored_and_nothing_is_open_meanwhile() {
     rustix::process::umask(rustix::fs::Mode::empty());
     let place = Place::new();
     let target = place.at("into/step_1");
-    let root = [DirectoryEntry { path: None, mode: 0o7755, mtime: Timestamp::from_seconds(1) }];
+    let root = [DirectoryEntry {
+        path: None,
+        mode: 0o7755,
+        mtime: Timestamp::from_seconds(1),
+    }];
     let staging = Staging::open(&target, Some(&place.vault), "one").unwrap();
     let file = staging.file(&path("a/b"), 1).unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
     let own = staging.directory().to_path_buf();
     assert_eq!(mode(&own.join("data/a/b")), 0o600);
-    for directory in [own.as_path(), own.parent().unwrap(), &own.join("data"), &own.join("data/a")] {
+    for directory in [
+        own.as_path(),
+        own.parent().unwrap(),
+        &own.join("data"),
+        &own.join("data/a"),
+    ] {
         assert_eq!(mode(directory), 0o700, "{}", directory.display());
     }
     file.write_at(0, b"x").unwrap();
     file.finish(0o6755, Timestamp::from_seconds(1)).unwrap();
     staging.finish(Shape::Directory, &root, Existing::Refuse).unwrap();
-    assert_eq!((mode(&target), mode(&target.join("a")), mode(&target.join("a/b"))), (0o755, 0o700, 0o755));
+    assert_eq!(
+        (mode(&target), mode(&target.join("a")), mode(&target.join("a/b"))),
+        (0o755, 0o700, 0o755)
+    );
 }
 
 #[test]
@@ -212,9 +313,14 @@ fn the_place_is_on_the_targets_filesystem_and_out_of_sight() {
     assert!(open(&target, Some(&place.vault)).starts_with(place.vault.root().join("restore")));
     let canonical = place.directory.path().canonicalize().unwrap();
     assert!(open(&target, None).starts_with(canonical.join("run/.stepvault/restore")));
-    let Some(mount) = Mount::tmpfs("size=1m") else { return };
+    let Some(mount) = Mount::tmpfs("size=1m") else {
+        return;
+    };
     let inside = open(&mount.0.path().join("step_1"), Some(&place.vault));
-    assert!(inside.starts_with(mount.0.path().canonicalize().unwrap().join(".stepvault-restore")), "{inside:?}");
+    assert!(
+        inside.starts_with(mount.0.path().canonicalize().unwrap().join(".stepvault-restore")),
+        "{inside:?}"
+    );
     assert!(names(mount.0.path()).is_empty());
 }
 

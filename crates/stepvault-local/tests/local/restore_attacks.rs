@@ -85,7 +85,11 @@ fn swapping_links_meanwhile_reaches_nothing() {
             let staging = Staging::open(&target, Some(&place.vault), "one").unwrap();
             let done = fill(&staging, &source, &tree)
                 .and_then(|()| staging.finish(Shape::Directory, &tree.directories, Existing::Replace));
-            if done.is_ok() { finished += 1 } else { failed += 1 }
+            if done.is_ok() {
+                finished += 1;
+            } else {
+                failed += 1;
+            }
             assert_unharmed(victim);
         }
     });
@@ -105,7 +109,11 @@ fn a_link_in_the_place_of_the_staged_directory_is_not_published() {
     let own = staging.directory().to_path_buf();
     fs::rename(own.join("data"), own.join("aside")).unwrap();
     symlink(&victim, own.join("data")).unwrap();
-    assert!(staging.finish(Shape::Directory, &tree.directories, Existing::Refuse).is_err());
+    assert!(
+        staging
+            .finish(Shape::Directory, &tree.directories, Existing::Refuse)
+            .is_err()
+    );
     assert!(target.symlink_metadata().is_err());
     assert_unharmed(&victim);
 }
@@ -122,7 +130,10 @@ fn a_file_swapped_after_it_was_finished_is_not_published() {
     fs::write(data.join("other"), "metadata of step_X").unwrap();
     fs::rename(data.join("other"), data.join("trainer/.metadata")).unwrap();
     let refused = error(staging.finish(Shape::Directory, &tree.directories, Existing::Refuse));
-    assert!(refused.to_string().contains("trainer/.metadata was replaced"), "{refused}");
+    assert!(
+        refused.to_string().contains("trainer/.metadata was replaced"),
+        "{refused}"
+    );
     assert!(!target.exists());
 }
 

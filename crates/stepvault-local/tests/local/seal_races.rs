@@ -23,7 +23,10 @@ fn what_changed_since_it_was_judged_is_not_sealed() {
     fs::write(root.join("late"), "").unwrap();
     let changed = error(seal(&place.vault, &request));
     assert_eq!(changed.kind(), ErrorKind::SourceChanged);
-    assert_eq!(changed.to_string(), format!("cannot seal the step: {}: late appeared", root.display()));
+    assert_eq!(
+        changed.to_string(),
+        format!("cannot seal the step: {}: late appeared", root.display())
+    );
     place.assert_no_leftovers();
 }
 
@@ -60,12 +63,15 @@ fn a_writer_at_work_is_caught_or_did_not_matter() {
                 let mut request = place.request("step_2", step);
                 request.links = links;
                 match seal(&place.vault, &request) {
-                    Ok(step) => {
+                    Ok(result) => {
                         sealed += 1;
-                        let file = step.record().file(&path("weights")).unwrap();
+                        let file = result.record().file(&path("weights")).unwrap();
                         if file.method == SnapshotMethod::Copy {
-                            let bytes = fs::read(step.file_path(&file.path)).unwrap();
-                            assert!(bytes.iter().all(|byte| *byte == bytes[0]), "half of two states was sealed");
+                            let bytes = fs::read(result.file_path(&file.path)).unwrap();
+                            assert!(
+                                bytes.iter().all(|byte| *byte == bytes[0]),
+                                "half of two states was sealed"
+                            );
                         }
                     }
                     Err(error) => {
@@ -79,7 +85,10 @@ fn a_writer_at_work_is_caught_or_did_not_matter() {
         eprintln!("{links:?}: {caught} caught, {sealed} between two writes");
         assert!(caught > 0);
         place.assert_no_leftovers();
-        assert!(place.vault.step(&run(), id(1)).unwrap().is_some(), "the earlier step is unharmed");
+        assert!(
+            place.vault.step(&run(), id(1)).unwrap().is_some(),
+            "the earlier step is unharmed"
+        );
     }
 }
 
@@ -105,7 +114,11 @@ fn a_directory_in_motion_never_yields_half_a_step() {
         });
         for step in 1..60 {
             let mut request = place.request("step_1", step);
-            request.links = if step % 2 == 0 { LinkPolicy::Auto } else { LinkPolicy::Copy };
+            request.links = if step % 2 == 0 {
+                LinkPolicy::Auto
+            } else {
+                LinkPolicy::Copy
+            };
             match seal(&place.vault, &request) {
                 Ok(sealed) => {
                     if let Ok(bytes) = fs::read(sealed.file_path(&path("moving"))) {
@@ -114,7 +127,10 @@ fn a_directory_in_motion_never_yields_half_a_step() {
                 }
                 // The link leads outside, which is a fault of its own.
                 Err(error) => {
-                    assert!(matches!(error.kind(), ErrorKind::SourceChanged | ErrorKind::Usage), "{error}");
+                    assert!(
+                        matches!(error.kind(), ErrorKind::SourceChanged | ErrorKind::Usage),
+                        "{error}"
+                    );
                 }
             }
         }
@@ -141,15 +157,31 @@ fn rewriting_a_hard_linked_file_in_place_is_noticed() {
 
     let linked = sealed.file_path(&file.path);
     std::thread::sleep(Duration::from_millis(20));
-    fs::OpenOptions::new().write(true).open(&linked).unwrap().write_all(b"METADATA").unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&linked)
+        .unwrap()
+        .write_all(b"METADATA")
+        .unwrap();
     for fault in [error(open()), error(reader.check_unchanged())] {
         assert_eq!(fault.kind(), ErrorKind::SourceChanged);
-        let expected =
-            format!("cannot read the sealed file: {}: it was written again after it was sealed", linked.display());
+        let expected = format!(
+            "cannot read the sealed file: {}: it was written again after it was sealed",
+            linked.display()
+        );
         assert_eq!(fault.to_string(), expected);
-        assert!(fault.hint_text().is_some_and(|hint| hint.contains("reflinks or copies")));
+        assert!(
+            fault
+                .hint_text()
+                .is_some_and(|hint| hint.contains("reflinks or copies"))
+        );
     }
-    fs::OpenOptions::new().append(true).open(&linked).unwrap().write_all(b"more").unwrap();
+    fs::OpenOptions::new()
+        .append(true)
+        .open(&linked)
+        .unwrap()
+        .write_all(b"more")
+        .unwrap();
     assert!(error(open()).to_string().ends_with("it has 22 bytes and had 18"));
     fs::remove_file(&linked).unwrap();
     assert!(error(open()).to_string().ends_with("it is gone"));
@@ -172,6 +204,11 @@ fn many_threads_read_one_file() {
         }
     });
     let short = error(source.read_at(99_999, &mut [0; 2]));
-    assert!(short.to_string().ends_with("it ends sooner than when it was sealed"), "{short}");
+    assert!(
+        short
+            .to_string()
+            .ends_with("it ends sooner than when it was sealed"),
+        "{short}"
+    );
     assert_eq!(source.size_bytes(), 100_000);
 }

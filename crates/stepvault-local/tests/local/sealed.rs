@@ -63,9 +63,18 @@ fn a_damaged_step_is_a_fault_and_hides_no_other() {
     place.sealed(100);
     for (step, damage) in (1..).zip(damage) {
         damage(&place.sealed(step));
-        assert_eq!(error(place.vault.step(&run(), id(step))).kind(), ErrorKind::Damaged);
+        assert_eq!(
+            error(place.vault.step(&run(), id(step))).kind(),
+            ErrorKind::Damaged
+        );
     }
-    fs::create_dir(place.vault.root().join("runs/grpo%2Fcheckpoints/steps/not a step")).unwrap();
+    fs::create_dir(
+        place
+            .vault
+            .root()
+            .join("runs/grpo%2Fcheckpoints/steps/not a step"),
+    )
+    .unwrap();
     let scan = place.vault.steps(&run()).unwrap();
     assert_eq!(scan.steps.len(), 1);
     assert_eq!(scan.faults.len(), 6);
@@ -84,8 +93,14 @@ fn a_manifest_is_kept_once_and_never_changes() {
     sealed.save_manifest(&first).unwrap();
     assert_eq!(sealed.manifest().unwrap().unwrap(), first);
     fs::write(place.at("run/step_1/more"), "more").unwrap();
-    assert_eq!(error(sealed.save_manifest(&manifest(&place.at("run/step_1"), 1))).kind(), ErrorKind::Conflict);
-    assert_eq!(error(sealed.save_manifest(&manifest(&place.at("run/step_1"), 2))).kind(), ErrorKind::Damaged);
+    assert_eq!(
+        error(sealed.save_manifest(&manifest(&place.at("run/step_1"), 1))).kind(),
+        ErrorKind::Conflict
+    );
+    assert_eq!(
+        error(sealed.save_manifest(&manifest(&place.at("run/step_1"), 2))).kind(),
+        ErrorKind::Damaged
+    );
     assert_eq!(sealed.manifest().unwrap().unwrap(), first);
 }
 
@@ -96,10 +111,17 @@ fn remote_states_are_kept_by_remote() {
     assert_eq!(sealed.remote_state(&remote()).unwrap(), None);
     sealed.save_remote_state(&state(UploadState::Uploaded)).unwrap();
     sealed.save_remote_state(&state(UploadState::Durable)).unwrap();
-    assert_eq!(sealed.remote_state(&remote()).unwrap(), Some(state(UploadState::Durable)));
+    assert_eq!(
+        sealed.remote_state(&remote()).unwrap(),
+        Some(state(UploadState::Durable))
+    );
     let mut unproven = state(UploadState::Durable);
     unproven.commit_sha256 = None;
-    assert!(error(sealed.save_remote_state(&unproven)).to_string().ends_with("it is durable and names no commit"));
+    assert!(
+        error(sealed.save_remote_state(&unproven))
+            .to_string()
+            .ends_with("it is durable and names no commit")
+    );
     fs::write(sealed.directory().join("remotes/bucket.json"), "{}").unwrap();
     assert_eq!(error(sealed.remote_state(&remote())).kind(), ErrorKind::Damaged);
 }
@@ -109,11 +131,18 @@ fn eviction_takes_one_step_and_no_other() {
     let place = Place::new();
     let (first, second) = (place.sealed(1), place.sealed(2));
     // As trainers leave them: a directory that even its owner may not write.
-    fs::set_permissions(first.data_root().join("trainer"), fs::Permissions::from_mode(0o500)).unwrap();
+    fs::set_permissions(
+        first.data_root().join("trainer"),
+        fs::Permissions::from_mode(0o500),
+    )
+    .unwrap();
     assert!(place.vault.evict(&run(), id(1)).unwrap());
     assert!(!place.vault.evict(&run(), id(1)).unwrap());
     assert!(!first.directory().exists() && second.directory().exists());
-    assert!(place.at("run/step_1/trainer/.metadata").exists(), "the trainer's own files stay");
+    assert!(
+        place.at("run/step_1/trainer/.metadata").exists(),
+        "the trainer's own files stay"
+    );
     place.assert_no_leftovers();
 }
 
@@ -131,7 +160,10 @@ fn quarantine_keeps_steps_and_says_why() {
     assert_eq!(facts, [(id(1), "a digest differs"), (id(1), "again")]);
     assert!(kept[0].directory.ends_with("quarantine/000000000001.a1-1"));
     assert!(kept[0].directory.join("data/trainer/.metadata").exists());
-    assert_eq!(error(place.vault.quarantine(&run(), id(1), "x")).kind(), ErrorKind::NotFound);
+    assert_eq!(
+        error(place.vault.quarantine(&run(), id(1), "x")).kind(),
+        ErrorKind::NotFound
+    );
 }
 
 #[test]
@@ -141,11 +173,20 @@ fn pins_are_kept_and_an_unreadable_one_stops_whoever_asks() {
     place.vault.pin(&run(), id(5), "paper").unwrap();
     place.vault.pin(&run(), id(3), "").unwrap();
     let pins = place.vault.pins(&run()).unwrap();
-    assert_eq!(pins.iter().map(|pin| (pin.id, pin.note.as_str())).collect::<Vec<_>>(), [(id(3), ""), (id(5), "paper")]);
+    assert_eq!(
+        pins.iter()
+            .map(|pin| (pin.id, pin.note.as_str()))
+            .collect::<Vec<_>>(),
+        [(id(3), ""), (id(5), "paper")]
+    );
     assert!(place.vault.unpin(&run(), id(3)).unwrap());
     assert!(!place.vault.unpin(&run(), id(3)).unwrap());
     let pins = place.vault.root().join("runs/grpo%2Fcheckpoints/pins");
-    fs::copy(pins.join("000000000005.a1.json"), pins.join("000000000006.a1.json")).unwrap();
+    fs::copy(
+        pins.join("000000000005.a1.json"),
+        pins.join("000000000006.a1.json"),
+    )
+    .unwrap();
     assert_eq!(error(place.vault.pins(&run())).kind(), ErrorKind::Damaged);
     fs::write(pins.join("000000000006.a1.json"), "").unwrap();
     assert_eq!(error(place.vault.pins(&run())).kind(), ErrorKind::Damaged);
@@ -159,10 +200,19 @@ fn notes_are_replaced_and_their_keys_cannot_leave() {
     place.vault.write_note(&run(), "attempt", b"2").unwrap();
     assert_eq!(place.vault.read_note(&run(), "attempt").unwrap().unwrap(), b"2");
     for bad in ["", ".", "..", "a/b", "/etc/passwd", ".hidden", "a\0"] {
-        assert_eq!(error(place.vault.write_note(&run(), bad, b"")).kind(), ErrorKind::Usage, "{bad:?}");
+        assert_eq!(
+            error(place.vault.write_note(&run(), bad, b"")).kind(),
+            ErrorKind::Usage,
+            "{bad:?}"
+        );
         assert!(place.vault.read_note(&run(), bad).is_err());
     }
-    assert!(place.vault.write_note(&run(), "big", &vec![0; (1 << 20) + 1]).is_err());
+    assert!(
+        place
+            .vault
+            .write_note(&run(), "big", &vec![0; (1 << 20) + 1])
+            .is_err()
+    );
 }
 
 #[test]
@@ -176,18 +226,29 @@ fn cleaning_empties_what_is_half_done_and_nothing_else() {
     fs::write(root.join("staging/half/data/x"), "x").unwrap();
     fs::create_dir_all(root.join("trash/half")).unwrap();
     fs::create_dir_all(root.join("restore/under way")).unwrap();
-    let temporaries =
-        [root.clone(), sealed.directory().to_path_buf(), sealed.directory().join("remotes"), root.join("runs/grpo%2Fcheckpoints/pins")];
+    let temporaries = [
+        root.clone(),
+        sealed.directory().to_path_buf(),
+        sealed.directory().join("remotes"),
+        root.join("runs/grpo%2Fcheckpoints/pins"),
+    ];
     for directory in &temporaries {
         fs::write(directory.join(".stepvault-tmp-0"), "half").unwrap();
     }
-    assert_eq!(place.vault.pins(&run()).unwrap().len(), 1, "a temporary is no pin");
+    assert_eq!(
+        place.vault.pins(&run()).unwrap().len(),
+        1,
+        "a temporary is no pin"
+    );
     let lock = place.vault.lock().unwrap();
     let mut removed = place.vault.clean_leftovers(&lock).unwrap().removed;
     removed.sort();
     assert_eq!(removed.len(), 6, "{removed:?}");
     assert!(place.vault.clean_leftovers(&lock).unwrap().removed.is_empty());
-    assert_eq!(place.vault.step(&run(), id(1)).unwrap().unwrap().record(), sealed.record());
+    assert_eq!(
+        place.vault.step(&run(), id(1)).unwrap().unwrap().record(),
+        sealed.record()
+    );
     assert_eq!(names(&root.join("restore")), ["under way"]);
     place.assert_no_leftovers();
     let other = Vault::open_or_create(&place.at("other")).unwrap();

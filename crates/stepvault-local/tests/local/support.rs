@@ -75,7 +75,12 @@ impl Place {
     pub(crate) fn assert_no_leftovers(&self) {
         for area in ["staging", "trash"] {
             let path = self.vault.root().join(area);
-            assert!(!path.exists() || names(&path).is_empty(), "{} holds {:?}", path.display(), names(&path));
+            assert!(
+                !path.exists() || names(&path).is_empty(),
+                "{} holds {:?}",
+                path.display(),
+                names(&path)
+            );
         }
     }
 }
@@ -98,7 +103,9 @@ pub(crate) fn path(text: &str) -> RelativePath {
 
 pub(crate) fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).unwrap();
-    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
     names.sort();
     names
 }
@@ -116,7 +123,9 @@ pub(crate) fn entry(root: &Path, relative: &str) -> FileEntry {
         let range = cut.range(index);
         usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()
     };
-    let parts: Vec<_> = (0..cut.count()).map(|index| PartDigest::of(&bytes[range(index)])).collect();
+    let parts: Vec<_> = (0..cut.count())
+        .map(|index| PartDigest::of(&bytes[range(index)]))
+        .collect();
     let facts = tree::scan(&root.join(relative)).unwrap().files.remove(0);
     FileEntry::from_parts(path(relative), facts.mode, facts.mtime, &parts).unwrap()
 }
@@ -131,7 +140,11 @@ pub(crate) fn manifest(root: &Path, step: u64) -> PartManifest {
         node: NodeName::new("node-0").unwrap(),
         name: root.file_name().unwrap().to_str().unwrap().to_owned(),
         shape: Shape::Directory,
-        files: tree.files.iter().map(|file| entry(root, file.path.as_str())).collect(),
+        files: tree
+            .files
+            .iter()
+            .map(|file| entry(root, file.path.as_str()))
+            .collect(),
         directories: tree.directories,
         symlinks: tree.symlinks,
     }
@@ -153,7 +166,10 @@ impl Mount {
     /// `None`, with a message, where this process may not mount.
     pub(crate) fn tmpfs(options: &str) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(directory.path()).status();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
+            .arg(directory.path())
+            .status();
         if mounted.is_ok_and(|status| status.success()) {
             return Some(Self(directory));
         }
@@ -162,7 +178,11 @@ impl Mount {
     }
 
     pub(crate) fn remount(&self, options: &str) {
-        let done = Command::new("mount").args(["-o", options]).arg(self.0.path()).status().unwrap();
+        let done = Command::new("mount")
+            .args(["-o", options])
+            .arg(self.0.path())
+            .status()
+            .unwrap();
         assert!(done.success());
     }
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode};
@@ -15,20 +16,40 @@ use stepvault_local::tree::scan;
 
 use crate::support::{Place, error};
 
+/// Makes something in a checkpoint.
+type Make = Box<dyn Fn(&Path)>;
+
 #[test]
 fn lists_everything_sorted_with_its_facts() {
     let place = Place::new();
     let tree = scan(&place.checkpoint("step_1")).unwrap();
-    let files: Vec<_> = tree.files.iter().map(|file| (file.path.as_str(), file.size_bytes)).collect();
-    assert_eq!(files, [("trainer/.metadata", 18), ("trainer/__0_0.distcp", 100_000), ("zero", 0)]);
-    let directories: Vec<_> =
-        tree.directories.iter().map(|entry| entry.path.as_ref().map(RelativePath::as_str)).collect();
+    let files: Vec<_> = tree
+        .files
+        .iter()
+        .map(|file| (file.path.as_str(), file.size_bytes))
+        .collect();
+    assert_eq!(
+        files,
+        [
+            ("trainer/.metadata", 18),
+            ("trainer/__0_0.distcp", 100_000),
+            ("zero", 0)
+        ]
+    );
+    let directories: Vec<_> = tree
+        .directories
+        .iter()
+        .map(|entry| entry.path.as_ref().map(RelativePath::as_str))
+        .collect();
     assert_eq!(directories, [None, Some("trainer"), Some("trainer/empty")]);
     assert_eq!(tree.symlinks[0].target, "trainer/.metadata");
     assert_eq!(tree.files[2].mode, 0o640);
     assert_eq!(tree.data_bytes(), 100_018);
     assert!(tree.files[1].allocated_bytes >= 100_000);
-    assert_eq!(tree.newest_mtime(), tree.files.iter().map(|file| file.mtime).max().unwrap());
+    assert_eq!(
+        tree.newest_mtime(),
+        tree.files.iter().map(|file| file.mtime).max().unwrap()
+    );
 }
 
 #[test]
@@ -37,7 +58,10 @@ fn a_single_file_is_a_checkpoint() {
     let path = place.at("epoch=1-step=2.ckpt");
     fs::write(&path, "weights").unwrap();
     let tree = scan(&path).unwrap();
-    assert_eq!((tree.shape, tree.files[0].path.as_str()), (Shape::File, "epoch=1-step=2.ckpt"));
+    assert_eq!(
+        (tree.shape, tree.files[0].path.as_str()),
+        (Shape::File, "epoch=1-step=2.ckpt")
+    );
     assert!(tree.directories.is_empty());
 }
 
@@ -51,7 +75,10 @@ fn nothing_there_is_not_found() {
 fn holes_show_in_the_allocated_bytes() {
     let place = Place::new();
     fs::create_dir(place.at("c")).unwrap();
-    fs::File::create(place.at("c/holes")).unwrap().set_len(1 << 30).unwrap();
+    fs::File::create(place.at("c/holes"))
+        .unwrap()
+        .set_len(1 << 30)
+        .unwrap();
     let tree = scan(&place.at("c")).unwrap();
     assert!(tree.files[0].allocated_bytes < tree.files[0].size_bytes);
 }
@@ -59,29 +86,57 @@ fn holes_show_in_the_allocated_bytes() {
 #[test]
 fn what_no_checkpoint_can_hold_is_named() {
     let place = Place::new();
-    let mut cases: Vec<(&str, &str, Box<dyn Fn(&std::path::Path)>)> = Vec::new();
-    cases.push(("fifo", "it is a FIFO", Box::new(|root| {
-        rustix::fs::mkfifoat(CWD, root.join("fifo"), Mode::from_raw_mode(0o600)).unwrap();
-    })));
-    cases.push(("socket", "it is a socket", Box::new(|root| {
-        UnixListener::bind(root.join("socket")).unwrap();
-    })));
-    cases.push(("caf\\u{fffd}", "its name is not UTF-8", Box::new(|root| {
-        fs::write(root.join(OsStr::from_bytes(b"caf\xe9")), "").unwrap();
-    })));
-    cases.push(("line\\nfeed", "it holds a control character", Box::new(|root| {
-        fs::write(root.join("line\nfeed"), "").unwrap();
-    })));
-    cases.push(("x/x/x/", "it is longer than 512 bytes", Box::new(|root| {
-        let deep = root.join("x/".repeat(260));
-        fs::create_dir_all(deep).unwrap();
-    })));
-    cases.push(("out -> ../victim", "its target lies outside the checkpoint", Box::new(|root| {
-        symlink("../victim", root.join("out")).unwrap();
-    })));
-    cases.push(("abs -> /etc/passwd", "its target is absolute", Box::new(|root| {
-        symlink("/etc/passwd", root.join("abs")).unwrap();
-    })));
+    let mut cases: Vec<(&str, &str, Make)> = Vec::new();
+    cases.push((
+        "fifo",
+        "it is a FIFO",
+        Box::new(|root| {
+            rustix::fs::mkfifoat(CWD, root.join("fifo"), Mode::from_raw_mode(0o600)).unwrap();
+        }),
+    ));
+    cases.push((
+        "socket",
+        "it is a socket",
+        Box::new(|root| {
+            UnixListener::bind(root.join("socket")).unwrap();
+        }),
+    ));
+    cases.push((
+        "caf\\u{fffd}",
+        "its name is not UTF-8",
+        Box::new(|root| {
+            fs::write(root.join(OsStr::from_bytes(b"caf\xe9")), "").unwrap();
+        }),
+    ));
+    cases.push((
+        "line\\nfeed",
+        "it holds a control character",
+        Box::new(|root| {
+            fs::write(root.join("line\nfeed"), "").unwrap();
+        }),
+    ));
+    cases.push((
+        "x/x/x/",
+        "it is longer than 512 bytes",
+        Box::new(|root| {
+            let deep = root.join("x/".repeat(260));
+            fs::create_dir_all(deep).unwrap();
+        }),
+    ));
+    cases.push((
+        "out -> ../victim",
+        "its target lies outside the checkpoint",
+        Box::new(|root| {
+            symlink("../victim", root.join("out")).unwrap();
+        }),
+    ));
+    cases.push((
+        "abs -> /etc/passwd",
+        "its target is absolute",
+        Box::new(|root| {
+            symlink("/etc/passwd", root.join("abs")).unwrap();
+        }),
+    ));
     for (index, (name, why, make)) in cases.iter().enumerate() {
         let root = place.at(&format!("c{index}"));
         fs::create_dir(&root).unwrap();
@@ -101,7 +156,10 @@ fn a_checkpoint_that_is_a_link_is_refused_and_not_followed() {
     let place = Place::new();
     symlink(place.checkpoint("step_1"), place.at("latest")).unwrap();
     let refused = error(scan(&place.at("latest")));
-    assert!(refused.to_string().ends_with("it is a symbolic link"), "{refused}");
+    assert!(
+        refused.to_string().ends_with("it is a symbolic link"),
+        "{refused}"
+    );
 }
 
 #[test]

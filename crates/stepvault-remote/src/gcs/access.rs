@@ -58,6 +58,11 @@ impl Access {
             });
         };
         let url = check_endpoint(&given, settings.allow_http)?;
+        if url.query().is_some() || url.fragment().is_some() {
+            return Err(Error::new(ErrorKind::Usage, "cannot use the endpoint")
+                .on(url.origin().ascii_serialization())
+                .because("it has a query or a fragment"));
+        }
         let token = if is_loopback(&url) {
             Token::None
         } else {
@@ -185,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_http_over_the_network_is_refused() {
+    fn plain_http_over_the_network_and_odd_endpoints_are_refused() {
         assert_eq!(
             Access::new(&settings("http://10.1.2.3:4443")).unwrap_err().kind(),
             ErrorKind::Usage

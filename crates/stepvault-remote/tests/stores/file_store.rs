@@ -90,9 +90,9 @@ fn files(directory: &Path) -> Vec<String> {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            found.extend(files(&path))
+            found.extend(files(&path));
         } else {
-            found.push(path.display().to_string())
+            found.push(path.display().to_string());
         }
     }
     found

@@ -10,6 +10,7 @@ mod limits;
 mod memory;
 mod probes;
 mod retries;
+mod s3_chain;
 mod s3_credentials;
 mod s3_faults;
 mod s3_requests;

@@ -13,7 +13,8 @@ use tokio::net::TcpStream;
 use crate::support::{bytes, create, read, settings};
 
 const STALL: Duration = Duration::from_secs(1);
-const BODY_BYTES: usize = 16 << 20;
+/// Several times what the kernel's buffers on both sides hold.
+const BODY_BYTES: usize = 48 << 20;
 
 /// How a hand-made server treats each connection.
 #[derive(Clone, Copy)]
@@ -104,7 +105,7 @@ async fn upload(server: &ServerHandle, body: &Bytes) -> (stepvault_core::Result<
 #[tokio::test]
 async fn a_slow_upload_takes_its_time() {
     let server = serve(Manners {
-        read_pause: Duration::from_millis(150),
+        read_pause: Duration::from_millis(50),
         ..PROMPT
     });
     let (outcome, took) = upload(&server, &bytes(BODY_BYTES, 1)).await;

@@ -233,6 +233,13 @@ fn dispatch(core: &Core, request: &Request, body: &Bytes) -> Outcome {
 }
 
 fn respond(reply: Reply) -> Response<Body> {
+    // Stated for an empty object too: an answer to HEAD has no body by which it could be told.
+    let length = reply.body.len();
+    let reply = if reply.headers.contains_key("content-length") || reply.status.as_u16() == 204 {
+        reply
+    } else {
+        reply.header("content-length", length.to_string())
+    };
     let body = Full::new(reply.body)
         .map_err(|never: Infallible| match never {})
         .boxed_unsync();

@@ -7,6 +7,7 @@ pub(crate) mod demo;
 pub(crate) mod gc;
 pub(crate) mod init;
 mod inventory;
+mod keep;
 pub(crate) mod list;
 pub(crate) mod man;
 pub(crate) mod pin;

@@ -68,7 +68,7 @@ async fn change(session: &Session, which: &WhichStep, note: Option<&str>) -> Res
     let settings = Settings::load(session)?;
     let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
     tiers.require_any()?;
-    let (id, on_remotes) = find(&tiers, which).await?;
+    let Found { id, on_remotes, failed } = find(&tiers, which).await?;
     let mut document = PinDocument {
         run: tiers.run_name().to_string(),
         step: id.step.number(),
@@ -77,7 +77,8 @@ async fn change(session: &Session, which: &WhichStep, note: Option<&str>) -> Res
         changed: Vec::new(),
         unchanged: Vec::new(),
     };
-    let mut errors: Vec<Error> = Vec::new();
+    let unasked: Vec<String> = failed.iter().map(|(tier, _)| tier.clone()).collect();
+    let mut errors: Vec<Error> = failed.into_iter().map(|(_, error)| error).collect();
     let mut count = |tier: String, result: Result<bool>| match result {
         Ok(true) => document.changed.push(tier),
         Ok(false) => document.unchanged.push(tier),
@@ -94,8 +95,11 @@ async fn change(session: &Session, which: &WhichStep, note: Option<&str>) -> Res
         });
         count("local".to_owned(), changed.await);
     }
-    for remote in tiers.remotes.iter() {
+    for remote in &tiers.remotes {
         let name = remote.name().to_string();
+        if unasked.contains(&name) {
+            continue;
+        }
         let result = match note {
             // A pin stands only beside a commit; a step that is on its way is pinned in the vault until then.
             Some(_) if !on_remotes.contains(&name) => continue,
@@ -118,16 +122,27 @@ async fn change(session: &Session, which: &WhichStep, note: Option<&str>) -> Res
     Ok(code)
 }
 
-/// The newest attempt of the step, and the remotes that have it.
-async fn find(tiers: &Tiers, which: &WhichStep) -> Result<(StepId, Vec<String>)> {
-    let inventory = Inventory::gather(tiers).await?;
-    let found = inventory.steps.into_iter().find(|step| {
+/// The step that is meant.
+struct Found {
+    id: StepId,
+    /// The remotes that have it.
+    on_remotes: Vec<String>,
+    /// The tiers that could not be asked.
+    failed: Vec<(String, Error)>,
+}
+
+/// The newest attempt of the step, unless one is named.
+async fn find(tiers: &Tiers, which: &WhichStep) -> Result<Found> {
+    let Inventory { steps, failed } = Inventory::gather(tiers).await?;
+    let found = steps.into_iter().find(|step| {
         step.step == which.step.number() && which.attempt.is_none_or(|attempt| attempt.number() == step.attempt)
     });
     if let Some(step) = found {
-        return Ok((StepId::new(Attempt::new(step.attempt)?, which.step), step.remotes));
+        let id = StepId::new(Attempt::new(step.attempt)?, which.step);
+        return Ok(Found { id, on_remotes: step.remotes, failed });
     }
-    if let Some((_, error)) = inventory.failed.into_iter().next() {
+    // Where a tier could not be asked, nobody knows that there is no such step.
+    if let Some((_, error)) = failed.into_iter().next() {
         return Err(error);
     }
     Err(Error::new(ErrorKind::NotFound, "no such checkpoint")

@@ -73,6 +73,14 @@ impl Settings {
         }
     }
 
+    /// The run's configured remotes that were left out by naming others. What is safe to delete depends on them too.
+    pub(crate) fn other_remotes(&self, run: &RunSettings) -> Vec<RemoteSettings> {
+        let chosen = self.remotes(run);
+        let configured = self.config.remotes_of(run).into_iter();
+        // Naming a remote by its URL adds it to the configuration: it is among the chosen ones.
+        configured.filter(|remote| !chosen.iter().any(|other| other.name == remote.name)).cloned().collect()
+    }
+
     /// The vault's directory, where one is configured.
     pub(crate) fn local_directory(&self) -> Option<PathBuf> {
         self.config.local.directory.clone()

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use stepvault_core::config::RunSettings;
 use stepvault_core::ids::{NodeName, RunName, StepId};
 use stepvault_core::observe::{Observer, Tier};
+use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::retention::LocalLimits;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
@@ -60,11 +61,7 @@ impl Tiers {
         tiers.extend(configured.iter().map(|remote| Tier::Remote(remote.name.clone())));
         let progress = Progress::start(tiers, Style::of(output), output);
         let observer = progress.observer();
-        let mut remotes = Vec::with_capacity(configured.len());
-        for remote in configured {
-            let store = stepvault_remote::open::open(&remote, Arc::clone(&observer)).await?;
-            remotes.push(RunRemote::new(store, Arc::new(remote), run.name.clone()));
-        }
+        let remotes = open_remotes(configured, &run.name, &observer).await?;
         Ok(Self {
             node: settings.node()?,
             vault: open_vault(settings.local_directory(), default).await?,
@@ -80,6 +77,12 @@ impl Tiers {
     /// The run's name.
     pub(crate) fn run_name(&self) -> &RunName {
         &self.run.name
+    }
+
+    /// Every remote that the run's steps go to, also those that were left out by naming others.
+    pub(crate) async fn all_remotes(&self, settings: &Settings) -> Result<Vec<RunRemote>> {
+        let others = open_remotes(settings.other_remotes(&self.run), self.run_name(), &self.observer()).await?;
+        Ok(self.remotes.iter().cloned().chain(others).collect())
     }
 
     /// Who listens to the engine.
@@ -116,6 +119,19 @@ impl Tiers {
         let pins = blocking(move || vault.pins(&run)).await?;
         Ok(pins.into_iter().map(|pin| pin.id).collect())
     }
+}
+
+async fn open_remotes(
+    configured: Vec<RemoteSettings>,
+    run: &RunName,
+    observer: &Arc<dyn Observer>,
+) -> Result<Vec<RunRemote>> {
+    let mut remotes = Vec::with_capacity(configured.len());
+    for remote in configured {
+        let store = stepvault_remote::open::open(&remote, Arc::clone(observer)).await?;
+        remotes.push(RunRemote::new(store, Arc::new(remote), run.clone()));
+    }
+    Ok(remotes)
 }
 
 async fn open_vault(configured: Option<PathBuf>, default: DefaultVault) -> Result<Option<Vault>> {

@@ -1,6 +1,7 @@
 //! Tests of the configuration as a whole.
 
 mod faults;
+mod hostile;
 mod layers;
 mod reference;
 mod values;

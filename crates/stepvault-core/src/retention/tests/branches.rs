@@ -62,5 +62,10 @@ fn abandoned_are_the_earlier_attempts_at_or_above_a_later_ones_beginning() {
     ];
     let found: Vec<StepId> = abandoned_steps(ids).into_iter().collect();
     assert_eq!(found, [id(1, 5), id(1, 9)]);
+    // Any later attempt counts, not only the next one.
+    let found: Vec<StepId> = abandoned_steps([id(1, 4), id(2, 8), id(3, 3)])
+        .into_iter()
+        .collect();
+    assert_eq!(found, [id(1, 4), id(2, 8)]);
     assert!(abandoned_steps([id(3, 1), id(3, 9)]).is_empty());
 }

@@ -1,0 +1,77 @@
+//! Whether an entry is finished, by the configured rule and by how long it has looked the same.
+
+use std::time::Duration;
+
+use stepvault_core::config::Completion;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_formats::completeness::{FileFacts, Rule, StepFacts, Verdict, verdict};
+use stepvault_local::tree::Tree;
+
+use super::entry::Sighting;
+
+/// What is to be done with an entry.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Judgement {
+    /// It is finished.
+    Finished,
+    /// It is not, or nothing proves it yet.
+    NotYet {
+        /// Why, in words.
+        why: String,
+        /// When it may be, if nothing is written to it.
+        look_again_in: Option<Duration>,
+    },
+}
+
+pub(super) fn judge(
+    completion: &Completion,
+    name: &str,
+    tree: &Tree,
+    sighting: Sighting,
+    now: Timestamp,
+) -> Judgement {
+    let rule = match completion {
+        Completion::Rename => Rule::Rename,
+        Completion::Marker(file) => Rule::Marker { file: file.as_str().to_owned() },
+        Completion::Quiet(time) => Rule::Quiet { seconds: whole_seconds(*time) },
+    };
+    let quiet_time = match completion {
+        Completion::Quiet(time) => *time,
+        _ => Duration::ZERO,
+    };
+    let watched = sighting.since.elapsed();
+    let newest = tree.newest_mtime();
+    // Files stamped with a time to come were stamped by another clock than ours (a file server's). Then only what was
+    // watched can tell.
+    let now = if newest > now && watched >= quiet_time { later(newest, quiet_time) } else { now };
+    let files: Vec<FileFacts<'_>> =
+        tree.files.iter().map(|file| FileFacts { path: file.path.as_str(), mtime: file.mtime }).collect();
+    let proof = verdict(&rule, &StepFacts { name, files: &files }, now);
+    let Completion::Quiet(_) = completion else {
+        return match proof {
+            Verdict::Complete => Judgement::Finished,
+            Verdict::NotYet { why } => Judgement::NotYet { why, look_again_in: None },
+        };
+    };
+    let still_to_watch = quiet_time.saturating_sub(watched);
+    let still_too_young = Duration::from_secs(whole_seconds(quiet_time).saturating_sub(now.seconds_since(newest)));
+    let look_again_in = Some(still_to_watch.max(still_too_young));
+    match proof {
+        Verdict::NotYet { why } => Judgement::NotYet { why, look_again_in },
+        Verdict::Complete if sighting.looks < 2 || !still_to_watch.is_zero() => Judgement::NotYet {
+            why: format!("it was watched for {} s, and must be quiet for {} s", watched.as_secs(), whole_seconds(quiet_time)),
+            look_again_in,
+        },
+        Verdict::Complete => Judgement::Finished,
+    }
+}
+
+/// Rounded up: half a second of quiet is some.
+fn whole_seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}
+
+fn later(time: Timestamp, by: Duration) -> Timestamp {
+    let seconds = i64::try_from(whole_seconds(by)).unwrap_or(i64::MAX);
+    Timestamp { seconds: time.seconds.saturating_add(seconds), ..time }
+}

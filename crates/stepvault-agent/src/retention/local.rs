@@ -1,0 +1,147 @@
+//! Eviction of local copies that are safe elsewhere.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use stepvault_core::ids::RunName;
+use stepvault_core::retention::{
+    KeepRules, LocalLimits, RefusalKind, RetentionPlan, Verdict, evict_for_space,
+};
+use stepvault_core::{Error, Result};
+use stepvault_engine::blocking::blocking;
+use stepvault_engine::prune::{LocalPrune, evict_planned, plan_local};
+use stepvault_engine::run_remote::RunRemote;
+use stepvault_local::space;
+
+use crate::occupied::Place;
+use crate::report::RunStep;
+use crate::shared::Shared;
+
+/// One run on the local tier.
+#[derive(Debug)]
+pub(crate) struct LocalRun {
+    pub(crate) run: RunName,
+    pub(crate) rules: KeepRules,
+    /// Its remotes, such that asking them takes no longer than it may.
+    pub(crate) remotes: Vec<RunRemote>,
+}
+
+/// Retention on the local tier, over all runs.
+#[derive(Debug)]
+pub(crate) struct LocalRetention {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) runs: Vec<LocalRun>,
+    pub(crate) limits: LocalLimits,
+    pub(crate) interval: Duration,
+}
+
+impl LocalRetention {
+    /// Applies retention whenever a step has become durable or space is missing, and regularly, until told to stop.
+    pub(crate) async fn work(self) {
+        loop {
+            tokio::select! {
+                () = self.shared.stopping.cancelled() => return,
+                () = self.shared.evict.notified() => {}
+                () = tokio::time::sleep(self.interval) => {}
+            }
+            self.apply().await;
+        }
+    }
+
+    /// Applies retention once. What goes wrong is warned of, and tried again the next time.
+    pub(crate) async fn apply(&self) {
+        if let Err(error) = self.try_apply().await {
+            self.shared.warn("eviction", &format!("no local copy was evicted: {error}"));
+        }
+    }
+
+    async fn try_apply(&self) -> Result<()> {
+        let missing_bytes = self.shared.missing_bytes.swap(0, Ordering::Relaxed);
+        let limits = self.limits_for(missing_bytes).await?;
+        let nothing_to_do = limits == LocalLimits::default() && self.runs.iter().all(|run| run.rules.is_unset());
+        if nothing_to_do {
+            return Ok(());
+        }
+        let mut prunes = Vec::new();
+        let mut plans = Vec::new();
+        for run in &self.runs {
+            let prune = self.prune_of(run);
+            match plan_local(&prune).await {
+                Ok(plan) => {
+                    plans.push(plan);
+                    prunes.push(prune);
+                }
+                Err(error) => self.complain(&run.run, &error.to_string()),
+            }
+        }
+        let free_bytes = self.free_bytes().await?;
+        evict_for_space(&mut plans, &limits, Some(free_bytes));
+        for (prune, mut plan) in prunes.into_iter().zip(plans) {
+            let about = plan.warnings.iter().chain(refusal_worth_telling(&plan)).cloned().collect::<Vec<_>>();
+            about.iter().for_each(|text| self.complain(&prune.run, text));
+            let _places = self.occupy(&prune.run, &mut plan);
+            match evict_planned(&prune, plan).await {
+                Ok(report) => report.removed.iter().for_each(|id| self.shared.board.evicted(&prune.run, *id)),
+                Err(error) => self.complain(&prune.run, &error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The configured limits; while the disk is too full to seal, they make room for the step that found it so.
+    async fn limits_for(&self, missing_bytes: u64) -> Result<LocalLimits> {
+        if missing_bytes == 0 {
+            return Ok(self.limits);
+        }
+        let low = self.limits.free_space_low_bytes.unwrap_or(0);
+        // The mark counts what is free now as well, which was not enough.
+        let wanted_bytes = self.free_bytes().await?.saturating_add(missing_bytes).max(low);
+        let high = self.limits.free_space_high_bytes.map(|high| high.max(wanted_bytes));
+        Ok(LocalLimits { free_space_low_bytes: Some(wanted_bytes), free_space_high_bytes: high, ..self.limits })
+    }
+
+    async fn free_bytes(&self) -> Result<u64> {
+        let root: PathBuf = self.shared.vault.root().to_owned();
+        blocking(move || Ok::<_, Error>(space::free(&root)?.free_bytes)).await
+    }
+
+    fn prune_of(&self, run: &LocalRun) -> LocalPrune {
+        LocalPrune {
+            vault: self.shared.vault.clone(),
+            run: run.run.clone(),
+            remotes: run.remotes.clone(),
+            rules: run.rules.clone(),
+            // Over all runs at once, below.
+            limits: LocalLimits::default(),
+            maximum_deletions: None,
+            observer: Arc::clone(&self.shared.observer),
+        }
+    }
+
+    /// Keeps lanes away from what goes, and spares what a lane is at.
+    fn occupy(&self, run: &RunName, plan: &mut RetentionPlan) -> Vec<Place> {
+        let mut places = Vec::new();
+        for decision in plan.decisions.iter_mut().filter(|decision| decision.verdict == Verdict::Drop) {
+            match self.shared.occupied.for_eviction(RunStep { run: run.clone(), id: decision.id }) {
+                Some(place) => places.push(place),
+                None => {
+                    decision.verdict = Verdict::Keep;
+                    decision.reasons = vec!["being uploaded".to_owned()];
+                }
+            }
+        }
+        places
+    }
+
+    fn complain(&self, run: &RunName, text: &str) {
+        self.shared.warn(&format!("eviction {run}"), &format!("{run}, local tier: {text}"));
+    }
+}
+
+/// An empty tier is no news.
+fn refusal_worth_telling(plan: &RetentionPlan) -> Option<&String> {
+    let refusal = plan.refusal.as_ref().filter(|refusal| refusal.kind != RefusalKind::ListingEmpty)?;
+    Some(&refusal.reason)
+}

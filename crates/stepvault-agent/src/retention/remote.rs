@@ -1,0 +1,148 @@
+//! Retention on one remote.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepvault_core::ids::RunName;
+use stepvault_core::retention::{KeepRules, RefusalKind};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::blocking::blocking;
+use stepvault_engine::prune::{PruneReport, RemotePrune, prune_remote};
+use stepvault_engine::run_remote::RunRemote;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::report::StepOnRemote;
+use crate::shared::Shared;
+
+/// A remote that refuses deletions is asked again after so many intervals at most: rights may be given later, and
+/// every try leaves a lease behind that cannot be deleted either.
+const MOST_INTERVALS: u32 = 64;
+
+/// One run on the remote.
+#[derive(Debug)]
+pub(crate) struct PrunedRun {
+    remote: RunRemote,
+    rules: KeepRules,
+    denials: u32,
+    not_before: Option<Instant>,
+}
+
+impl PrunedRun {
+    pub(crate) fn new(remote: RunRemote, rules: KeepRules) -> Self {
+        Self { remote, rules, denials: 0, not_before: None }
+    }
+}
+
+/// The task that prunes one remote.
+#[derive(Debug)]
+pub(crate) struct PruneTask {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) runs: Vec<PrunedRun>,
+    pub(crate) interval: Duration,
+    /// Told of every step that has become durable.
+    pub(crate) uploaded: Arc<Notify>,
+}
+
+impl PruneTask {
+    /// Prunes every interval, and after the first upload, until told to stop.
+    pub(crate) async fn work(mut self) {
+        let started = Instant::now();
+        let mut last: Option<Instant> = None;
+        loop {
+            let due = last.unwrap_or(started) + self.interval;
+            tokio::select! {
+                () = self.shared.stopping.cancelled() => return,
+                () = self.uploaded.notified(), if last.is_none() => {}
+                () = tokio::time::sleep_until(due) => {}
+            }
+            last = Some(Instant::now());
+            self.apply().await;
+        }
+    }
+
+    /// Prunes each run once. What goes wrong is warned of, and tried again the next time.
+    pub(crate) async fn apply(&mut self) {
+        for index in 0..self.runs.len() {
+            if self.shared.stopping.is_cancelled() {
+                return;
+            }
+            let run = &self.runs[index];
+            if run.rules.is_unset() || run.not_before.is_some_and(|time| time > Instant::now()) {
+                continue;
+            }
+            match self.prune(run).await {
+                Ok(report) => self.done(index, &report),
+                Err(error) => self.failed(index, &error),
+            }
+        }
+    }
+
+    async fn prune(&self, run: &PrunedRun) -> Result<Option<PruneReport>> {
+        let name = run.remote.keys.run().clone();
+        if run.remote.marker().await?.is_none() {
+            // Nothing has come here yet, or this is another place than it was.
+            return Ok(None);
+        }
+        let vault = self.shared.vault.clone();
+        let pins = blocking(move || vault.pins(&name)).await?;
+        let prune = RemotePrune {
+            remote: run.remote.clone(),
+            rules: run.rules.clone(),
+            maximum_deletions: None,
+            pinned_elsewhere: pins.into_iter().map(|pin| pin.id).collect(),
+            observer: Arc::clone(&self.shared.observer),
+        };
+        prune_remote(&prune).await.map(Some)
+    }
+
+    fn done(&mut self, index: usize, report: &Option<PruneReport>) {
+        let run = &mut self.runs[index];
+        (run.denials, run.not_before) = (0, None);
+        let about = about(&run.remote);
+        let Some(report) = report else { return };
+        for id in &report.removed {
+            let (run, remote) = (run.remote.keys.run().clone(), run.remote.name().clone());
+            self.shared.board.pruned(StepOnRemote { run, id: *id, remote });
+        }
+        let refusal = report.plan.refusal.as_ref().filter(|refusal| refusal.kind != RefusalKind::ListingEmpty);
+        let texts = report.plan.warnings.iter().chain(refusal.map(|refusal| &refusal.reason));
+        let text = texts.map(String::as_str).collect::<Vec<_>>().join("; ");
+        if text.is_empty() {
+            self.shared.board.is_well(&about);
+        } else {
+            let place = place(run.remote.keys.run(), &run.remote);
+            self.shared.warn(&about, &format!("{place}: {text}"));
+        }
+    }
+
+    fn failed(&mut self, index: usize, error: &Error) {
+        let run = &mut self.runs[index];
+        let (about, place) = (about(&run.remote), place(run.remote.keys.run(), &run.remote));
+        match error.kind() {
+            ErrorKind::Held => tracing::debug!(%error, "another prune is under way"),
+            ErrorKind::Denied => {
+                let intervals = 1 << run.denials.min(MOST_INTERVALS.ilog2());
+                run.denials = run.denials.saturating_add(1);
+                run.not_before = Some(Instant::now() + self.interval.saturating_mul(intervals));
+                let text = format!(
+                    "{place}: retention deletes nothing there: {error} (uploads go on; for retention, give this \
+                     node's credentials the right to delete, or prune from a machine that has it)"
+                );
+                // The refused request differs each time.
+                if run.denials == 1 {
+                    self.shared.warn(&about, &text);
+                }
+            }
+            _ => self.shared.warn(&about, &format!("{place}: retention did not run: {error}")),
+        }
+    }
+}
+
+fn about(remote: &RunRemote) -> String {
+    format!("prune {} {}", remote.keys.run(), remote.name())
+}
+
+fn place(run: &RunName, remote: &RunRemote) -> String {
+    format!("{run}, remote {}", remote.name())
+}

@@ -1,0 +1,246 @@
+//! The task that finds finished steps and takes them over.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use stepvault_core::clock::Clock as _;
+use stepvault_core::ids::{NodeName, RunName};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::blocking::blocking;
+use stepvault_engine::metrics::MetricsSource;
+use stepvault_engine::push::{Placed, StageRequest, stage};
+use stepvault_engine::run_remote::RunRemote;
+use stepvault_local::lock::VaultLock;
+use stepvault_local::seal::LinkPolicy;
+use stepvault_local::tree::scan;
+use tokio::time::Instant;
+
+use crate::clock::SystemClock;
+use crate::discovery::{Discovery, Ready, Wake};
+use crate::note::NoteWriter;
+use crate::outcome::{AfterStaging, after_staging};
+use crate::pause::LONGEST;
+use crate::shared::Shared;
+
+/// After a full disk nothing is sealed for this long, whatever else is ready.
+const FULL_DISK_PAUSE: Duration = Duration::from_secs(1);
+/// A step that found the disk full is tried again at least this often.
+const LONGEST_FULL_DISK_PAUSE: Duration = Duration::from_secs(5);
+/// Many things may happen at once in a directory; they are looked at together.
+const GATHER: Duration = Duration::from_millis(100);
+/// Looks are never closer together than this.
+const SHORTEST_WAIT: Duration = Duration::from_millis(50);
+
+/// One run, as far as taking over its steps goes.
+#[derive(Debug)]
+pub(crate) struct SealedRun {
+    pub(crate) run: RunName,
+    /// `None` for a run that is not watched, and while somebody is looking.
+    pub(crate) discovery: Option<Discovery>,
+    pub(crate) metrics_source: MetricsSource,
+    /// Its remotes, such that asking them takes no longer than it may.
+    pub(crate) remotes: Vec<RunRemote>,
+    pub(crate) note: Option<NoteWriter>,
+}
+
+/// The task that seals.
+#[derive(Debug)]
+pub(crate) struct Sealer {
+    pub(crate) shared: Arc<Shared>,
+    /// Held as long as anything is being sealed, even when the service has ended meanwhile.
+    pub(crate) lock: Arc<VaultLock>,
+    pub(crate) runs: Vec<SealedRun>,
+    pub(crate) node: NodeName,
+    pub(crate) links: LinkPolicy,
+    pub(crate) poll_interval: Duration,
+    /// Come to an end once all that can be finished by waiting out its quiet time is taken over.
+    pub(crate) once: bool,
+    pub(crate) not_before: Option<Instant>,
+}
+
+impl Sealer {
+    /// Looks and seals until told to stop; with `once`, until nothing is left to wait for.
+    pub(crate) async fn work(mut self) -> Result<()> {
+        let mut wake = Some(Wake::new());
+        let bell = wake.as_ref().map(Wake::bell).unwrap_or_default();
+        let quiet_times = self.runs.iter().filter_map(|run| run.discovery.as_ref()?.is_quiet_rule());
+        let patience = quiet_times.max().unwrap_or_default() + self.poll_interval;
+        let give_up = Instant::now() + patience;
+        while !self.shared.stopping.is_cancelled() {
+            let watched: Vec<PathBuf> = self.discoveries().map(|found| found.directory().to_owned()).collect();
+            if let Some(mut hands) = wake.take() {
+                let watch = move || {
+                    hands.watch(watched.iter().map(PathBuf::as_path));
+                    Ok(hands)
+                };
+                wake = Some(blocking(watch).await?);
+            }
+            let look_again = self.look_and_seal().await?;
+            self.write_notes().await?;
+            if self.once && (look_again.is_none() || Instant::now() >= give_up) {
+                break;
+            }
+            let regular = Instant::now() + self.poll_interval;
+            let next = look_again.map_or(regular, |time| time.min(regular)).max(Instant::now() + SHORTEST_WAIT);
+            tokio::select! {
+                () = self.shared.stopping.cancelled() => {}
+                () = tokio::time::sleep_until(next) => {}
+                () = bell.notified() => tokio::time::sleep(GATHER).await,
+            }
+        }
+        for run in &self.runs {
+            for (path, why) in run.discovery.iter().flat_map(Discovery::unfinished) {
+                self.shared.board.skipped(&run.run, &path, why);
+            }
+        }
+        self.write_notes().await
+    }
+
+    fn discoveries(&self) -> impl Iterator<Item = &Discovery> {
+        self.runs.iter().filter_map(|run| run.discovery.as_ref())
+    }
+
+    /// One round over all runs; when to look again at the latest, if something is worth waiting for.
+    async fn look_and_seal(&mut self) -> Result<Option<Instant>> {
+        let mut look_again: Option<Instant> = None;
+        for index in 0..self.runs.len() {
+            let Some(discovery) = self.runs[index].discovery.take() else { continue };
+            let run = self.runs[index].run.clone();
+            let vault = self.shared.vault.clone();
+            let (mut discovery, look) = blocking(move || {
+                let mut discovery = discovery;
+                // An unreadable vault makes everything news; sealing then says what is wrong with it.
+                let sealed = vault.steps(&run).map(|scan| scan.steps).unwrap_or_default();
+                let look = discovery.look(SystemClock.now(), &sealed);
+                Ok((discovery, look))
+            })
+            .await?;
+            let run = &self.runs[index].run;
+            let about = format!("watch {run}");
+            match &look.fault {
+                Some(error) => self.shared.warn(&about, &format!("{run}: {error}")),
+                None => self.shared.board.is_well(&about),
+            }
+            for (path, reason) in look.passed_over {
+                tracing::info!(path = %path.display(), reason, "passed over");
+                self.shared.board.skipped(run, &path, reason);
+            }
+            for ready in &look.ready {
+                if self.shared.stopping.is_cancelled() {
+                    break;
+                }
+                if let Some(time) = self.not_before.filter(|time| *time > Instant::now()) {
+                    look_again = [look_again, Some(time)].into_iter().flatten().min();
+                    break;
+                }
+                self.take_over(index, &mut discovery, ready).await;
+            }
+            look_again = [look_again, look.look_again, discovery.next_try()].into_iter().flatten().min();
+            self.runs[index].discovery = Some(discovery);
+        }
+        Ok(look_again)
+    }
+
+    async fn take_over(&mut self, index: usize, discovery: &mut Discovery, ready: &Ready) {
+        let run = self.runs[index].run.clone();
+        let about = format!("seal {}", ready.path.display());
+        match self.stage(index, ready).await {
+            Ok(placed) => {
+                discovery.handled(ready);
+                self.shared.board.is_well(&about);
+                if let Placed::Sealed { step, new } = placed {
+                    if new {
+                        self.shared.board.sealed(&run, step.id());
+                    }
+                    self.shared.wake_lanes();
+                    // Space is taken: the marks may be reached.
+                    self.shared.evict.notify_one();
+                }
+            }
+            Err(error) => self.not_taken_over(&run, discovery, ready, &error),
+        }
+    }
+
+    /// In a task of its own that holds the lock: when the service is dropped, a seal that is under way on another
+    /// thread still ends, and nobody else may clean up behind it before.
+    async fn stage(&self, index: usize, ready: &Ready) -> Result<Placed> {
+        let run = &self.runs[index];
+        let mut request = StageRequest {
+            run: run.run.clone(),
+            source: ready.path.clone(),
+            step: Some(ready.step),
+            attempt: None,
+            node: self.node.clone(),
+            metrics: std::collections::BTreeMap::new(),
+            metrics_source: run.metrics_source.clone(),
+            links: self.links,
+            expected: None,
+        };
+        let (shared, lock, remotes) = (Arc::clone(&self.shared), Arc::clone(&self.lock), run.remotes.clone());
+        let fingerprint = ready.fingerprint;
+        let work = tokio::task::spawn_local(async move {
+            let path = request.source.clone();
+            let tree = blocking(move || scan(&path)).await?;
+            if tree.fingerprint() != fingerprint {
+                return Err(Error::new(ErrorKind::SourceChanged, "cannot seal the step")
+                    .on(request.source.display())
+                    .because("it was written to after it looked finished"));
+            }
+            request.expected = Some(tree);
+            let placed = stage(&shared.vault, &remotes, request, &shared.observer).await;
+            drop(lock);
+            placed
+        });
+        match work.await {
+            Ok(placed) => placed,
+            Err(error) => Err(Error::new(ErrorKind::Failed, "sealing ended early").caused_by(error)),
+        }
+    }
+
+    fn not_taken_over(&mut self, run: &RunName, discovery: &mut Discovery, ready: &Ready, error: &Error) {
+        let about = format!("seal {}", ready.path.display());
+        let reason = error.to_string();
+        let hint = error.hint_text().map(|hint| format!(" ({hint})")).unwrap_or_default();
+        match after_staging(error) {
+            AfterStaging::LeftAlone => {
+                discovery.handled(ready);
+                self.shared.board.skipped(run, &ready.path, reason.clone());
+                if error.kind() == ErrorKind::Refused {
+                    // What retention removed and the trainer still has is nothing to worry about.
+                    tracing::info!(path = %ready.path.display(), reason, "passed over");
+                } else {
+                    self.shared.warn(&about, &format!("{run}: {reason}{hint}"));
+                }
+                return;
+            }
+            AfterStaging::NoSpace => {
+                discovery.failed(&ready.name, LONGEST_FULL_DISK_PAUSE, reason.clone());
+                self.not_before = Some(Instant::now() + FULL_DISK_PAUSE);
+                self.shared.missing_bytes.fetch_max(ready.bytes.max(1), Ordering::Relaxed);
+                self.shared.evict.notify_one();
+            }
+            AfterStaging::Unfinished | AfterStaging::Later => {
+                discovery.failed(&ready.name, LONGEST, reason.clone());
+            }
+        }
+        self.shared.warn(&about, &format!("{run}: {reason}{hint}"));
+    }
+
+    async fn write_notes(&mut self) -> Result<()> {
+        for run in &mut self.runs {
+            let Some(mut note) = run.note.take() else { continue };
+            let shared = Arc::clone(&self.shared);
+            let write = move || {
+                // On a full disk there are better things to say than this.
+                if let Err(error) = note.write(&shared.vault, &shared.board) {
+                    tracing::debug!(%error, "the note for 'status' was not written");
+                }
+                Ok(note)
+            };
+            run.note = Some(blocking(write).await?);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,271 @@
+//! Starting all tasks, stopping them, and saying what came of it.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use stepvault_core::clock::Clock as _;
+use stepvault_core::ids::RunName;
+use stepvault_core::observe::{Event, Observer};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::blocking::blocking;
+use stepvault_engine::memory::MemoryBudget;
+use stepvault_engine::run_remote::RunRemote;
+use stepvault_local::lock::VaultLock;
+use stepvault_local::vault::Vault;
+use tokio::sync::Notify;
+use tokio::task::{JoinSet, LocalSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::board::Board;
+use crate::clock::SystemClock;
+use crate::discovery::Discovery;
+use crate::lane::{LaneRun, LaneTask, is_durable};
+use crate::note::NoteWriter;
+use crate::occupied::Occupied;
+use crate::options::{AgentOptions, AgentRemote, AgentRun};
+use crate::prompt_store::PromptStore;
+use crate::report::{AgentReport, StepOnRemote};
+use crate::retention::{LocalRetention, LocalRun, PruneTask, PrunedRun};
+use crate::sealer::{SealedRun, Sealer};
+use crate::shared::Shared;
+
+/// Runs the service until `shutdown` is cancelled, or with `once` until everything there is has been taken care of.
+///
+/// Once cancelled it takes no new step, goes on uploading for at most the drain deadline, and returns. Dropping the
+/// future is like killing the process: the next start goes on where it was. The future is not `Send`: it is for the
+/// runtime's main thread.
+///
+/// # Errors
+/// [`ErrorKind::Held`] when another process holds the vault; [`ErrorKind::Usage`] for options that contradict
+/// themselves; whatever keeps the vault from being opened. What goes wrong later is told to the observer and stands in
+/// the report.
+pub async fn run(
+    options: AgentOptions,
+    observer: Arc<dyn Observer>,
+    shutdown: CancellationToken,
+) -> Result<AgentReport> {
+    options.check()?;
+    let discoveries = options.runs.iter().map(discovery).collect::<Result<Vec<_>>>()?;
+    let (vault, lock) = open_vault(&options).await?;
+    warn_of_strangers(&options, &vault, &observer).await?;
+    let shared = Arc::new(Shared {
+        vault,
+        observer,
+        board: Board::default(),
+        occupied: Occupied::default(),
+        lanes: options.remotes.iter().map(|_| Arc::new(Notify::new())).collect(),
+        evict: Notify::new(),
+        missing_bytes: AtomicU64::new(0),
+        stopping: shutdown,
+        all_sealed: CancellationToken::new(),
+    });
+    let tasks = tasks(&options, &shared, &lock, discoveries);
+    // All tasks stay on the caller's thread: what takes time is in the engine's own tasks and on blocking threads.
+    LocalSet::new().run_until(live(&options, &shared, tasks)).await?;
+    let report = report(&options, &shared).await;
+    drop(lock);
+    report
+}
+
+/// From the first look to the end of the drain.
+async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks) -> Result<()> {
+    let Tasks { sealer, lanes, local, prunes } = tasks;
+    let mut running = JoinSet::new();
+    let mut at_the_end = None;
+    lanes.into_iter().for_each(|lane| drop(running.spawn_local(lane.work())));
+    if options.once {
+        at_the_end = Some((local, prunes));
+    } else {
+        // What became of the vault while nobody ran.
+        shared.evict.notify_one();
+        running.spawn_local(local.work());
+        prunes.into_iter().for_each(|prune| drop(running.spawn_local(prune.work())));
+    }
+    let life = async {
+        let seal = async {
+            sealer.work().await?;
+            shared.all_sealed.cancel();
+            Ok(())
+        };
+        tokio::try_join!(seal, all_end(&mut running))?;
+        if let Some((local, prunes)) = at_the_end {
+            local.apply().await;
+            for mut prune in prunes {
+                prune.apply().await;
+            }
+        }
+        Ok(())
+    };
+    let deadline = async {
+        shared.stopping.cancelled().await;
+        tokio::time::sleep(options.drain_deadline).await;
+    };
+    tokio::select! {
+        biased;
+        ended = life => ended?,
+        () = deadline => {}
+    }
+    running.shutdown().await;
+    Ok(())
+}
+
+fn discovery(run: &AgentRun) -> Result<Option<Discovery>> {
+    let Some(directory) = run.watch_directory.clone() else { return Ok(None) };
+    Discovery::new(directory, &run.pattern, run.completion.clone()).map(Some)
+}
+
+/// The vault, locked, and without what a killed process left in it.
+async fn open_vault(options: &AgentOptions) -> Result<(Vault, Arc<VaultLock>)> {
+    let directory = options.vault_directory.clone();
+    blocking(move || {
+        let vault = Vault::open_or_create(&directory)?;
+        let lock = vault.lock()?;
+        vault.clean_leftovers(&lock)?;
+        Ok((vault, Arc::new(lock)))
+    })
+    .await
+}
+
+/// Steps of a run that is not configured would wait for ever without a word.
+async fn warn_of_strangers(options: &AgentOptions, vault: &Vault, observer: &Arc<dyn Observer>) -> Result<()> {
+    let configured: Vec<RunName> = options.runs.iter().map(|run| run.run.clone()).collect();
+    let vault = vault.clone();
+    let strangers = blocking(move || {
+        let mut strangers = Vec::new();
+        for run in vault.runs()?.into_iter().filter(|run| !configured.contains(run)) {
+            let steps = vault.steps(&run)?.steps.len();
+            if steps > 0 {
+                strangers.push((run, steps));
+            }
+        }
+        Ok(strangers)
+    })
+    .await?;
+    for (run, steps) in strangers {
+        let message = format!(
+            "the vault holds {steps} steps of the run {run}, which is not configured: they are neither uploaded nor \
+             evicted"
+        );
+        observer.on_event(&Event::Warning { message: &message });
+    }
+    Ok(())
+}
+
+struct Tasks {
+    sealer: Sealer,
+    lanes: Vec<LaneTask>,
+    local: LocalRetention,
+    prunes: Vec<PruneTask>,
+}
+
+fn tasks(
+    options: &AgentOptions,
+    shared: &Arc<Shared>,
+    lock: &Arc<VaultLock>,
+    discoveries: Vec<Option<Discovery>>,
+) -> Tasks {
+    let prompt: Vec<AgentRemote> = options
+        .remotes
+        .iter()
+        .map(|remote| AgentRemote {
+            settings: Arc::clone(&remote.settings),
+            store: Arc::new(PromptStore::new(Arc::clone(&remote.store))),
+        })
+        .collect();
+    let started_at = SystemClock.now();
+    let sealed_run = |(run, discovery): (&AgentRun, Option<Discovery>)| SealedRun {
+        run: run.run.clone(),
+        discovery,
+        metrics_source: run.metrics_source.clone(),
+        remotes: remotes_of(run, &prompt),
+        note: Some(NoteWriter::new(run.run.clone(), run.remotes.clone(), options.node.clone(), started_at)),
+    };
+    let sealer = Sealer {
+        shared: Arc::clone(shared),
+        lock: Arc::clone(lock),
+        runs: options.runs.iter().zip(discoveries).map(sealed_run).collect(),
+        node: options.node.clone(),
+        links: options.links,
+        poll_interval: options.poll_interval,
+        once: options.once,
+        not_before: None,
+    };
+    let local_run = |run: &AgentRun| LocalRun {
+        run: run.run.clone(),
+        rules: run.keep_local.clone(),
+        remotes: remotes_of(run, &prompt),
+    };
+    let local = LocalRetention {
+        shared: Arc::clone(shared),
+        runs: options.runs.iter().map(local_run).collect(),
+        limits: options.local_limits,
+        interval: options.retention_interval,
+    };
+    let budget = MemoryBudget::new(options.memory_budget_bytes);
+    let mut lanes = Vec::new();
+    let mut prunes = Vec::new();
+    for (remote, wake) in options.remotes.iter().zip(&shared.lanes) {
+        let runs: Vec<(RunRemote, &AgentRun)> = options
+            .runs
+            .iter()
+            .filter(|run| run.remotes.contains(&remote.settings.name))
+            .map(|run| (on_remote(run, remote), run))
+            .collect();
+        let uploaded = Arc::new(Notify::new());
+        lanes.push(LaneTask {
+            shared: Arc::clone(shared),
+            budget: budget.clone(),
+            runs: runs.iter().map(|(here, run)| LaneRun::new(here.clone(), run.keep_remote.clone())).collect(),
+            wake: Arc::clone(wake),
+            uploaded: Arc::clone(&uploaded),
+            maximum_backlog_steps: options.maximum_backlog_steps,
+            once: options.once,
+            next_run: 0,
+        });
+        prunes.push(PruneTask {
+            shared: Arc::clone(shared),
+            runs: runs.into_iter().map(|(here, run)| PrunedRun::new(here, run.keep_remote.clone())).collect(),
+            interval: options.retention_interval,
+            uploaded,
+        });
+    }
+    Tasks { sealer, lanes, local, prunes }
+}
+
+fn on_remote(run: &AgentRun, remote: &AgentRemote) -> RunRemote {
+    RunRemote::new(Arc::clone(&remote.store), Arc::clone(&remote.settings), run.run.clone())
+}
+
+fn remotes_of(run: &AgentRun, remotes: &[AgentRemote]) -> Vec<RunRemote> {
+    let its = remotes.iter().filter(|remote| run.remotes.contains(&remote.settings.name));
+    its.map(|remote| on_remote(run, remote)).collect()
+}
+
+/// Waits for all tasks. One that broke down ends the service: whoever started it starts it again.
+async fn all_end(running: &mut JoinSet<()>) -> Result<()> {
+    while let Some(ended) = running.join_next().await {
+        ended.map_err(|error| Error::new(ErrorKind::Failed, "a task of the agent broke down").caused_by(error))?;
+    }
+    Ok(())
+}
+
+async fn report(options: &AgentOptions, shared: &Arc<Shared>) -> Result<AgentReport> {
+    let mut report = shared.board.report();
+    let runs: Vec<(RunName, Vec<RunRemote>)> =
+        options.runs.iter().map(|run| (run.run.clone(), remotes_of(run, &options.remotes))).collect();
+    let shared = Arc::clone(shared);
+    report.not_durable = blocking(move || {
+        let mut missing = Vec::new();
+        for (run, remotes) in runs {
+            for step in shared.vault.steps(&run)?.steps {
+                for remote in remotes.iter().filter(|remote| !is_durable(&step, remote)) {
+                    let here = StepOnRemote { run: run.clone(), id: step.id(), remote: remote.name().clone() };
+                    missing.push(shared.board.why_not_durable(here, remote.settings.required));
+                }
+            }
+        }
+        Ok(missing)
+    })
+    .await?;
+    Ok(report)
+}

@@ -1,0 +1,149 @@
+//! `demo`: the whole loop on one machine, without a server.
+//!
+//! It calls what `push`, `restore`, `prune` and `list` call; only the trainer, the lost node and the damage are
+//! staged.
+
+mod scene;
+mod trainer;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Serialize;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use super::Session;
+use crate::exit_code::ExitCode;
+use crate::output::{Report, human, table};
+use scene::Scene;
+
+/// Run the whole loop once on a temporary directory: no server, under a minute
+///
+/// A trainer writes five safetensors checkpoints; each is sealed and uploaded to a directory that plays the remote;
+/// the node is lost; the newest remote copy is damaged; the newest valid step is restored and compared; the remote
+/// is pruned. Ends with an error if anything is not as it has to be.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArguments {
+    /// Work in DIR and leave everything there, to look at
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+}
+
+/// What happened.
+#[derive(Debug, Serialize)]
+struct DemoDocument {
+    /// Where everything was left; null when it was removed.
+    directory: Option<PathBuf>,
+    stages: Vec<Stage>,
+    restored_step: u64,
+    /// Steps on the remote in the end, the newest first.
+    remaining_steps: Vec<u64>,
+    seconds: f64,
+}
+
+/// One thing that was done.
+#[derive(Debug, Serialize)]
+struct Stage {
+    what: String,
+    outcome: String,
+    seconds: f64,
+}
+
+/// The stages so far, and their clock.
+#[derive(Debug)]
+struct Stages<'a> {
+    session: &'a Session,
+    done: Vec<Stage>,
+    began: Instant,
+}
+
+impl Stages<'_> {
+    /// Notes what was done since the last stage.
+    fn done(&mut self, what: &str, outcome: String) {
+        let length = self.began.elapsed();
+        if !self.session.output.is_quiet() {
+            self.session.output.line(&format!("{what}: {outcome}"));
+        }
+        self.done.push(Stage { what: what.to_owned(), outcome, seconds: length.as_secs_f64() });
+        self.began = Instant::now();
+    }
+}
+
+/// Runs the command.
+pub(crate) async fn run(session: &Session, arguments: DemoArguments) -> Result<ExitCode> {
+    let began = Instant::now();
+    let scene = Scene::set(arguments.keep).await?;
+    let mut stages = Stages { session, done: Vec::new(), began };
+    let outcome = play(&scene, &mut stages).await;
+    let (restored_step, remaining_steps) = match outcome {
+        Ok(ending) => ending,
+        Err(error) => {
+            let directory = scene.leave();
+            return Err(error.hint(format!("everything was left in {} to look at", directory.display())));
+        }
+    };
+    let document = DemoDocument {
+        directory: scene.clear()?,
+        stages: stages.done,
+        restored_step,
+        remaining_steps,
+        seconds: began.elapsed().as_secs_f64(),
+    };
+    session.output.result(&document)?;
+    Ok(ExitCode::Done)
+}
+
+async fn play(scene: &Scene, stages: &mut Stages<'_>) -> Result<(u64, Vec<u64>)> {
+    let mut node = scene.first_node(stages.session).await?;
+    for (step, loss) in scene::LOSSES {
+        let written = node.train(step, loss).await?;
+        stages.done(
+            &format!("train step {step}"),
+            format!("{}, {}, loss {loss}", human::count(written.files.len() as u64, "file"), human::bytes(written.bytes())),
+        );
+        let outcome = node.push(&written).await?;
+        stages.done(&format!("push step {step}"), outcome);
+    }
+    let written = node.lose()?;
+    stages.done("lose the node", "checkpoints and vault are gone".to_owned());
+    let outcome = scene.damage_newest()?;
+    stages.done("damage the remote", outcome);
+    let node = scene.second_node(stages.session).await?;
+    let restored = node.restore().await?;
+    let reasons: Vec<String> = restored
+        .skipped
+        .iter()
+        .map(|step| format!("; passed over step {}: {}", step.step, step.reasons.join("; ")))
+        .collect();
+    stages.done("restore", format!("step {}{}", restored.step, reasons.concat()));
+    let outcome = scene::compare(&restored, &written)?;
+    stages.done("compare", outcome);
+    let outcome = node.prune(stages.session).await?;
+    stages.done("prune", outcome);
+    let remaining = node.list().await?;
+    let shown: Vec<String> = remaining.iter().map(ToString::to_string).collect();
+    stages.done("list", format!("the remote holds steps {}", shown.join(", ")));
+    Ok((restored.step, remaining))
+}
+
+/// What is not as it has to be.
+fn expect(holds: bool, what: &str, found: impl std::fmt::Display) -> Result<()> {
+    if holds {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Failed, "the demo went wrong").on(what).because(format!("found {found}")))
+}
+
+impl Report for DemoDocument {
+    fn human(&self) -> String {
+        let mut stages = table::table(&["stage", "what happened", "time"], &[2]);
+        for stage in &self.stages {
+            let length = human::duration(Duration::try_from_secs_f64(stage.seconds).unwrap_or_default());
+            stages.add_row([stage.what.clone(), stage.outcome.clone(), length]);
+        }
+        let total = human::duration(Duration::try_from_secs_f64(self.seconds).unwrap_or_default());
+        let place = self.directory.as_ref().map(|directory| format!("; it is all in {}", directory.display()));
+        format!("{}\n\neverything was as it has to be, in {total}{}", table::text(&stages), place.unwrap_or_default())
+    }
+}

@@ -1,0 +1,196 @@
+//! A trainer that writes real safetensors checkpoints, the way trainers do: under a temporary name, then renamed.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use stepvault_core::digest::Sha256Digest;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Error, ErrorKind, Result};
+
+const HIDDEN: u64 = 256;
+const VOCABULARY: u64 = 1024;
+const LAYERS: u64 = 4;
+
+/// What a checkpoint's file held when it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct WrittenFile {
+    pub(super) name: &'static str,
+    pub(super) sha256: Sha256Digest,
+    pub(super) bytes: u64,
+    pub(super) modified: Timestamp,
+}
+
+/// A checkpoint that was written.
+#[derive(Debug, Clone)]
+pub(super) struct WrittenCheckpoint {
+    pub(super) path: PathBuf,
+    pub(super) files: Vec<WrittenFile>,
+}
+
+impl WrittenCheckpoint {
+    pub(super) fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+}
+
+/// Number formats of tensors.
+#[derive(Debug, Clone, Copy, Serialize)]
+enum DataType {
+    #[serde(rename = "BF16")]
+    Bf16,
+    F32,
+}
+
+/// A tensor's entry in the header.
+#[derive(Serialize)]
+struct TensorHeader {
+    dtype: DataType,
+    shape: Vec<u64>,
+    data_offsets: [usize; 2],
+}
+
+#[derive(Serialize)]
+struct TrainerState {
+    global_step: u64,
+    loss: f64,
+}
+
+/// Writes `step_N` below `directory`.
+pub(super) fn write_checkpoint(directory: &Path, step: u64, loss: f64) -> Result<WrittenCheckpoint> {
+    let (path, temporary) = (directory.join(format!("step_{step}")), directory.join(format!(".step_{step}.tmp")));
+    let fault = |error| Error::new(ErrorKind::Failed, "cannot write a checkpoint").on(path.display()).caused_by(error);
+    DirBuilder::new().recursive(true).create(&temporary).map_err(fault)?;
+    let state = serde_json::to_vec_pretty(&TrainerState { global_step: step, loss })
+        .map_err(|error| Error::new(ErrorKind::Failed, "cannot write the trainer's state").caused_by(error))?;
+    let contents = [
+        ("model.safetensors", safetensors(&model_tensors(), DataType::Bf16, step)?),
+        ("optimizer.safetensors", safetensors(&optimizer_tensors(), DataType::F32, step)?),
+        ("trainer_state.json", state),
+    ];
+    let mut files = Vec::new();
+    for (name, bytes) in contents {
+        let mut file = OpenOptions::new().write(true).create_new(true).open(temporary.join(name)).map_err(fault)?;
+        file.write_all(&bytes).map_err(fault)?;
+        let modified = file.metadata().and_then(|metadata| metadata.modified()).map_err(fault)?;
+        files.push(WrittenFile {
+            name,
+            sha256: Sha256Digest::of(&bytes),
+            bytes: bytes.len() as u64,
+            modified: modified.into(),
+        });
+    }
+    rename_as_trainers_do(&temporary, &path).map_err(fault)?;
+    Ok(WrittenCheckpoint { path, files })
+}
+
+#[expect(clippy::disallowed_methods, reason = "this plays the trainer, which knows nothing of durable renames")]
+fn rename_as_trainers_do(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::rename(from, to)
+}
+
+fn model_tensors() -> Vec<(String, Vec<u64>)> {
+    let mut tensors = vec![("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, HIDDEN])];
+    for layer in 0..LAYERS {
+        for projection in ["q_proj", "k_proj", "v_proj", "o_proj"] {
+            tensors.push((format!("model.layers.{layer}.self_attn.{projection}.weight"), vec![HIDDEN, HIDDEN]));
+        }
+        tensors.push((format!("model.layers.{layer}.input_layernorm.weight"), vec![HIDDEN]));
+    }
+    tensors
+}
+
+fn optimizer_tensors() -> Vec<(String, Vec<u64>)> {
+    let moments = ["exp_avg", "exp_avg_sq"];
+    let of_tensor = |(name, shape): (String, Vec<u64>)| moments.map(|moment| (format!("{name}.{moment}"), shape.clone()));
+    model_tensors().into_iter().flat_map(of_tensor).collect()
+}
+
+/// The format by hand: the header's length in eight bytes, the header in JSON, the tensors' bytes.
+fn safetensors(tensors: &[(String, Vec<u64>)], dtype: DataType, seed: u64) -> Result<Vec<u8>> {
+    let mut data = Vec::new();
+    let mut header = serde_json::Map::new();
+    header.insert("__metadata__".to_owned(), serde_json::json!({ "format": "pt" }));
+    let mut random = Random { state: seed };
+    for (name, shape) in tensors {
+        let begin = data.len();
+        for _ in 0..shape.iter().product::<u64>() {
+            let bits = random.weight().to_bits();
+            match dtype {
+                // The upper half of a float is the same number in bfloat16.
+                DataType::Bf16 => data.extend_from_slice(&bits.to_le_bytes()[2..]),
+                DataType::F32 => data.extend_from_slice(&bits.to_le_bytes()),
+            }
+        }
+        let entry = TensorHeader { dtype, shape: shape.clone(), data_offsets: [begin, data.len()] };
+        let entry = serde_json::to_value(entry).map_err(header_fault)?;
+        header.insert(name.clone(), entry);
+    }
+    let mut header = serde_json::to_vec(&header).map_err(header_fault)?;
+    // Tensors begin at a multiple of eight bytes.
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.append(&mut header);
+    file.append(&mut data);
+    Ok(file)
+}
+
+fn header_fault(error: serde_json::Error) -> Error {
+    Error::new(ErrorKind::Failed, "cannot write a safetensors header").caused_by(error)
+}
+
+/// SplitMix64: the same weights on every machine.
+struct Random {
+    state: u64,
+}
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A small number of either sign, as trained weights are.
+    fn weight(&mut self) -> f32 {
+        let bits = u16::try_from(self.next() >> 48).unwrap_or_default();
+        (f32::from(bits) / 65_536.0 - 0.5) * 0.1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_are_valid_safetensors() {
+        let file = safetensors(&model_tensors(), DataType::Bf16, 7).unwrap();
+        let header_bytes = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+        assert_eq!(header_bytes % 8, 0);
+        let header: serde_json::Value = serde_json::from_slice(&file[8..8 + header_bytes]).unwrap();
+        let mut end = 0;
+        for (name, shape) in model_tensors() {
+            let entry = &header[&name];
+            assert_eq!(entry["dtype"], "BF16");
+            assert_eq!(entry["data_offsets"][0], end);
+            end += shape.iter().product::<u64>() * 2;
+            assert_eq!(entry["data_offsets"][1], end);
+        }
+        assert_eq!(file.len(), 8 + header_bytes + end as usize);
+    }
+
+    #[test]
+    fn a_checkpoint_appears_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let written = write_checkpoint(directory.path(), 10, 2.5).unwrap();
+        assert_eq!(written.path, directory.path().join("step_10"));
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+        for file in &written.files {
+            let bytes = std::fs::read(written.path.join(file.name)).unwrap();
+            assert_eq!((Sha256Digest::of(&bytes), bytes.len() as u64), (file.sha256, file.bytes));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! `status`: the local vault at a glance, without asking any remote.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::ids::RunName;
+use stepvault_engine::blocking::blocking;
+use stepvault_engine::run_remote::RunRemote;
+use stepvault_local::sealed::{SealedStep, UploadState};
+use stepvault_local::space;
+use stepvault_local::vault::Vault;
+
+use super::Session;
+use super::inventory::is_durable_on;
+use crate::context::{DefaultVault, Settings, Tiers};
+use crate::exit_code::ExitCode;
+use crate::output::{Report, human, table};
+
+const WATCH_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Show the local vault: what is staged, what is durable where, and how much disk is left
+///
+/// It asks no remote: what is shown is what this node knows.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArguments {
+    /// Show it again every two seconds, until interrupted
+    #[arg(long)]
+    watch: bool,
+}
+
+#[derive(Serialize)]
+struct StatusDocument {
+    run: String,
+    vault: PathBuf,
+    /// Whether a process holds the vault's lock: an agent, or a push.
+    locked: bool,
+    steps: u64,
+    bytes: u64,
+    quarantined_steps: u64,
+    unreadable_steps: u64,
+    newest_step: Option<u64>,
+    remotes: Vec<RemoteStatus>,
+    disk_free_bytes: u64,
+    disk_total_bytes: u64,
+}
+
+/// The vault's steps on one remote, as far as this node knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct RemoteStatus {
+    remote: String,
+    url: String,
+    required: bool,
+    /// Steps that are sealed and not wholly there yet.
+    staged_steps: u64,
+    /// Steps whose bytes are there and whose commit is not.
+    uploaded_steps: u64,
+    durable_steps: u64,
+    /// Bytes of the steps that are not durable there.
+    not_durable_bytes: u64,
+    newest_durable_step: Option<u64>,
+}
+
+/// Runs the command.
+pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Result<ExitCode> {
+    if arguments.watch && session.output.is_json() {
+        return Err(Error::new(ErrorKind::Usage, "--watch does not go with --json")
+            .because("the output is to be one document")
+            .hint("call 'stepvault status --json' as often as needed"));
+    }
+    let settings = Settings::load(session)?;
+    let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
+    tiers.progress.finish();
+    let vault = tiers.vault.clone().ok_or_else(|| {
+        let error = Error::new(ErrorKind::Usage, "there is no local vault to look at");
+        match settings.local_directory() {
+            Some(directory) => error
+                .on(directory.display())
+                .because("nothing was sealed there yet")
+                .hint("'stepvault push' and 'stepvault agent' make it; 'stepvault list' asks the remotes"),
+            None => error.hint("give its directory with --local DIR, or in the configuration as local.directory"),
+        }
+    })?;
+    loop {
+        let (vault, run, remotes) = (vault.clone(), tiers.run_name().clone(), tiers.remotes.clone());
+        let document = blocking(move || look(&vault, &run, &remotes)).await?;
+        if arguments.watch && crate::output::draws_on_terminal() {
+            // Home, and clear what is below.
+            session.output.text(&format!("\x1b[H\x1b[2J{}", document.human()));
+        } else {
+            session.output.result(&document)?;
+        }
+        if !arguments.watch {
+            return Ok(ExitCode::Done);
+        }
+        tokio::time::sleep(WATCH_INTERVAL).await;
+    }
+}
+
+fn look(vault: &Vault, run: &RunName, remotes: &[RunRemote]) -> Result<StatusDocument> {
+    let scan = vault.steps(run)?;
+    let disk = space::free(vault.root())?;
+    let mut statuses = Vec::new();
+    for remote in remotes {
+        statuses.push(remote_status(&scan.steps, remote)?);
+    }
+    Ok(StatusDocument {
+        run: run.to_string(),
+        vault: vault.root().to_owned(),
+        locked: is_locked(vault),
+        steps: scan.steps.len() as u64,
+        bytes: scan.steps.iter().map(|step| step.record().data_bytes()).sum(),
+        quarantined_steps: vault.quarantined(run)?.len() as u64,
+        unreadable_steps: scan.faults.len() as u64,
+        newest_step: scan.steps.last().map(|step| step.id().step.number()),
+        remotes: statuses,
+        disk_free_bytes: disk.free_bytes,
+        disk_total_bytes: disk.total_bytes,
+    })
+}
+
+/// Whether somebody holds the vault's lock. A shared lock, given back at once, disturbs nobody who looks likewise and
+/// leaves the holder's name in the file alone.
+fn is_locked(vault: &Vault) -> bool {
+    let file = std::fs::File::open(vault.root().join("lock"));
+    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(std::fs::TryLockError::WouldBlock)))
+}
+
+fn remote_status(steps: &[SealedStep], remote: &RunRemote) -> Result<RemoteStatus> {
+    let mut status = RemoteStatus {
+        remote: remote.name().to_string(),
+        url: remote.store.url().to_owned(),
+        required: remote.settings.required,
+        staged_steps: 0,
+        uploaded_steps: 0,
+        durable_steps: 0,
+        not_durable_bytes: 0,
+        newest_durable_step: None,
+    };
+    for step in steps {
+        if is_durable_on(step, remote)? {
+            status.durable_steps += 1;
+            status.newest_durable_step = Some(step.id().step.number());
+            continue;
+        }
+        status.not_durable_bytes += step.record().data_bytes();
+        let uploaded = step.remote_state(remote.name())?.is_some_and(|state| {
+            state.state == UploadState::Uploaded && state.url == remote.store.url()
+        });
+        if uploaded {
+            status.uploaded_steps += 1;
+        } else {
+            status.staged_steps += 1;
+        }
+    }
+    Ok(status)
+}
+
+impl Report for StatusDocument {
+    fn human(&self) -> String {
+        let mut lines = vec![
+            format!("run    {}", self.run),
+            format!("vault  {}{}", self.vault.display(), if self.locked { " (in use)" } else { "" }),
+            format!("steps  {}, {}", self.steps, human::bytes(self.bytes)),
+        ];
+        if self.quarantined_steps + self.unreadable_steps > 0 {
+            lines.push(format!(
+                "bad    {} in quarantine, {} unreadable",
+                self.quarantined_steps, self.unreadable_steps
+            ));
+        }
+        lines.push(format!(
+            "disk   {} of {} free",
+            human::bytes(self.disk_free_bytes),
+            human::bytes(self.disk_total_bytes)
+        ));
+        if !self.remotes.is_empty() {
+            let headings = ["remote", "staged", "uploaded", "durable", "not durable", "newest durable", "url"];
+            let mut remotes = table::table(&headings, &[1, 2, 3, 4, 5]);
+            for remote in &self.remotes {
+                remotes.add_row([
+                    if remote.required { remote.remote.clone() } else { format!("{} (optional)", remote.remote) },
+                    remote.staged_steps.to_string(),
+                    remote.uploaded_steps.to_string(),
+                    remote.durable_steps.to_string(),
+                    human::bytes(remote.not_durable_bytes),
+                    remote.newest_durable_step.map_or_else(|| "-".to_owned(), |step| step.to_string()),
+                    remote.url.clone(),
+                ]);
+            }
+            lines.push(String::new());
+            lines.push(table::text(&remotes));
+        }
+        lines.join("\n")
+    }
+}
