@@ -90,13 +90,22 @@ impl Rig {
     }
 
     pub async fn add_s3(&mut self, name: &str, server: &StrictS3) {
+        self.add_patient_s3(name, server, 2).await;
+    }
+
+    /// With a remote that may be silent for longer.
+    pub async fn add_patient_s3(&mut self, name: &str, server: &StrictS3, stall_timeout_seconds: u64) {
         server.create_bucket("bucket");
         let keys = StaticKeys {
             access_key: server.access_key().to_owned(),
             secret_key: server.secret_key().to_owned(),
         };
         let endpoint = server.endpoint();
-        self.add(name, "s3://bucket/pre fix", |settings| settings.endpoint = Some(endpoint), Some(keys)).await;
+        let adjust = |settings: &mut RemoteSettings| {
+            settings.endpoint = Some(endpoint);
+            settings.stall_timeout_seconds = stall_timeout_seconds;
+        };
+        self.add(name, "s3://bucket/pre fix", adjust, Some(keys)).await;
     }
 
     pub async fn add_gcs(&mut self, name: &str, server: &StrictGcs) {

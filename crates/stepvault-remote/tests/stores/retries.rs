@@ -81,6 +81,26 @@ async fn a_remote_that_fails_one_request_in_four_is_not_asked_for_more_than_half
 }
 
 #[tokio::test(start_paused = true)]
+async fn retries_are_earned_by_successes_and_by_patience() {
+    let flaky = Arc::new(Flaky::new(Duration::from_millis(100), |_, before, _| {
+        if before % 3 == 0 { Ok(()) } else { Err(busy()) }
+    }));
+    let store = decorated(&flaky, 1_000_000);
+    let began = Instant::now();
+    for _ in 0..4 {
+        assert_eq!(send_parts(&*store).await, 0);
+    }
+    let (parts, requests) = (256, flaky.times().len());
+    let by_patience = usize::try_from(began.elapsed().as_secs() / 10).unwrap() + 1;
+    let most = parts + parts / 2 + 20 + by_patience;
+    assert!(
+        requests <= most,
+        "{requests} requests in {:?}, of {most}",
+        began.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn all_requests_heed_what_one_was_told() {
     let flaky = Arc::new(Flaky::new(Duration::from_millis(10), |_, before, _| {
         if before == 0 {

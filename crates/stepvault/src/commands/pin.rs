@@ -153,15 +153,17 @@ async fn find(tiers: &Tiers, which: &WhichStep) -> Result<Found> {
 
 impl Report for PinDocument {
     fn human(&self) -> String {
-        let word = if self.pinned { "pinned" } else { "not pinned" };
         let what = format!("step {} (attempt {}) of '{}'", self.step, self.attempt, self.run);
-        match (self.changed.as_slice(), self.unchanged.as_slice()) {
-            ([], _) => format!("{what} was {word} already on {}", self.unchanged.join(", ")),
-            (changed, []) => format!("{what} is {word} now on {}", changed.join(", ")),
-            (changed, unchanged) => {
-                format!("{what} is {word} now on {}, and was already on {}", changed.join(", "), unchanged.join(", "))
-            }
-        }
+        let (now, before) = if self.pinned {
+            ("is pinned now on", "was pinned already on")
+        } else {
+            ("is no longer pinned on", "was not pinned on")
+        };
+        let changed = (now, &self.changed);
+        let unchanged = (before, &self.unchanged);
+        let parts = [changed, unchanged].into_iter().filter(|(_, tiers)| !tiers.is_empty());
+        let parts: Vec<String> = parts.map(|(words, tiers)| format!("{words} {}", tiers.join(", "))).collect();
+        format!("{what} {}", parts.join(" and "))
     }
 }
 
@@ -179,9 +181,9 @@ mod tests {
             changed: vec!["local".to_owned()],
             unchanged: vec!["main".to_owned()],
         };
-        assert_eq!(document.human(), "step 10 (attempt 1) of 'demo' is pinned now on local, and was already on main");
+        assert_eq!(document.human(), "step 10 (attempt 1) of 'demo' is pinned now on local and was pinned already on main");
         document.changed.clear();
         document.pinned = false;
-        assert_eq!(document.human(), "step 10 (attempt 1) of 'demo' was not pinned already on main");
+        assert_eq!(document.human(), "step 10 (attempt 1) of 'demo' was not pinned on main");
     }
 }

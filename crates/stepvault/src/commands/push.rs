@@ -179,7 +179,7 @@ impl Report for PushDocument {
         }
         let states = by_state.iter().map(|(state, remotes)| format!("{state} {}", remotes.join(", ")));
         format!(
-            "step {} (attempt {}) of '{}': {}, {}: {}",
+            "step {} (attempt {}) of '{}' ({}, {}) {}",
             self.step,
             self.attempt,
             self.run,
@@ -233,7 +233,7 @@ mod tests {
         };
         assert_eq!(
             document.human(),
-            "step 10 (attempt 1) of 'demo': 2 files, 2.0 KiB: is durable on a, c; is not durable on b"
+            "step 10 (attempt 1) of 'demo' (2 files, 2.0 KiB) is durable on a, c; is not durable on b"
         );
     }
 }

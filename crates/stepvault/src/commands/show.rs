@@ -46,6 +46,9 @@ struct EntryDocument {
     /// Permission bits in octal.
     mode: String,
     modified_at: String,
+    /// The manifest's digest: SHA-256 over the digests of the file's parts. Null until it has been hashed.
+    digest: Option<String>,
+    /// SHA-256 of the bytes; null for a file of several parts.
     sha256: Option<String>,
     crc32c: Option<String>,
 }
@@ -109,6 +112,7 @@ async fn entries(tiers: &Tiers, id: StepId, listed: &ListedStep) -> Result<Vec<E
             bytes: file.size_bytes,
             mode: format!("{:04o}", file.mode),
             modified_at: file.mtime.to_rfc3339(),
+            digest: None,
             sha256: None,
             crc32c: None,
         });
@@ -130,7 +134,11 @@ fn of_manifests(manifests: &[PartManifest]) -> Vec<EntryDocument> {
             bytes: file.size_bytes,
             mode: format!("{:04o}", file.mode),
             modified_at: file.mtime.to_rfc3339(),
-            sha256: Some(file.sha256.to_string()),
+            digest: Some(file.sha256.to_string()),
+            sha256: match file.parts_sha256.as_slice() {
+                [only] => Some(only.to_string()),
+                _ => None,
+            },
             crc32c: Some(file.crc32c.to_string()),
         })
         .collect()
@@ -153,9 +161,9 @@ impl Report for ShowDocument {
         line("pinned", if step.pinned { "yes".to_owned() } else { String::new() });
         line("metrics", human::metrics(&step.metrics));
         step.faults.iter().for_each(|fault| line("fault", fault.clone()));
-        let mut files = table::table(&["file", "size", "mode", "sha-256"], &[1]);
+        let mut files = table::table(&["file", "size", "mode", "digest"], &[1]);
         for entry in &self.entries {
-            let digest = entry.sha256.clone().unwrap_or_else(|| "not hashed yet".to_owned());
+            let digest = entry.digest.clone().unwrap_or_else(|| "not hashed yet".to_owned());
             files.add_row([entry.path.clone(), human::bytes(entry.bytes), entry.mode.clone(), digest]);
         }
         format!("{}\n\n{}", lines.join("\n"), table::text(&files))

@@ -62,9 +62,7 @@ impl Stages<'_> {
     /// Notes what was done since the last stage.
     fn done(&mut self, what: &str, outcome: String) {
         let length = self.began.elapsed();
-        if !self.session.output.is_quiet() {
-            self.session.output.line(&format!("{what}: {outcome}"));
-        }
+        tracing::info!("{what}: {outcome}");
         self.done.push(Stage { what: what.to_owned(), outcome, seconds: length.as_secs_f64() });
         self.began = Instant::now();
     }

@@ -1,6 +1,5 @@
 //! Where the demo plays: two nodes with local disks, and a directory that is the remote.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -41,7 +40,7 @@ const REMAINING_STEPS: [u64; 3] = [50, 40, 30];
 #[derive(Debug)]
 pub(super) struct Scene {
     root: PathBuf,
-    temporary: Cell<Option<TempDir>>,
+    temporary: Option<TempDir>,
 }
 
 /// A node at work.
@@ -73,7 +72,7 @@ impl Scene {
                 let temporary = tempfile::Builder::new().prefix("stepvault-demo-").tempdir();
                 let temporary =
                     temporary.map_err(|error| fault("cannot make a directory", &std::env::temp_dir(), error))?;
-                return Ok(Self { root: temporary.path().to_owned(), temporary: Cell::new(Some(temporary)) });
+                return Ok(Self { root: temporary.path().to_owned(), temporary: Some(temporary) });
             };
             durable::create_directories(&directory)?;
             let root = std::path::absolute(&directory).map_err(|error| fault("not a path", &directory, error))?;
@@ -84,24 +83,24 @@ impl Scene {
                     .because("the directory is not empty")
                     .hint("name an empty directory, or one that does not exist yet"));
             }
-            Ok(Self { root, temporary: Cell::new(None) })
+            Ok(Self { root, temporary: None })
         })
         .await
     }
 
     /// Leaves everything where it is.
-    pub(super) fn leave(&self) -> PathBuf {
-        self.temporary.take().map_or_else(|| self.root.clone(), TempDir::keep)
+    pub(super) fn leave(self) -> PathBuf {
+        self.temporary.map_or(self.root, TempDir::keep)
     }
 
     /// Removes everything, unless it was to be kept.
-    pub(super) fn clear(&self) -> Result<Option<PathBuf>> {
-        match self.temporary.take() {
+    pub(super) fn clear(self) -> Result<Option<PathBuf>> {
+        match self.temporary {
             Some(temporary) => temporary
                 .close()
                 .map(|()| None)
                 .map_err(|error| fault("cannot remove the demo's directory", &self.root, error)),
-            None => Ok(Some(self.root.clone())),
+            None => Ok(Some(self.root)),
         }
     }
 
