@@ -13,7 +13,7 @@ pub(crate) struct Pause {
 }
 
 /// The longest pause after a failure that may pass by itself.
-pub(crate) const LONGEST: Duration = Duration::from_secs(60);
+pub(crate) const LONGEST: Duration = Duration::from_mins(1);
 const FIRST: Duration = Duration::from_secs(1);
 
 impl Pause {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{NodeName, RunName};
+use stepvault_core::observe::Event;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::metrics::MetricsSource;
@@ -137,7 +138,7 @@ impl Sealer {
                 }
                 self.take_over(index, &mut discovery, ready).await;
             }
-            look_again = [look_again, look.look_again, discovery.next_try()].into_iter().flatten().min();
+            look_again = [look_again, look.again_at, discovery.next_try()].into_iter().flatten().min();
             self.runs[index].discovery = Some(discovery);
         }
         Ok(look_again)
@@ -203,6 +204,7 @@ impl Sealer {
         let about = format!("seal {}", ready.path.display());
         let reason = error.to_string();
         let hint = error.hint_text().map(|hint| format!(" ({hint})")).unwrap_or_default();
+        let text = format!("{run}: {reason}{hint}");
         match after_staging(error) {
             AfterStaging::LeftAlone => {
                 discovery.handled(ready);
@@ -211,21 +213,24 @@ impl Sealer {
                     // What retention removed and the trainer still has is nothing to worry about.
                     tracing::info!(path = %ready.path.display(), reason, "passed over");
                 } else {
-                    self.shared.warn(&about, &format!("{run}: {reason}{hint}"));
+                    self.shared.warn(&about, &text);
                 }
-                return;
             }
             AfterStaging::NoSpace => {
-                discovery.failed(&ready.name, LONGEST_FULL_DISK_PAUSE, reason.clone());
+                discovery.failed(&ready.name, LONGEST_FULL_DISK_PAUSE, reason);
+                // How much is free changes all the time; that it is not enough is the news.
+                if self.shared.board.is_news(&about, "no space") {
+                    self.shared.observer.on_event(&Event::Warning { message: &text });
+                }
                 self.not_before = Some(Instant::now() + FULL_DISK_PAUSE);
                 self.shared.missing_bytes.fetch_max(ready.bytes.max(1), Ordering::Relaxed);
                 self.shared.evict.notify_one();
             }
             AfterStaging::Unfinished | AfterStaging::Later => {
-                discovery.failed(&ready.name, LONGEST, reason.clone());
+                discovery.failed(&ready.name, LONGEST, reason);
+                self.shared.warn(&about, &text);
             }
         }
-        self.shared.warn(&about, &format!("{run}: {reason}{hint}"));
     }
 
     async fn write_notes(&mut self) -> Result<()> {

@@ -88,7 +88,7 @@ async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks) -> Res
             Ok(())
         };
         tokio::try_join!(seal, all_end(&mut running))?;
-        if let Some((local, prunes)) = at_the_end {
+        if let Some((local, prunes)) = at_the_end.filter(|_| !shared.stopping.is_cancelled()) {
             local.apply().await;
             for mut prune in prunes {
                 prune.apply().await;

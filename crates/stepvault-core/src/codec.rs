@@ -23,6 +23,12 @@ pub trait Record: Serialize + DeserializeOwned {
     fn check(&self) -> Result<()>;
 }
 
+/// What every record has, whatever its format.
+#[derive(serde::Deserialize)]
+struct Version {
+    format: u32,
+}
+
 /// The canonical bytes of a record.
 pub fn encode<R: Record>(record: &R) -> Result<Vec<u8>> {
     // Through `Value`, whose maps are sorted by name.
@@ -47,10 +53,6 @@ pub fn decode<R: Record>(bytes: &[u8], subject: &str) -> Result<R> {
         return Err(damaged("it is empty".to_owned()));
     }
     // The version first, so that a newer record is named as such and not as a broken one.
-    #[derive(serde::Deserialize)]
-    struct Version {
-        format: u32,
-    }
     let version: Version = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
     if version.format > FORMAT {
         return Err(Error::new(ErrorKind::NewerFormat, format!("cannot read the {}", R::WHAT))

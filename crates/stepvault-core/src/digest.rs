@@ -109,8 +109,12 @@ impl Crc32c {
     pub fn followed_by(self, next: Self, next_size_bytes: u64) -> Self {
         let combined =
             crc_fast::checksum_combine(Crc32Iscsi, u64::from(self.0), u64::from(next.0), next_size_bytes);
-        // A CRC-32 always fits.
-        Self(combined as u32)
+        Self::from_wide(combined)
+    }
+
+    /// From the 64 bits in which the library hands out every kind of CRC; a CRC-32 fills the low half.
+    fn from_wide(wide: u64) -> Self {
+        Self((wide & u64::from(u32::MAX)) as u32)
     }
 
     /// Base64 as GCS has it in `x-goog-hash` and in object metadata.
@@ -199,7 +203,7 @@ impl PartHasher {
     pub fn finish(self) -> PartDigest {
         PartDigest {
             sha256: Sha256Digest(self.sha256.finalize().into()),
-            crc32c: Crc32c(self.crc32c.finalize() as u32),
+            crc32c: Crc32c::from_wide(self.crc32c.finalize()),
             size_bytes: self.size_bytes,
         }
     }

@@ -47,10 +47,9 @@ impl FileParts {
     }
 
     /// How many parts there are: 1 to 10,000.
-    pub const fn count(self) -> u32 {
-        let count = self.size_bytes.div_ceil(self.part_size_bytes);
+    pub fn count(self) -> u32 {
         // At most MAXIMUM_PARTS by construction.
-        if count == 0 { 1 } else { count as u32 }
+        u32::try_from(self.size_bytes.div_ceil(self.part_size_bytes)).unwrap_or(u32::MAX).max(1)
     }
 
     /// The bytes of part `index`, counted from 0; empty past the end.

@@ -75,7 +75,7 @@ async fn sweep_leased(
     };
     let mut orphans: Vec<&ObjectInfo> = Vec::new();
     for object in &objects {
-        match known.judge(remote, object, now) {
+        match known.judge(remote, object) {
             Judgement::Foreign => report.foreign += 1,
             Judgement::Referenced => {}
             Judgement::Orphan if is_young(object.modified, now, grace) => report.young += 1,
@@ -130,9 +130,8 @@ fn fingerprint(object: &ObjectInfo) -> String {
 async fn previous_sweep(remote: &RunRemote) -> Result<BTreeMap<String, String>> {
     match remote.read_record::<Sweep>(&remote.keys.sweep()).await {
         Ok(Some((sweep, _))) => Ok(sweep.orphans),
-        Ok(None) => Ok(BTreeMap::new()),
         Err(error) if crate::catalog::is_outage(&error) => Err(error),
-        Err(_) => Ok(BTreeMap::new()),
+        Ok(None) | Err(_) => Ok(BTreeMap::new()),
     }
 }
 
@@ -224,7 +223,7 @@ impl Known {
         }
     }
 
-    fn judge(&self, remote: &RunRemote, object: &ObjectInfo, _now: SystemTime) -> Judgement {
+    fn judge(&self, remote: &RunRemote, object: &ObjectInfo) -> Judgement {
         if self.referenced.contains(&object.key) {
             return Judgement::Referenced;
         }

@@ -55,7 +55,7 @@ impl MemoryBudget {
 }
 
 fn common_size() -> usize {
-    MINIMUM_PART_SIZE_BYTES as usize
+    usize::try_from(MINIMUM_PART_SIZE_BYTES).unwrap_or(usize::MAX)
 }
 
 /// A buffer that returns to its budget when dropped.

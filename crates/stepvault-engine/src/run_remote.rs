@@ -116,17 +116,16 @@ impl RunRemote {
     /// [`ErrorKind::Refused`] when another vault stands here than before: a wrong bucket, or one that was emptied
     /// and used for something else.
     pub async fn ensure_marker(&self, expected: Option<&str>) -> Result<VaultMarker> {
-        let marker = match self.marker().await? {
-            Some(marker) => marker,
-            None => {
-                let identity = expected.map_or_else(|| uuid::Uuid::new_v4().simple().to_string(), str::to_owned);
-                let marker = VaultMarker::new(identity);
-                match self.create_record(&self.keys.marker(), &marker).await {
-                    Ok(_) => marker,
-                    // Another writer was first; theirs counts.
-                    Err(error) if error.kind() == ErrorKind::Conflict => self.marker().await?.ok_or(error)?,
-                    Err(error) => return Err(error),
-                }
+        let marker = if let Some(marker) = self.marker().await? {
+            marker
+        } else {
+            let identity = expected.map_or_else(|| uuid::Uuid::new_v4().simple().to_string(), str::to_owned);
+            let marker = VaultMarker::new(identity);
+            match self.create_record(&self.keys.marker(), &marker).await {
+                Ok(_) => marker,
+                // Another writer was first; theirs counts.
+                Err(error) if error.kind() == ErrorKind::Conflict => self.marker().await?.ok_or(error)?,
+                Err(error) => return Err(error),
             }
         };
         self.check_identity(&marker, expected)?;

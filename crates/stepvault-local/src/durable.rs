@@ -66,7 +66,10 @@ pub fn create_directories(path: &Path) -> Result<()> {
     let parent = parent_of(path);
     create_directories(parent)?;
     match std::fs::DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => fsync_directory(parent),
+        Ok(()) => fsync_directory(parent).inspect_err(|_| {
+            // The next call would find it there and take it for durable.
+            let _ = std::fs::remove_dir(path);
+        }),
         // Somebody else was faster, which is as good; a file there is not.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) => Err(errors::io("cannot create the directory", path, error)),

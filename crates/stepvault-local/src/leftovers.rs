@@ -39,7 +39,10 @@ impl Vault {
             record_directories.extend([directory.join("pins"), directory.join("notes")]);
             let steps = self.steps_directory(&run);
             if steps.is_dir() {
-                durable::fsync_directory(&steps)?;
+                // Each holds the name of the one before.
+                for path in steps.ancestors().take_while(|path| path.starts_with(self.root())) {
+                    durable::fsync_directory(path)?;
+                }
             }
             for step in entries(&steps)?.into_iter().filter(|step| step.is_dir()) {
                 record_directories.push(step.join("remotes"));

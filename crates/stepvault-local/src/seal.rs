@@ -223,12 +223,12 @@ struct Unfinished {
 
 impl Unfinished {
     fn create(vault: &Vault) -> Result<Self> {
-        let path = vault.fresh_place("staging")?;
-        durable::create_directories(&path)?;
-        Ok(Self {
-            path,
+        let unfinished = Self {
+            path: vault.fresh_place("staging")?,
             published: false,
-        })
+        };
+        durable::create_directories(&unfinished.path)?;
+        Ok(unfinished)
     }
 
     /// The one rename that makes it a sealed step.

@@ -18,7 +18,7 @@ use super::judge::{Judgement, judge};
 use crate::pause::{LONGEST, Pause};
 
 /// A handled entry whose own directory is unchanged is looked into only this often.
-const HANDLED_LOOK_INTERVAL: Duration = Duration::from_secs(60);
+const HANDLED_LOOK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// What a look at an entry came to.
 #[derive(Debug)]

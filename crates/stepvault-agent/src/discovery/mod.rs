@@ -57,7 +57,7 @@ pub(crate) struct Look {
     /// Passed over for good since the last look, and why.
     pub(crate) passed_over: Vec<(PathBuf, String)>,
     /// When something may be ready before the next regular look.
-    pub(crate) look_again: Option<Instant>,
+    pub(crate) again_at: Option<Instant>,
     /// Why the directory cannot be read.
     pub(crate) fault: Option<Error>,
 }
@@ -110,7 +110,7 @@ impl Discovery {
                 Sight::Nothing => {}
                 Sight::PassedOver(reason) => look.passed_over.push((path, reason)),
                 Sight::Later(time) => {
-                    look.look_again = [look.look_again, time].into_iter().flatten().min();
+                    look.again_at = [look.again_at, time].into_iter().flatten().min();
                 }
                 Sight::Ready { fingerprint, newest, bytes } => {
                     look.ready.push(Ready { name, path, step, fingerprint, newest, bytes });
@@ -118,7 +118,7 @@ impl Discovery {
             }
         }
         // Attempts are told by the order in which steps were written.
-        look.ready.sort_by(|left, right| (left.newest, left.step).cmp(&(right.newest, right.step)));
+        look.ready.sort_by_key(|ready| (ready.newest, ready.step));
         look
     }
 
@@ -143,18 +143,15 @@ impl Discovery {
             if !metadata.is_dir() && !metadata.is_file() {
                 continue;
             }
-            match step_name::parse(&name).and_then(|number| Step::new(number).ok()) {
-                Some(step) => {
-                    there.insert(name, (step, metadata));
-                }
-                None => {
-                    if !self.unnumbered.contains(&name) {
-                        let path = self.place.directory.join(&name);
-                        look.passed_over.push((path, "its name says no step number".to_owned()));
-                    }
-                    unnumbered.insert(name);
-                }
+            if let Some(step) = step_name::parse(&name).and_then(|number| Step::new(number).ok()) {
+                there.insert(name, (step, metadata));
+                continue;
             }
+            if !self.unnumbered.contains(&name) {
+                let path = self.place.directory.join(&name);
+                look.passed_over.push((path, "its name says no step number".to_owned()));
+            }
+            unnumbered.insert(name);
         }
         self.unnumbered = unnumbered;
         Ok(there)

@@ -129,15 +129,12 @@ impl LaneTask {
 
     async fn try_upload(&mut self, index: usize, step: &SealedStep) -> Result<Uploaded> {
         let run = &mut self.runs[index];
-        let lane = match &run.lane {
-            Some(lane) => lane.clone(),
-            None => {
-                let (vault, budget) = (self.shared.vault.clone(), self.budget.clone());
-                let observer = Arc::clone(&self.shared.observer);
-                let lane = Lane::open(run.remote.clone(), vault, budget, observer).await?;
-                run.lane.insert(lane).clone()
-            }
-        };
+        if run.lane.is_none() {
+            let (vault, budget) = (self.shared.vault.clone(), self.budget.clone());
+            let observer = Arc::clone(&self.shared.observer);
+            run.lane = Some(Lane::open(run.remote.clone(), vault, budget, observer).await?);
+        }
+        let lane = run.lane.clone().ok_or_else(|| Error::new(ErrorKind::Failed, "the remote was not opened"))?;
         lane.upload(step).await
     }
 

@@ -31,9 +31,9 @@ pub(super) enum Choice {
 
 /// The sealed steps of a run, and which of them the remote does not have, both with the newest last.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct Found {
     pub(super) sealed: Vec<SealedStep>,
-    pub(super) waiting: BTreeSet<StepId>,
+    pub(super) missing: BTreeSet<StepId>,
     pub(super) pins: Vec<Pin>,
 }
 
@@ -49,15 +49,15 @@ impl LaneTask {
             if run.given_up {
                 continue;
             }
-            let waiting = match look(&self.shared, &run.remote).await {
-                Ok(waiting) => waiting,
+            let found = match look(&self.shared, &run.remote).await {
+                Ok(found) => found,
                 Err(error) => {
                     self.shared.warn(&format!("vault {}", run.remote.keys.run()), &error.to_string());
                     at(Instant::now() + VAULT_PAUSE);
                     continue;
                 }
             };
-            match run.pick(index, &self.shared, waiting, self.maximum_backlog_steps) {
+            match run.pick(index, &self.shared, found, self.maximum_backlog_steps) {
                 Choice::Upload(..) if run.pause.until().is_some() => run.pause.until().into_iter().for_each(&mut at),
                 choice @ Choice::Upload(..) => {
                     self.next_run = index + 1;
@@ -72,8 +72,8 @@ impl LaneTask {
 }
 
 impl LaneRun {
-    fn pick(&mut self, index: usize, shared: &Shared, found: Waiting, maximum_backlog_steps: usize) -> Choice {
-        let Waiting { sealed, mut waiting, pins } = found;
+    fn pick(&mut self, index: usize, shared: &Shared, found: Found, maximum_backlog_steps: usize) -> Choice {
+        let Found { sealed, missing: mut waiting, pins } = found;
         let there: BTreeSet<StepId> = sealed.iter().map(SealedStep::id).collect();
         self.tries.retain(|id, _| there.contains(id));
         shared.board.forget_all_but(self.remote.keys.run(), self.remote.name(), &there);
@@ -96,25 +96,24 @@ impl LaneRun {
         let mut later: Option<Instant> = None;
         let by_rank = waiting.iter().rev().filter(|id| !stand_back.contains(id));
         for id in by_rank.chain(waiting.iter().rev().filter(|id| stand_back.contains(id))) {
-            match self.tries.get(id).and_then(|tries| tries.pause.until()) {
-                Some(until) => later = Some(later.map_or(until, |known| known.min(until))),
-                None => {
-                    let step = sealed.into_iter().find(|step| step.id() == *id);
-                    return step.map_or(Choice::Nothing, |step| Choice::Upload(index, Box::new(step)));
-                }
+            if let Some(until) = self.tries.get(id).and_then(|tries| tries.pause.until()) {
+                later = Some(later.map_or(until, |known| known.min(until)));
+                continue;
             }
+            let step = sealed.into_iter().find(|step| step.id() == *id);
+            return step.map_or(Choice::Nothing, |step| Choice::Upload(index, Box::new(step)));
         }
         later.map_or(Choice::Nothing, Choice::Later)
     }
 }
 
 /// Looks what the vault holds and the remote does not.
-pub(super) async fn look(shared: &Shared, remote: &RunRemote) -> Result<Waiting> {
+pub(super) async fn look(shared: &Shared, remote: &RunRemote) -> Result<Found> {
     let (vault, run, remote) = (shared.vault.clone(), remote.keys.run().clone(), remote.clone());
     blocking(move || {
         let sealed = vault.steps(&run)?.steps;
-        let waiting = sealed.iter().filter(|step| !is_durable(step, &remote)).map(SealedStep::id).collect();
-        Ok(Waiting { sealed, waiting, pins: vault.pins(&run)? })
+        let missing = sealed.iter().filter(|step| !is_durable(step, &remote)).map(SealedStep::id).collect();
+        Ok(Found { sealed, missing, pins: vault.pins(&run)? })
     })
     .await
 }

@@ -79,8 +79,11 @@ impl LocalRetention {
         let free_bytes = self.free_bytes().await?;
         evict_for_space(&mut plans, &limits, Some(free_bytes));
         for (prune, mut plan) in prunes.into_iter().zip(plans) {
-            let about = plan.warnings.iter().chain(refusal_worth_telling(&plan)).cloned().collect::<Vec<_>>();
-            about.iter().for_each(|text| self.complain(&prune.run, text));
+            let texts: Vec<&str> =
+                plan.warnings.iter().chain(refusal_worth_telling(&plan)).map(String::as_str).collect();
+            if !texts.is_empty() {
+                self.complain(&prune.run, &texts.join("; "));
+            }
             let _places = self.occupy(&prune.run, &mut plan);
             match evict_planned(&prune, plan).await {
                 Ok(report) => report.removed.iter().for_each(|id| self.shared.board.evicted(&prune.run, *id)),
@@ -124,12 +127,11 @@ impl LocalRetention {
     fn occupy(&self, run: &RunName, plan: &mut RetentionPlan) -> Vec<Place> {
         let mut places = Vec::new();
         for decision in plan.decisions.iter_mut().filter(|decision| decision.verdict == Verdict::Drop) {
-            match self.shared.occupied.for_eviction(RunStep { run: run.clone(), id: decision.id }) {
-                Some(place) => places.push(place),
-                None => {
-                    decision.verdict = Verdict::Keep;
-                    decision.reasons = vec!["being uploaded".to_owned()];
-                }
+            if let Some(place) = self.shared.occupied.for_eviction(RunStep { run: run.clone(), id: decision.id }) {
+                places.push(place);
+            } else {
+                decision.verdict = Verdict::Keep;
+                decision.reasons = vec!["being uploaded".to_owned()];
             }
         }
         places

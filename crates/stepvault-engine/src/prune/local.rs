@@ -62,15 +62,14 @@ pub async fn evict_planned(prune: &LocalPrune, plan: RetentionPlan) -> Result<Pr
     for id in report.plan.deletions().iter().map(|decision| decision.id).collect::<Vec<_>>() {
         let (vault, run) = (prune.vault.clone(), prune.run.clone());
         let Some(step) = blocking(move || vault.step(&run, id)).await? else { continue };
-        match why_not_safe(prune, &step).await {
-            Some(reason) => report.spared.push((id, reason)),
-            None => {
-                let (vault, run) = (prune.vault.clone(), prune.run.clone());
-                if blocking(move || vault.evict(&run, id)).await? {
-                    prune.observer.on_event(&Event::Removed { tier: &Tier::Local, id });
-                    report.removed.push(id);
-                }
-            }
+        if let Some(reason) = why_not_safe(prune, &step).await {
+            report.spared.push((id, reason));
+            continue;
+        }
+        let (vault, run) = (prune.vault.clone(), prune.run.clone());
+        if blocking(move || vault.evict(&run, id)).await? {
+            prune.observer.on_event(&Event::Removed { tier: &Tier::Local, id });
+            report.removed.push(id);
         }
     }
     Ok(report)

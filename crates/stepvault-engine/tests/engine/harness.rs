@@ -136,6 +136,7 @@ impl Rig {
         root
     }
 
+    #[allow(clippy::unused_self, reason = "reads as the rig's own request")]
     pub fn request(&self, source: &Path) -> StageRequest {
         StageRequest {
             run: run_name(),

@@ -178,7 +178,7 @@ async fn a_gcs_upload_that_was_cut_off_goes_on_by_parts() {
         times: u64::MAX,
         action: FaultAction::Hang,
     });
-    let stored = || server.pending_uploads().iter().map(|upload| upload.stored_bytes as u64).sum::<u64>() / (8 << 20);
+    let stored = || server.pending_uploads().iter().map(|upload| upload.stored_bytes).sum::<u64>() / (8 << 20);
     cut_when(rig.push(&source), || stored() >= 5).await;
     let there = stored();
     server.faults().clear();
@@ -200,15 +200,14 @@ async fn a_file_rewritten_in_place_fails_its_step_loudly() {
     let sealed = rig.vault.step(&crate::harness::run_name(), id(1, 100)).unwrap().unwrap();
     let outcomes =
         stepvault_engine::push::upload_everywhere(&rig.vault, &rig.remotes, &sealed, &rig.budget, &rig.observer).await;
-    match &outcomes[0].result {
-        Err(error) => assert_eq!(error.kind(), ErrorKind::SourceChanged, "{error}"),
-        Ok(_) => {
-            rig.lose_node();
-            let restored = rig.restore().await.unwrap();
-            let kept = std::fs::read(restored.decision.path.join("big.bin")).unwrap();
-            assert_eq!(kept, crate::harness::bytes(1 ^ (80 << 20), 80 << 20));
-        }
+    if let Err(error) = &outcomes[0].result {
+        assert_eq!(error.kind(), ErrorKind::SourceChanged, "{error}");
+        return;
     }
+    rig.lose_node();
+    let restored = rig.restore().await.unwrap();
+    let kept = std::fs::read(restored.decision.path.join("big.bin")).unwrap();
+    assert_eq!(kept, crate::harness::bytes(1 ^ (80 << 20), 80 << 20));
 }
 
 #[tokio::test(flavor = "multi_thread")]

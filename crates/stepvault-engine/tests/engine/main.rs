@@ -1,5 +1,18 @@
 //! The engine against real directories and strict servers.
-#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
+#![allow(
+    unreachable_pub,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::default_trait_access,
+    clippy::decimal_bitwise_operands,
+    clippy::disallowed_methods,
+    clippy::duration_suboptimal_units,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::type_complexity,
+    clippy::unwrap_used,
+    reason = "tests say what they expect by unwrapping it, and handle small numbers"
+)]
 
 mod damage;
 mod harness;

@@ -206,3 +206,28 @@ async fn a_damaged_answer_is_told_from_a_short_one() {
         "cannot read the object: s3://checkpoints/vault/object: the store has 400 of the 1000 bytes asked for"
     );
 }
+
+#[tokio::test]
+async fn the_store_is_asked_to_check_the_whole_before_it_shows_it() {
+    let strict = Strict::start();
+    let store = strict.open().await;
+    let file = File::new((8 << 20) + 1, 1);
+    let upload = store.start_upload("file", file.digest.size_bytes).await.unwrap();
+    let receipts = file.send(&*store, "file", &upload).await.unwrap();
+    let mut other_bytes = file.digest.clone();
+    other_bytes.sha256 = File::new(5, 2).digest.sha256;
+    let mut other_size = file.digest.clone();
+    other_size.size_bytes += 1;
+    for (wrong, kind) in [(other_bytes, ErrorKind::Damaged), (other_size, ErrorKind::Failed)] {
+        let error = store
+            .complete_upload("file", &upload, &receipts, &wrong)
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert_eq!(store.head("file").await.unwrap(), None, "{error}");
+    }
+    store
+        .complete_upload("file", &upload, &receipts, &file.digest)
+        .await
+        .unwrap();
+}

@@ -1,20 +1,135 @@
 //! `agent`: the background service.
 
+use std::sync::Arc;
+
 use clap::Args;
+use serde::Serialize;
+use stepvault_agent::{AgentOptions, AgentRemote, AgentReport};
+use stepvault_core::config::Config;
+use stepvault_core::observe::{Observer, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::Session;
+use crate::context::Settings;
 use crate::exit_code::ExitCode;
+use crate::output::{Report, human};
+use crate::progress::{Progress, Style};
 
 /// Watch for finished steps, seal and upload them, and keep every tier to its rules
+///
+/// Serves every configured run, or the one that --run names. Ends on SIGTERM or SIGINT, after uploading what the
+/// drain deadline allows, and says what is not durable yet; a second signal ends it at once.
 #[derive(Debug, Args)]
 pub(crate) struct AgentArguments {
-    /// Do what there is to do, and end
+    /// Do what there is to do, and end: for cron
     #[arg(long)]
     once: bool,
 }
 
+#[derive(Serialize)]
+struct AgentDocument {
+    /// Whether every sealed step is durable on every remote that it has to be on.
+    safe: bool,
+    #[serde(flatten)]
+    report: AgentReport,
+}
+
 /// Runs the command.
-pub(crate) async fn run(_session: &Session, _arguments: &AgentArguments) -> Result<ExitCode> {
-    Err(Error::new(ErrorKind::Failed, "not wired yet"))
+pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result<ExitCode> {
+    let settings = Settings::load(session)?;
+    let config = served(&settings)?;
+    let mut tiers = vec![Tier::Local];
+    tiers.extend(config.remotes.iter().map(|remote| Tier::Remote(remote.name.clone())));
+    // Months of bars are no use to anybody; lines are, on a terminal too.
+    let style = if session.output.is_quiet() { Style::Silent } else { Style::Lines };
+    let progress = Progress::start(tiers, style, &session.output);
+    let remotes = open_remotes(&config, &progress.observer()).await?;
+    let options = AgentOptions::from_config(&config, settings.node()?, remotes, arguments.once)?;
+    let report = stepvault_agent::run(options, progress.observer(), session.interrupt.token()).await?;
+    progress.finish();
+    let safe = report.is_safe();
+    session.output.result(&AgentDocument { safe, report })?;
+    Ok(if safe { ExitCode::Done } else { ExitCode::Partly })
+}
+
+async fn open_remotes(config: &Config, observer: &Arc<dyn Observer>) -> Result<Vec<AgentRemote>> {
+    let mut remotes = Vec::with_capacity(config.remotes.len());
+    for settings in &config.remotes {
+        let store = stepvault_remote::open::open(settings, Arc::clone(observer)).await?;
+        remotes.push(AgentRemote { settings: Arc::new(settings.clone()), store });
+    }
+    Ok(remotes)
+}
+
+/// The configuration with the runs and remotes that the command line names.
+///
+/// # Errors
+/// When naming remotes would leave out one that a run has: local copies would be evicted without it.
+fn served(settings: &Settings) -> Result<Config> {
+    let mut config = settings.config.clone();
+    if let Some(run) = settings.named_run() {
+        config.runs = vec![config.run(run)];
+    }
+    let Some(named) = settings.named_remotes() else { return Ok(config) };
+    let mut runs = config.runs.clone();
+    for run in &mut runs {
+        if let Some(left_out) = config.remotes_of(run).into_iter().find(|remote| !named.contains(&remote.name)) {
+            return Err(Error::new(ErrorKind::Usage, "the agent serves every remote of its runs")
+                .on(format!("run '{}'", run.name))
+                .because(format!("--remote leaves out '{}'", left_out.name))
+                .hint("name that one too, or set the run's remotes in the configuration"));
+        }
+        run.remotes = Some(named.to_vec());
+    }
+    config.runs = runs;
+    Ok(config)
+}
+
+impl Report for AgentDocument {
+    fn human(&self) -> String {
+        let report = &self.report;
+        let mut lines = vec![format!(
+            "sealed {}, uploaded {}, evicted {}, pruned {}, skipped {}",
+            human::count(report.sealed.total, "step"),
+            report.uploaded.total,
+            report.evicted.total,
+            report.pruned.total,
+            human::count(report.skipped.total, "entry"),
+        )];
+        for step in &report.not_durable {
+            let weight = if step.required { "" } else { " (optional)" };
+            lines.push(format!(
+                "{} of '{}' is not durable on {}{weight}: {}",
+                step.id, step.run, step.remote, step.reason
+            ));
+        }
+        if report.not_durable.is_empty() {
+            lines.push("every sealed step is durable on every remote".to_owned());
+        }
+        lines.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_is_not_durable_and_why() {
+        let mut document = AgentDocument { safe: true, report: AgentReport::default() };
+        assert_eq!(
+            document.human(),
+            "sealed 0 steps, uploaded 0, evicted 0, pruned 0, skipped 0 entries\n\
+             every sealed step is durable on every remote"
+        );
+        document.report.not_durable.push(stepvault_agent::NotDurable {
+            run: "demo".parse().unwrap(),
+            id: stepvault_core::ids::StepId::from_label("000000000010.a1").unwrap(),
+            remote: "main".parse().unwrap(),
+            required: true,
+            failed: false,
+            reason: "cannot reach it".to_owned(),
+        });
+        assert!(document.human().ends_with("step 10 (attempt 1) of 'demo' is not durable on main: cannot reach it"));
+    }
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use stepvault_core::Error;
-use stepvault_core::timestamp::Timestamp;
 
 /// `error: what: subject: why`, and the hint on the next line.
 pub(crate) fn error(error: &Error) -> String {
@@ -19,16 +18,13 @@ pub(crate) fn bytes(count: u64) -> String {
     ByteSize::b(count).display().iec().to_string()
 }
 
-/// A count with its word: `1 file`, `3 files`.
+/// A count with its word: `1 file`, `3 files`, `0 entries`.
 pub(crate) fn count(number: u64, word: &str) -> String {
-    let ending = if number == 1 { "" } else { "s" };
-    format!("{number} {word}{ending}")
-}
-
-/// A point in time in UTC, to the second: `2026-11-21 10:16:00`.
-pub(crate) fn time(timestamp: Timestamp) -> String {
-    let text = Timestamp::from_seconds(timestamp.seconds).to_rfc3339();
-    text.trim_end_matches('Z').replacen('T', " ", 1)
+    match (number, word.strip_suffix('y')) {
+        (1, _) => format!("1 {word}"),
+        (_, Some(stem)) => format!("{number} {stem}ies"),
+        (_, None) => format!("{number} {word}s"),
+    }
 }
 
 /// A duration: `85ms`, `1.3s`, `2m 5s`.
@@ -73,11 +69,11 @@ mod tests {
         assert_eq!(bytes(3 << 29), "1.5 GiB");
         assert_eq!(count(1, "file"), "1 file");
         assert_eq!(count(0, "file"), "0 files");
+        assert_eq!(count(2, "entry"), "2 entries");
         assert_eq!(duration(Duration::from_millis(85)), "85ms");
         assert_eq!(duration(Duration::from_millis(1340)), "1.3s");
         assert_eq!(duration(Duration::from_millis(125_900)), "2m 5s");
         assert_eq!(rate(2 << 20, Duration::from_secs(2)).as_deref(), Some("1.0 MiB/s"));
         assert_eq!(rate(1, Duration::ZERO), None);
-        assert_eq!(time(Timestamp { seconds: 0, nanoseconds: 7 }), "1970-01-01 00:00:00");
     }
 }

@@ -1,0 +1,310 @@
+//! A node with a trainer's directory and a vault, and the service as a process of its own.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use stepvault_agent::{AgentOptions, AgentRemote, AgentReport, AgentRun, run};
+use stepvault_core::config::Completion;
+use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
+use stepvault_core::observe::{Event, Observer};
+use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
+use stepvault_core::retention::{KeepRules, LocalLimits};
+use stepvault_core::{Error, Result};
+use stepvault_engine::catalog::committed_ids;
+use stepvault_engine::run_remote::RunRemote;
+use stepvault_local::seal::LinkPolicy;
+use stepvault_local::vault::Vault;
+use stepvault_remote::open::{OpenOptions, open_with};
+use stepvault_remote::s3::StaticKeys;
+use stepvault_testkit::gcs::StrictGcs;
+use stepvault_testkit::s3::StrictS3;
+use tokio_util::sync::CancellationToken;
+
+/// No test waits longer than this for anything.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Remembers what it is told, each event as a line.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    lines: Mutex<Vec<String>>,
+}
+
+impl Recorder {
+    pub fn lines_with(&self, part: &str) -> Vec<String> {
+        self.lines.lock().unwrap().iter().filter(|line| line.contains(part)).cloned().collect()
+    }
+}
+
+impl Observer for Recorder {
+    fn on_event(&self, event: &Event<'_>) {
+        let line = match event {
+            Event::Warning { message } => format!("warning: {message}"),
+            Event::Durable { tier, id } => format!("durable on {tier}: {id}"),
+            Event::Skipped { tier, id, reason } => format!("skipped on {tier}: {id}: {reason}"),
+            Event::Sealed { id, .. } => format!("sealed: {id}"),
+            Event::Removed { tier, id } => format!("removed from {tier}: {id}"),
+            Event::BytesReused { tier, bytes } => format!("reused on {tier}: {bytes}"),
+            _ => return,
+        };
+        self.lines.lock().unwrap().push(line);
+    }
+}
+
+pub struct Node {
+    pub place: tempfile::TempDir,
+    pub recorder: Arc<Recorder>,
+}
+
+pub fn run_name() -> RunName {
+    RunName::new("grpo/checkpoints").unwrap()
+}
+
+pub fn id(attempt: u32, step: u64) -> StepId {
+    StepId::new(Attempt::new(attempt).unwrap(), Step::new(step).unwrap())
+}
+
+impl Node {
+    pub fn new() -> Self {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::create_dir(place.path().join("outputs")).unwrap();
+        Self { place, recorder: Arc::default() }
+    }
+
+    pub fn outputs(&self) -> PathBuf {
+        self.place.path().join("outputs")
+    }
+
+    pub fn vault_directory(&self) -> PathBuf {
+        self.place.path().join("vault")
+    }
+
+    pub fn vault(&self) -> Vault {
+        Vault::open(&self.vault_directory()).unwrap().expect("a vault")
+    }
+
+    /// Everything a trainer would see in its directory.
+    pub fn seen_by_the_trainer(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut left = vec![self.outputs()];
+        while let Some(directory) = left.pop() {
+            for entry in std::fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                names.push(path.strip_prefix(self.outputs()).unwrap().display().to_string());
+                if path.is_dir() {
+                    left.push(path);
+                }
+            }
+        }
+        names.sort();
+        names
+    }
+
+    /// Saves a step and renames it into place; `age_seconds` is how long ago it seems to have been written.
+    pub fn save(&self, name: &str, files: &[(&str, usize)], age_seconds: u64) -> PathBuf {
+        let unfinished = self.outputs().join(format!("tmp_{name}"));
+        write_files(&unfinished, files, age_seconds);
+        let path = self.outputs().join(name);
+        std::fs::rename(&unfinished, &path).unwrap();
+        path
+    }
+
+    /// One file of a few bytes.
+    pub fn save_small(&self, step: u64, age_seconds: u64) -> PathBuf {
+        self.save(&format!("step_{step}"), &[("model.safetensors", 1000), ("optimizer/state.pt", 300)], age_seconds)
+    }
+
+    pub fn remote_root(&self, name: &str) -> PathBuf {
+        self.place.path().join(name)
+    }
+
+    pub async fn directory_remote(&self, name: &str) -> AgentRemote {
+        let url = format!("file://{}", self.remote_root(name).display());
+        self.remote(name, &url, |_| {}, None).await
+    }
+
+    pub async fn s3_remote(&self, name: &str, server: &StrictS3, deadline_seconds: u64) -> AgentRemote {
+        server.create_bucket("bucket");
+        let keys = StaticKeys {
+            access_key: server.access_key().to_owned(),
+            secret_key: server.secret_key().to_owned(),
+        };
+        let adjust = |settings: &mut RemoteSettings| {
+            settings.endpoint = Some(server.endpoint());
+            settings.retry_deadline_seconds = deadline_seconds;
+        };
+        self.remote(name, "s3://bucket/prefix", adjust, Some(keys)).await
+    }
+
+    pub async fn gcs_remote(&self, name: &str, server: &StrictGcs) -> AgentRemote {
+        server.create_bucket("bucket");
+        let adjust = |settings: &mut RemoteSettings| settings.endpoint = Some(server.endpoint());
+        self.remote(name, "gs://bucket/prefix", adjust, None).await
+    }
+
+    async fn remote(
+        &self,
+        name: &str,
+        url: &str,
+        adjust: impl FnOnce(&mut RemoteSettings),
+        s3_keys: Option<StaticKeys>,
+    ) -> AgentRemote {
+        let (url, _) = RemoteUrl::parse(url).unwrap();
+        let mut settings = RemoteSettings::new(RemoteName::new(name).unwrap(), url);
+        settings.retry_deadline_seconds = 3;
+        settings.stall_timeout_seconds = 1;
+        adjust(&mut settings);
+        let observer = Arc::clone(&self.recorder) as Arc<dyn Observer>;
+        let store = open_with(&settings, observer, OpenOptions { s3_keys }).await.unwrap();
+        AgentRemote { settings: Arc::new(settings), store }
+    }
+
+    /// A service over the trainer's directory: by rename, with short intervals and no keep rules.
+    pub fn options(&self, remotes: Vec<AgentRemote>) -> AgentOptions {
+        let names = remotes.iter().map(|remote| remote.settings.name.clone()).collect();
+        let mut agent_run = AgentRun::new(run_name(), Some(self.outputs()), names);
+        agent_run.completion = Completion::Rename;
+        AgentOptions {
+            vault_directory: self.vault_directory(),
+            runs: vec![agent_run],
+            remotes,
+            node: NodeName::new("node-0").unwrap(),
+            links: LinkPolicy::Auto,
+            local_limits: LocalLimits::default(),
+            poll_interval: Duration::from_millis(200),
+            retention_interval: Duration::from_millis(300),
+            drain_deadline: Duration::from_secs(20),
+            maximum_backlog_steps: 16,
+            memory_budget_bytes: 64 << 20,
+            once: false,
+        }
+    }
+
+    pub fn start(&self, options: AgentOptions) -> Service {
+        Service::start(options, Arc::clone(&self.recorder) as _)
+    }
+
+    pub fn once(&self, mut options: AgentOptions) -> AgentReport {
+        options.once = true;
+        self.start(options).ended().unwrap()
+    }
+
+    /// Waits until something is so.
+    pub async fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < PATIENCE, "waited in vain: {what}; heard {:#?}", self.recorder.lines_with(""));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub async fn until_heard(&self, part: &str) {
+        self.until(part, || !self.recorder.lines_with(part).is_empty()).await;
+    }
+}
+
+/// The service in a thread with a runtime of its own, as if it were a process.
+pub struct Service {
+    shutdown: CancellationToken,
+    kill: CancellationToken,
+    thread: std::thread::JoinHandle<Option<Result<AgentReport>>>,
+}
+
+impl Service {
+    fn start(options: AgentOptions, observer: Arc<dyn Observer>) -> Self {
+        let (shutdown, kill) = (CancellationToken::new(), CancellationToken::new());
+        let (told, killed) = (shutdown.clone(), kill.clone());
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            let ended = runtime.block_on(async {
+                tokio::select! {
+                    report = run(options, observer, told) => Some(report),
+                    () = killed.cancelled() => None,
+                }
+            });
+            runtime.shutdown_timeout(PATIENCE);
+            ended
+        });
+        Self { shutdown, kill, thread }
+    }
+
+    /// Waits for its own end.
+    pub fn ended(self) -> Result<AgentReport> {
+        self.thread.join().unwrap().expect("it was not killed")
+    }
+
+    /// Tells it to stop, as SIGTERM does.
+    pub fn stop(self) -> AgentReport {
+        self.shutdown.cancel();
+        self.ended().unwrap()
+    }
+
+    /// Ends it in the middle of whatever it does.
+    pub fn kill(self) {
+        self.kill.cancel();
+        assert!(self.thread.join().unwrap().is_none(), "it had ended before it was killed");
+    }
+}
+
+pub fn write_files(root: &Path, files: &[(&str, usize)], age_seconds: u64) {
+    for (path, size) in files {
+        let path = root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, bytes(*size, age_seconds)).unwrap();
+        let time = SystemTime::now() - Duration::from_secs(age_seconds);
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    }
+}
+
+/// Bytes that repeat nowhere near.
+pub fn bytes(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = (seed + length as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// What is committed on a remote.
+pub async fn committed(remote: &AgentRemote) -> Vec<StepId> {
+    let here = RunRemote::new(Arc::clone(&remote.store), Arc::clone(&remote.settings), run_name());
+    committed_ids(&here).await.unwrap().into_keys().collect()
+}
+
+/// The steps in the vault.
+pub fn sealed(node: &Node) -> Vec<StepId> {
+    node.vault().steps(&run_name()).unwrap().steps.iter().map(stepvault_local::sealed::SealedStep::id).collect()
+}
+
+/// The files below a directory, with their bytes.
+pub fn files_below(root: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                left.push(path);
+            } else {
+                let name = path.strip_prefix(root).unwrap().display().to_string();
+                files.insert(name, std::fs::read(&path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+pub fn keep_last(count: u32) -> KeepRules {
+    KeepRules { last: Some(count), ..KeepRules::default() }
+}
+
+/// The text of an error, with its hint.
+pub fn text(error: &Error) -> String {
+    format!("{error} | {}", error.hint_text().unwrap_or_default())
+}

@@ -1,0 +1,20 @@
+//! The service as its user meets it: a trainer's directory on one side, remotes on the other.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    unreachable_pub,
+    reason = "test code writes as trainers do"
+)]
+
+mod discovery;
+mod drain;
+mod harness;
+mod interruption;
+mod once;
+mod options;
+mod remotes;
+mod retention;
+mod space;

@@ -1,0 +1,97 @@
+//! What the service refuses to begin with, and how a configuration becomes its options.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use stepvault_agent::AgentOptions;
+use stepvault_core::ErrorKind;
+use stepvault_core::config::{Completion, FileText, Sources, load};
+use stepvault_core::ids::{NodeName, RemoteName};
+
+use crate::harness::{Node, text};
+
+#[tokio::test]
+async fn contradictions_are_refused_before_anything_is_touched() {
+    let node = Node::new();
+    let good = node.options(vec![node.directory_remote("disk").await]);
+
+    let mut options = good.clone();
+    options.runs[0].remotes.push(RemoteName::new("elsewhere").unwrap());
+    let error = node.start(options).ended().unwrap_err();
+    assert_eq!(text(&error), "cannot serve the run: grpo/checkpoints: its remote 'elsewhere' is not configured | ");
+
+    let mut options = good.clone();
+    options.runs[0].remotes.clear();
+    let error = node.start(options).ended().unwrap_err();
+    assert_eq!(
+        text(&error),
+        "cannot serve the run: grpo/checkpoints: it has no remote | add a table [remote.NAME] with its url"
+    );
+
+    let mut options = good.clone();
+    options.runs.push(options.runs[0].clone());
+    let error = node.start(options).ended().unwrap_err();
+    assert_eq!(text(&error), "cannot serve the run: grpo/checkpoints: it is configured twice | ");
+
+    let mut options = good.clone();
+    options.runs.clear();
+    let error = node.start(options).ended().unwrap_err();
+    assert_eq!(
+        text(&error),
+        "the agent has nothing to do: no run is configured | add a table [run.\"NAME\"] with the directory to watch"
+    );
+
+    let mut options = good;
+    options.runs[0].pattern = "step_[".to_owned();
+    let error = node.start(options).ended().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Usage);
+    assert!(text(&error).starts_with("not a pattern for the names of steps: \"step_[\": "), "{error}");
+    assert!(!node.vault_directory().exists());
+}
+
+#[tokio::test]
+async fn a_configuration_becomes_options() {
+    let node = Node::new();
+    let file = r#"
+        [local]
+        directory = "/data/vault"
+        links = "copy"
+        [upload]
+        maximum-backlog-steps = 5
+        [agent]
+        poll-interval = "2s"
+        [remote.disk]
+        url = "file:///archive"
+        [run.a]
+        watch = "/data/a"
+        complete = "marker"
+        marker = ".metadata"
+        [run.b]
+    "#;
+    let sources = Sources {
+        file: Some(FileText { path: PathBuf::from("/etc/stepvault.toml"), text: file.to_owned() }),
+        ..Sources::default()
+    };
+    let config = load(&sources).unwrap();
+    let remotes = vec![node.directory_remote("disk").await];
+    let name = NodeName::new("n").unwrap();
+    let options = AgentOptions::from_config(&config, name.clone(), remotes.clone(), true).unwrap();
+    assert_eq!(options.vault_directory, PathBuf::from("/data/vault"));
+    assert_eq!((options.maximum_backlog_steps, options.poll_interval), (5, Duration::from_secs(2)));
+    assert_eq!(options.runs.len(), 2);
+    assert_eq!(options.runs[0].watch_directory, Some(PathBuf::from("/data/a")));
+    assert!(matches!(&options.runs[0].completion, Completion::Marker(file) if file.as_str() == ".metadata"));
+    assert_eq!(options.runs[1].watch_directory, None);
+    assert!(options.once);
+
+    let error = AgentOptions::from_config(&config, name.clone(), Vec::new(), false).unwrap_err();
+    assert_eq!(text(&error), "cannot serve the run: a: its remote 'disk' is not configured | ");
+    let mut homeless = config;
+    homeless.local.directory = None;
+    let error = AgentOptions::from_config(&homeless, name, remotes, false).unwrap_err();
+    assert_eq!(
+        text(&error),
+        "the agent has no vault: local.directory is not set | name a directory on the disk that the trainer writes \
+         to: local.directory = \"/data/vault\""
+    );
+}

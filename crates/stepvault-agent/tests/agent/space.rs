@@ -1,0 +1,71 @@
+//! A full disk: said, waited out, and gone on with.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::harness::{Node, committed, id};
+
+/// A small file system; `None` where this process may not mount one.
+struct Tmpfs(std::path::PathBuf);
+
+impl Tmpfs {
+    fn mount(place: &Path, options: &str) -> Option<Self> {
+        std::fs::create_dir_all(place).unwrap();
+        let status = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(place).status();
+        if status.is_ok_and(|status| status.success()) {
+            return Some(Self(place.to_owned()));
+        }
+        eprintln!("skipped: this process may not mount a tmpfs");
+        None
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_stops_nothing_for_longer_than_it_is_full() {
+    let node = Node::new();
+    let Some(_disk) = Tmpfs::mount(&node.vault_directory(), "size=4m") else { return };
+    let remote = node.directory_remote("disk").await;
+    let service = node.start(node.options(vec![remote.clone()]));
+    node.until("the vault", || node.vault_directory().join("vault.json").exists()).await;
+    let ballast = node.vault_directory().join("lost+found");
+    std::fs::create_dir(&ballast).unwrap();
+    std::fs::write(ballast.join("ballast"), vec![1; 3 << 20]).unwrap();
+    node.save("step_1", &[("model.bin", 2 << 20)], 9);
+    node.until_heard("a copy takes 2097152 more bytes").await;
+    // Meanwhile a smaller one still goes through.
+    node.save("step_2", &[("model.bin", 100)], 8);
+    node.until_heard("durable on disk: step 2 (attempt 1)").await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let warnings = node.recorder.lines_with("a copy takes");
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    std::fs::remove_dir_all(&ballast).unwrap();
+    let begun = Instant::now();
+    node.until_heard("durable on disk: step 1 (attempt 1)").await;
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(service.stop().is_safe());
+    assert_eq!(committed(&remote).await, [id(1, 1), id(1, 2)]);
+}
+
+#[tokio::test]
+async fn durable_copies_make_room_for_a_new_step_although_no_rule_drops_them() {
+    let node = Node::new();
+    let Some(_disk) = Tmpfs::mount(&node.vault_directory(), "size=4m") else { return };
+    let remote = node.directory_remote("disk").await;
+    let service = node.start(node.options(vec![remote.clone()]));
+    for step in 1..=6 {
+        node.save(&format!("step_{step}"), &[("model.bin", 1 << 20)], 20 - step);
+        node.until_heard(&format!("durable on disk: step {step} (attempt 1)")).await;
+    }
+    let report = service.stop();
+    assert_eq!(report.sealed.total, 6);
+    assert!(report.evicted.total >= 3, "{report:?}");
+    assert!(report.is_safe());
+    assert_eq!(committed(&remote).await.len(), 6);
+}
