@@ -52,7 +52,11 @@ impl Board {
     }
 
     pub(crate) fn skipped(&self, run: &RunName, path: &Path, reason: String) {
-        self.state().report.skipped.add(SkippedEntry { run: run.clone(), path: path.to_owned(), reason });
+        self.state().report.skipped.add(SkippedEntry {
+            run: run.clone(),
+            path: path.to_owned(),
+            reason,
+        });
     }
 
     pub(crate) fn upload_began(&self, step: &StepOnRemote) {
@@ -64,7 +68,9 @@ impl Board {
         let mut state = self.state();
         state.uploading.remove(step);
         state.troubles.remove(step);
-        state.remote_errors.remove(&(step.run.clone(), step.remote.clone()));
+        state
+            .remote_errors
+            .remove(&(step.run.clone(), step.remote.clone()));
         if new {
             state.report.uploaded.add(step.clone());
         }
@@ -74,7 +80,9 @@ impl Board {
     pub(crate) fn remote_failed(&self, step: &StepOnRemote, reason: String) {
         let mut state = self.state();
         state.uploading.remove(step);
-        state.remote_errors.insert((step.run.clone(), step.remote.clone()), reason);
+        state
+            .remote_errors
+            .insert((step.run.clone(), step.remote.clone()), reason);
     }
 
     /// An upload ended without the step being durable, for a reason that concerns this step.
@@ -90,7 +98,13 @@ impl Board {
         if state.troubles.contains_key(step) {
             return false;
         }
-        state.troubles.insert(step.clone(), Trouble { failed: false, reason: reason.to_owned() });
+        state.troubles.insert(
+            step.clone(),
+            Trouble {
+                failed: false,
+                reason: reason.to_owned(),
+            },
+        );
         true
     }
 
@@ -134,7 +148,14 @@ impl Board {
         };
         let failed = trouble.is_some_and(|trouble| trouble.failed);
         let StepOnRemote { run, id, remote } = step;
-        NotDurable { run, id, remote, required, failed, reason }
+        NotDurable {
+            run,
+            id,
+            remote,
+            required,
+            failed,
+            reason,
+        }
     }
 
     /// The step under way on a remote, the last error of the remote, and the steps given up on it.
@@ -164,7 +185,16 @@ impl Board {
     /// What was passed over lately in a run's directory, the latest first.
     pub(crate) fn skipped_of(&self, run: &RunName, most: usize) -> Vec<(PathBuf, String)> {
         let state = self.state();
-        let latest = state.report.skipped.latest.iter().rev().filter(|entry| entry.run == *run);
-        latest.take(most).map(|entry| (entry.path.clone(), entry.reason.clone())).collect()
+        let latest = state
+            .report
+            .skipped
+            .latest
+            .iter()
+            .rev()
+            .filter(|entry| entry.run == *run);
+        latest
+            .take(most)
+            .map(|entry| (entry.path.clone(), entry.reason.clone()))
+            .collect()
     }
 }

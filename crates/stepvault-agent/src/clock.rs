@@ -8,7 +8,10 @@ use stepvault_core::timestamp::Timestamp;
 pub(crate) struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "this is the clock that everything else takes the time from")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the clock that everything else takes the time from"
+    )]
     fn now(&self) -> Timestamp {
         Timestamp::from(std::time::SystemTime::now())
     }

@@ -8,6 +8,7 @@
 //! They meet in the vault: whatever was sealed and is not durable yet is found there by looking, so that nothing is
 //! lost with the process.
 
+mod assembly;
 mod board;
 mod clock;
 mod discovery;

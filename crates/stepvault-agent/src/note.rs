@@ -1,19 +1,26 @@
 //! What a running service leaves in the vault for `status`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use stepvault_core::ids::{NodeName, RemoteName, RunName, StepId};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::blocking::blocking;
 use stepvault_local::vault::Vault;
 
 use crate::board::Board;
+use crate::options::{AgentOptions, AgentRun};
+use crate::shared::Shared;
 
 const KEY: &str = "agent.json";
 const FORMAT: u32 = 1;
 /// Most entries of each list.
 const MOST: usize = 32;
+/// Each note that says something new costs a sync.
+const INTERVAL: Duration = Duration::from_secs(2);
 
 /// A service's state in one run, as it was when something last changed. Whether the service still runs is told by the
 /// vault's lock alone.
@@ -58,14 +65,21 @@ pub struct FailedStep {
 
 /// Reads the note of a run; `None` when there is none, or it is of a version that this program does not know.
 pub fn read_note(vault: &Vault, run: &RunName) -> Result<Option<AgentNote>> {
-    let Some(bytes) = vault.read_note(run, KEY)? else { return Ok(None) };
+    let Some(bytes) = vault.read_note(run, KEY)? else {
+        return Ok(None);
+    };
     let note: Option<AgentNote> = serde_json::from_slice(&bytes).ok();
     Ok(note.filter(|note| note.format == FORMAT))
 }
 
-/// Writes the note of one run whenever it says something new.
-#[derive(Debug)]
-pub(crate) struct NoteWriter {
+/// Writes the notes of all runs whenever they say something new.
+#[derive(Debug, Clone)]
+pub(crate) struct Notes {
+    writers: Vec<NoteWriter>,
+}
+
+#[derive(Debug, Clone)]
+struct NoteWriter {
     run: RunName,
     remotes: Vec<RemoteName>,
     node: NodeName,
@@ -73,18 +87,63 @@ pub(crate) struct NoteWriter {
     written: Option<AgentNote>,
 }
 
-impl NoteWriter {
-    pub(crate) fn new(run: RunName, remotes: Vec<RemoteName>, node: NodeName, started_at: Timestamp) -> Self {
-        Self { run, remotes, node, started_at, written: None }
+impl Notes {
+    pub(crate) fn new(options: &AgentOptions, started_at: Timestamp) -> Self {
+        let writer = |run: &AgentRun| NoteWriter {
+            run: run.run.clone(),
+            remotes: run.remotes.clone(),
+            node: options.node.clone(),
+            started_at,
+            written: None,
+        };
+        Self {
+            writers: options.runs.iter().map(writer).collect(),
+        }
     }
 
+    /// Writes now and then until nothing more will be sealed.
+    pub(crate) async fn work(mut self, shared: Arc<Shared>) {
+        while !shared.all_sealed.is_cancelled() {
+            self = self.write(&shared).await;
+            tokio::select! {
+                () = shared.all_sealed.cancelled() => {}
+                () = tokio::time::sleep(INTERVAL) => {}
+            }
+        }
+    }
+
+    /// Writes what is new.
+    pub(crate) async fn write(mut self, shared: &Arc<Shared>) -> Self {
+        let shared = Arc::clone(shared);
+        let fallback = Self { writers: Vec::new() };
+        let write = move || {
+            for writer in &mut self.writers {
+                // On a full disk there are better things to say than this.
+                if let Err(error) = writer.write(&shared.vault, &shared.board) {
+                    tracing::debug!(%error, "the note for 'status' was not written");
+                }
+            }
+            Ok(self)
+        };
+        blocking(write).await.unwrap_or(fallback)
+    }
+}
+
+impl NoteWriter {
     /// Blocks: it syncs.
-    pub(crate) fn write(&mut self, vault: &Vault, board: &Board) -> Result<()> {
+    fn write(&mut self, vault: &Vault, board: &Board) -> Result<()> {
         let remotes = self.remotes.iter().map(|remote| {
             let (uploading, last_error, failed) = board.on_remote(&self.run, remote);
             let newest_first = failed.into_iter().rev().take(MOST);
-            let failed = newest_first.map(|(id, reason)| FailedStep { id, reason }).collect();
-            RemoteNote { remote: remote.clone(), uploading, last_error, failed }
+            let failed = newest_first
+                .map(|(id, reason)| FailedStep { id, reason })
+                .collect();
+            RemoteNote {
+                remote: remote.clone(),
+                uploading,
+                last_error,
+                failed,
+            }
         });
         let note = AgentNote {
             format: FORMAT,

@@ -43,7 +43,10 @@ impl Occupied {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         let work = next(steps.get(&step).copied())?;
         steps.insert(step.clone(), work);
-        Some(Place { occupied: self.clone(), step })
+        Some(Place {
+            occupied: self.clone(),
+            step,
+        })
     }
 }
 
@@ -71,7 +74,10 @@ mod tests {
     fn uploads_share_a_step_and_an_eviction_takes_it_alone() {
         let occupied = Occupied::default();
         let id = StepId::new(Attempt::FIRST, Step::new(7).unwrap());
-        let step = || RunStep { run: RunName::new("run").unwrap(), id };
+        let step = || RunStep {
+            run: RunName::new("run").unwrap(),
+            id,
+        };
         let (first, second) = (occupied.for_upload(step()), occupied.for_upload(step()));
         assert!(first.is_some() && second.is_some() && occupied.for_eviction(step()).is_none());
         drop(first);

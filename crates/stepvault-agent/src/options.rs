@@ -47,7 +47,10 @@ pub struct AgentRun {
 impl AgentRun {
     /// A run with every key's default that is served on `remotes`.
     pub fn new(run: RunName, watch_directory: Option<PathBuf>, remotes: Vec<RemoteName>) -> Self {
-        let settings = RunSettings { watch: watch_directory, ..RunSettings::new(run) };
+        let settings = RunSettings {
+            watch: watch_directory,
+            ..RunSettings::new(run)
+        };
         Self::of(settings, remotes)
     }
 
@@ -57,7 +60,10 @@ impl AgentRun {
             watch_directory: settings.watch,
             pattern: settings.pattern,
             completion: settings.complete,
-            metrics_source: MetricsSource { file: settings.metrics_file, pointers: settings.metrics },
+            metrics_source: MetricsSource {
+                file: settings.metrics_file,
+                pointers: settings.metrics,
+            },
             keep_local: settings.keep_local,
             keep_remote: settings.keep_remote,
             remotes,
@@ -100,14 +106,23 @@ impl AgentOptions {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] when the configuration names no vault, or a run names a remote that is not given.
-    pub fn from_config(config: &Config, node: NodeName, remotes: Vec<AgentRemote>, once: bool) -> Result<Self> {
+    pub fn from_config(
+        config: &Config,
+        node: NodeName,
+        remotes: Vec<AgentRemote>,
+        once: bool,
+    ) -> Result<Self> {
         let vault_directory = config.local.directory.clone().ok_or_else(|| {
             Error::new(ErrorKind::Usage, "the agent has no vault")
                 .because("local.directory is not set")
                 .hint("name a directory on the disk that the trainer writes to: local.directory = \"/data/vault\"")
         })?;
         let run = |settings: &RunSettings| {
-            let names = config.remotes_of(settings).into_iter().map(|remote| remote.name.clone()).collect();
+            let names = config
+                .remotes_of(settings)
+                .into_iter()
+                .map(|remote| remote.name.clone())
+                .collect();
             AgentRun::of(settings.clone(), names)
         };
         let options = Self {
@@ -140,7 +155,11 @@ impl AgentOptions {
                 .hint("add a table [run.\"NAME\"] with the directory to watch"));
         }
         for (position, run) in self.runs.iter().enumerate() {
-            let fault = |what: &str, why: String| Error::new(ErrorKind::Usage, what.to_owned()).on(&run.run).because(why);
+            let fault = |what: &str, why: String| {
+                Error::new(ErrorKind::Usage, what.to_owned())
+                    .on(&run.run)
+                    .because(why)
+            };
             if self.runs[..position].iter().any(|other| other.run == run.run) {
                 return Err(fault("cannot serve the run", "it is configured twice".to_owned()));
             }
@@ -148,8 +167,15 @@ impl AgentOptions {
                 return Err(fault("cannot serve the run", "it has no remote".to_owned())
                     .hint("add a table [remote.NAME] with its url"));
             }
-            if let Some(name) = run.remotes.iter().find(|name| !self.remotes.iter().any(|one| one.settings.name == **name)) {
-                return Err(fault("cannot serve the run", format!("its remote '{name}' is not configured")));
+            if let Some(name) = run
+                .remotes
+                .iter()
+                .find(|name| !self.remotes.iter().any(|one| one.settings.name == **name))
+            {
+                return Err(fault(
+                    "cannot serve the run",
+                    format!("its remote '{name}' is not configured"),
+                ));
             }
         }
         Ok(())

@@ -62,7 +62,12 @@ mod tests {
         for kind in [ErrorKind::Conflict, ErrorKind::Refused, ErrorKind::SourceChanged] {
             assert_eq!(of(kind), AfterUpload::StepFailed, "{kind:?}");
         }
-        for kind in [ErrorKind::Failed, ErrorKind::Damaged, ErrorKind::NoSpace, ErrorKind::NotFound] {
+        for kind in [
+            ErrorKind::Failed,
+            ErrorKind::Damaged,
+            ErrorKind::NoSpace,
+            ErrorKind::NotFound,
+        ] {
             assert_eq!(of(kind), AfterUpload::StepLater, "{kind:?}");
         }
         let busy = Error::new(ErrorKind::Conflict, "cannot write").transient();

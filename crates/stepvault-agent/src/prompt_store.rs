@@ -51,24 +51,35 @@ impl Gate {
     async fn within<T>(&self, url: &str, answer: impl Future<Output = T> + Send) -> Result<T> {
         tokio::time::timeout(ANSWER_WITHIN, answer).await.map_err(|_| {
             self.close();
-            unanswered(url, &format!("it did not answer within {} s", ANSWER_WITHIN.as_secs()))
+            unanswered(
+                url,
+                &format!("it did not answer within {} s", ANSWER_WITHIN.as_secs()),
+            )
         })
     }
 }
 
 fn unanswered(url: &str, why: &str) -> Error {
-    Error::new(ErrorKind::Unreachable, "cannot ask the remote").on(url).because(why)
+    Error::new(ErrorKind::Unreachable, "cannot ask the remote")
+        .on(url)
+        .because(why)
 }
 
 impl PromptStore {
     pub(crate) fn new(inner: Arc<dyn RemoteStore>) -> Self {
-        Self { inner, gate: Gate::default() }
+        Self {
+            inner,
+            gate: Gate::default(),
+        }
     }
 
     async fn ask<T>(&self, answer: impl Future<Output = Result<T>> + Send) -> Result<T> {
         self.gate.check(self.inner.url())?;
         let answer = self.gate.within(self.inner.url(), answer).await?;
-        if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unreachable) {
+        if answer
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::Unreachable)
+        {
             self.gate.close();
         }
         answer
@@ -126,7 +137,8 @@ impl RemoteStore for PromptStore {
         body: Bytes,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
-        self.ask(self.inner.upload_part(key, upload, index, body, digest)).await
+        self.ask(self.inner.upload_part(key, upload, index, body, digest))
+            .await
     }
 
     async fn complete_upload(
@@ -136,7 +148,8 @@ impl RemoteStore for PromptStore {
         parts: &[PartReceipt],
         digest: &FileDigest,
     ) -> Result<Created> {
-        self.ask(self.inner.complete_upload(key, upload, parts, digest)).await
+        self.ask(self.inner.complete_upload(key, upload, parts, digest))
+            .await
     }
 
     async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {

@@ -19,7 +19,10 @@ pub struct Tally<T> {
 
 impl<T> Default for Tally<T> {
     fn default() -> Self {
-        Self { total: 0, latest: Vec::new() }
+        Self {
+            total: 0,
+            latest: Vec::new(),
+        }
     }
 }
 

@@ -20,7 +20,6 @@ use tokio::time::Instant;
 
 use crate::clock::SystemClock;
 use crate::discovery::{Discovery, Ready, Wake};
-use crate::note::NoteWriter;
 use crate::outcome::{AfterStaging, after_staging};
 use crate::pause::LONGEST;
 use crate::shared::Shared;
@@ -43,7 +42,6 @@ pub(crate) struct SealedRun {
     pub(crate) metrics_source: MetricsSource,
     /// Its remotes, such that asking them takes no longer than it may.
     pub(crate) remotes: Vec<RunRemote>,
-    pub(crate) note: Option<NoteWriter>,
 }
 
 /// The task that seals.
@@ -66,11 +64,17 @@ impl Sealer {
     pub(crate) async fn work(mut self) -> Result<()> {
         let mut wake = Some(Wake::new());
         let bell = wake.as_ref().map(Wake::bell).unwrap_or_default();
-        let quiet_times = self.runs.iter().filter_map(|run| run.discovery.as_ref()?.is_quiet_rule());
+        let quiet_times = self
+            .runs
+            .iter()
+            .filter_map(|run| run.discovery.as_ref()?.is_quiet_rule());
         let patience = quiet_times.max().unwrap_or_default() + self.poll_interval;
-        let give_up = Instant::now() + patience;
+        let mut give_up = Instant::now() + patience;
         while !self.shared.stopping.is_cancelled() {
-            let watched: Vec<PathBuf> = self.discoveries().map(|found| found.directory().to_owned()).collect();
+            let watched: Vec<PathBuf> = self
+                .discoveries()
+                .map(|found| found.directory().to_owned())
+                .collect();
             if let Some(mut hands) = wake.take() {
                 let watch = move || {
                     hands.watch(watched.iter().map(PathBuf::as_path));
@@ -78,13 +82,17 @@ impl Sealer {
                 };
                 wake = Some(blocking(watch).await?);
             }
+            let begun = Instant::now();
             let look_again = self.look_and_seal().await?;
-            self.write_notes().await?;
+            // What is sealed for a long time must not take the others' time to become quiet.
+            give_up += begun.elapsed();
             if self.once && (look_again.is_none() || Instant::now() >= give_up) {
                 break;
             }
             let regular = Instant::now() + self.poll_interval;
-            let next = look_again.map_or(regular, |time| time.min(regular)).max(Instant::now() + SHORTEST_WAIT);
+            let next = look_again
+                .map_or(regular, |time| time.min(regular))
+                .max(Instant::now() + SHORTEST_WAIT);
             tokio::select! {
                 () = self.shared.stopping.cancelled() => {}
                 () = tokio::time::sleep_until(next) => {}
@@ -96,7 +104,7 @@ impl Sealer {
                 self.shared.board.skipped(&run.run, &path, why);
             }
         }
-        self.write_notes().await
+        Ok(())
     }
 
     fn discoveries(&self) -> impl Iterator<Item = &Discovery> {
@@ -107,14 +115,16 @@ impl Sealer {
     async fn look_and_seal(&mut self) -> Result<Option<Instant>> {
         let mut look_again: Option<Instant> = None;
         for index in 0..self.runs.len() {
-            let Some(discovery) = self.runs[index].discovery.take() else { continue };
+            let Some(discovery) = self.runs[index].discovery.take() else {
+                continue;
+            };
             let run = self.runs[index].run.clone();
             let vault = self.shared.vault.clone();
             let (mut discovery, look) = blocking(move || {
                 let mut discovery = discovery;
                 // An unreadable vault makes everything news; sealing then says what is wrong with it.
-                let sealed = vault.steps(&run).map(|scan| scan.steps).unwrap_or_default();
-                let look = discovery.look(SystemClock.now(), &sealed);
+                let sealed = || vault.steps(&run).map(|scan| scan.steps).unwrap_or_default();
+                let look = discovery.look(SystemClock.now(), sealed);
                 Ok((discovery, look))
             })
             .await?;
@@ -138,7 +148,10 @@ impl Sealer {
                 }
                 self.take_over(index, &mut discovery, ready).await;
             }
-            look_again = [look_again, look.again_at, discovery.next_try()].into_iter().flatten().min();
+            look_again = [look_again, look.again_at, discovery.next_try()]
+                .into_iter()
+                .flatten()
+                .min();
             self.runs[index].discovery = Some(discovery);
         }
         Ok(look_again)
@@ -179,7 +192,11 @@ impl Sealer {
             links: self.links,
             expected: None,
         };
-        let (shared, lock, remotes) = (Arc::clone(&self.shared), Arc::clone(&self.lock), run.remotes.clone());
+        let (shared, lock, remotes) = (
+            Arc::clone(&self.shared),
+            Arc::clone(&self.lock),
+            run.remotes.clone(),
+        );
         let fingerprint = ready.fingerprint;
         let work = tokio::task::spawn_local(async move {
             let path = request.source.clone();
@@ -203,7 +220,10 @@ impl Sealer {
     fn not_taken_over(&mut self, run: &RunName, discovery: &mut Discovery, ready: &Ready, error: &Error) {
         let about = format!("seal {}", ready.path.display());
         let reason = error.to_string();
-        let hint = error.hint_text().map(|hint| format!(" ({hint})")).unwrap_or_default();
+        let hint = error
+            .hint_text()
+            .map(|hint| format!(" ({hint})"))
+            .unwrap_or_default();
         let text = format!("{run}: {reason}{hint}");
         match after_staging(error) {
             AfterStaging::LeftAlone => {
@@ -223,7 +243,9 @@ impl Sealer {
                     self.shared.observer.on_event(&Event::Warning { message: &text });
                 }
                 self.not_before = Some(Instant::now() + FULL_DISK_PAUSE);
-                self.shared.missing_bytes.fetch_max(ready.bytes.max(1), Ordering::Relaxed);
+                self.shared
+                    .missing_bytes
+                    .fetch_max(ready.bytes.max(1), Ordering::Relaxed);
                 self.shared.evict.notify_one();
             }
             AfterStaging::Unfinished | AfterStaging::Later => {
@@ -231,21 +253,5 @@ impl Sealer {
                 self.shared.warn(&about, &text);
             }
         }
-    }
-
-    async fn write_notes(&mut self) -> Result<()> {
-        for run in &mut self.runs {
-            let Some(mut note) = run.note.take() else { continue };
-            let shared = Arc::clone(&self.shared);
-            let write = move || {
-                // On a full disk there are better things to say than this.
-                if let Err(error) = note.write(&shared.vault, &shared.board) {
-                    tracing::debug!(%error, "the note for 'status' was not written");
-                }
-                Ok(note)
-            };
-            run.note = Some(blocking(write).await?);
-        }
-        Ok(())
     }
 }

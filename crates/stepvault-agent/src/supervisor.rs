@@ -8,7 +8,6 @@ use stepvault_core::ids::RunName;
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::lock::VaultLock;
 use stepvault_local::vault::Vault;
@@ -16,17 +15,15 @@ use tokio::sync::Notify;
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
 
+use crate::assembly::{Tasks, remotes_of, tasks};
 use crate::board::Board;
 use crate::clock::SystemClock;
 use crate::discovery::Discovery;
-use crate::lane::{LaneRun, LaneTask, is_durable};
-use crate::note::NoteWriter;
+use crate::lane::is_durable;
+use crate::note::Notes;
 use crate::occupied::Occupied;
-use crate::options::{AgentOptions, AgentRemote, AgentRun};
-use crate::prompt_store::PromptStore;
+use crate::options::{AgentOptions, AgentRun};
 use crate::report::{AgentReport, StepOnRemote};
-use crate::retention::{LocalRetention, LocalRun, PruneTask, PrunedRun};
-use crate::sealer::{SealedRun, Sealer};
 use crate::shared::Shared;
 
 /// Runs the service until `shutdown` is cancelled, or with `once` until everything there is has been taken care of.
@@ -61,25 +58,39 @@ pub async fn run(
     });
     let tasks = tasks(&options, &shared, &lock, discoveries);
     // All tasks stay on the caller's thread: what takes time is in the engine's own tasks and on blocking threads.
-    LocalSet::new().run_until(live(&options, &shared, tasks)).await?;
+    let notes = Notes::new(&options, SystemClock.now());
+    LocalSet::new()
+        .run_until(live(&options, &shared, tasks, notes.clone()))
+        .await?;
+    notes.write(&shared).await;
     let report = report(&options, &shared).await;
     drop(lock);
     report
 }
 
 /// From the first look to the end of the drain.
-async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks) -> Result<()> {
-    let Tasks { sealer, lanes, local, prunes } = tasks;
+async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks, notes: Notes) -> Result<()> {
+    let Tasks {
+        sealer,
+        lanes,
+        local,
+        prunes,
+    } = tasks;
     let mut running = JoinSet::new();
     let mut at_the_end = None;
-    lanes.into_iter().for_each(|lane| drop(running.spawn_local(lane.work())));
+    running.spawn_local(notes.work(Arc::clone(shared)));
+    for lane in lanes {
+        running.spawn_local(lane.work());
+    }
     if options.once {
         at_the_end = Some((local, prunes));
     } else {
         // What became of the vault while nobody ran.
         shared.evict.notify_one();
         running.spawn_local(local.work());
-        prunes.into_iter().for_each(|prune| drop(running.spawn_local(prune.work())));
+        for prune in prunes {
+            running.spawn_local(prune.work());
+        }
     }
     let life = async {
         let seal = async {
@@ -110,7 +121,9 @@ async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks) -> Res
 }
 
 fn discovery(run: &AgentRun) -> Result<Option<Discovery>> {
-    let Some(directory) = run.watch_directory.clone() else { return Ok(None) };
+    let Some(directory) = run.watch_directory.clone() else {
+        return Ok(None);
+    };
     Discovery::new(directory, &run.pattern, run.completion.clone()).map(Some)
 }
 
@@ -127,7 +140,11 @@ async fn open_vault(options: &AgentOptions) -> Result<(Vault, Arc<VaultLock>)> {
 }
 
 /// Steps of a run that is not configured would wait for ever without a word.
-async fn warn_of_strangers(options: &AgentOptions, vault: &Vault, observer: &Arc<dyn Observer>) -> Result<()> {
+async fn warn_of_strangers(
+    options: &AgentOptions,
+    vault: &Vault,
+    observer: &Arc<dyn Observer>,
+) -> Result<()> {
     let configured: Vec<RunName> = options.runs.iter().map(|run| run.run.clone()).collect();
     let vault = vault.clone();
     let strangers = blocking(move || {
@@ -151,115 +168,34 @@ async fn warn_of_strangers(options: &AgentOptions, vault: &Vault, observer: &Arc
     Ok(())
 }
 
-struct Tasks {
-    sealer: Sealer,
-    lanes: Vec<LaneTask>,
-    local: LocalRetention,
-    prunes: Vec<PruneTask>,
-}
-
-fn tasks(
-    options: &AgentOptions,
-    shared: &Arc<Shared>,
-    lock: &Arc<VaultLock>,
-    discoveries: Vec<Option<Discovery>>,
-) -> Tasks {
-    let prompt: Vec<AgentRemote> = options
-        .remotes
-        .iter()
-        .map(|remote| AgentRemote {
-            settings: Arc::clone(&remote.settings),
-            store: Arc::new(PromptStore::new(Arc::clone(&remote.store))),
-        })
-        .collect();
-    let started_at = SystemClock.now();
-    let sealed_run = |(run, discovery): (&AgentRun, Option<Discovery>)| SealedRun {
-        run: run.run.clone(),
-        discovery,
-        metrics_source: run.metrics_source.clone(),
-        remotes: remotes_of(run, &prompt),
-        note: Some(NoteWriter::new(run.run.clone(), run.remotes.clone(), options.node.clone(), started_at)),
-    };
-    let sealer = Sealer {
-        shared: Arc::clone(shared),
-        lock: Arc::clone(lock),
-        runs: options.runs.iter().zip(discoveries).map(sealed_run).collect(),
-        node: options.node.clone(),
-        links: options.links,
-        poll_interval: options.poll_interval,
-        once: options.once,
-        not_before: None,
-    };
-    let local_run = |run: &AgentRun| LocalRun {
-        run: run.run.clone(),
-        rules: run.keep_local.clone(),
-        remotes: remotes_of(run, &prompt),
-    };
-    let local = LocalRetention {
-        shared: Arc::clone(shared),
-        runs: options.runs.iter().map(local_run).collect(),
-        limits: options.local_limits,
-        interval: options.retention_interval,
-    };
-    let budget = MemoryBudget::new(options.memory_budget_bytes);
-    let mut lanes = Vec::new();
-    let mut prunes = Vec::new();
-    for (remote, wake) in options.remotes.iter().zip(&shared.lanes) {
-        let runs: Vec<(RunRemote, &AgentRun)> = options
-            .runs
-            .iter()
-            .filter(|run| run.remotes.contains(&remote.settings.name))
-            .map(|run| (on_remote(run, remote), run))
-            .collect();
-        let uploaded = Arc::new(Notify::new());
-        lanes.push(LaneTask {
-            shared: Arc::clone(shared),
-            budget: budget.clone(),
-            runs: runs.iter().map(|(here, run)| LaneRun::new(here.clone(), run.keep_remote.clone())).collect(),
-            wake: Arc::clone(wake),
-            uploaded: Arc::clone(&uploaded),
-            maximum_backlog_steps: options.maximum_backlog_steps,
-            once: options.once,
-            next_run: 0,
-        });
-        prunes.push(PruneTask {
-            shared: Arc::clone(shared),
-            runs: runs.into_iter().map(|(here, run)| PrunedRun::new(here, run.keep_remote.clone())).collect(),
-            interval: options.retention_interval,
-            uploaded,
-        });
-    }
-    Tasks { sealer, lanes, local, prunes }
-}
-
-fn on_remote(run: &AgentRun, remote: &AgentRemote) -> RunRemote {
-    RunRemote::new(Arc::clone(&remote.store), Arc::clone(&remote.settings), run.run.clone())
-}
-
-fn remotes_of(run: &AgentRun, remotes: &[AgentRemote]) -> Vec<RunRemote> {
-    let its = remotes.iter().filter(|remote| run.remotes.contains(&remote.settings.name));
-    its.map(|remote| on_remote(run, remote)).collect()
-}
-
 /// Waits for all tasks. One that broke down ends the service: whoever started it starts it again.
 async fn all_end(running: &mut JoinSet<()>) -> Result<()> {
     while let Some(ended) = running.join_next().await {
-        ended.map_err(|error| Error::new(ErrorKind::Failed, "a task of the agent broke down").caused_by(error))?;
+        ended.map_err(|error| {
+            Error::new(ErrorKind::Failed, "a task of the agent broke down").caused_by(error)
+        })?;
     }
     Ok(())
 }
 
 async fn report(options: &AgentOptions, shared: &Arc<Shared>) -> Result<AgentReport> {
     let mut report = shared.board.report();
-    let runs: Vec<(RunName, Vec<RunRemote>)> =
-        options.runs.iter().map(|run| (run.run.clone(), remotes_of(run, &options.remotes))).collect();
+    let runs: Vec<(RunName, Vec<RunRemote>)> = options
+        .runs
+        .iter()
+        .map(|run| (run.run.clone(), remotes_of(run, &options.remotes)))
+        .collect();
     let shared = Arc::clone(shared);
     report.not_durable = blocking(move || {
         let mut missing = Vec::new();
         for (run, remotes) in runs {
             for step in shared.vault.steps(&run)?.steps {
                 for remote in remotes.iter().filter(|remote| !is_durable(&step, remote)) {
-                    let here = StepOnRemote { run: run.clone(), id: step.id(), remote: remote.name().clone() };
+                    let here = StepOnRemote {
+                        run: run.clone(),
+                        id: step.id(),
+                        remote: remote.name().clone(),
+                    };
                     missing.push(shared.board.why_not_durable(here, remote.settings.required));
                 }
             }

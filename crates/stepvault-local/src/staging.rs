@@ -83,9 +83,10 @@ impl Staging {
         let (lock_key, own_key) = (key(&[place]), key(&[place, identity.as_bytes()]));
         let (base, lock_path, lock) = take_lock(&parent, vault, &lock_key)?;
         let own_path = base.path.join(own_key);
-        durable::create_directories(&own_path.join(DATA))?;
+        durable::create_directories(&own_path)?;
         let fault = |error| errors::io(WHAT, &own_path, error);
         let own = Beneath::open(&own_path).map_err(fault)?;
+        make_data(own.as_fd()).map_err(fault)?;
         let data = Beneath::open(&own_path.join(DATA)).map_err(fault)?;
         // An interrupted finish may have given it the step's own mode already.
         rustix::fs::fchmod(&data, Mode::from_raw_mode(0o700)).map_err(fault)?;
@@ -228,6 +229,22 @@ fn resolve(target: &Path) -> Result<(PathBuf, OsString)> {
     Ok((parent, name.to_owned()))
 }
 
+/// Creates the directory for the files, unless it is there. A replacement that was interrupted after its swap has
+/// left what stood at the target in its place: a link, a file, or somebody else's directory is of no use here.
+fn make_data(own: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    match rustix::fs::statat(own, DATA, AtFlags::SYMLINK_NOFOLLOW).map(Facts::from) {
+        Ok(there) if there.kind == FileType::Directory && is_ours(&there) => return Ok(()),
+        Ok(_) => remove::entry(own, DATA)?,
+        Err(Errno::NOENT) => {}
+        Err(error) => return Err(error),
+    }
+    rustix::fs::mkdirat(own, DATA, Mode::from_raw_mode(0o700))
+}
+
+fn is_ours(facts: &Facts) -> bool {
+    facts.owner == rustix::process::geteuid().as_raw()
+}
+
 fn take_lock(parent: &Path, vault: Option<&Vault>, key: &str) -> Result<(Base, PathBuf, File)> {
     let mut tries_left = 16;
     loop {
@@ -255,9 +272,7 @@ fn open_present(parent: BorrowedFd<'_>, name: &str) -> rustix::io::Result<Option
     match rustix::fs::openat(parent, name, flags, Mode::empty()) {
         Ok(file) => {
             let facts = Facts::from(rustix::fs::fstat(&file)?);
-            let fit = facts.kind == FileType::RegularFile
-                && facts.single_name
-                && facts.owner == rustix::process::geteuid().as_raw();
+            let fit = facts.kind == FileType::RegularFile && facts.single_name && is_ours(&facts);
             Ok(fit.then_some(file))
         }
         Err(Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::ACCESS | Errno::PERM) => {

@@ -8,5 +8,7 @@ pub mod discard;
 pub mod faults;
 pub mod gcs;
 pub mod objects;
+pub mod peers;
+pub mod relay;
 pub mod s3;
 pub mod serve;

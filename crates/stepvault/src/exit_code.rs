@@ -106,9 +106,11 @@ mod tests {
     use super::*;
 
     fn of(kinds: &[Option<ErrorKind>]) -> ExitCode {
-        let results: Vec<Result<(), Error>> =
-            kinds.iter().map(|kind| kind.map_or(Ok(()), |kind| Err(Error::new(kind, "cannot")))).collect();
-        ExitCode::of_tiers(results.iter().map(|result| result.as_ref().map(|()| ())))
+        let errors: Vec<Option<Error>> = kinds
+            .iter()
+            .map(|kind| Some(Error::new((*kind)?, "cannot")))
+            .collect();
+        ExitCode::of_tiers(errors.iter().map(|error| error.as_ref().map_or(Ok(()), Err)))
     }
 
     #[test]

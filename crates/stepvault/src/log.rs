@@ -10,7 +10,7 @@ use crate::output::{Output, write_error};
 
 const VARIABLE: &str = "STEPVAULT_LOG";
 
-/// Starts the log: as STEPVAULT_LOG says, else by the number of `-v`.
+/// Starts the log: as `STEPVAULT_LOG` says, else by the number of `-v`.
 pub(crate) fn start(output: &Output, verbose: u8) -> Result<()> {
     let filter = match std::env::var(VARIABLE) {
         Ok(text) if !text.is_empty() => parse(&text)?,
@@ -71,7 +71,12 @@ mod tests {
     fn a_filter_that_is_none_is_refused_and_not_ignored() {
         let error = parse("stepvault=loud").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
-        assert!(error.to_string().starts_with("not a log filter: STEPVAULT_LOG=stepvault=loud: "), "{error}");
+        assert!(
+            error
+                .to_string()
+                .starts_with("not a log filter: STEPVAULT_LOG=stepvault=loud: "),
+            "{error}"
+        );
         for verbose in 0..4 {
             parse(default_filter(verbose, true)).unwrap();
             parse(default_filter(verbose, false)).unwrap();

@@ -51,7 +51,12 @@ fn usage(error: &clap::Error) -> ExitCode {
     let is_help = error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if !is_help && std::env::args_os().any(|argument| argument == "--json") {
         let text = error.render().to_string();
-        let message = text.trim_start_matches("error: ").lines().next().unwrap_or_default().to_owned();
+        let message = text
+            .trim_start_matches("error: ")
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned();
         let error = Error::new(ErrorKind::Usage, message).hint("stepvault --help lists commands and options");
         Output::new(true, true).text(&output::json::error_document(&error));
     }
@@ -75,7 +80,11 @@ async fn run(arguments: Arguments, output: &Output) -> Result<ExitCode> {
     let interrupt = Interrupt::listen()?;
     let hint = command.after_interruption();
     let ends_by_itself = command.ends_by_itself_when_interrupted();
-    let session = Session { global, output: output.clone(), interrupt: interrupt.clone() };
+    let session = Session {
+        global,
+        output: output.clone(),
+        interrupt: interrupt.clone(),
+    };
     tokio::select! {
         biased;
         outcome = commands::run(&session, command) => outcome,

@@ -19,6 +19,8 @@ use crate::pause::{LONGEST, Pause};
 
 /// A handled entry whose own directory is unchanged is looked into only this often.
 const HANDLED_LOOK_INTERVAL: Duration = Duration::from_mins(1);
+/// What changes while it is looked at is looked at again after this long.
+const CHANGING_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a look at an entry came to.
 #[derive(Debug)]
@@ -30,7 +32,11 @@ pub(super) enum Sight {
     /// It is not to be taken over, and why.
     PassedOver(String),
     /// It is finished.
-    Ready { fingerprint: Sha256Digest, newest: Timestamp, bytes: u64 },
+    Ready {
+        fingerprint: Sha256Digest,
+        newest: Timestamp,
+        bytes: u64,
+    },
 }
 
 /// Since when an entry has looked the same.
@@ -69,9 +75,16 @@ impl Entry {
         if self.pause.until().is_some() {
             return Sight::Nothing;
         }
-        let outside = (metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec());
+        let outside = (
+            metadata.dev(),
+            metadata.ino(),
+            metadata.mtime(),
+            metadata.mtime_nsec(),
+        );
         if self.handled.is_some()
-            && self.looked.is_some_and(|(time, before)| before == outside && time.elapsed() < HANDLED_LOOK_INTERVAL)
+            && self
+                .looked
+                .is_some_and(|(time, before)| before == outside && time.elapsed() < HANDLED_LOOK_INTERVAL)
         {
             return Sight::Nothing;
         }
@@ -79,7 +92,7 @@ impl Entry {
             Ok(tree) => tree,
             Err(error) => return self.cannot_look(&error),
         };
-        let first = self.looked.is_none();
+        let first = self.is_new();
         self.looked = Some((Instant::now(), outside));
         if first && let Some(sight) = self.known(name, &tree, sealed) {
             return sight;
@@ -89,11 +102,14 @@ impl Entry {
         }
         let sighting = self.sighted(tree.fingerprint());
         match judge(completion, name, &tree, sighting, now) {
-            Judgement::Finished => Sight::Ready {
-                fingerprint: sighting.fingerprint,
-                newest: tree.newest_mtime(),
-                bytes: tree.data_bytes(),
-            },
+            Judgement::Finished => {
+                self.trouble = Some("it is finished, and there was no time left to take it over".to_owned());
+                Sight::Ready {
+                    fingerprint: sighting.fingerprint,
+                    newest: tree.newest_mtime(),
+                    bytes: tree.data_bytes(),
+                }
+            }
             Judgement::NotYet { why, look_again_in } => {
                 self.trouble = Some(why);
                 Sight::Later(look_again_in.map(|wait| Instant::now() + wait))
@@ -101,10 +117,22 @@ impl Entry {
         }
     }
 
+    /// Whether it was never looked into.
+    pub(super) fn is_new(&self) -> bool {
+        self.looked.is_none()
+    }
+
     fn sighted(&mut self, fingerprint: Sha256Digest) -> Sighting {
         let sighting = match self.sighting {
-            Some(before) if before.fingerprint == fingerprint => Sighting { looks: before.looks.saturating_add(1), ..before },
-            _ => Sighting { fingerprint, since: Instant::now(), looks: 1 },
+            Some(before) if before.fingerprint == fingerprint => Sighting {
+                looks: before.looks.saturating_add(1),
+                ..before
+            },
+            _ => Sighting {
+                fingerprint,
+                since: Instant::now(),
+                looks: 1,
+            },
         };
         self.sighting = Some(sighting);
         sighting
@@ -117,7 +145,9 @@ impl Entry {
         self.trouble = Some(text.clone());
         match error.kind() {
             // Written to, or deleted, this very moment.
-            ErrorKind::NotFound | ErrorKind::SourceChanged => Sight::Later(None),
+            ErrorKind::NotFound | ErrorKind::SourceChanged => {
+                Sight::Later(Some(Instant::now() + CHANGING_PAUSE))
+            }
             ErrorKind::Usage if news => Sight::PassedOver(text),
             ErrorKind::Usage => Sight::Nothing,
             _ => {
@@ -154,7 +184,9 @@ impl Entry {
     /// A trainer that deletes an old step file by file, or leaves a husk of it behind, has not saved it again: taken
     /// for a new save, it would become the newest step of a new attempt.
     fn is_handled(&mut self, tree: &Tree) -> bool {
-        let Some((fingerprint, newest)) = self.handled else { return false };
+        let Some((fingerprint, newest)) = self.handled else {
+            return false;
+        };
         let now = tree.fingerprint();
         if now == fingerprint {
             return true;

@@ -32,8 +32,12 @@ pub(super) fn judge(
 ) -> Judgement {
     let rule = match completion {
         Completion::Rename => Rule::Rename,
-        Completion::Marker(file) => Rule::Marker { file: file.as_str().to_owned() },
-        Completion::Quiet(time) => Rule::Quiet { seconds: whole_seconds(*time) },
+        Completion::Marker(file) => Rule::Marker {
+            file: file.as_str().to_owned(),
+        },
+        Completion::Quiet(time) => Rule::Quiet {
+            seconds: whole_seconds(*time),
+        },
     };
     let quiet_time = match completion {
         Completion::Quiet(time) => *time,
@@ -43,23 +47,41 @@ pub(super) fn judge(
     let newest = tree.newest_mtime();
     // Files stamped with a time to come were stamped by another clock than ours (a file server's). Then only what was
     // watched can tell.
-    let now = if newest > now && watched >= quiet_time { later(newest, quiet_time) } else { now };
-    let files: Vec<FileFacts<'_>> =
-        tree.files.iter().map(|file| FileFacts { path: file.path.as_str(), mtime: file.mtime }).collect();
+    let now = if newest > now && watched >= quiet_time {
+        later(newest, quiet_time)
+    } else {
+        now
+    };
+    let files: Vec<FileFacts<'_>> = tree
+        .files
+        .iter()
+        .map(|file| FileFacts {
+            path: file.path.as_str(),
+            mtime: file.mtime,
+        })
+        .collect();
     let proof = verdict(&rule, &StepFacts { name, files: &files }, now);
     let Completion::Quiet(_) = completion else {
         return match proof {
             Verdict::Complete => Judgement::Finished,
-            Verdict::NotYet { why } => Judgement::NotYet { why, look_again_in: None },
+            Verdict::NotYet { why } => Judgement::NotYet {
+                why,
+                look_again_in: None,
+            },
         };
     };
     let still_to_watch = quiet_time.saturating_sub(watched);
-    let still_too_young = Duration::from_secs(whole_seconds(quiet_time).saturating_sub(now.seconds_since(newest)));
+    let still_too_young =
+        Duration::from_secs(whole_seconds(quiet_time).saturating_sub(now.seconds_since(newest)));
     let look_again_in = Some(still_to_watch.max(still_too_young));
     match proof {
         Verdict::NotYet { why } => Judgement::NotYet { why, look_again_in },
         Verdict::Complete if sighting.looks < 2 || !still_to_watch.is_zero() => Judgement::NotYet {
-            why: format!("it was watched for {} s, and must be quiet for {} s", watched.as_secs(), whole_seconds(quiet_time)),
+            why: format!(
+                "it was watched for {} s, and must be quiet for {} s",
+                watched.as_secs(),
+                whole_seconds(quiet_time)
+            ),
             look_again_in,
         },
         Verdict::Complete => Judgement::Finished,
@@ -73,5 +95,8 @@ fn whole_seconds(time: Duration) -> u64 {
 
 fn later(time: Timestamp, by: Duration) -> Timestamp {
     let seconds = i64::try_from(whole_seconds(by)).unwrap_or(i64::MAX);
-    Timestamp { seconds: time.seconds.saturating_add(seconds), ..time }
+    Timestamp {
+        seconds: time.seconds.saturating_add(seconds),
+        ..time
+    }
 }

@@ -64,14 +64,25 @@ pub(crate) struct Look {
 
 impl Discovery {
     pub(crate) fn new(directory: PathBuf, pattern: &str, completion: Completion) -> Result<Self> {
-        let glob = GlobBuilder::new(pattern).literal_separator(true).build().map_err(|error| {
-            Error::new(ErrorKind::Usage, "not a pattern for the names of steps")
-                .on(format!("{pattern:?}"))
-                .because(error.kind())
-                .hint("write a glob such as step_* or {checkpoint,step}-*")
-        })?;
-        let place = Place { directory, names: glob.compile_matcher(), completion };
-        Ok(Self { place, entries: BTreeMap::new(), unnumbered: BTreeSet::new() })
+        let glob = GlobBuilder::new(pattern)
+            .literal_separator(true)
+            .build()
+            .map_err(|error| {
+                Error::new(ErrorKind::Usage, "not a pattern for the names of steps")
+                    .on(format!("{pattern:?}"))
+                    .because(error.kind())
+                    .hint("write a glob such as step_* or {checkpoint,step}-*")
+            })?;
+        let place = Place {
+            directory,
+            names: glob.compile_matcher(),
+            completion,
+        };
+        Ok(Self {
+            place,
+            entries: BTreeMap::new(),
+            unnumbered: BTreeSet::new(),
+        })
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -85,8 +96,9 @@ impl Discovery {
         }
     }
 
-    /// Looks at the directory. `sealed` are the steps in the vault: what is one of them is not news. Blocks.
-    pub(crate) fn look(&mut self, now: Timestamp, sealed: &[SealedStep]) -> Look {
+    /// Looks at the directory. `sealed` gives the steps in the vault, and is asked when something new is there: it may
+    /// be one of them. Blocks.
+    pub(crate) fn look(&mut self, now: Timestamp, sealed: impl FnOnce() -> Vec<SealedStep>) -> Look {
         let mut look = Look::default();
         let there = match self.list(&mut look) {
             Ok(there) => there,
@@ -103,17 +115,34 @@ impl Discovery {
             }
             stays
         });
+        let is_new = |name: &String| self.entries.get(name).is_none_or(Entry::is_new);
+        let sealed = if there.keys().any(is_new) {
+            sealed()
+        } else {
+            Vec::new()
+        };
         for (name, (step, metadata)) in there {
             let path = self.place.directory.join(&name);
             let entry = self.entries.entry(name.clone()).or_default();
-            match entry.look(&name, &path, &metadata, &self.place.completion, now, sealed) {
+            match entry.look(&name, &path, &metadata, &self.place.completion, now, &sealed) {
                 Sight::Nothing => {}
                 Sight::PassedOver(reason) => look.passed_over.push((path, reason)),
                 Sight::Later(time) => {
                     look.again_at = [look.again_at, time].into_iter().flatten().min();
                 }
-                Sight::Ready { fingerprint, newest, bytes } => {
-                    look.ready.push(Ready { name, path, step, fingerprint, newest, bytes });
+                Sight::Ready {
+                    fingerprint,
+                    newest,
+                    bytes,
+                } => {
+                    look.ready.push(Ready {
+                        name,
+                        path,
+                        step,
+                        fingerprint,
+                        newest,
+                        bytes,
+                    });
                 }
             }
         }
@@ -124,7 +153,8 @@ impl Discovery {
 
     /// The entries that may be steps, with what `stat` says of each. None in a directory that is not there (yet).
     fn list(&mut self, look: &mut Look) -> Result<BTreeMap<String, (Step, Metadata)>> {
-        let fault = |error| stepvault_local::errors::io("cannot look for steps", &self.place.directory, error);
+        let fault =
+            |error| stepvault_local::errors::io("cannot look for steps", &self.place.directory, error);
         let listed = match std::fs::read_dir(&self.place.directory) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
             listed => listed.map_err(fault)?,
@@ -134,7 +164,9 @@ impl Discovery {
         for entry in listed {
             let entry = entry.map_err(fault)?;
             // A name that is not UTF-8 is no framework's.
-            let Ok(name) = entry.file_name().into_string() else { continue };
+            let Ok(name) = entry.file_name().into_string() else {
+                continue;
+            };
             if !self.place.names.is_match(&name) || temporary::is_temporary(&name) {
                 continue;
             }
@@ -149,7 +181,8 @@ impl Discovery {
             }
             if !self.unnumbered.contains(&name) {
                 let path = self.place.directory.join(&name);
-                look.passed_over.push((path, "its name says no step number".to_owned()));
+                look.passed_over
+                    .push((path, "its name says no step number".to_owned()));
             }
             unnumbered.insert(name);
         }
@@ -178,7 +211,12 @@ impl Discovery {
 
     /// What is there and was neither taken over nor passed over, and why.
     pub(crate) fn unfinished(&self) -> Vec<(PathBuf, String)> {
-        let troubled = self.entries.iter().filter_map(|(name, entry)| Some((name, entry.trouble()?)));
-        troubled.map(|(name, why)| (self.place.directory.join(name), why.to_owned())).collect()
+        let troubled = self
+            .entries
+            .iter()
+            .filter_map(|(name, entry)| Some((name, entry.trouble()?)));
+        troubled
+            .map(|(name, why)| (self.place.directory.join(name), why.to_owned()))
+            .collect()
     }
 }

@@ -27,15 +27,23 @@ impl Wake {
                 bell.notify_one();
             }
         });
-        let watcher = watcher.map_err(|error| tracing::debug!(%error, "directories are polled only")).ok();
-        Self { watcher, watched: BTreeMap::new(), woken }
+        let watcher = watcher
+            .map_err(|error| tracing::debug!(%error, "directories are polled only"))
+            .ok();
+        Self {
+            watcher,
+            watched: BTreeMap::new(),
+            woken,
+        }
     }
 
     /// Watches the directories that exist now. Blocks.
     pub(crate) fn watch<'a>(&mut self, directories: impl Iterator<Item = &'a Path>) {
         let Some(watcher) = &mut self.watcher else { return };
         for directory in directories {
-            let there = std::fs::metadata(directory).ok().map(|facts| (facts.dev(), facts.ino()));
+            let there = std::fs::metadata(directory)
+                .ok()
+                .map(|facts| (facts.dev(), facts.ino()));
             if there.as_ref() == self.watched.get(directory) {
                 continue;
             }

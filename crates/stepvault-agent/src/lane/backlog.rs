@@ -7,7 +7,8 @@ use stepvault_core::ids::StepId;
 use stepvault_core::observe::Tier;
 use stepvault_core::records::Pin;
 use stepvault_core::retention::{
-    Guards, KeepRules, ListingState, LocalLimits, StepFacts, TierView, Verdict, Verified, abandoned_steps, plan,
+    Guards, KeepRules, ListingState, LocalLimits, StepFacts, TierView, Verdict, Verified, abandoned_steps,
+    plan,
 };
 use stepvault_local::sealed::SealedStep;
 
@@ -32,7 +33,11 @@ pub(super) fn retention_would_drop(
             id: record.id,
             name: record.name.clone(),
             // A step comes to the remote when it is uploaded.
-            created: if waiting.contains(&record.id) { now } else { record.written_at },
+            created: if waiting.contains(&record.id) {
+                now
+            } else {
+                record.written_at
+            },
             written_at: record.written_at,
             bytes: record.data_bytes(),
             metrics: record.metrics.clone(),
@@ -54,7 +59,9 @@ pub(super) fn retention_would_drop(
         free_bytes: None,
     };
     // Rules that would delete everything are refused: then nothing stands back.
-    let Ok(plan) = plan(&view, keep, &LocalLimits::default(), &Guards::default()) else { return BTreeMap::new() };
+    let Ok(plan) = plan(&view, keep, &LocalLimits::default(), &Guards::default()) else {
+        return BTreeMap::new();
+    };
     plan.decisions
         .into_iter()
         .filter(|decision| decision.verdict == Verdict::Drop && waiting.contains(&decision.id))

@@ -3,7 +3,6 @@
 mod backlog;
 mod queue;
 
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -52,11 +51,22 @@ struct Tries {
 
 impl LaneRun {
     pub(crate) fn new(remote: RunRemote, keep: KeepRules) -> Self {
-        Self { remote, keep, lane: None, pause: Pause::default(), given_up: false, tries: BTreeMap::new() }
+        Self {
+            remote,
+            keep,
+            lane: None,
+            pause: Pause::default(),
+            given_up: false,
+            tries: BTreeMap::new(),
+        }
     }
 
     fn on_remote(&self, id: StepId) -> StepOnRemote {
-        StepOnRemote { run: self.remote.keys.run().clone(), id, remote: self.remote.name().clone() }
+        StepOnRemote {
+            run: self.remote.keys.run().clone(),
+            id,
+            remote: self.remote.name().clone(),
+        }
     }
 }
 
@@ -107,9 +117,17 @@ impl LaneTask {
     async fn upload(&mut self, index: usize, step: &SealedStep) {
         let id = step.id();
         let here = self.runs[index].on_remote(id);
-        let Some(_place) = self.shared.occupied.for_upload(RunStep { run: here.run.clone(), id }) else {
+        let Some(_place) = self.shared.occupied.for_upload(RunStep {
+            run: here.run.clone(),
+            id,
+        }) else {
             // Being evicted: it is durable wherever it has to be, and gone at the next look.
-            self.runs[index].tries.entry(id).or_default().pause.failed(LONGEST, None);
+            self.runs[index]
+                .tries
+                .entry(id)
+                .or_default()
+                .pause
+                .failed(LONGEST, None);
             return;
         };
         self.shared.board.upload_began(&here);
@@ -118,7 +136,9 @@ impl LaneTask {
                 let run = &mut self.runs[index];
                 run.pause.clear();
                 run.tries.remove(&id);
-                self.shared.board.upload_done(&here, uploaded == Uploaded::Durable);
+                self.shared
+                    .board
+                    .upload_done(&here, uploaded == Uploaded::Durable);
                 self.shared.board.is_well(&about(&here));
                 self.uploaded.notify_one();
                 self.shared.evict.notify_one();
@@ -134,7 +154,10 @@ impl LaneTask {
             let observer = Arc::clone(&self.shared.observer);
             run.lane = Some(Lane::open(run.remote.clone(), vault, budget, observer).await?);
         }
-        let lane = run.lane.clone().ok_or_else(|| Error::new(ErrorKind::Failed, "the remote was not opened"))?;
+        let lane = run
+            .lane
+            .clone()
+            .ok_or_else(|| Error::new(ErrorKind::Failed, "the remote was not opened"))?;
         lane.upload(step).await
     }
 
@@ -159,7 +182,10 @@ impl LaneTask {
                 let patient = error.kind() == ErrorKind::NoSpace && !self.once;
                 tries.failed =
                     after == AfterUpload::StepFailed || !patient && tries.pause.failures() >= enough;
-                let trouble = Trouble { failed: tries.failed, reason: reason.clone() };
+                let trouble = Trouble {
+                    failed: tries.failed,
+                    reason: reason.clone(),
+                };
                 self.shared.board.step_failed(here, trouble);
             }
             _ => {
@@ -170,16 +196,23 @@ impl LaneTask {
         if let Some(hint) = error.hint_text() {
             reason = format!("{reason} ({hint})");
         }
-        let text = format!("{} of {} is not durable on {}: {reason}", here.id, here.run, here.remote);
+        let text = format!(
+            "{} of {} is not durable on {}: {reason}",
+            here.id, here.run, here.remote
+        );
         if self.shared.board.is_news(&about(here), &reason) {
-            self.shared.observer.on_event(&stepvault_core::observe::Event::Warning { message: &text });
+            self.shared
+                .observer
+                .on_event(&stepvault_core::observe::Event::Warning { message: &text });
         }
     }
 
     async fn is_sealed(&self, here: &StepOnRemote) -> bool {
         let (vault, run, id) = (self.shared.vault.clone(), here.run.clone(), here.id);
         // One that cannot be read is there.
-        blocking(move || Ok(vault.step(&run, id)?.is_some())).await.unwrap_or(true)
+        blocking(move || Ok(vault.step(&run, id)?.is_some()))
+            .await
+            .unwrap_or(true)
     }
 }
 

@@ -52,13 +52,16 @@ impl LaneTask {
             let found = match look(&self.shared, &run.remote).await {
                 Ok(found) => found,
                 Err(error) => {
-                    self.shared.warn(&format!("vault {}", run.remote.keys.run()), &error.to_string());
+                    self.shared
+                        .warn(&format!("vault {}", run.remote.keys.run()), &error.to_string());
                     at(Instant::now() + VAULT_PAUSE);
                     continue;
                 }
             };
             match run.pick(index, &self.shared, found, self.maximum_backlog_steps) {
-                Choice::Upload(..) if run.pause.until().is_some() => run.pause.until().into_iter().for_each(&mut at),
+                Choice::Upload(..) if run.pause.until().is_some() => {
+                    run.pause.until().into_iter().for_each(&mut at);
+                }
                 choice @ Choice::Upload(..) => {
                     self.next_run = index + 1;
                     return choice;
@@ -73,10 +76,16 @@ impl LaneTask {
 
 impl LaneRun {
     fn pick(&mut self, index: usize, shared: &Shared, found: Found, maximum_backlog_steps: usize) -> Choice {
-        let Found { sealed, missing: mut waiting, pins } = found;
+        let Found {
+            sealed,
+            missing: mut waiting,
+            pins,
+        } = found;
         let there: BTreeSet<StepId> = sealed.iter().map(SealedStep::id).collect();
         self.tries.retain(|id, _| there.contains(id));
-        shared.board.forget_all_but(self.remote.keys.run(), self.remote.name(), &there);
+        shared
+            .board
+            .forget_all_but(self.remote.keys.run(), self.remote.name(), &there);
         waiting.retain(|id| !self.tries.get(id).is_some_and(|tries| tries.failed));
 
         let mut stand_back = BTreeSet::new();
@@ -88,7 +97,11 @@ impl LaneRun {
                     self.remote.name()
                 );
                 if shared.board.stands_back(&self.on_remote(id), &reason) {
-                    shared.observer.on_event(&Event::Skipped { tier: &self.remote.tier, id, reason: &reason });
+                    shared.observer.on_event(&Event::Skipped {
+                        tier: &self.remote.tier,
+                        id,
+                        reason: &reason,
+                    });
                 }
                 stand_back.insert(id);
             }
@@ -112,8 +125,16 @@ pub(super) async fn look(shared: &Shared, remote: &RunRemote) -> Result<Found> {
     let (vault, run, remote) = (shared.vault.clone(), remote.keys.run().clone(), remote.clone());
     blocking(move || {
         let sealed = vault.steps(&run)?.steps;
-        let missing = sealed.iter().filter(|step| !is_durable(step, &remote)).map(SealedStep::id).collect();
-        Ok(Found { sealed, missing, pins: vault.pins(&run)? })
+        let missing = sealed
+            .iter()
+            .filter(|step| !is_durable(step, &remote))
+            .map(SealedStep::id)
+            .collect();
+        Ok(Found {
+            sealed,
+            missing,
+            pins: vault.pins(&run)?,
+        })
     })
     .await
 }

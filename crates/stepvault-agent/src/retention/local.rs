@@ -53,14 +53,16 @@ impl LocalRetention {
     /// Applies retention once. What goes wrong is warned of, and tried again the next time.
     pub(crate) async fn apply(&self) {
         if let Err(error) = self.try_apply().await {
-            self.shared.warn("eviction", &format!("no local copy was evicted: {error}"));
+            self.shared
+                .warn("eviction", &format!("no local copy was evicted: {error}"));
         }
     }
 
     async fn try_apply(&self) -> Result<()> {
         let missing_bytes = self.shared.missing_bytes.swap(0, Ordering::Relaxed);
         let limits = self.limits_for(missing_bytes).await?;
-        let nothing_to_do = limits == LocalLimits::default() && self.runs.iter().all(|run| run.rules.is_unset());
+        let nothing_to_do =
+            limits == LocalLimits::default() && self.runs.iter().all(|run| run.rules.is_unset());
         if nothing_to_do {
             return Ok(());
         }
@@ -79,14 +81,21 @@ impl LocalRetention {
         let free_bytes = self.free_bytes().await?;
         evict_for_space(&mut plans, &limits, Some(free_bytes));
         for (prune, mut plan) in prunes.into_iter().zip(plans) {
-            let texts: Vec<&str> =
-                plan.warnings.iter().chain(refusal_worth_telling(&plan)).map(String::as_str).collect();
+            let texts: Vec<&str> = plan
+                .warnings
+                .iter()
+                .chain(refusal_worth_telling(&plan))
+                .map(String::as_str)
+                .collect();
             if !texts.is_empty() {
                 self.complain(&prune.run, &texts.join("; "));
             }
             let _places = self.occupy(&prune.run, &mut plan);
             match evict_planned(&prune, plan).await {
-                Ok(report) => report.removed.iter().for_each(|id| self.shared.board.evicted(&prune.run, *id)),
+                Ok(report) => report
+                    .removed
+                    .iter()
+                    .for_each(|id| self.shared.board.evicted(&prune.run, *id)),
                 Err(error) => self.complain(&prune.run, &error.to_string()),
             }
         }
@@ -101,8 +110,15 @@ impl LocalRetention {
         let low = self.limits.free_space_low_bytes.unwrap_or(0);
         // The mark counts what is free now as well, which was not enough.
         let wanted_bytes = self.free_bytes().await?.saturating_add(missing_bytes).max(low);
-        let high = self.limits.free_space_high_bytes.map(|high| high.max(wanted_bytes));
-        Ok(LocalLimits { free_space_low_bytes: Some(wanted_bytes), free_space_high_bytes: high, ..self.limits })
+        let high = self
+            .limits
+            .free_space_high_bytes
+            .map(|high| high.max(wanted_bytes));
+        Ok(LocalLimits {
+            free_space_low_bytes: Some(wanted_bytes),
+            free_space_high_bytes: high,
+            ..self.limits
+        })
     }
 
     async fn free_bytes(&self) -> Result<u64> {
@@ -126,8 +142,15 @@ impl LocalRetention {
     /// Keeps lanes away from what goes, and spares what a lane is at.
     fn occupy(&self, run: &RunName, plan: &mut RetentionPlan) -> Vec<Place> {
         let mut places = Vec::new();
-        for decision in plan.decisions.iter_mut().filter(|decision| decision.verdict == Verdict::Drop) {
-            if let Some(place) = self.shared.occupied.for_eviction(RunStep { run: run.clone(), id: decision.id }) {
+        for decision in plan
+            .decisions
+            .iter_mut()
+            .filter(|decision| decision.verdict == Verdict::Drop)
+        {
+            if let Some(place) = self.shared.occupied.for_eviction(RunStep {
+                run: run.clone(),
+                id: decision.id,
+            }) {
                 places.push(place);
             } else {
                 decision.verdict = Verdict::Keep;
@@ -138,12 +161,16 @@ impl LocalRetention {
     }
 
     fn complain(&self, run: &RunName, text: &str) {
-        self.shared.warn(&format!("eviction {run}"), &format!("{run}, local tier: {text}"));
+        self.shared
+            .warn(&format!("eviction {run}"), &format!("{run}, local tier: {text}"));
     }
 }
 
 /// An empty tier is no news.
 fn refusal_worth_telling(plan: &RetentionPlan) -> Option<&String> {
-    let refusal = plan.refusal.as_ref().filter(|refusal| refusal.kind != RefusalKind::ListingEmpty)?;
+    let refusal = plan
+        .refusal
+        .as_ref()
+        .filter(|refusal| refusal.kind != RefusalKind::ListingEmpty)?;
     Some(&refusal.reason)
 }

@@ -30,7 +30,12 @@ pub(crate) struct PrunedRun {
 
 impl PrunedRun {
     pub(crate) fn new(remote: RunRemote, rules: KeepRules) -> Self {
-        Self { remote, rules, denials: 0, not_before: None }
+        Self {
+            remote,
+            rules,
+            denials: 0,
+            not_before: None,
+        }
     }
 }
 
@@ -72,7 +77,7 @@ impl PruneTask {
                 continue;
             }
             match self.prune(run).await {
-                Ok(report) => self.done(index, &report),
+                Ok(report) => self.done(index, report.as_ref()),
                 Err(error) => self.failed(index, &error),
             }
         }
@@ -96,7 +101,7 @@ impl PruneTask {
         prune_remote(&prune).await.map(Some)
     }
 
-    fn done(&mut self, index: usize, report: &Option<PruneReport>) {
+    fn done(&mut self, index: usize, report: Option<&PruneReport>) {
         let run = &mut self.runs[index];
         (run.denials, run.not_before) = (0, None);
         let about = about(&run.remote);
@@ -105,8 +110,16 @@ impl PruneTask {
             let (run, remote) = (run.remote.keys.run().clone(), run.remote.name().clone());
             self.shared.board.pruned(StepOnRemote { run, id: *id, remote });
         }
-        let refusal = report.plan.refusal.as_ref().filter(|refusal| refusal.kind != RefusalKind::ListingEmpty);
-        let texts = report.plan.warnings.iter().chain(refusal.map(|refusal| &refusal.reason));
+        let refusal = report
+            .plan
+            .refusal
+            .as_ref()
+            .filter(|refusal| refusal.kind != RefusalKind::ListingEmpty);
+        let texts = report
+            .plan
+            .warnings
+            .iter()
+            .chain(refusal.map(|refusal| &refusal.reason));
         let text = texts.map(String::as_str).collect::<Vec<_>>().join("; ");
         if text.is_empty() {
             self.shared.board.is_well(&about);
@@ -134,7 +147,9 @@ impl PruneTask {
                     self.shared.warn(&about, &text);
                 }
             }
-            _ => self.shared.warn(&about, &format!("{place}: retention did not run: {error}")),
+            _ => self
+                .shared
+                .warn(&about, &format!("{place}: retention did not run: {error}")),
         }
     }
 }

@@ -7,7 +7,8 @@ use stepvault_core::path::RelativePath;
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
 
-use crate::harness::{Node, committed, files_below, id, write_files};
+use crate::harness::{Node, id};
+use crate::support::{committed, files_below, write_files};
 
 #[tokio::test]
 async fn a_renamed_step_reaches_every_kind_of_remote_and_the_trainers_directory_stays_as_it_was() {
@@ -23,12 +24,16 @@ async fn a_renamed_step_reaches_every_kind_of_remote_and_the_trainers_directory_
     write_files(&node.outputs().join("tensorboard_5"), &[("events", 10)], 5);
     let seen = node.seen_by_the_trainer();
     for remote in ["disk", "s3", "gcs"] {
-        node.until_heard(&format!("durable on {remote}: step 100 (attempt 1)")).await;
+        node.until_heard(&format!("durable on {remote}: step 100 (attempt 1)"))
+            .await;
     }
     let report = service.stop();
     assert_eq!(node.seen_by_the_trainer(), seen);
     assert_eq!((report.sealed.total, report.uploaded.total), (1, 3));
-    assert!(report.is_safe() && report.not_durable.is_empty() && report.skipped.total == 0, "{report:?}");
+    assert!(
+        report.is_safe() && report.not_durable.is_empty() && report.skipped.total == 0,
+        "{report:?}"
+    );
     let copy = node.remote_root("disk").join("grpo/checkpoints/step_100/a1");
     assert_eq!(files_below(&copy), files_below(&step));
     for remote in &remotes {
@@ -74,7 +79,10 @@ async fn what_lacks_its_marker_at_the_end_is_said() {
     let report = node.once(options);
     assert_eq!(report.sealed.total, 0);
     let skipped = &report.skipped.latest[0];
-    assert_eq!((skipped.path.as_path(), skipped.reason.as_str()), (step.as_path(), "its marker done is not there yet"));
+    assert_eq!(
+        (skipped.path.as_path(), skipped.reason.as_str()),
+        (step.as_path(), "its marker done is not there yet")
+    );
 }
 
 #[tokio::test]
@@ -92,7 +100,15 @@ async fn a_quiet_step_is_taken_and_one_that_is_being_written_is_not() {
     node.until_heard("durable on disk: step 500 (attempt 1)").await;
     let report = service.stop();
     assert_eq!(report.sealed.total, 1);
-    assert_eq!(files_below(&node.remote_root("disk").join("grpo/checkpoints/checkpoint-500/a1")).len(), 8);
+    assert_eq!(
+        files_below(
+            &node
+                .remote_root("disk")
+                .join("grpo/checkpoints/checkpoint-500/a1")
+        )
+        .len(),
+        8
+    );
 }
 
 #[tokio::test]
@@ -115,7 +131,7 @@ async fn a_file_servers_clock_that_runs_ahead_does_not_stop_anything() {
     let mut options = node.options(vec![node.directory_remote("disk").await]);
     options.runs[0].completion = Completion::Quiet(Duration::from_secs(1));
     let step = node.save_small(5, 0);
-    let ahead = std::time::SystemTime::now() + Duration::from_secs(3600);
+    let ahead = std::time::SystemTime::now() + Duration::from_hours(1);
     std::fs::File::options()
         .write(true)
         .open(step.join("model.safetensors"))
@@ -131,7 +147,11 @@ async fn single_files_are_steps_and_links_and_nameless_ones_are_not() {
     let node = Node::new();
     let mut options = node.options(vec![node.directory_remote("disk").await]);
     options.runs[0].pattern = "*.ckpt".to_owned();
-    write_files(&node.outputs(), &[("epoch=1-step=500.ckpt", 800), ("best.ckpt", 20)], 3);
+    write_files(
+        &node.outputs(),
+        &[("epoch=1-step=500.ckpt", 800), ("best.ckpt", 20)],
+        3,
+    );
     std::os::unix::fs::symlink("epoch=1-step=500.ckpt", node.outputs().join("last-1.ckpt")).unwrap();
     let report = node.once(options);
     assert_eq!((report.sealed.total, report.sealed.latest[0].id), (1, id(1, 500)));
@@ -149,7 +169,10 @@ async fn a_step_that_vanishes_while_it_is_taken_over_harms_no_other() {
     server.faults().inject("GET", "list-type=2", 2, wait);
     let service = node.start(node.options(vec![remote.clone()]));
     let step = node.save_small(1, 9);
-    node.until("the remote to be asked", || !server.faults().requests().is_empty()).await;
+    node.until("the remote to be asked", || {
+        !server.faults().requests().is_empty()
+    })
+    .await;
     std::fs::remove_dir_all(step).unwrap();
     node.save_small(2, 8);
     node.until_heard("durable on s3: step 2 (attempt 1)").await;
@@ -157,7 +180,10 @@ async fn a_step_that_vanishes_while_it_is_taken_over_harms_no_other() {
     assert_eq!(committed(&remote).await, [id(1, 2)]);
     assert_eq!((report.sealed.total, report.skipped.total), (1, 1), "{report:?}");
     let reason = &report.skipped.latest[0].reason;
-    assert!(reason.starts_with("it vanished before it was taken over ("), "{reason}");
+    assert!(
+        reason.starts_with("it vanished before it was taken over ("),
+        "{reason}"
+    );
     assert!(report.is_safe());
 }
 
@@ -165,17 +191,28 @@ async fn a_step_that_vanishes_while_it_is_taken_over_harms_no_other() {
 async fn what_cannot_be_a_checkpoint_is_said_once_and_harms_no_other() {
     let node = Node::new();
     let odd = node.save_small(1, 9);
-    rustix_fifo(&odd.join("pipe"));
+    make_fifo(&odd.join("pipe"));
     node.save_small(2, 8);
     let service = node.start(node.options(vec![node.directory_remote("disk").await]));
     node.until_heard("durable on disk: step 2 (attempt 1)").await;
     tokio::time::sleep(Duration::from_millis(700)).await;
     let report = service.stop();
-    let skipped: Vec<_> = report.skipped.latest.iter().filter(|entry| entry.path.ends_with("step_1")).collect();
+    let skipped: Vec<_> = report
+        .skipped
+        .latest
+        .iter()
+        .filter(|entry| entry.path.ends_with("step_1"))
+        .collect();
     assert!(!skipped.is_empty() && skipped.len() <= 2, "{skipped:?}");
     assert!(skipped[0].reason.contains("pipe"), "{}", skipped[0].reason);
 }
 
-fn rustix_fifo(path: &std::path::Path) {
-    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+fn make_fifo(path: &std::path::Path) {
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(path)
+            .status()
+            .unwrap()
+            .success()
+    );
 }

@@ -1,19 +1,16 @@
 //! A node with a trainer's directory and a vault, and the service as a process of its own.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use stepvault_agent::{AgentOptions, AgentRemote, AgentReport, AgentRun, run};
+use stepvault_core::Result;
 use stepvault_core::config::Completion;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
-use stepvault_core::retention::{KeepRules, LocalLimits};
-use stepvault_core::{Error, Result};
-use stepvault_engine::catalog::committed_ids;
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_core::retention::LocalLimits;
 use stepvault_local::seal::LinkPolicy;
 use stepvault_local::vault::Vault;
 use stepvault_remote::open::{OpenOptions, open_with};
@@ -22,8 +19,10 @@ use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
 use tokio_util::sync::CancellationToken;
 
+use crate::support::write_files;
+
 /// No test waits longer than this for anything.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Remembers what it is told, each event as a line.
 #[derive(Debug, Default)]
@@ -33,7 +32,13 @@ pub struct Recorder {
 
 impl Recorder {
     pub fn lines_with(&self, part: &str) -> Vec<String> {
-        self.lines.lock().unwrap().iter().filter(|line| line.contains(part)).cloned().collect()
+        self.lines
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|line| line.contains(part))
+            .cloned()
+            .collect()
     }
 }
 
@@ -69,7 +74,10 @@ impl Node {
     pub fn new() -> Self {
         let place = tempfile::tempdir().unwrap();
         std::fs::create_dir(place.path().join("outputs")).unwrap();
-        Self { place, recorder: Arc::default() }
+        Self {
+            place,
+            recorder: Arc::default(),
+        }
     }
 
     pub fn outputs(&self) -> PathBuf {
@@ -112,7 +120,11 @@ impl Node {
 
     /// One file of a few bytes.
     pub fn save_small(&self, step: u64, age_seconds: u64) -> PathBuf {
-        self.save(&format!("step_{step}"), &[("model.safetensors", 1000), ("optimizer/state.pt", 300)], age_seconds)
+        self.save(
+            &format!("step_{step}"),
+            &[("model.safetensors", 1000), ("optimizer/state.pt", 300)],
+            age_seconds,
+        )
     }
 
     pub fn remote_root(&self, name: &str) -> PathBuf {
@@ -133,6 +145,8 @@ impl Node {
         let adjust = |settings: &mut RemoteSettings| {
             settings.endpoint = Some(server.endpoint());
             settings.retry_deadline_seconds = deadline_seconds;
+            // A remote that may take long to fail may also be silent for long.
+            settings.stall_timeout_seconds = if deadline_seconds < 60 { 1 } else { 60 };
         };
         self.remote(name, "s3://bucket/prefix", adjust, Some(keys)).await
     }
@@ -156,13 +170,21 @@ impl Node {
         settings.stall_timeout_seconds = 1;
         adjust(&mut settings);
         let observer = Arc::clone(&self.recorder) as Arc<dyn Observer>;
-        let store = open_with(&settings, observer, OpenOptions { s3_keys }).await.unwrap();
-        AgentRemote { settings: Arc::new(settings), store }
+        let store = open_with(&settings, observer, OpenOptions { s3_keys })
+            .await
+            .unwrap();
+        AgentRemote {
+            settings: Arc::new(settings),
+            store,
+        }
     }
 
     /// A service over the trainer's directory: by rename, with short intervals and no keep rules.
     pub fn options(&self, remotes: Vec<AgentRemote>) -> AgentOptions {
-        let names = remotes.iter().map(|remote| remote.settings.name.clone()).collect();
+        let names = remotes
+            .iter()
+            .map(|remote| remote.settings.name.clone())
+            .collect();
         let mut agent_run = AgentRun::new(run_name(), Some(self.outputs()), names);
         agent_run.completion = Completion::Rename;
         AgentOptions {
@@ -194,13 +216,18 @@ impl Node {
     pub async fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         let begun = Instant::now();
         while !is_so() {
-            assert!(begun.elapsed() < PATIENCE, "waited in vain: {what}; heard {:#?}", self.recorder.lines_with(""));
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "waited in vain: {what}; heard {:#?}",
+                self.recorder.lines_with("")
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     pub async fn until_heard(&self, part: &str) {
-        self.until(part, || !self.recorder.lines_with(part).is_empty()).await;
+        self.until(part, || !self.recorder.lines_with(part).is_empty())
+            .await;
     }
 }
 
@@ -216,7 +243,11 @@ impl Service {
         let (shutdown, kill) = (CancellationToken::new(), CancellationToken::new());
         let (told, killed) = (shutdown.clone(), kill.clone());
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()
+                .unwrap();
             let ended = runtime.block_on(async {
                 tokio::select! {
                     report = run(options, observer, told) => Some(report),
@@ -226,7 +257,11 @@ impl Service {
             runtime.shutdown_timeout(PATIENCE);
             ended
         });
-        Self { shutdown, kill, thread }
+        Self {
+            shutdown,
+            kill,
+            thread,
+        }
     }
 
     /// Waits for its own end.
@@ -243,68 +278,9 @@ impl Service {
     /// Ends it in the middle of whatever it does.
     pub fn kill(self) {
         self.kill.cancel();
-        assert!(self.thread.join().unwrap().is_none(), "it had ended before it was killed");
+        assert!(
+            self.thread.join().unwrap().is_none(),
+            "it had ended before it was killed"
+        );
     }
-}
-
-pub fn write_files(root: &Path, files: &[(&str, usize)], age_seconds: u64) {
-    for (path, size) in files {
-        let path = root.join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, bytes(*size, age_seconds)).unwrap();
-        let time = SystemTime::now() - Duration::from_secs(age_seconds);
-        std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
-    }
-}
-
-/// Bytes that repeat nowhere near.
-pub fn bytes(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = (seed + length as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
-}
-
-/// What is committed on a remote.
-pub async fn committed(remote: &AgentRemote) -> Vec<StepId> {
-    let here = RunRemote::new(Arc::clone(&remote.store), Arc::clone(&remote.settings), run_name());
-    committed_ids(&here).await.unwrap().into_keys().collect()
-}
-
-/// The steps in the vault.
-pub fn sealed(node: &Node) -> Vec<StepId> {
-    node.vault().steps(&run_name()).unwrap().steps.iter().map(stepvault_local::sealed::SealedStep::id).collect()
-}
-
-/// The files below a directory, with their bytes.
-pub fn files_below(root: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    let mut left = vec![root.to_owned()];
-    while let Some(directory) = left.pop() {
-        for entry in std::fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                left.push(path);
-            } else {
-                let name = path.strip_prefix(root).unwrap().display().to_string();
-                files.insert(name, std::fs::read(&path).unwrap());
-            }
-        }
-    }
-    files
-}
-
-pub fn keep_last(count: u32) -> KeepRules {
-    KeepRules { last: Some(count), ..KeepRules::default() }
-}
-
-/// The text of an error, with its hint.
-pub fn text(error: &Error) -> String {
-    format!("{error} | {}", error.hint_text().unwrap_or_default())
 }

@@ -7,7 +7,8 @@ use stepvault_core::ErrorKind;
 use stepvault_testkit::faults::{FaultAction, FaultRule};
 use stepvault_testkit::s3::StrictS3;
 
-use crate::harness::{Node, committed, files_below, id, text};
+use crate::harness::{Node, id};
+use crate::support::{committed, files_below, text};
 
 const PART_BYTES: usize = 8 << 20;
 
@@ -15,7 +16,10 @@ const PART_BYTES: usize = 8 << 20;
 fn parts_sent(server: &StrictS3) -> BTreeMap<String, u64> {
     let mut parts = BTreeMap::new();
     for request in server.faults().requests() {
-        let part_number = request.path.split(['?', '&']).find(|pair| pair.starts_with("partNumber="));
+        let part_number = request
+            .path
+            .split(['?', '&'])
+            .find(|pair| pair.starts_with("partNumber="));
         if let (Some(part_number), false) = (part_number, request.path.contains(".stepvault")) {
             *parts.entry(part_number.to_owned()).or_default() += 1;
         }
@@ -39,8 +43,15 @@ async fn after_a_kill_in_the_middle_of_a_file_only_what_is_missing_is_sent_again
     let mut options = node.options(vec![remote.clone()]);
     options.drain_deadline = Duration::from_secs(1);
     let service = node.start(options.clone());
-    let stored = || server.pending_uploads().iter().map(|upload| upload.part_bytes).sum::<u64>();
-    node.until("three parts to be stored", || stored() >= 3 * PART_BYTES as u64).await;
+    let stored = || {
+        server
+            .pending_uploads()
+            .iter()
+            .map(|upload| upload.part_bytes)
+            .sum::<u64>()
+    };
+    node.until("three parts to be stored", || stored() >= 3 * PART_BYTES as u64)
+        .await;
     // Acknowledged is journalled a moment later.
     tokio::time::sleep(Duration::from_millis(300)).await;
     service.kill();
@@ -54,7 +65,10 @@ async fn after_a_kill_in_the_middle_of_a_file_only_what_is_missing_is_sent_again
     assert_eq!((report.sealed.total, report.uploaded.total), (0, 1));
     assert_eq!(parts_sent(&server).len(), 3, "{:?}", parts_sent(&server));
     assert!(server.pending_uploads().is_empty());
-    let stored = server.objects().body("bucket/prefix/grpo/checkpoints/step_1/a1/big.bin").unwrap();
+    let stored = server
+        .objects()
+        .body("bucket/prefix/grpo/checkpoints/step_1/a1/big.bin")
+        .unwrap();
     assert_eq!(&stored[..], &std::fs::read(step.join("big.bin")).unwrap()[..]);
 }
 
@@ -64,7 +78,11 @@ async fn killed_over_and_over_at_any_moment_everything_becomes_durable_once() {
     let remote = node.directory_remote("disk").await;
     let mut sources = Vec::new();
     for step in 1..=6 {
-        sources.push(node.save(&format!("step_{step}"), &[("model.bin", 3_000_000), ("a/b.json", 70)], 100 - step));
+        sources.push(node.save(
+            &format!("step_{step}"),
+            &[("model.bin", 3_000_000), ("a/b.json", 70)],
+            100 - step,
+        ));
         let service = node.start(node.options(vec![remote.clone()]));
         tokio::time::sleep(Duration::from_millis(17 * step * step)).await;
         service.kill();
@@ -76,7 +94,9 @@ async fn killed_over_and_over_at_any_moment_everything_becomes_durable_once() {
     let all: Vec<_> = (1..=6).map(|step| id(1, step)).collect();
     assert_eq!(committed(&remote).await, all);
     for (step, source) in (1..).zip(sources) {
-        let copy = node.remote_root("disk").join(format!("grpo/checkpoints/step_{step}/a1"));
+        let copy = node
+            .remote_root("disk")
+            .join(format!("grpo/checkpoints/step_{step}/a1"));
         assert_eq!(files_below(&copy), files_below(&source));
     }
 }
@@ -86,7 +106,8 @@ async fn the_second_service_on_a_vault_is_refused() {
     let node = Node::new();
     let remote = node.directory_remote("disk").await;
     let service = node.start(node.options(vec![remote.clone()]));
-    node.until("the vault", || node.vault_directory().join("lock").exists()).await;
+    node.until("the vault", || node.vault_directory().join("lock").exists())
+        .await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     let error = node.start(node.options(vec![remote])).ended().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Held);

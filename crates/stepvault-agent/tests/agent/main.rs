@@ -4,6 +4,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stderr,
     missing_docs,
     unreachable_pub,
     reason = "test code writes as trainers do"
@@ -18,3 +19,4 @@ mod options;
 mod remotes;
 mod retention;
 mod space;
+mod support;

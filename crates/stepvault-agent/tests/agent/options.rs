@@ -8,7 +8,8 @@ use stepvault_core::ErrorKind;
 use stepvault_core::config::{Completion, FileText, Sources, load};
 use stepvault_core::ids::{NodeName, RemoteName};
 
-use crate::harness::{Node, text};
+use crate::harness::Node;
+use crate::support::text;
 
 #[tokio::test]
 async fn contradictions_are_refused_before_anything_is_touched() {
@@ -16,9 +17,14 @@ async fn contradictions_are_refused_before_anything_is_touched() {
     let good = node.options(vec![node.directory_remote("disk").await]);
 
     let mut options = good.clone();
-    options.runs[0].remotes.push(RemoteName::new("elsewhere").unwrap());
+    options.runs[0]
+        .remotes
+        .push(RemoteName::new("elsewhere").unwrap());
     let error = node.start(options).ended().unwrap_err();
-    assert_eq!(text(&error), "cannot serve the run: grpo/checkpoints: its remote 'elsewhere' is not configured | ");
+    assert_eq!(
+        text(&error),
+        "cannot serve the run: grpo/checkpoints: its remote 'elsewhere' is not configured | "
+    );
 
     let mut options = good.clone();
     options.runs[0].remotes.clear();
@@ -31,7 +37,10 @@ async fn contradictions_are_refused_before_anything_is_touched() {
     let mut options = good.clone();
     options.runs.push(options.runs[0].clone());
     let error = node.start(options).ended().unwrap_err();
-    assert_eq!(text(&error), "cannot serve the run: grpo/checkpoints: it is configured twice | ");
+    assert_eq!(
+        text(&error),
+        "cannot serve the run: grpo/checkpoints: it is configured twice | "
+    );
 
     let mut options = good.clone();
     options.runs.clear();
@@ -45,7 +54,10 @@ async fn contradictions_are_refused_before_anything_is_touched() {
     options.runs[0].pattern = "step_[".to_owned();
     let error = node.start(options).ended().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
-    assert!(text(&error).starts_with("not a pattern for the names of steps: \"step_[\": "), "{error}");
+    assert!(
+        text(&error).starts_with("not a pattern for the names of steps: \"step_[\": "),
+        "{error}"
+    );
     assert!(!node.vault_directory().exists());
 }
 
@@ -69,7 +81,10 @@ async fn a_configuration_becomes_options() {
         [run.b]
     "#;
     let sources = Sources {
-        file: Some(FileText { path: PathBuf::from("/etc/stepvault.toml"), text: file.to_owned() }),
+        file: Some(FileText {
+            path: PathBuf::from("/etc/stepvault.toml"),
+            text: file.to_owned(),
+        }),
         ..Sources::default()
     };
     let config = load(&sources).unwrap();
@@ -77,7 +92,10 @@ async fn a_configuration_becomes_options() {
     let name = NodeName::new("n").unwrap();
     let options = AgentOptions::from_config(&config, name.clone(), remotes.clone(), true).unwrap();
     assert_eq!(options.vault_directory, PathBuf::from("/data/vault"));
-    assert_eq!((options.maximum_backlog_steps, options.poll_interval), (5, Duration::from_secs(2)));
+    assert_eq!(
+        (options.maximum_backlog_steps, options.poll_interval),
+        (5, Duration::from_secs(2))
+    );
     assert_eq!(options.runs.len(), 2);
     assert_eq!(options.runs[0].watch_directory, Some(PathBuf::from("/data/a")));
     assert!(matches!(&options.runs[0].completion, Completion::Marker(file) if file.as_str() == ".metadata"));
@@ -85,7 +103,10 @@ async fn a_configuration_becomes_options() {
     assert!(options.once);
 
     let error = AgentOptions::from_config(&config, name.clone(), Vec::new(), false).unwrap_err();
-    assert_eq!(text(&error), "cannot serve the run: a: its remote 'disk' is not configured | ");
+    assert_eq!(
+        text(&error),
+        "cannot serve the run: a: its remote 'disk' is not configured | "
+    );
     let mut homeless = config;
     homeless.local.directory = None;
     let error = AgentOptions::from_config(&homeless, name, remotes, false).unwrap_err();

@@ -6,24 +6,31 @@ use stepvault_core::retention::LocalLimits;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
-use crate::harness::{Node, committed, id, keep_last, sealed, write_files};
+use crate::harness::{Node, id};
+use crate::support::{committed, keep_last, sealed, write_files};
 
 #[tokio::test]
 async fn both_tiers_keep_what_their_rules_say() {
     let (node, server) = (Node::new(), StrictS3::start());
-    let remotes = vec![node.directory_remote("disk").await, node.s3_remote("s3", &server, 5).await];
+    let remotes = vec![
+        node.directory_remote("disk").await,
+        node.s3_remote("s3", &server, 5).await,
+    ];
     let mut options = node.options(remotes.clone());
     options.runs[0].keep_local = keep_last(1);
     options.runs[0].keep_remote = keep_last(2);
     let service = node.start(options);
     for step in 1..=4 {
         node.save_small(step, 10 - step);
-        node.until_heard(&format!("durable on s3: step {step} (attempt 1)")).await;
-        node.until_heard(&format!("durable on disk: step {step} (attempt 1)")).await;
+        node.until_heard(&format!("durable on s3: step {step} (attempt 1)"))
+            .await;
+        node.until_heard(&format!("durable on disk: step {step} (attempt 1)"))
+            .await;
     }
     for remote in ["disk", "s3"] {
         for step in [1, 2] {
-            node.until_heard(&format!("removed from {remote}: step {step} (attempt 1)")).await;
+            node.until_heard(&format!("removed from {remote}: step {step} (attempt 1)"))
+                .await;
         }
     }
     node.until_heard("removed from local: step 3 (attempt 1)").await;
@@ -58,10 +65,17 @@ async fn what_retention_removed_is_not_pushed_again_from_the_trainers_directory(
         assert_eq!(report.skipped.total, 2);
         let reason = &report.skipped.latest[0].reason;
         assert!(reason.contains("will not take an old save over"), "{reason}");
-        assert!(reason.contains("step 1 (attempt 1) was removed by retention"), "{reason}");
+        assert!(
+            reason.contains("step 1 (attempt 1) was removed by retention"),
+            "{reason}"
+        );
         assert_eq!(committed(&remote).await, [id(1, 3)]);
     }
-    assert!(node.recorder.lines_with("warning").is_empty(), "{:?}", node.recorder.lines_with("warning"));
+    assert!(
+        node.recorder.lines_with("warning").is_empty(),
+        "{:?}",
+        node.recorder.lines_with("warning")
+    );
 }
 
 #[tokio::test]
@@ -78,7 +92,10 @@ async fn a_run_that_goes_back_starts_its_second_attempt() {
     node.save("step_200", &[("model.safetensors", 1100)], 5);
     node.until_heard("durable on disk: step 200 (attempt 2)").await;
     service.stop();
-    assert_eq!(committed(&remote).await, [id(1, 100), id(1, 200), id(1, 300), id(2, 200)]);
+    assert_eq!(
+        committed(&remote).await,
+        [id(1, 100), id(1, 200), id(1, 300), id(2, 200)]
+    );
 }
 
 #[tokio::test]
@@ -130,7 +147,11 @@ async fn a_step_that_gets_another_file_is_a_new_save() {
 async fn without_the_right_to_delete_it_warns_once_and_goes_on() {
     let (node, server) = (Node::new(), StrictS3::start());
     let remote = node.s3_remote("s3", &server, 5).await;
-    let denied = FaultAction::Refuse { status: 403, retry_after_seconds: None, code: "AccessDenied".to_owned() };
+    let denied = FaultAction::Refuse {
+        status: 403,
+        retry_after_seconds: None,
+        code: "AccessDenied".to_owned(),
+    };
     server.faults().inject("DELETE", "", u64::MAX, denied.clone());
     server.faults().inject("POST", "?delete", u64::MAX, denied);
     let mut options = node.options(vec![remote.clone()]);
@@ -138,7 +159,8 @@ async fn without_the_right_to_delete_it_warns_once_and_goes_on() {
     let service = node.start(options);
     for step in 1..=3 {
         node.save_small(step, 10 - step);
-        node.until_heard(&format!("durable on s3: step {step} (attempt 1)")).await;
+        node.until_heard(&format!("durable on s3: step {step} (attempt 1)"))
+            .await;
     }
     node.until_heard("retention deletes nothing there").await;
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -146,7 +168,11 @@ async fn without_the_right_to_delete_it_warns_once_and_goes_on() {
     assert!(report.is_safe() && report.pruned.total == 0);
     let warnings = node.recorder.lines_with("retention deletes nothing there");
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
-    assert!(warnings[0].contains("grpo/checkpoints, remote s3"), "{}", warnings[0]);
+    assert!(
+        warnings[0].contains("grpo/checkpoints, remote s3"),
+        "{}",
+        warnings[0]
+    );
     assert_eq!(committed(&remote).await.len(), 3);
 }
 
@@ -160,7 +186,10 @@ async fn the_local_tier_keeps_to_its_byte_budget_over_all_runs() {
         node.once(options.clone());
     }
     node.save_small(5, 5);
-    options.local_limits = LocalLimits { maximum_bytes: Some(3000), ..LocalLimits::default() };
+    options.local_limits = LocalLimits {
+        maximum_bytes: Some(3000),
+        ..LocalLimits::default()
+    };
     let report = node.once(options);
     assert_eq!((report.sealed.total, report.evicted.total), (1, 3));
     assert_eq!(sealed(&node), [id(1, 4), id(1, 5)]);

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Node, committed, id};
+use crate::harness::{Node, id};
+use crate::support::committed;
 
 /// A small file system; `None` where this process may not mount one.
 struct Tmpfs(std::path::PathBuf);
@@ -12,7 +13,10 @@ struct Tmpfs(std::path::PathBuf);
 impl Tmpfs {
     fn mount(place: &Path, options: &str) -> Option<Self> {
         std::fs::create_dir_all(place).unwrap();
-        let status = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(place).status();
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
+            .arg(place)
+            .status();
         if status.is_ok_and(|status| status.success()) {
             return Some(Self(place.to_owned()));
         }
@@ -30,10 +34,13 @@ impl Drop for Tmpfs {
 #[tokio::test]
 async fn a_full_disk_stops_nothing_for_longer_than_it_is_full() {
     let node = Node::new();
-    let Some(_disk) = Tmpfs::mount(&node.vault_directory(), "size=4m") else { return };
+    let Some(_disk) = Tmpfs::mount(&node.vault_directory(), "size=4m") else {
+        return;
+    };
     let remote = node.directory_remote("disk").await;
     let service = node.start(node.options(vec![remote.clone()]));
-    node.until("the vault", || node.vault_directory().join("vault.json").exists()).await;
+    node.until("the vault", || node.vault_directory().join("vault.json").exists())
+        .await;
     let ballast = node.vault_directory().join("lost+found");
     std::fs::create_dir(&ballast).unwrap();
     std::fs::write(ballast.join("ballast"), vec![1; 3 << 20]).unwrap();
@@ -56,12 +63,15 @@ async fn a_full_disk_stops_nothing_for_longer_than_it_is_full() {
 #[tokio::test]
 async fn durable_copies_make_room_for_a_new_step_although_no_rule_drops_them() {
     let node = Node::new();
-    let Some(_disk) = Tmpfs::mount(&node.vault_directory(), "size=4m") else { return };
+    let Some(_disk) = Tmpfs::mount(&node.vault_directory(), "size=4m") else {
+        return;
+    };
     let remote = node.directory_remote("disk").await;
     let service = node.start(node.options(vec![remote.clone()]));
     for step in 1..=6 {
         node.save(&format!("step_{step}"), &[("model.bin", 1 << 20)], 20 - step);
-        node.until_heard(&format!("durable on disk: step {step} (attempt 1)")).await;
+        node.until_heard(&format!("durable on disk: step {step} (attempt 1)"))
+            .await;
     }
     let report = service.stop();
     assert_eq!(report.sealed.total, 6);

@@ -149,3 +149,59 @@ fn a_place_that_is_a_link_is_not_used() {
     assert_eq!(refused.kind(), ErrorKind::Refused);
     assert_eq!(fs::read(victim.join("file")).unwrap(), b"precious");
 }
+
+#[test]
+fn what_an_interrupted_swap_left_is_cleared_away() {
+    let place = Place::new();
+    let victim = victim(&place);
+    let source = place.checkpoint("step_1");
+    let tree = scan(&source).unwrap();
+    let target = place.at("into/step_1");
+    let remains: [&dyn Fn(&std::path::Path); 3] = [
+        &|data| symlink(&victim, data).unwrap(),
+        &|data| fs::write(data, "a file").unwrap(),
+        &|data| {
+            fs::create_dir_all(data.join("old/deep")).unwrap();
+            fs::hard_link(victim.join("file"), data.join("zero")).unwrap();
+        },
+    ];
+    for leave in remains {
+        let staging = Staging::open(&target, None, "one").unwrap();
+        let data = staging.directory().join("data");
+        drop(staging);
+        fs::remove_dir(&data).unwrap();
+        leave(&data);
+        let staging = Staging::open(&target, None, "one").unwrap();
+        fill(&staging, &source, &tree).unwrap();
+        staging
+            .finish(Shape::Directory, &tree.directories, Existing::Replace)
+            .unwrap();
+        assert_eq!(names(&target), ["link", "trainer", "zero"]);
+        assert_unharmed(&victim);
+    }
+}
+
+/// Between the two renames of a filesystem that cannot swap names, the old step stands aside; nothing may lose it.
+#[test]
+fn a_step_that_was_moved_aside_comes_back() {
+    let place = Place::new();
+    let source = place.checkpoint("step_1");
+    let tree = scan(&source).unwrap();
+    let target = place.at("into/step_1");
+    let staging = Staging::open(&target, None, "one").unwrap();
+    fs::create_dir(staging.directory().join("replaced")).unwrap();
+    fs::write(staging.directory().join("replaced/old"), "old").unwrap();
+    drop(staging);
+    let staging = Staging::open(&target, None, "one").unwrap();
+    assert_eq!(names(&target), ["old"]);
+    // Once the new one is in place, the old one is only in the way.
+    fs::create_dir(staging.directory().join("replaced")).unwrap();
+    drop(staging);
+    let staging = Staging::open(&target, None, "one").unwrap();
+    assert!(!staging.directory().join("replaced").exists());
+    fill(&staging, &source, &tree).unwrap();
+    staging
+        .finish(Shape::Directory, &tree.directories, Existing::Replace)
+        .unwrap();
+    assert_eq!(names(&target), ["link", "trainer", "zero"]);
+}

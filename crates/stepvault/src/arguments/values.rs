@@ -43,7 +43,9 @@ impl FromStr for TierChoice {
             "all" => Ok(Self::All),
             "local" => Ok(Self::Local),
             "remote" => Ok(Self::Remotes),
-            name => RemoteName::new(name).map(Self::Remote).map_err(|error| error.to_string()),
+            name => RemoteName::new(name)
+                .map(Self::Remote)
+                .map_err(|error| error.to_string()),
         }
     }
 }
@@ -77,7 +79,10 @@ impl FromStr for MetricValue {
         if name.is_empty() || !value.is_finite() {
             return Err("it takes a name and a finite number: eval_loss=0.25".to_owned());
         }
-        Ok(Self { name: name.to_owned(), value })
+        Ok(Self {
+            name: name.to_owned(),
+            value,
+        })
     }
 }
 
@@ -92,8 +97,13 @@ impl FromStr for SampleRate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let one_in = text.strip_prefix("1/").and_then(|digits| digits.parse().ok()).filter(|one_in| *one_in > 0);
-        one_in.map(|one_in| Self { one_in }).ok_or_else(|| "write it as 1/20: one file in twenty".to_owned())
+        let one_in = text
+            .strip_prefix("1/")
+            .and_then(|digits| digits.parse().ok())
+            .filter(|one_in| *one_in > 0);
+        one_in
+            .map(|one_in| Self { one_in })
+            .ok_or_else(|| "write it as 1/20: one file in twenty".to_owned())
     }
 }
 
@@ -114,7 +124,11 @@ pub(crate) fn best_rule(text: &str) -> Result<BestRule, String> {
     let count = words.next().and_then(|digits| digits.parse().ok());
     let metric = words.next().filter(|metric| !metric.is_empty());
     match (metric, count, prefer) {
-        (Some(metric), Some(count), Some(prefer)) => Ok(BestRule { metric: metric.to_owned(), count, prefer }),
+        (Some(metric), Some(count), Some(prefer)) => Ok(BestRule {
+            metric: metric.to_owned(),
+            count,
+            prefer,
+        }),
         _ => Err("write metric:count:lowest or metric:count:highest".to_owned()),
     }
 }
@@ -139,11 +153,19 @@ mod tests {
     #[test]
     fn tiers_are_words_or_names() {
         let remote = Tier::Remote(RemoteName::new("s3-main").unwrap());
-        for (text, local, takes_remote) in
-            [("all", true, true), ("local", true, false), ("remote", false, true), ("s3-main", false, true), ("gs", false, false)]
-        {
+        for (text, local, takes_remote) in [
+            ("all", true, true),
+            ("local", true, false),
+            ("remote", false, true),
+            ("s3-main", false, true),
+            ("gs", false, false),
+        ] {
             let choice: TierChoice = text.parse().unwrap();
-            assert_eq!((choice.takes(&Tier::Local), choice.takes(&remote)), (local, takes_remote), "{text}");
+            assert_eq!(
+                (choice.takes(&Tier::Local), choice.takes(&remote)),
+                (local, takes_remote),
+                "{text}"
+            );
             assert_eq!(choice.to_string(), text);
         }
         assert!("a b".parse::<TierChoice>().is_err());
@@ -169,7 +191,10 @@ mod tests {
     #[test]
     fn best_rules_are_read_from_the_right() {
         let rule = best_rule("eval:loss:2:lowest").unwrap();
-        assert_eq!((rule.metric.as_str(), rule.count, rule.prefer), ("eval:loss", 2, Prefer::Lowest));
+        assert_eq!(
+            (rule.metric.as_str(), rule.count, rule.prefer),
+            ("eval:loss", 2, Prefer::Lowest)
+        );
         for bad in ["loss", "loss:2", "loss:2:low", "loss:x:lowest", ":2:lowest"] {
             assert!(best_rule(bad).is_err(), "{bad}");
         }

@@ -39,9 +39,18 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
     let settings = Settings::load(session)?;
     let config = served(&settings)?;
     let mut tiers = vec![Tier::Local];
-    tiers.extend(config.remotes.iter().map(|remote| Tier::Remote(remote.name.clone())));
+    tiers.extend(
+        config
+            .remotes
+            .iter()
+            .map(|remote| Tier::Remote(remote.name.clone())),
+    );
     // Months of bars are no use to anybody; lines are, on a terminal too.
-    let style = if session.output.is_quiet() { Style::Silent } else { Style::Lines };
+    let style = if session.output.is_quiet() {
+        Style::Silent
+    } else {
+        Style::Lines
+    };
     let progress = Progress::start(tiers, style, &session.output);
     let remotes = open_remotes(&config, &progress.observer()).await?;
     let options = AgentOptions::from_config(&config, settings.node()?, remotes, arguments.once)?;
@@ -56,7 +65,10 @@ async fn open_remotes(config: &Config, observer: &Arc<dyn Observer>) -> Result<V
     let mut remotes = Vec::with_capacity(config.remotes.len());
     for settings in &config.remotes {
         let store = stepvault_remote::open::open(settings, Arc::clone(observer)).await?;
-        remotes.push(AgentRemote { settings: Arc::new(settings.clone()), store });
+        remotes.push(AgentRemote {
+            settings: Arc::new(settings.clone()),
+            store,
+        });
     }
     Ok(remotes)
 }
@@ -70,14 +82,22 @@ fn served(settings: &Settings) -> Result<Config> {
     if let Some(run) = settings.named_run() {
         config.runs = vec![config.run(run)];
     }
-    let Some(named) = settings.named_remotes() else { return Ok(config) };
+    let Some(named) = settings.named_remotes() else {
+        return Ok(config);
+    };
     let mut runs = config.runs.clone();
     for run in &mut runs {
-        if let Some(left_out) = config.remotes_of(run).into_iter().find(|remote| !named.contains(&remote.name)) {
-            return Err(Error::new(ErrorKind::Usage, "the agent serves every remote of its runs")
-                .on(format!("run '{}'", run.name))
-                .because(format!("--remote leaves out '{}'", left_out.name))
-                .hint("name that one too, or set the run's remotes in the configuration"));
+        if let Some(left_out) = config
+            .remotes_of(run)
+            .into_iter()
+            .find(|remote| !named.contains(&remote.name))
+        {
+            return Err(
+                Error::new(ErrorKind::Usage, "the agent serves every remote of its runs")
+                    .on(format!("run '{}'", run.name))
+                    .because(format!("--remote leaves out '{}'", left_out.name))
+                    .hint("name that one too, or set the run's remotes in the configuration"),
+            );
         }
         run.remotes = Some(named.to_vec());
     }
@@ -116,7 +136,10 @@ mod tests {
 
     #[test]
     fn says_what_is_not_durable_and_why() {
-        let mut document = AgentDocument { safe: true, report: AgentReport::default() };
+        let mut document = AgentDocument {
+            safe: true,
+            report: AgentReport::default(),
+        };
         assert_eq!(
             document.human(),
             "sealed 0 steps, uploaded 0, evicted 0, pruned 0, skipped 0 entries\n\
@@ -130,6 +153,10 @@ mod tests {
             failed: false,
             reason: "cannot reach it".to_owned(),
         });
-        assert!(document.human().ends_with("step 10 (attempt 1) of 'demo' is not durable on main: cannot reach it"));
+        assert!(
+            document
+                .human()
+                .ends_with("step 10 (attempt 1) of 'demo' is not durable on main: cannot reach it")
+        );
     }
 }

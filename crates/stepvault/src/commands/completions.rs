@@ -2,7 +2,6 @@
 
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
-use stepvault_core::Result;
 
 use super::Session;
 use crate::arguments::Arguments;
@@ -10,7 +9,7 @@ use crate::exit_code::ExitCode;
 
 /// Print a completion script for a shell
 ///
-/// For bash, for one: stepvault completions bash > /etc/bash_completion.d/stepvault
+/// For bash, for one: stepvault completions bash > stepvault.bash; source stepvault.bash
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArguments {
     /// The shell
@@ -18,9 +17,14 @@ pub(crate) struct CompletionsArguments {
 }
 
 /// Runs the command.
-pub(crate) fn run(session: &Session, arguments: &CompletionsArguments) -> Result<ExitCode> {
+pub(crate) fn run(session: &Session, arguments: &CompletionsArguments) -> ExitCode {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Arguments::command(), "stepvault", &mut script);
+    clap_complete::generate(
+        arguments.shell,
+        &mut Arguments::command(),
+        "stepvault",
+        &mut script,
+    );
     session.output.text(&String::from_utf8_lossy(&script));
-    Ok(ExitCode::Done)
+    ExitCode::Done
 }

@@ -39,7 +39,10 @@ impl Report for ShowReport<'_> {
         for value in self.values {
             values.add_row([value.key.clone(), value.value.clone(), value.source.to_string()]);
         }
-        let file = self.file.as_ref().map_or("none".to_owned(), |file| file.display().to_string());
+        let file = self
+            .file
+            .as_ref()
+            .map_or("none".to_owned(), |file| file.display().to_string());
         format!("file: {file}\n\n{}", table::text(&values))
     }
 }
@@ -53,18 +56,31 @@ struct CheckReport {
 
 impl Report for CheckReport {
     fn human(&self) -> String {
-        let file = self.file.as_ref().map_or("no file".to_owned(), |file| file.display().to_string());
+        let file = self
+            .file
+            .as_ref()
+            .map_or("no file".to_owned(), |file| file.display().to_string());
         let mut lines = Vec::new();
         for (word, findings) in [("fault", &self.faults), ("warning", &self.warnings)] {
             for finding in findings {
                 lines.push(format!("{word}: {finding}"));
-                lines.extend(finding.hint.iter().filter(|hint| !hint.is_empty()).map(|hint| format!("  hint: {hint}")));
+                lines.extend(
+                    finding
+                        .hint
+                        .iter()
+                        .filter(|hint| !hint.is_empty())
+                        .map(|hint| format!("  hint: {hint}")),
+                );
             }
         }
         let verdict = match (self.faults.len(), self.warnings.len()) {
             (0, 0) => "the configuration is right".to_owned(),
             (faults, warnings) => {
-                format!("{}, {}", human::count(faults as u64, "fault"), human::count(warnings as u64, "warning"))
+                format!(
+                    "{}, {}",
+                    human::count(faults as u64, "fault"),
+                    human::count(warnings as u64, "warning")
+                )
             }
         };
         lines.push(format!("{file}: {verdict}"));
@@ -78,14 +94,24 @@ pub(crate) fn run(session: &Session, arguments: &ConfigArguments) -> Result<Exit
     match arguments.action {
         ConfigAction::Show => {
             let config = load(&sources)?;
-            session.output.result(&ShowReport { file: path_of(&sources), values: config.explain() })?;
+            session.output.result(&ShowReport {
+                file: path_of(&sources),
+                values: config.explain(),
+            })?;
             Ok(ExitCode::Done)
         }
         ConfigAction::Check => {
             let found = check(&sources);
-            let code = if found.faults.is_empty() { ExitCode::Done } else { ExitCode::Usage };
-            let report =
-                CheckReport { file: path_of(&sources), faults: found.faults, warnings: found.warnings };
+            let code = if found.faults.is_empty() {
+                ExitCode::Done
+            } else {
+                ExitCode::Usage
+            };
+            let report = CheckReport {
+                file: path_of(&sources),
+                faults: found.faults,
+                warnings: found.warnings,
+            };
             session.output.result(&report)?;
             Ok(code)
         }

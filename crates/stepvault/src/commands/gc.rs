@@ -50,7 +50,10 @@ pub(crate) async fn run(session: &Session, arguments: &GcArguments) -> Result<Ex
     let observer = tiers.observer();
     let mut results = Vec::new();
     for remote in &tiers.remotes {
-        results.push((remote.name(), sweep(remote, arguments.grace, arguments.dry_run, &observer).await));
+        results.push((
+            remote.name(),
+            sweep(remote, arguments.grace, arguments.dry_run, &observer).await,
+        ));
     }
     tiers.progress.finish();
     let code = match results.as_slice() {
@@ -64,20 +67,31 @@ pub(crate) async fn run(session: &Session, arguments: &GcArguments) -> Result<Ex
             session.output.error_beside_report(error);
         }
         let error = result.as_ref().err().map(ErrorInfo::from);
-        remotes.push(SweptRemote { remote: remote.to_string(), report: result.ok(), error });
+        remotes.push(SweptRemote {
+            remote: remote.to_string(),
+            report: result.ok(),
+            error,
+        });
     }
     let run = tiers.run_name().to_string();
-    session.output.result(&GcDocument { run, dry_run: arguments.dry_run, remotes })?;
+    session.output.result(&GcDocument {
+        run,
+        dry_run: arguments.dry_run,
+        remotes,
+    })?;
     Ok(code)
 }
 
 impl Report for GcDocument {
     fn human(&self) -> String {
-        let lines = self.remotes.iter().map(|remote| match (&remote.report, &remote.error) {
-            (Some(report), _) => format!("{}: {}", remote.remote, sentence(report, self.dry_run)),
-            (None, Some(error)) => format!("{}: not swept: {}", remote.remote, error.message),
-            (None, None) => format!("{}: not swept", remote.remote),
-        });
+        let lines = self
+            .remotes
+            .iter()
+            .map(|remote| match (&remote.report, &remote.error) {
+                (Some(report), _) => format!("{}: {}", remote.remote, sentence(report, self.dry_run)),
+                (None, Some(error)) => format!("{}: not swept: {}", remote.remote, error.message),
+                (None, None) => format!("{}: not swept", remote.remote),
+            });
         lines.collect::<Vec<_>>().join("\n")
     }
 }
@@ -90,20 +104,35 @@ fn sentence(report: &GcReport, dry_run: bool) -> String {
             human::count(report.removed.len() as u64, "orphan"),
             human::bytes(report.removed_bytes)
         ),
-        format!("{would}aborted {}", human::count(report.aborted_uploads, "upload")),
+        format!(
+            "{would}aborted {}",
+            human::count(report.aborted_uploads, "upload")
+        ),
     ];
     if !report.marked.is_empty() {
-        let go = if dry_run { "would be marked" } else { "marked: they go at the next sweep" };
-        parts.push(format!("{} {go}", human::count(report.marked.len() as u64, "orphan")));
+        let go = if dry_run {
+            "would be marked"
+        } else {
+            "marked: they go at the next sweep"
+        };
+        parts.push(format!(
+            "{} {go}",
+            human::count(report.marked.len() as u64, "orphan")
+        ));
     }
     if report.young > 0 {
         parts.push(format!("{} too young", human::count(report.young, "orphan")));
     }
     if report.foreign > 0 {
-        parts.push(format!("{} of somebody else's left alone", human::count(report.foreign, "object")));
+        parts.push(format!(
+            "{} of somebody else's left alone",
+            human::count(report.foreign, "object")
+        ));
     }
     if !report.pending_uploads_listed {
-        parts.push("this store cannot list pending uploads: give the bucket a rule that aborts them".to_owned());
+        parts.push(
+            "this store cannot list pending uploads: give the bucket a rule that aborts them".to_owned(),
+        );
     }
     parts.join("; ")
 }
@@ -121,7 +150,10 @@ mod tests {
             pending_uploads_listed: true,
             ..GcReport::default()
         };
-        assert_eq!(sentence(&report, false), "removed 1 orphan (1.0 KiB); aborted 0 uploads; 2 orphans too young");
+        assert_eq!(
+            sentence(&report, false),
+            "removed 1 orphan (1.0 KiB); aborted 0 uploads; 2 orphans too young"
+        );
         assert!(sentence(&report, true).starts_with("would have removed 1 orphan"));
     }
 }

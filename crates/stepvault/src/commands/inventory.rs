@@ -62,10 +62,10 @@ impl Inventory {
         let mut failed = Vec::new();
         if let Some(vault) = tiers.vault.clone() {
             let (run, remotes) = (tiers.run_name().clone(), tiers.remotes.clone());
-            blocking(move || Ok(found_locally(&vault, &run, &remotes)))
-                .await?
-                .map(|steps| found = steps)
-                .unwrap_or_else(|error| failed.push(("local".to_owned(), error)));
+            match blocking(move || found_locally(&vault, &run, &remotes)).await {
+                Ok(steps) => found = steps,
+                Err(error) => failed.push(("local".to_owned(), error)),
+            }
         }
         let on_remotes = join_all(tiers.remotes.iter().map(found_on)).await;
         for (remote, listing) in tiers.remotes.iter().zip(on_remotes) {
@@ -74,7 +74,10 @@ impl Inventory {
                 Err(error) => failed.push((remote.name().to_string(), error)),
             }
         }
-        Ok(Self { steps: found.into_values().rev().collect(), failed })
+        Ok(Self {
+            steps: found.into_values().rev().collect(),
+            failed,
+        })
     }
 }
 
@@ -118,9 +121,16 @@ fn found_locally(
         found.insert(record.id, listed);
     }
     for (path, error) in scan.faults {
-        let id = path.file_name().and_then(|name| name.to_str()).and_then(StepId::from_label);
+        let id = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .and_then(StepId::from_label);
         if let Some(id) = id {
-            found.entry(id).or_insert_with(|| unknown(id)).faults.push(format!("local: {error}"));
+            found
+                .entry(id)
+                .or_insert_with(|| unknown(id))
+                .faults
+                .push(format!("local: {error}"));
         }
     }
     Ok(found)
@@ -137,8 +147,16 @@ fn local_state(step: &SealedStep, remotes: &[RunRemote]) -> Result<LocalState> {
         required += usize::from(remote.settings.required);
         required_missing += usize::from(remote.settings.required && !is_durable);
     }
-    let safe = if required > 0 { required_missing == 0 } else { durable > 0 };
-    Ok(if safe { LocalState::Durable } else { LocalState::Staged })
+    let safe = if required > 0 {
+        required_missing == 0
+    } else {
+        durable > 0
+    };
+    Ok(if safe {
+        LocalState::Durable
+    } else {
+        LocalState::Staged
+    })
 }
 
 /// Whether the vault remembers that a step is durable on a remote, at the URL it has now.
@@ -157,8 +175,14 @@ async fn found_on(remote: &RunRemote) -> Result<RemoteListing> {
     let listed = commits(remote).await?;
     let condemned: BTreeSet<StepId> = tombstones(remote).await?.into_iter().collect();
     let pinned = pins(remote).await?.into_iter().collect();
-    let standing = listed.by_step.into_iter().filter(|(id, _)| !condemned.contains(id));
-    Ok(RemoteListing { commits: standing.map(|(id, found)| (id, found.commit)).collect(), pinned })
+    let standing = listed
+        .by_step
+        .into_iter()
+        .filter(|(id, _)| !condemned.contains(id));
+    Ok(RemoteListing {
+        commits: standing.map(|(id, found)| (id, found.commit)).collect(),
+        pinned,
+    })
 }
 
 impl RemoteListing {

@@ -38,7 +38,9 @@ pub(crate) async fn run(session: &Session, _arguments: &ListArguments) -> Result
     let inventory = Inventory::gather(&tiers).await?;
     tiers.progress.finish();
     for (tier, error) in &inventory.failed {
-        session.output.warn(&format!("{tier} could not be asked, and may hold more steps"));
+        session
+            .output
+            .warn(&format!("{tier} could not be asked, and may hold more steps"));
         session.output.error_beside_report(error);
     }
     let asked = tiers.remotes.len() + usize::from(tiers.vault.is_some()) - inventory.failed.len();
@@ -54,7 +56,10 @@ impl ListDocument {
         Self {
             run: tiers.run_name().to_string(),
             failed: failed
-                .map(|(tier, error)| FailedTier { tier: tier.clone(), error: ErrorInfo::from(error) })
+                .map(|(tier, error)| FailedTier {
+                    tier: tier.clone(),
+                    error: ErrorInfo::from(error),
+                })
                 .collect(),
             steps: inventory.steps,
         }
@@ -66,21 +71,42 @@ impl Report for ListDocument {
         if self.steps.is_empty() {
             return format!("no tier holds a step of '{}'", self.run);
         }
-        let mut steps = table::table(&["step", "attempt", "written (utc)", "size", "files", "where", "", "metrics"], &[0, 1, 3, 4]);
+        let mut steps = table::table(
+            &[
+                "step",
+                "attempt",
+                "written (utc)",
+                "size",
+                "files",
+                "where",
+                "",
+                "metrics",
+            ],
+            &[0, 1, 3, 4],
+        );
         for step in &self.steps {
             steps.add_row([
                 step.step.to_string(),
                 step.attempt.to_string(),
-                step.written_at.as_ref().map_or_else(String::new, |time| short_time(time)),
+                step.written_at
+                    .as_ref()
+                    .map_or_else(String::new, |time| short_time(time)),
                 step.bytes.map_or_else(|| "?".to_owned(), human::bytes),
-                step.files.map_or_else(|| "?".to_owned(), |files| files.to_string()),
+                step.files
+                    .map_or_else(|| "?".to_owned(), |files| files.to_string()),
                 places(step),
-                if step.pinned { "pinned".to_owned() } else { String::new() },
+                if step.pinned {
+                    "pinned".to_owned()
+                } else {
+                    String::new()
+                },
                 human::metrics(&step.metrics),
             ]);
         }
         let faults = self.steps.iter().flat_map(|step| {
-            step.faults.iter().map(|fault| format!("\nstep {} (attempt {}): {fault}", step.step, step.attempt))
+            step.faults
+                .iter()
+                .map(|fault| format!("\nstep {} (attempt {}): {fault}", step.step, step.attempt))
         });
         format!("{}{}", table::text(&steps), faults.collect::<String>())
     }
@@ -97,7 +123,11 @@ fn places(step: &ListedStep) -> String {
         LocalState::Durable => "local".to_owned(),
     });
     let places: Vec<String> = local.into_iter().chain(step.remotes.iter().cloned()).collect();
-    if places.is_empty() { "unreadable".to_owned() } else { places.join(", ") }
+    if places.is_empty() {
+        "unreadable".to_owned()
+    } else {
+        places.join(", ")
+    }
 }
 
 #[cfg(test)]
@@ -121,17 +151,34 @@ mod tests {
             metrics: BTreeMap::from([("loss".to_owned(), 0.25)]),
             faults: vec!["gs: it is missing".to_owned()],
         };
-        let document = ListDocument { run: "demo".to_owned(), steps: vec![step], failed: Vec::new() };
+        let document = ListDocument {
+            run: "demo".to_owned(),
+            steps: vec![step],
+            failed: Vec::new(),
+        };
         let text = document.human();
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[1].contains("100        1  2026-11-21 10:16:00  3.0 MiB      3  local (staged), main  pinned  loss=0.25"), "{text}");
+        assert!(
+            lines[1].contains(
+                "100        1  2026-11-21 10:16:00  3.0 MiB      3  local (staged), main  pinned  loss=0.25"
+            ),
+            "{text}"
+        );
         assert_eq!(lines[2], "step 100 (attempt 1): gs: it is missing");
     }
 
     #[test]
     fn an_empty_run_says_so() {
-        let document = ListDocument { run: "demo".to_owned(), steps: Vec::new(), failed: Vec::new() };
+        let document = ListDocument {
+            run: "demo".to_owned(),
+            steps: Vec::new(),
+            failed: Vec::new(),
+        };
         assert_eq!(document.human(), "no tier holds a step of 'demo'");
-        assert!(crate::output::json::document(&document).unwrap().contains("\"steps\": []"));
+        assert!(
+            crate::output::json::document(&document)
+                .unwrap()
+                .contains("\"steps\": []")
+        );
     }
 }

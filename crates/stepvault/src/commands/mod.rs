@@ -53,7 +53,7 @@ pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode>
         Command::Unpin(arguments) => pin::run_unpin(session, &arguments).await,
         Command::Gc(arguments) => gc::run(session, &arguments).await,
         Command::Config(arguments) => config::run(session, &arguments),
-        Command::Completions(arguments) => completions::run(session, &arguments),
+        Command::Completions(arguments) => Ok(completions::run(session, &arguments)),
         Command::Man(arguments) => man::run(session, &arguments),
     }
 }

@@ -68,7 +68,11 @@ async fn change(session: &Session, which: &WhichStep, note: Option<&str>) -> Res
     let settings = Settings::load(session)?;
     let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
     tiers.require_any()?;
-    let Found { id, on_remotes, failed } = find(&tiers, which).await?;
+    let Found {
+        id,
+        on_remotes,
+        failed,
+    } = find(&tiers, which).await?;
     let mut document = PinDocument {
         run: tiers.run_name().to_string(),
         step: id.step.number(),
@@ -117,7 +121,9 @@ async fn change(session: &Session, which: &WhichStep, note: Option<&str>) -> Res
     {
         return Err(error);
     }
-    errors.iter().for_each(|error| session.output.error_beside_report(error));
+    for error in &errors {
+        session.output.error_beside_report(error);
+    }
     session.output.result(&document)?;
     Ok(code)
 }
@@ -135,11 +141,18 @@ struct Found {
 async fn find(tiers: &Tiers, which: &WhichStep) -> Result<Found> {
     let Inventory { steps, failed } = Inventory::gather(tiers).await?;
     let found = steps.into_iter().find(|step| {
-        step.step == which.step.number() && which.attempt.is_none_or(|attempt| attempt.number() == step.attempt)
+        step.step == which.step.number()
+            && which
+                .attempt
+                .is_none_or(|attempt| attempt.number() == step.attempt)
     });
     if let Some(step) = found {
         let id = StepId::new(Attempt::new(step.attempt)?, which.step);
-        return Ok(Found { id, on_remotes: step.remotes, failed });
+        return Ok(Found {
+            id,
+            on_remotes: step.remotes,
+            failed,
+        });
     }
     // Where a tier could not be asked, nobody knows that there is no such step.
     if let Some((_, error)) = failed.into_iter().next() {
@@ -161,8 +174,12 @@ impl Report for PinDocument {
         };
         let changed = (now, &self.changed);
         let unchanged = (before, &self.unchanged);
-        let parts = [changed, unchanged].into_iter().filter(|(_, tiers)| !tiers.is_empty());
-        let parts: Vec<String> = parts.map(|(words, tiers)| format!("{words} {}", tiers.join(", "))).collect();
+        let parts = [changed, unchanged]
+            .into_iter()
+            .filter(|(_, tiers)| !tiers.is_empty());
+        let parts: Vec<String> = parts
+            .map(|(words, tiers)| format!("{words} {}", tiers.join(", ")))
+            .collect();
         format!("{what} {}", parts.join(" and "))
     }
 }
@@ -181,9 +198,15 @@ mod tests {
             changed: vec!["local".to_owned()],
             unchanged: vec!["main".to_owned()],
         };
-        assert_eq!(document.human(), "step 10 (attempt 1) of 'demo' is pinned now on local and was pinned already on main");
+        assert_eq!(
+            document.human(),
+            "step 10 (attempt 1) of 'demo' is pinned now on local and was pinned already on main"
+        );
         document.changed.clear();
         document.pinned = false;
-        assert_eq!(document.human(), "step 10 (attempt 1) of 'demo' was not pinned on main");
+        assert_eq!(
+            document.human(),
+            "step 10 (attempt 1) of 'demo' was not pinned on main"
+        );
     }
 }

@@ -16,11 +16,12 @@ use stepvault_local::seal::LinkPolicy;
 
 use super::Session;
 use crate::arguments::values::{MetricValue, checked};
-use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
+use crate::context::{DefaultVault, Settings, Tiers, variable, vault_beside};
 use crate::exit_code::ExitCode;
 use crate::output::json::ErrorInfo;
 use crate::output::{Report, human};
 
+#[expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 /// Seal one checkpoint and upload it, until it is durable on every required remote
 ///
 /// SRC is left as it is. Without --local and a configured vault, the vault is .stepvault beside the directory that
@@ -33,7 +34,7 @@ pub(crate) struct PushArguments {
     /// Its step; read from SRC's name when not given
     #[arg(long, value_name = "N", value_parser = checked::<Step>)]
     step: Option<Step>,
-    /// Its attempt; found out when not given
+    /// Its attempt; found out when not given [env: STEPVAULT_ATTEMPT]
     #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
     attempt: Option<Attempt>,
     /// A metric for keeping the best; repeatable, wins over the checkpoint's own
@@ -79,14 +80,22 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
     check_source(&arguments.source)?;
     let tiers = Tiers::open(&settings, DefaultVault::Created(vault), &session.output).await?;
     tiers.require_remote()?;
-    let links = if arguments.copy { LinkPolicy::Copy } else { tiers.links };
+    let links = if arguments.copy {
+        LinkPolicy::Copy
+    } else {
+        tiers.links
+    };
     let request = StageRequest {
         run: tiers.run_name().clone(),
         source: arguments.source,
         step: arguments.step,
-        attempt: arguments.attempt,
+        attempt: attempt(arguments.attempt)?,
         node: tiers.node.clone(),
-        metrics: arguments.metric.into_iter().map(|metric| (metric.name, metric.value)).collect(),
+        metrics: arguments
+            .metric
+            .into_iter()
+            .map(|metric| (metric.name, metric.value))
+            .collect(),
         metrics_source: metrics_source(&tiers),
         links,
         expected: None,
@@ -96,19 +105,37 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
     let code = exit_code(&report.remotes);
     for outcome in &report.remotes {
         if let Err(error) = &outcome.result {
-            let text = error.duplicate().hint(error.hint_text().unwrap_or(
-                "the step is sealed in the vault: the same command goes on where it ended",
-            ));
+            let text = error.duplicate().hint(
+                error
+                    .hint_text()
+                    .unwrap_or("the step is sealed in the vault: the same command goes on where it ended"),
+            );
             session.output.error_beside_report(&text);
         }
     }
-    session.output.result(&document(&tiers, &report, began.elapsed().as_secs_f64()))?;
+    session
+        .output
+        .result(&document(&tiers, &report, began.elapsed().as_secs_f64()))?;
     Ok(code)
+}
+
+/// The attempt from the flag, or from the variable that a trainer's launcher sets.
+fn attempt(flag: Option<Attempt>) -> Result<Option<Attempt>> {
+    match (flag, variable("STEPVAULT_ATTEMPT")?) {
+        (None, Some(text)) => text
+            .parse()
+            .map(Some)
+            .map_err(|error: Error| error.hint("STEPVAULT_ATTEMPT holds it")),
+        (flag, _) => Ok(flag),
+    }
 }
 
 /// Seals and uploads under the vault's lock.
 pub(super) async fn push_one(tiers: &Tiers, request: StageRequest) -> Result<PushReport> {
-    let vault = tiers.vault.clone().ok_or_else(|| Error::new(ErrorKind::Usage, "there is no local vault"))?;
+    let vault = tiers
+        .vault
+        .clone()
+        .ok_or_else(|| Error::new(ErrorKind::Usage, "there is no local vault"))?;
     let locked = vault.clone();
     let _lock = blocking(move || {
         let lock = locked.lock()?;
@@ -121,7 +148,10 @@ pub(super) async fn push_one(tiers: &Tiers, request: StageRequest) -> Result<Pus
 
 /// Where the run's metrics stand.
 pub(super) fn metrics_source(tiers: &Tiers) -> MetricsSource {
-    MetricsSource { file: tiers.run.metrics_file.clone(), pointers: tiers.run.metrics.clone() }
+    MetricsSource {
+        file: tiers.run.metrics_file.clone(),
+        pointers: tiers.run.metrics.clone(),
+    }
 }
 
 /// Before a vault is created for it.
@@ -133,14 +163,18 @@ fn check_source(source: &std::path::Path) -> Result<()> {
                 .on(source.display())
                 .because("there is no such file or directory"))
         }
-        Err(error) => Err(Error::new(ErrorKind::Usage, "cannot push").on(source.display()).caused_by(error)),
+        Err(error) => Err(Error::new(ErrorKind::Usage, "cannot push")
+            .on(source.display())
+            .caused_by(error)),
     }
 }
 
 /// Only required remotes count, unless none is required.
 fn exit_code(outcomes: &[RemoteOutcome]) -> ExitCode {
     let some_required = outcomes.iter().any(|outcome| outcome.required);
-    let counted = outcomes.iter().filter(|outcome| outcome.required || !some_required);
+    let counted = outcomes
+        .iter()
+        .filter(|outcome| outcome.required || !some_required);
     ExitCode::of_tiers(counted.map(|outcome| outcome.result.as_ref().map(|_| ())))
 }
 
@@ -177,7 +211,9 @@ impl Report for PushDocument {
             };
             by_state.entry(state).or_default().push(&remote.remote);
         }
-        let states = by_state.iter().map(|(state, remotes)| format!("{state} {}", remotes.join(", ")));
+        let states = by_state
+            .iter()
+            .map(|(state, remotes)| format!("{state} {}", remotes.join(", ")));
         format!(
             "step {} (attempt {}) of '{}' ({}, {}) {}",
             self.step,
@@ -196,16 +232,29 @@ mod tests {
 
     fn outcome(name: &str, required: bool, error: Option<ErrorKind>) -> RemoteOutcome {
         let result = error.map_or(Ok(Uploaded::Durable), |kind| Err(Error::new(kind, "cannot")));
-        RemoteOutcome { remote: name.parse().unwrap(), required, result }
+        RemoteOutcome {
+            remote: name.parse().unwrap(),
+            required,
+            result,
+        }
     }
 
     #[test]
     fn only_required_remotes_decide() {
         let unreachable = Some(ErrorKind::Unreachable);
         let denied = Some(ErrorKind::Denied);
-        assert_eq!(exit_code(&[outcome("a", true, None), outcome("b", false, denied)]), ExitCode::Done);
-        assert_eq!(exit_code(&[outcome("a", true, None), outcome("b", true, denied)]), ExitCode::Partly);
-        assert_eq!(exit_code(&[outcome("a", true, None), outcome("b", true, unreachable)]), ExitCode::Unreachable);
+        assert_eq!(
+            exit_code(&[outcome("a", true, None), outcome("b", false, denied)]),
+            ExitCode::Done
+        );
+        assert_eq!(
+            exit_code(&[outcome("a", true, None), outcome("b", true, denied)]),
+            ExitCode::Partly
+        );
+        assert_eq!(
+            exit_code(&[outcome("a", true, None), outcome("b", true, unreachable)]),
+            ExitCode::Unreachable
+        );
         assert_eq!(exit_code(&[outcome("a", true, denied)]), ExitCode::Failed);
         assert_eq!(exit_code(&[outcome("a", false, denied)]), ExitCode::Failed);
     }
@@ -228,7 +277,11 @@ mod tests {
             files: 2,
             bytes: 2048,
             newly_sealed: true,
-            remotes: vec![remote("a", true, false), remote("b", false, false), remote("c", true, false)],
+            remotes: vec![
+                remote("a", true, false),
+                remote("b", false, false),
+                remote("c", true, false),
+            ],
             seconds: 0.1,
         };
         assert_eq!(

@@ -106,7 +106,11 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
         step: arguments.step,
         attempt: arguments.attempt,
         include: arguments.include,
-        existing: if arguments.replace { Existing::Replace } else { Existing::Refuse },
+        existing: if arguments.replace {
+            Existing::Replace
+        } else {
+            Existing::Refuse
+        },
     };
     let mut document = if arguments.plan {
         planned(&tiers, plan(&context, &request).await?)
@@ -141,11 +145,17 @@ fn planned(tiers: &Tiers, decision: RestoreDecision) -> RestoreDocument {
         sources: decision
             .sources
             .iter()
-            .map(|tier| SourceDocument { tier: tier.to_string(), bytes: None })
+            .map(|tier| SourceDocument {
+                tier: tier.to_string(),
+                bytes: None,
+            })
             .collect(),
         skipped: decision.skipped,
         unreachable: unreachable
-            .map(|(tier, message)| UnreachableDocument { tier: tier.to_string(), message })
+            .map(|(tier, message)| UnreachableDocument {
+                tier: tier.to_string(),
+                message,
+            })
             .collect(),
         planned: true,
         already_there: false,
@@ -160,7 +170,10 @@ fn restored(tiers: &Tiers, report: RestoreReport) -> RestoreDocument {
     let sources = fetched
         .bytes_by_tier
         .iter()
-        .map(|(tier, bytes)| SourceDocument { tier: tier.to_string(), bytes: Some(*bytes) })
+        .map(|(tier, bytes)| SourceDocument {
+            tier: tier.to_string(),
+            bytes: Some(*bytes),
+        })
         .collect();
     RestoreDocument {
         sources,
@@ -182,7 +195,11 @@ impl Report for RestoreDocument {
                 step.reasons.join("; ")
             ));
         }
-        lines.extend(self.unreachable.iter().map(|tier| format!("could not ask {}: {}", tier.tier, tier.message)));
+        lines.extend(
+            self.unreachable
+                .iter()
+                .map(|tier| format!("could not ask {}: {}", tier.tier, tier.message)),
+        );
         let sources: Vec<String> = self
             .sources
             .iter()
@@ -227,8 +244,15 @@ mod tests {
             path: PathBuf::from("/data/step_40"),
             files: 3,
             bytes: 4096,
-            sources: vec![SourceDocument { tier: "main".to_owned(), bytes: Some(4096) }],
-            skipped: vec![SkippedStep { step: 50, attempt: 1, reasons: vec!["main: damaged".to_owned()] }],
+            sources: vec![SourceDocument {
+                tier: "main".to_owned(),
+                bytes: Some(4096),
+            }],
+            skipped: vec![SkippedStep {
+                step: 50,
+                attempt: 1,
+                reasons: vec!["main: damaged".to_owned()],
+            }],
             unreachable: Vec::new(),
             planned: false,
             already_there: false,
@@ -252,7 +276,9 @@ mod tests {
         let text = crate::output::json::document(&document()).unwrap();
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(document["format"], 1);
-        for key in ["run", "step", "attempt", "path", "bytes", "sources", "skipped", "resume"] {
+        for key in [
+            "run", "step", "attempt", "path", "bytes", "sources", "skipped", "resume",
+        ] {
             assert!(document.get(key).is_some(), "{key} is missing: {text}");
         }
         assert_eq!(document["skipped"][0]["reasons"][0], "main: damaged");

@@ -62,17 +62,31 @@ pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<
     let failed = inventory.failed;
     let found = inventory.steps.into_iter().find(|step| {
         step.step == arguments.step.number()
-            && arguments.attempt.is_none_or(|attempt| attempt.number() == step.attempt)
+            && arguments
+                .attempt
+                .is_none_or(|attempt| attempt.number() == step.attempt)
     });
-    let Some(listed) = found else { return Err(not_found(arguments, failed)) };
+    let Some(listed) = found else {
+        return Err(not_found(arguments, failed));
+    };
     let id = StepId::new(Attempt::new(listed.attempt)?, arguments.step);
     let entries = entries(&tiers, id, &listed).await?;
     tiers.progress.finish();
     for (tier, error) in &failed {
-        session.output.warn(&format!("{tier} could not be asked: {error}"));
+        session
+            .output
+            .warn(&format!("{tier} could not be asked: {error}"));
     }
-    let failed = failed.iter().map(|(tier, error)| FailedTier { tier: tier.clone(), error: ErrorInfo::from(error) });
-    let document = ShowDocument { run: tiers.run_name().to_string(), listed, entries, failed: failed.collect() };
+    let failed = failed.iter().map(|(tier, error)| FailedTier {
+        tier: tier.clone(),
+        error: ErrorInfo::from(error),
+    });
+    let document = ShowDocument {
+        run: tiers.run_name().to_string(),
+        listed,
+        entries,
+        failed: failed.collect(),
+    };
     session.output.result(&document)?;
     Ok(ExitCode::Done)
 }
@@ -80,7 +94,9 @@ pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<
 /// Where a tier could not be asked, nobody knows that there is no such step.
 fn not_found(arguments: &ShowArguments, failed: Vec<(String, Error)>) -> Error {
     if let Some((tier, error)) = failed.into_iter().next() {
-        return error.hint(format!("no tier that could be asked has the step; {tier} could not"));
+        return error.hint(format!(
+            "no tier that could be asked has the step; {tier} could not"
+        ));
     }
     Error::new(ErrorKind::NotFound, "no such checkpoint")
         .on(match arguments.attempt {
@@ -93,17 +109,25 @@ fn not_found(arguments: &ShowArguments, failed: Vec<(String, Error)>) -> Error {
 
 /// The files as a remote's manifests have them, or else as the seal has them.
 async fn entries(tiers: &Tiers, id: StepId, listed: &ListedStep) -> Result<Vec<EntryDocument>> {
-    for remote in tiers.remotes.iter().filter(|remote| listed.remotes.contains(&remote.name().to_string())) {
+    for remote in tiers
+        .remotes
+        .iter()
+        .filter(|remote| listed.remotes.contains(&remote.name().to_string()))
+    {
         let commit = read_commit(remote, id).await?;
         match read_manifests(remote, &commit).await {
             Ok(manifests) => return Ok(of_manifests(&manifests)),
             Err(error) => tracing::warn!(%error, remote = %remote.name(), "a manifest cannot be read"),
         }
     }
-    let Some(vault) = tiers.vault.clone() else { return Ok(Vec::new()) };
+    let Some(vault) = tiers.vault.clone() else {
+        return Ok(Vec::new());
+    };
     let run = tiers.run_name().clone();
     blocking(move || {
-        let Some(step) = vault.step(&run, id)? else { return Ok(Vec::new()) };
+        let Some(step) = vault.step(&run, id)? else {
+            return Ok(Vec::new());
+        };
         if let Some(manifest) = step.manifest()? {
             return Ok(of_manifests(&[manifest]));
         }
@@ -123,8 +147,11 @@ async fn entries(tiers: &Tiers, id: StepId, listed: &ListedStep) -> Result<Vec<E
 
 /// Several nodes may hold the same file; it is one file of the step.
 fn of_manifests(manifests: &[PartManifest]) -> Vec<EntryDocument> {
-    let files: BTreeMap<&str, &FileEntry> =
-        manifests.iter().flat_map(|manifest| &manifest.files).map(|file| (file.path.as_str(), file)).collect();
+    let files: BTreeMap<&str, &FileEntry> = manifests
+        .iter()
+        .flat_map(|manifest| &manifest.files)
+        .map(|file| (file.path.as_str(), file))
+        .collect();
     let mut seen = BTreeSet::new();
     files
         .into_values()
@@ -147,7 +174,10 @@ fn of_manifests(manifests: &[PartManifest]) -> Vec<EntryDocument> {
 impl Report for ShowDocument {
     fn human(&self) -> String {
         let step = &self.listed;
-        let mut lines = vec![format!("step {} (attempt {}) of '{}'", step.step, step.attempt, self.run)];
+        let mut lines = vec![format!(
+            "step {} (attempt {}) of '{}'",
+            step.step, step.attempt, self.run
+        )];
         let mut line = |word: &str, text: String| {
             if !text.is_empty() {
                 lines.push(format!("  {word:<9}{text}"));
@@ -156,15 +186,39 @@ impl Report for ShowDocument {
         line("name", step.name.clone().unwrap_or_default());
         line("written", step.written_at.clone().unwrap_or_default());
         line("size", step.bytes.map(human::bytes).unwrap_or_default());
-        let local = step.local.map(|state| format!("local ({})", format!("{state:?}").to_lowercase()));
-        line("where", local.into_iter().chain(step.remotes.iter().cloned()).collect::<Vec<_>>().join(", "));
-        line("pinned", if step.pinned { "yes".to_owned() } else { String::new() });
+        let local = step
+            .local
+            .map(|state| format!("local ({})", format!("{state:?}").to_lowercase()));
+        line(
+            "where",
+            local
+                .into_iter()
+                .chain(step.remotes.iter().cloned())
+                .collect::<Vec<_>>()
+                .join(", "),
+        );
+        line(
+            "pinned",
+            if step.pinned {
+                "yes".to_owned()
+            } else {
+                String::new()
+            },
+        );
         line("metrics", human::metrics(&step.metrics));
         step.faults.iter().for_each(|fault| line("fault", fault.clone()));
         let mut files = table::table(&["file", "size", "mode", "digest"], &[1]);
         for entry in &self.entries {
-            let digest = entry.digest.clone().unwrap_or_else(|| "not hashed yet".to_owned());
-            files.add_row([entry.path.clone(), human::bytes(entry.bytes), entry.mode.clone(), digest]);
+            let digest = entry
+                .digest
+                .clone()
+                .unwrap_or_else(|| "not hashed yet".to_owned());
+            files.add_row([
+                entry.path.clone(),
+                human::bytes(entry.bytes),
+                entry.mode.clone(),
+                digest,
+            ]);
         }
         format!("{}\n\n{}", lines.join("\n"), table::text(&files))
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_core::ids::RunName;
+use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::sealed::{SealedStep, UploadState};
@@ -80,7 +80,9 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
                 .on(directory.display())
                 .because("nothing was sealed there yet")
                 .hint("'stepvault push' and 'stepvault agent' make it; 'stepvault list' asks the remotes"),
-            None => error.hint("give its directory with --local DIR, or in the configuration as local.directory"),
+            None => {
+                error.hint("give its directory with --local DIR, or in the configuration as local.directory")
+            }
         }
     })?;
     loop {
@@ -146,9 +148,9 @@ fn remote_status(steps: &[SealedStep], remote: &RunRemote) -> Result<RemoteStatu
             continue;
         }
         status.not_durable_bytes += step.record().data_bytes();
-        let uploaded = step.remote_state(remote.name())?.is_some_and(|state| {
-            state.state == UploadState::Uploaded && state.url == remote.store.url()
-        });
+        let uploaded = step
+            .remote_state(remote.name())?
+            .is_some_and(|state| state.state == UploadState::Uploaded && state.url == remote.store.url());
         if uploaded {
             status.uploaded_steps += 1;
         } else {
@@ -162,7 +164,11 @@ impl Report for StatusDocument {
     fn human(&self) -> String {
         let mut lines = vec![
             format!("run    {}", self.run),
-            format!("vault  {}{}", self.vault.display(), if self.locked { " (in use)" } else { "" }),
+            format!(
+                "vault  {}{}",
+                self.vault.display(),
+                if self.locked { " (in use)" } else { "" }
+            ),
             format!("steps  {}, {}", self.steps, human::bytes(self.bytes)),
         ];
         if self.quarantined_steps + self.unreadable_steps > 0 {
@@ -177,16 +183,30 @@ impl Report for StatusDocument {
             human::bytes(self.disk_total_bytes)
         ));
         if !self.remotes.is_empty() {
-            let headings = ["remote", "staged", "uploaded", "durable", "not durable", "newest durable", "url"];
+            let headings = [
+                "remote",
+                "staged",
+                "uploaded",
+                "durable",
+                "not durable",
+                "newest durable",
+                "url",
+            ];
             let mut remotes = table::table(&headings, &[1, 2, 3, 4, 5]);
             for remote in &self.remotes {
                 remotes.add_row([
-                    if remote.required { remote.remote.clone() } else { format!("{} (optional)", remote.remote) },
+                    if remote.required {
+                        remote.remote.clone()
+                    } else {
+                        format!("{} (optional)", remote.remote)
+                    },
                     remote.staged_steps.to_string(),
                     remote.uploaded_steps.to_string(),
                     remote.durable_steps.to_string(),
                     human::bytes(remote.not_durable_bytes),
-                    remote.newest_durable_step.map_or_else(|| "-".to_owned(), |step| step.to_string()),
+                    remote
+                        .newest_durable_step
+                        .map_or_else(|| "-".to_owned(), |step| step.to_string()),
                     remote.url.clone(),
                 ]);
             }

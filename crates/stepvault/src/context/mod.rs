@@ -6,5 +6,5 @@ mod sources;
 mod tiers;
 
 pub(crate) use settings::Settings;
-pub(crate) use sources::{FILE_NAME, absolute, gather};
+pub(crate) use sources::{FILE_NAME, absolute, gather, variable};
 pub(crate) use tiers::{DefaultVault, Tiers, vault_beside};

@@ -36,21 +36,33 @@ fn choose(text: &str, configured: &[RemoteSettings], chosen: &[ChosenRemote]) ->
     let named = text.split_once('=').filter(|(name, _)| !name.contains("://"));
     if let Some((name, url)) = named {
         RemoteUrl::parse(url)?;
-        return Ok(ChosenRemote { name: RemoteName::new(name)?, url: Some(url.to_owned()) });
+        return Ok(ChosenRemote {
+            name: RemoteName::new(name)?,
+            url: Some(url.to_owned()),
+        });
     }
     if !text.contains(['/', ':']) {
         let remote = configured.iter().find(|remote| remote.name.as_str() == text);
         let remote = remote.ok_or_else(|| no_such_remote(text, configured))?;
-        return Ok(ChosenRemote { name: remote.name.clone(), url: None });
+        return Ok(ChosenRemote {
+            name: remote.name.clone(),
+            url: None,
+        });
     }
     let (url, options) = RemoteUrl::parse(text)?;
     let own = configured.iter().find(|remote| remote.url == url);
     match own {
         Some(remote) => {
             let url = (!options.is_empty()).then(|| text.to_owned());
-            Ok(ChosenRemote { name: remote.name.clone(), url })
+            Ok(ChosenRemote {
+                name: remote.name.clone(),
+                url,
+            })
         }
-        None => Ok(ChosenRemote { name: derived_name(&url, configured, chosen)?, url: Some(text.to_owned()) }),
+        None => Ok(ChosenRemote {
+            name: derived_name(&url, configured, chosen)?,
+            url: Some(text.to_owned()),
+        }),
     }
 }
 
@@ -62,18 +74,33 @@ fn no_such_remote(name: &str, configured: &[RemoteSettings]) -> Error {
             .hint("give a URL, as in --remote s3://bucket/prefix, or a configuration with --config FILE");
     }
     let names: Vec<&str> = configured.iter().map(|remote| remote.name.as_str()).collect();
-    error.because("it is not configured").hint(format!("the remotes are {}; or give a URL", names.join(", ")))
+    error
+        .because("it is not configured")
+        .hint(format!("the remotes are {}; or give a URL", names.join(", ")))
 }
 
 /// Scheme and bucket, or the directory's name: `s3-my-bucket`, `file-checkpoints`.
-fn derived_name(url: &RemoteUrl, configured: &[RemoteSettings], chosen: &[ChosenRemote]) -> Result<RemoteName> {
+fn derived_name(
+    url: &RemoteUrl,
+    configured: &[RemoteSettings],
+    chosen: &[ChosenRemote],
+) -> Result<RemoteName> {
     let place = match url.scheme {
         Scheme::File => url.prefix.rsplit('/').next().unwrap_or_default(),
         _ => &url.bucket,
     };
-    let plain = |letter: char| if letter.is_ascii_alphanumeric() || "._-".contains(letter) { letter } else { '-' };
-    let stem: String =
-        format!("{}-{place}", url.scheme.as_str()).chars().map(plain).take(MAX_DERIVED_NAME_BYTES).collect();
+    let plain = |letter: char| {
+        if letter.is_ascii_alphanumeric() || "._-".contains(letter) {
+            letter
+        } else {
+            '-'
+        }
+    };
+    let stem: String = format!("{}-{place}", url.scheme.as_str())
+        .chars()
+        .map(plain)
+        .take(MAX_DERIVED_NAME_BYTES)
+        .collect();
     let taken = |name: &str| {
         configured.iter().any(|remote| remote.name.as_str() == name)
             || chosen.iter().any(|remote| remote.name.as_str() == name)
@@ -99,7 +126,10 @@ mod tests {
     fn chosen(given: &[&str]) -> Vec<(String, Option<String>)> {
         let given: Vec<String> = given.iter().map(|text| (*text).to_owned()).collect();
         let chosen = choose_remotes(&given, &configured()).unwrap();
-        chosen.into_iter().map(|remote| (remote.name.to_string(), remote.url)).collect()
+        chosen
+            .into_iter()
+            .map(|remote| (remote.name.to_string(), remote.url))
+            .collect()
     }
 
     fn refused(given: &[&str]) -> String {
@@ -114,12 +144,29 @@ mod tests {
         assert_eq!(chosen(&["main"]), [("main".to_owned(), None)]);
         assert_eq!(chosen(&["s3://bucket/prefix/"]), [("main".to_owned(), None)]);
         let with_option = "s3://bucket/prefix?region=x";
-        assert_eq!(chosen(&[with_option]), [("main".to_owned(), Some(with_option.to_owned()))]);
-        let named = chosen(&["copy=gs://other?endpoint=http://127.0.0.1:1"]);
-        assert_eq!(named, [("copy".to_owned(), Some("gs://other?endpoint=http://127.0.0.1:1".to_owned()))]);
-        let names = |given: &[&str]| chosen(given).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(
+            chosen(&[with_option]),
+            [("main".to_owned(), Some(with_option.to_owned()))]
+        );
+        let with_name = chosen(&["copy=gs://other?endpoint=http://127.0.0.1:1"]);
+        assert_eq!(
+            with_name,
+            [(
+                "copy".to_owned(),
+                Some("gs://other?endpoint=http://127.0.0.1:1".to_owned())
+            )]
+        );
+        let names = |given: &[&str]| {
+            chosen(given)
+                .into_iter()
+                .map(|(name, _)| name)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(names(&["s3://b/one?a=b", "s3://b/two"]), ["s3-b", "s3-b-2"]);
-        assert_eq!(names(&["file:///data/my vault", "memory://x"]), ["file-my-vault", "memory-x"]);
+        assert_eq!(
+            names(&["file:///data/my vault", "memory://x"]),
+            ["file-my-vault", "memory-x"]
+        );
     }
 
     #[test]

@@ -23,8 +23,16 @@ pub(crate) struct Settings {
 impl Settings {
     /// Loads the configuration as the session's arguments say, and prints its warnings.
     pub(crate) fn load(session: &Session) -> Result<Self> {
-        let Gathered { sources, run, remotes } = gather(&session.global)?;
-        let settings = Self { config: load(&sources)?, run, remotes };
+        let Gathered {
+            sources,
+            run,
+            remotes,
+        } = gather(&session.global)?;
+        let settings = Self {
+            config: load(&sources)?,
+            run,
+            remotes,
+        };
         for warning in &settings.config.warnings {
             session.output.warn(&match &warning.hint {
                 Some(hint) if !hint.is_empty() => format!("{warning} ({hint})"),
@@ -36,7 +44,11 @@ impl Settings {
 
     /// A configuration that a command makes up by itself, for one run.
     pub(crate) fn of(sources: &Sources, run: RunName) -> Result<Self> {
-        Ok(Self { config: load(sources)?, run: Some(run), remotes: None })
+        Ok(Self {
+            config: load(sources)?,
+            run: Some(run),
+            remotes: None,
+        })
     }
 
     /// The run: the one that was named, or the only one there is.
@@ -44,13 +56,20 @@ impl Settings {
         if let Some(name) = &self.run {
             return Ok(self.config.run(name));
         }
-        let fault = |why: &str, hint: String| Err(Error::new(ErrorKind::Usage, "which run?").because(why).hint(hint));
+        let fault =
+            |why: &str, hint: String| Err(Error::new(ErrorKind::Usage, "which run?").because(why).hint(hint));
         match self.config.runs.as_slice() {
             [only] => Ok(only.clone()),
-            [] => fault("none is given and none is configured", "give it with --run NAME".to_owned()),
+            [] => fault(
+                "none is given and none is configured",
+                "give it with --run NAME".to_owned(),
+            ),
             several => {
                 let names: Vec<&str> = several.iter().map(|run| run.name.as_str()).collect();
-                fault("several are configured", format!("choose one with --run: {}", names.join(", ")))
+                fault(
+                    "several are configured",
+                    format!("choose one with --run: {}", names.join(", ")),
+                )
             }
         }
     }
@@ -68,7 +87,10 @@ impl Settings {
     /// The remotes in the order in which they are asked: those that were named, or else the run's.
     pub(crate) fn remotes(&self, run: &RunSettings) -> Vec<RemoteSettings> {
         match &self.remotes {
-            Some(names) => names.iter().filter_map(|name| self.config.remote(name).cloned()).collect(),
+            Some(names) => names
+                .iter()
+                .filter_map(|name| self.config.remote(name).cloned())
+                .collect(),
             None => self.config.remotes_of(run).into_iter().cloned().collect(),
         }
     }
@@ -78,7 +100,10 @@ impl Settings {
         let chosen = self.remotes(run);
         let configured = self.config.remotes_of(run).into_iter();
         // Naming a remote by its URL adds it to the configuration: it is among the chosen ones.
-        configured.filter(|remote| !chosen.iter().any(|other| other.name == remote.name)).cloned().collect()
+        configured
+            .filter(|remote| !chosen.iter().any(|other| other.name == remote.name))
+            .cloned()
+            .collect()
     }
 
     /// The vault's directory, where one is configured.
@@ -106,7 +131,13 @@ impl Settings {
 
 /// A host's name with what a node's name may not hold replaced.
 fn node_name_of(host: &str) -> Result<NodeName> {
-    let plain = |letter: char| if letter.is_ascii_alphanumeric() || "._-".contains(letter) { letter } else { '-' };
+    let plain = |letter: char| {
+        if letter.is_ascii_alphanumeric() || "._-".contains(letter) {
+            letter
+        } else {
+            '-'
+        }
+    };
     let name: String = host.trim_start_matches('.').chars().map(plain).take(63).collect();
     NodeName::new(if name.is_empty() { "node".to_owned() } else { name })
         .map_err(|error| error.hint("give this node's name with --node NAME"))
@@ -118,7 +149,12 @@ mod tests {
 
     #[test]
     fn any_host_name_makes_a_node_name() {
-        for (host, node) in [("gpu-7.example", "gpu-7.example"), ("", "node"), (".x", "x"), ("a b/ü", "a-b--")] {
+        for (host, node) in [
+            ("gpu-7.example", "gpu-7.example"),
+            ("", "node"),
+            (".x", "x"),
+            ("a b/ü", "a-b--"),
+        ] {
             assert_eq!(node_name_of(host).unwrap().as_str(), node);
         }
         assert_eq!(node_name_of(&"h".repeat(80)).unwrap().as_str().len(), 63);
@@ -126,7 +162,13 @@ mod tests {
 
     #[test]
     fn without_a_run_the_error_says_how_to_name_one() {
-        let error = Settings { config: load(&Sources::default()).unwrap(), run: None, remotes: None }.run().unwrap_err();
+        let error = Settings {
+            config: load(&Sources::default()).unwrap(),
+            run: None,
+            remotes: None,
+        }
+        .run()
+        .unwrap_err();
         assert_eq!(
             crate::output::human::error(&error),
             "error: which run?: none is given and none is configured\n  hint: give it with --run NAME"

@@ -28,14 +28,22 @@ pub(crate) struct Gathered {
 
 /// Gathers everything. The variables of the command line's own flags count like those flags.
 pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
-    let file = match global.config.clone().map_or_else(|| variable("STEPVAULT_CONFIG"), |path| Ok(path_text(&path)))? {
-        Some(path) => Some(read_named(Path::new(&path))?),
+    let named = match &global.config {
+        Some(path) => Some(path.clone()),
+        None => variable("STEPVAULT_CONFIG")?.map(PathBuf::from),
+    };
+    let file = match named {
+        Some(path) => Some(read_named(&path)?),
         None => search()?,
     };
     let mut flags = Vec::new();
     let mut flag = |key: &str, flag: &str, value: String| {
         let value = toml::Value::String(value);
-        flags.push(FlagOverride { key: key.to_owned(), value, flag: flag.to_owned() });
+        flags.push(FlagOverride {
+            key: key.to_owned(),
+            value,
+            flag: flag.to_owned(),
+        });
     };
     match (&global.local, variable("STEPVAULT_LOCAL")?) {
         (Some(path), _) => flag("local.directory", "--local", absolute(path)?),
@@ -47,38 +55,64 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
     }
     let run = match (&global.run, variable("STEPVAULT_RUN")?) {
         (Some(run), _) => Some(run.clone()),
-        (None, Some(name)) => Some(name.parse().map_err(|error: Error| error.hint("STEPVAULT_RUN holds it"))?),
+        (None, Some(name)) => Some(
+            name.parse()
+                .map_err(|error: Error| error.hint("STEPVAULT_RUN holds it"))?,
+        ),
         (None, None) => None,
     };
-    let mut sources = Sources { file, environment: environment()?, flags };
+    let mut sources = Sources {
+        file,
+        environment: environment()?,
+        flags,
+    };
     let (given, origin) = if global.remote.is_empty() {
         // A URL has no space in it, and may well have a comma.
         let text = variable("STEPVAULT_REMOTE")?.unwrap_or_default();
-        (text.split_whitespace().map(str::to_owned).collect(), "STEPVAULT_REMOTE")
+        (
+            text.split_whitespace().map(str::to_owned).collect(),
+            "STEPVAULT_REMOTE",
+        )
     } else {
         (global.remote.clone(), "--remote")
     };
     let mut remotes = None;
     if !given.is_empty() {
-        let configured = check(&sources).config.map(|config| config.remotes).unwrap_or_default();
+        let configured = check(&sources)
+            .config
+            .map(|config| config.remotes)
+            .unwrap_or_default();
         let chosen = choose_remotes(&given, &configured)?;
-        for (name, url) in chosen.iter().filter_map(|remote| Some((&remote.name, remote.url.as_ref()?))) {
+        for (name, url) in chosen
+            .iter()
+            .filter_map(|remote| Some((&remote.name, remote.url.as_ref()?)))
+        {
             let key = format!("remote.\"{name}\".url");
             let value = toml::Value::String(url.clone());
-            sources.flags.push(FlagOverride { key, value, flag: origin.to_owned() });
+            sources.flags.push(FlagOverride {
+                key,
+                value,
+                flag: origin.to_owned(),
+            });
         }
         remotes = Some(chosen.into_iter().map(|remote| remote.name).collect());
     }
-    Ok(Gathered { sources, run, remotes })
+    Ok(Gathered {
+        sources,
+        run,
+        remotes,
+    })
 }
 
 /// A variable of the command line's own. An empty one is a mistake that must not pass for 'not given'.
-fn variable(name: &str) -> Result<Option<String>> {
+pub(crate) fn variable(name: &str) -> Result<Option<String>> {
     let fault = |why: &str| {
-        Err(Error::new(ErrorKind::Usage, "cannot use the environment variable")
-            .on(name)
-            .because(why)
-            .hint("unset it, or give it a value"))
+        Err(
+            Error::new(ErrorKind::Usage, "cannot use the environment variable")
+                .on(name)
+                .because(why)
+                .hint("unset it, or give it a value"),
+        )
     };
     match std::env::var(name) {
         Ok(text) if text.trim().is_empty() => fault("it is empty"),
@@ -92,9 +126,13 @@ fn variable(name: &str) -> Result<Option<String>> {
 fn environment() -> Result<Vec<(String, String)>> {
     let mut variables = Vec::new();
     for (name, value) in std::env::vars_os() {
-        let Some(name) = name.to_str().filter(|name| name.starts_with("STEPVAULT_")) else { continue };
+        let Some(name) = name.to_str().filter(|name| name.starts_with("STEPVAULT_")) else {
+            continue;
+        };
         let value = value.to_str().ok_or_else(|| {
-            Error::new(ErrorKind::Usage, "cannot use the environment variable").on(name).because("it is not UTF-8")
+            Error::new(ErrorKind::Usage, "cannot use the environment variable")
+                .on(name)
+                .because("it is not UTF-8")
         })?;
         variables.push((name.to_owned(), value.to_owned()));
     }
@@ -102,15 +140,14 @@ fn environment() -> Result<Vec<(String, String)>> {
     Ok(variables)
 }
 
-fn path_text(path: &Path) -> Option<String> {
-    Some(path.to_string_lossy().into_owned())
-}
-
 /// A path from the command line starts where the program was started.
 pub(crate) fn absolute(path: &Path) -> Result<String> {
     let fault = || Error::new(ErrorKind::Usage, "not a path").on(path.display());
     let absolute = std::path::absolute(path).map_err(|error| fault().caused_by(error))?;
-    absolute.into_os_string().into_string().map_err(|_| fault().because("it is not UTF-8"))
+    absolute
+        .into_os_string()
+        .into_string()
+        .map_err(|_| fault().because("it is not UTF-8"))
 }
 
 /// A file that somebody named has to be there.

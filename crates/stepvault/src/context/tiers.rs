@@ -81,7 +81,12 @@ impl Tiers {
 
     /// Every remote that the run's steps go to, also those that were left out by naming others.
     pub(crate) async fn all_remotes(&self, settings: &Settings) -> Result<Vec<RunRemote>> {
-        let others = open_remotes(settings.other_remotes(&self.run), self.run_name(), &self.observer()).await?;
+        let others = open_remotes(
+            settings.other_remotes(&self.run),
+            self.run_name(),
+            &self.observer(),
+        )
+        .await?;
         Ok(self.remotes.iter().cloned().chain(others).collect())
     }
 
@@ -109,12 +114,16 @@ impl Tiers {
         }
         Err(Error::new(ErrorKind::Usage, "there is no remote to work with")
             .because("none is given or configured")
-            .hint("give --remote URL, as in --remote s3://bucket/prefix, or a configuration with --config FILE"))
+            .hint(
+                "give --remote URL, as in --remote s3://bucket/prefix, or a configuration with --config FILE",
+            ))
     }
 
     /// The steps that are pinned on the local tier.
     pub(crate) async fn pinned_locally(&self) -> Result<BTreeSet<StepId>> {
-        let Some(vault) = self.vault.clone() else { return Ok(BTreeSet::new()) };
+        let Some(vault) = self.vault.clone() else {
+            return Ok(BTreeSet::new());
+        };
         let run = self.run.name.clone();
         let pins = blocking(move || vault.pins(&run)).await?;
         Ok(pins.into_iter().map(|pin| pin.id).collect())
@@ -152,10 +161,13 @@ pub(crate) fn vault_beside(step: &Path) -> Result<PathBuf> {
     let step = std::path::absolute(step).map_err(|error| fault().caused_by(error))?;
     let place = step.parent().and_then(Path::parent);
     place.map(|place| place.join(".stepvault")).ok_or_else(|| {
-        Error::new(ErrorKind::Usage, "there is no place for the vault beside the checkpoints")
-            .on(step.display())
-            .because("the directory that holds the steps has none above it")
-            .hint("give the vault's directory with --local DIR")
+        Error::new(
+            ErrorKind::Usage,
+            "there is no place for the vault beside the checkpoints",
+        )
+        .on(step.display())
+        .because("the directory that holds the steps has none above it")
+        .hint("give the vault's directory with --local DIR")
     })
 }
 
@@ -165,10 +177,19 @@ mod tests {
 
     #[test]
     fn the_vault_stands_outside_what_the_trainer_scans() {
-        assert_eq!(vault_beside(Path::new("/data/run/step_1")).unwrap(), Path::new("/data/.stepvault"));
-        assert_eq!(vault_beside(Path::new("/data/step_1/")).unwrap(), Path::new("/.stepvault"));
+        assert_eq!(
+            vault_beside(Path::new("/data/run/step_1")).unwrap(),
+            Path::new("/data/.stepvault")
+        );
+        assert_eq!(
+            vault_beside(Path::new("/data/step_1/")).unwrap(),
+            Path::new("/.stepvault")
+        );
         let error = vault_beside(Path::new("/step_1")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
-        assert_eq!(error.hint_text(), Some("give the vault's directory with --local DIR"));
+        assert_eq!(
+            error.hint_text(),
+            Some("give the vault's directory with --local DIR")
+        );
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn count(number: u64, word: &str) -> String {
 pub(crate) fn duration(length: Duration) -> String {
     if length < Duration::from_secs(1) {
         format!("{}ms", length.as_millis())
-    } else if length < Duration::from_secs(60) {
+    } else if length < Duration::from_mins(1) {
         format!("{:.1}s", length.as_secs_f64())
     } else {
         humantime::format_duration(Duration::from_secs(length.as_secs())).to_string()
@@ -41,13 +41,22 @@ pub(crate) fn duration(length: Duration) -> String {
 /// Bytes in a second: `310.0 MiB/s`; nothing for no time at all.
 pub(crate) fn rate(count: u64, length: Duration) -> Option<String> {
     let nanoseconds = length.as_nanos();
-    let per_second = u128::from(count).saturating_mul(1_000_000_000).checked_div(nanoseconds)?;
-    Some(format!("{}/s", bytes(u64::try_from(per_second).unwrap_or(u64::MAX))))
+    let per_second = u128::from(count)
+        .saturating_mul(1_000_000_000)
+        .checked_div(nanoseconds)?;
+    Some(format!(
+        "{}/s",
+        bytes(u64::try_from(per_second).unwrap_or(u64::MAX))
+    ))
 }
 
 /// Metrics in one line: `accuracy=0.9 loss=0.25`.
 pub(crate) fn metrics<'a>(metrics: impl IntoIterator<Item = (&'a String, &'a f64)>) -> String {
-    metrics.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+    metrics
+        .into_iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 #[cfg(test)]
@@ -59,7 +68,10 @@ mod tests {
     #[test]
     fn errors_end_with_what_to_do() {
         let fault = Error::new(ErrorKind::Usage, "which run?").hint("give it with --run NAME");
-        assert_eq!(error(&fault), "error: which run?\n  hint: give it with --run NAME");
+        assert_eq!(
+            error(&fault),
+            "error: which run?\n  hint: give it with --run NAME"
+        );
         assert_eq!(error(&Error::new(ErrorKind::Failed, "cannot")), "error: cannot");
     }
 
@@ -73,7 +85,10 @@ mod tests {
         assert_eq!(duration(Duration::from_millis(85)), "85ms");
         assert_eq!(duration(Duration::from_millis(1340)), "1.3s");
         assert_eq!(duration(Duration::from_millis(125_900)), "2m 5s");
-        assert_eq!(rate(2 << 20, Duration::from_secs(2)).as_deref(), Some("1.0 MiB/s"));
+        assert_eq!(
+            rate(2 << 20, Duration::from_secs(2)).as_deref(),
+            Some("1.0 MiB/s")
+        );
         assert_eq!(rate(1, Duration::ZERO), None);
     }
 }

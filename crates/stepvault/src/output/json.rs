@@ -34,7 +34,10 @@ impl From<&Error> for ErrorInfo {
         Self {
             kind: kind_name(error.kind()),
             message: error.to_string(),
-            hint: error.hint_text().filter(|hint| !hint.is_empty()).map(str::to_owned),
+            hint: error
+                .hint_text()
+                .filter(|hint| !hint.is_empty())
+                .map(str::to_owned),
         }
     }
 }
@@ -48,7 +51,10 @@ pub(crate) fn document<Body: Serialize>(body: &Body) -> Result<String> {
 /// The document of an error.
 pub(crate) fn error_document(error: &Error) -> String {
     // Texts alone: this cannot fail, and an error about an error would help nobody.
-    document(&ErrorBody { error: ErrorInfo::from(error) }).unwrap_or_default()
+    document(&ErrorBody {
+        error: ErrorInfo::from(error),
+    })
+    .unwrap_or_default()
 }
 
 /// The kind's name, which is part of the contract.
@@ -77,7 +83,9 @@ mod tests {
 
     #[test]
     fn an_error_is_a_document_with_kind_message_and_hint() {
-        let error = Error::new(ErrorKind::NoneValid, "no valid checkpoint").on("run 'a'").hint("verify");
+        let error = Error::new(ErrorKind::NoneValid, "no valid checkpoint")
+            .on("run 'a'")
+            .hint("verify");
         let document: serde_json::Value = serde_json::from_str(&error_document(&error)).unwrap();
         let expected = serde_json::json!({
             "format": 1,

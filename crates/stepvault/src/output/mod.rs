@@ -30,7 +30,11 @@ pub(crate) struct Output {
 impl Output {
     /// Prints JSON documents if `json`, and nothing but results and errors if `quiet`.
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
-        Self { json, quiet, bars: MultiProgress::new() }
+        Self {
+            json,
+            quiet,
+            bars: MultiProgress::new(),
+        }
     }
 
     /// Whether the result is to be one JSON document.
@@ -50,7 +54,11 @@ impl Output {
 
     /// Prints the result of a command.
     pub(crate) fn result(&self, report: &impl Report) -> Result<()> {
-        let text = if self.json { json::document(report)? } else { report.human() };
+        let text = if self.json {
+            json::document(report)?
+        } else {
+            report.human()
+        };
         self.text(&text);
         Ok(())
     }

@@ -5,7 +5,9 @@ use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, pr
 /// A table under these headings; `right` names the columns of numbers.
 pub(crate) fn table(headings: &[&str], right: &[usize]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(headings.iter().map(|heading| heading.to_uppercase()));
     let columns = table.column_count();
     for (index, column) in table.column_iter_mut().enumerate() {
@@ -21,7 +23,11 @@ pub(crate) fn table(headings: &[&str], right: &[usize]) -> Table {
 
 /// The table as text, without spaces at the ends of lines.
 pub(crate) fn text(table: &Table) -> String {
-    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+    table
+        .lines()
+        .map(|line| line.trim_end().to_owned())
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[cfg(test)]

@@ -24,7 +24,10 @@ struct Drawn {
 
 impl Bars {
     pub(super) fn new(all: &MultiProgress) -> Self {
-        Self { all: all.clone(), drawn: Vec::new() }
+        Self {
+            all: all.clone(),
+            drawn: Vec::new(),
+        }
     }
 
     /// Brings the bars up to date.
@@ -40,7 +43,11 @@ impl Bars {
                 let bar = self.all.add(ProgressBar::new(0));
                 bar.set_prefix(counters.tier.to_string());
                 bar.set_style(style(UNKNOWN));
-                Drawn { bar, reused_bytes: 0, total_bytes: 0 }
+                Drawn {
+                    bar,
+                    reused_bytes: 0,
+                    total_bytes: 0,
+                }
             });
             if drawn.total_bytes != total_bytes {
                 if drawn.total_bytes == 0 {

@@ -47,7 +47,9 @@ impl TierCounters {
 
     /// A transfer has ended.
     pub(super) fn end(&self) {
-        let _ = self.transfers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
+        let _ = self
+            .transfers
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
     }
 
     /// Whether something is under way.
@@ -62,12 +64,17 @@ impl TierCounters {
 
     /// Whether it is time for another line about retries.
     pub(super) fn may_tell_of_retry(&self) -> bool {
-        let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1);
+        let now = u64::try_from(self.began.elapsed().as_millis())
+            .unwrap_or(u64::MAX)
+            .saturating_add(1);
         let interval = u64::try_from(RETRY_LINE_INTERVAL.as_millis()).unwrap_or(u64::MAX);
         let last = self.retry_told.load(Ordering::Relaxed);
         let due = last == 0 || now.saturating_sub(last) >= interval;
         // Of several threads that find it due, one tells.
-        due && self.retry_told.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        due && self
+            .retry_told
+            .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Lines in a log.
 
+use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,10 @@ pub(super) struct Lines {
 
 impl Lines {
     pub(super) fn new() -> Self {
-        Self { began: Instant::now(), last: Vec::new() }
+        Self {
+            began: Instant::now(),
+            last: Vec::new(),
+        }
     }
 
     /// A line for each tier on which something is under way.
@@ -29,7 +33,11 @@ impl Lines {
             let moved_bytes = counters.moved_bytes.load(Ordering::Relaxed);
             let (since, before_bytes) = std::mem::replace(last, (now, moved_bytes));
             if counters.is_active() {
-                lines.push(line(counters, moved_bytes.saturating_sub(before_bytes), now - since));
+                lines.push(line(
+                    counters,
+                    moved_bytes.saturating_sub(before_bytes),
+                    now - since,
+                ));
             }
         }
         lines
@@ -37,19 +45,27 @@ impl Lines {
 }
 
 fn line(counters: &TierCounters, moved_bytes: u64, elapsed: Duration) -> String {
-    let (done, total) = (counters.done_bytes(), counters.total_bytes.load(Ordering::Relaxed));
-    let mut text = format!("{}: {} of {}", counters.tier, human::bytes(done), human::bytes(total));
+    let (done, total) = (
+        counters.done_bytes(),
+        counters.total_bytes.load(Ordering::Relaxed),
+    );
+    let mut text = format!(
+        "{}: {} of {}",
+        counters.tier,
+        human::bytes(done),
+        human::bytes(total)
+    );
     if let Some(rate) = human::rate(moved_bytes, elapsed) {
-        text.push_str(&format!(", {rate}"));
+        let _ = write!(text, ", {rate}");
         let left = u128::from(total.saturating_sub(done)).saturating_mul(elapsed.as_millis());
         if let Some(left) = left.checked_div(u128::from(moved_bytes)) {
             let left = Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX));
-            text.push_str(&format!(", {} left", human::duration(left)));
+            let _ = write!(text, ", {} left", human::duration(left));
         }
     }
     let files = counters.total_files.load(Ordering::Relaxed);
     let done_files = counters.done_files.load(Ordering::Relaxed);
-    text.push_str(&format!(", {done_files} of {}", human::count(files, "file")));
+    let _ = write!(text, ", {done_files} of {}", human::count(files, "file"));
     text
 }
 
@@ -57,15 +73,35 @@ fn line(counters: &TierCounters, moved_bytes: u64, elapsed: Duration) -> String 
 pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
     Some(match event {
         Event::Sealed { id, files, bytes } => {
-            format!("local: sealed {id}: {}, {}", human::count(*files, "file"), human::bytes(*bytes))
+            format!(
+                "local: sealed {id}: {}, {}",
+                human::count(*files, "file"),
+                human::bytes(*bytes)
+            )
         }
-        Event::TransferStarted { tier, id, files, bytes } => {
-            format!("{tier}: {id} begins: {}, {}", human::count(*files, "file"), human::bytes(*bytes))
+        Event::TransferStarted {
+            tier,
+            id,
+            files,
+            bytes,
+        } => {
+            format!(
+                "{tier}: {id} begins: {}, {}",
+                human::count(*files, "file"),
+                human::bytes(*bytes)
+            )
         }
         Event::TransferFinished { tier, id } => format!("{tier}: {id} done"),
         Event::Durable { tier, id } => format!("{tier}: {id} is durable"),
-        Event::Retrying { tier, error, wait_seconds } => {
-            format!("{tier}: trying again in {}: {error}", human::duration(wait(*wait_seconds)))
+        Event::Retrying {
+            tier,
+            error,
+            wait_seconds,
+        } => {
+            format!(
+                "{tier}: trying again in {}: {error}",
+                human::duration(wait(*wait_seconds))
+            )
         }
         Event::Skipped { tier, id, reason } => format!("{tier}: {id} is skipped: {reason}"),
         Event::Removed { tier, id } => format!("{tier}: removed {id}"),
@@ -96,7 +132,10 @@ mod tests {
             line(&counters, 20 << 20, Duration::from_secs(10)),
             "local: 20.0 MiB of 30.0 MiB, 2.0 MiB/s, 5.0s left, 2 of 3 files"
         );
-        assert_eq!(line(&counters, 0, Duration::ZERO), "local: 20.0 MiB of 30.0 MiB, 2 of 3 files");
+        assert_eq!(
+            line(&counters, 0, Duration::ZERO),
+            "local: 20.0 MiB of 30.0 MiB, 2 of 3 files"
+        );
     }
 
     #[test]
@@ -114,11 +153,32 @@ mod tests {
     fn events_read_as_sentences() {
         let id = StepId::from_label("000000000100.a1").unwrap();
         let tier = Tier::Remote("main".parse().unwrap());
-        let started = Event::TransferStarted { tier: &tier, id, files: 1, bytes: 2048 };
-        assert_eq!(of_event(&started).unwrap(), "main: step 100 (attempt 1) begins: 1 file, 2.0 KiB");
+        let started = Event::TransferStarted {
+            tier: &tier,
+            id,
+            files: 1,
+            bytes: 2048,
+        };
+        assert_eq!(
+            of_event(&started).unwrap(),
+            "main: step 100 (attempt 1) begins: 1 file, 2.0 KiB"
+        );
         let error = Error::new(ErrorKind::Unreachable, "cannot list").because("timed out");
-        let retrying = Event::Retrying { tier: &tier, error: &error, wait_seconds: 0.5 };
-        assert_eq!(of_event(&retrying).unwrap(), "main: trying again in 500ms: cannot list: timed out");
-        assert_eq!(of_event(&Event::BytesMoved { tier: &tier, bytes: 1 }), None);
+        let retrying = Event::Retrying {
+            tier: &tier,
+            error: &error,
+            wait_seconds: 0.5,
+        };
+        assert_eq!(
+            of_event(&retrying).unwrap(),
+            "main: trying again in 500ms: cannot list: timed out"
+        );
+        assert_eq!(
+            of_event(&Event::BytesMoved {
+                tier: &tier,
+                bytes: 1
+            }),
+            None
+        );
     }
 }

@@ -79,7 +79,10 @@ impl Progress {
                 .inspect_err(|error| tracing::debug!(%error, "no thread for the progress"))
                 .ok(),
         };
-        Self { watcher, drawing: Mutex::new(drawing) }
+        Self {
+            watcher,
+            drawing: Mutex::new(drawing),
+        }
     }
 
     /// The observer to hand to the engine.
@@ -113,18 +116,27 @@ impl Watcher {
     fn draw_until_ended(&self) {
         let mut bars = Bars::new(self.output.bars());
         let mut lines = Lines::new();
-        let interval = if self.style == Style::Bars { BAR_INTERVAL } else { LINE_INTERVAL };
+        let interval = if self.style == Style::Bars {
+            BAR_INTERVAL
+        } else {
+            LINE_INTERVAL
+        };
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         while !*ended {
-            let (guard, waited) =
-                self.ending.wait_timeout(ended, interval).unwrap_or_else(PoisonError::into_inner);
+            let (guard, waited) = self
+                .ending
+                .wait_timeout(ended, interval)
+                .unwrap_or_else(PoisonError::into_inner);
             ended = guard;
             if *ended || !waited.timed_out() {
                 continue;
             }
             match self.style {
                 Style::Bars => bars.draw(&self.tiers),
-                Style::Lines | Style::Silent => lines.due(&self.tiers).iter().for_each(|line| self.output.line(line)),
+                Style::Lines | Style::Silent => lines
+                    .due(&self.tiers)
+                    .iter()
+                    .for_each(|line| self.output.line(line)),
             }
         }
         drop(ended);
@@ -160,7 +172,9 @@ impl Observer for Watcher {
                     counters.done_files.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            Event::TransferStarted { tier, files, bytes, .. } => {
+            Event::TransferStarted {
+                tier, files, bytes, ..
+            } => {
                 if let Some(counters) = self.counters(tier) {
                     counters.begin(*files, *bytes);
                 }

@@ -3,6 +3,7 @@
 //! It calls what `push`, `restore`, `prune` and `list` call; only the trainer, the lost node and the damage are
 //! staged.
 
+mod node;
 mod scene;
 mod trainer;
 
@@ -63,7 +64,11 @@ impl Stages<'_> {
     fn done(&mut self, what: &str, outcome: String) {
         let length = self.began.elapsed();
         tracing::info!("{what}: {outcome}");
-        self.done.push(Stage { what: what.to_owned(), outcome, seconds: length.as_secs_f64() });
+        self.done.push(Stage {
+            what: what.to_owned(),
+            outcome,
+            seconds: length.as_secs_f64(),
+        });
         self.began = Instant::now();
     }
 }
@@ -72,13 +77,20 @@ impl Stages<'_> {
 pub(crate) async fn run(session: &Session, arguments: DemoArguments) -> Result<ExitCode> {
     let began = Instant::now();
     let scene = Scene::set(arguments.keep).await?;
-    let mut stages = Stages { session, done: Vec::new(), began };
+    let mut stages = Stages {
+        session,
+        done: Vec::new(),
+        began,
+    };
     let outcome = play(&scene, &mut stages).await;
     let (restored_step, remaining_steps) = match outcome {
         Ok(ending) => ending,
         Err(error) => {
             let directory = scene.leave();
-            return Err(error.hint(format!("everything was left in {} to look at", directory.display())));
+            return Err(error.hint(format!(
+                "everything was left in {} to look at",
+                directory.display()
+            )));
         }
     };
     let document = DemoDocument {
@@ -98,7 +110,11 @@ async fn play(scene: &Scene, stages: &mut Stages<'_>) -> Result<(u64, Vec<u64>)>
         let written = node.train(step, loss).await?;
         stages.done(
             &format!("train step {step}"),
-            format!("{}, {}, loss {loss}", human::count(written.files.len() as u64, "file"), human::bytes(written.bytes())),
+            format!(
+                "{}, {}, loss {loss}",
+                human::count(written.files.len() as u64, "file"),
+                human::bytes(written.bytes())
+            ),
         );
         let outcome = node.push(&written).await?;
         stages.done(&format!("push step {step}"), outcome);
@@ -115,7 +131,7 @@ async fn play(scene: &Scene, stages: &mut Stages<'_>) -> Result<(u64, Vec<u64>)>
         .map(|step| format!("; passed over step {}: {}", step.step, step.reasons.join("; ")))
         .collect();
     stages.done("restore", format!("step {}{}", restored.step, reasons.concat()));
-    let outcome = scene::compare(&restored, &written)?;
+    let outcome = node::compare(&restored, &written)?;
     stages.done("compare", outcome);
     let outcome = node.prune(stages.session).await?;
     stages.done("prune", outcome);
@@ -130,7 +146,9 @@ fn expect(holds: bool, what: &str, found: impl std::fmt::Display) -> Result<()> 
     if holds {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Failed, "the demo went wrong").on(what).because(format!("found {found}")))
+    Err(Error::new(ErrorKind::Failed, "the demo went wrong")
+        .on(what)
+        .because(format!("found {found}")))
 }
 
 impl Report for DemoDocument {
@@ -141,7 +159,14 @@ impl Report for DemoDocument {
             stages.add_row([stage.what.clone(), stage.outcome.clone(), length]);
         }
         let total = human::duration(Duration::try_from_secs_f64(self.seconds).unwrap_or_default());
-        let place = self.directory.as_ref().map(|directory| format!("; it is all in {}", directory.display()));
-        format!("{}\n\neverything was as it has to be, in {total}{}", table::text(&stages), place.unwrap_or_default())
+        let place = self
+            .directory
+            .as_ref()
+            .map(|directory| format!("; it is all in {}", directory.display()));
+        format!(
+            "{}\n\neverything was as it has to be, in {total}{}",
+            table::text(&stages),
+            place.unwrap_or_default()
+        )
     }
 }

@@ -59,21 +59,47 @@ struct TrainerState {
 
 /// Writes `step_N` below `directory`.
 pub(super) fn write_checkpoint(directory: &Path, step: u64, loss: f64) -> Result<WrittenCheckpoint> {
-    let (path, temporary) = (directory.join(format!("step_{step}")), directory.join(format!(".step_{step}.tmp")));
-    let fault = |error| Error::new(ErrorKind::Failed, "cannot write a checkpoint").on(path.display()).caused_by(error);
-    DirBuilder::new().recursive(true).create(&temporary).map_err(fault)?;
-    let state = serde_json::to_vec_pretty(&TrainerState { global_step: step, loss })
-        .map_err(|error| Error::new(ErrorKind::Failed, "cannot write the trainer's state").caused_by(error))?;
+    let (path, temporary) = (
+        directory.join(format!("step_{step}")),
+        directory.join(format!(".step_{step}.tmp")),
+    );
+    let fault = |error| {
+        Error::new(ErrorKind::Failed, "cannot write a checkpoint")
+            .on(path.display())
+            .caused_by(error)
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .create(&temporary)
+        .map_err(fault)?;
+    let state = serde_json::to_vec_pretty(&TrainerState {
+        global_step: step,
+        loss,
+    })
+    .map_err(|error| Error::new(ErrorKind::Failed, "cannot write the trainer's state").caused_by(error))?;
     let contents = [
-        ("model.safetensors", safetensors(&model_tensors(), DataType::Bf16, step)?),
-        ("optimizer.safetensors", safetensors(&optimizer_tensors(), DataType::F32, step)?),
+        (
+            "model.safetensors",
+            safetensors(&model_tensors(), DataType::Bf16, step)?,
+        ),
+        (
+            "optimizer.safetensors",
+            safetensors(&optimizer_tensors(), DataType::F32, step)?,
+        ),
         ("trainer_state.json", state),
     ];
     let mut files = Vec::new();
     for (name, bytes) in contents {
-        let mut file = OpenOptions::new().write(true).create_new(true).open(temporary.join(name)).map_err(fault)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(temporary.join(name))
+            .map_err(fault)?;
         file.write_all(&bytes).map_err(fault)?;
-        let modified = file.metadata().and_then(|metadata| metadata.modified()).map_err(fault)?;
+        let modified = file
+            .metadata()
+            .and_then(|metadata| metadata.modified())
+            .map_err(fault)?;
         files.push(WrittenFile {
             name,
             sha256: Sha256Digest::of(&bytes),
@@ -85,7 +111,10 @@ pub(super) fn write_checkpoint(directory: &Path, step: u64, loss: f64) -> Result
     Ok(WrittenCheckpoint { path, files })
 }
 
-#[expect(clippy::disallowed_methods, reason = "this plays the trainer, which knows nothing of durable renames")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this plays the trainer, which knows nothing of durable renames"
+)]
 fn rename_as_trainers_do(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::rename(from, to)
 }
@@ -94,16 +123,23 @@ fn model_tensors() -> Vec<(String, Vec<u64>)> {
     let mut tensors = vec![("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, HIDDEN])];
     for layer in 0..LAYERS {
         for projection in ["q_proj", "k_proj", "v_proj", "o_proj"] {
-            tensors.push((format!("model.layers.{layer}.self_attn.{projection}.weight"), vec![HIDDEN, HIDDEN]));
+            tensors.push((
+                format!("model.layers.{layer}.self_attn.{projection}.weight"),
+                vec![HIDDEN, HIDDEN],
+            ));
         }
-        tensors.push((format!("model.layers.{layer}.input_layernorm.weight"), vec![HIDDEN]));
+        tensors.push((
+            format!("model.layers.{layer}.input_layernorm.weight"),
+            vec![HIDDEN],
+        ));
     }
     tensors
 }
 
 fn optimizer_tensors() -> Vec<(String, Vec<u64>)> {
     let moments = ["exp_avg", "exp_avg_sq"];
-    let of_tensor = |(name, shape): (String, Vec<u64>)| moments.map(|moment| (format!("{name}.{moment}"), shape.clone()));
+    let of_tensor =
+        |(name, shape): (String, Vec<u64>)| moments.map(|moment| (format!("{name}.{moment}"), shape.clone()));
     model_tensors().into_iter().flat_map(of_tensor).collect()
 }
 
@@ -123,7 +159,11 @@ fn safetensors(tensors: &[(String, Vec<u64>)], dtype: DataType, seed: u64) -> Re
                 DataType::F32 => data.extend_from_slice(&bits.to_le_bytes()),
             }
         }
-        let entry = TensorHeader { dtype, shape: shape.clone(), data_offsets: [begin, data.len()] };
+        let entry = TensorHeader {
+            dtype,
+            shape: shape.clone(),
+            data_offsets: [begin, data.len()],
+        };
         let entry = serde_json::to_value(entry).map_err(header_fault)?;
         header.insert(name.clone(), entry);
     }
@@ -140,7 +180,7 @@ fn header_fault(error: serde_json::Error) -> Error {
     Error::new(ErrorKind::Failed, "cannot write a safetensors header").caused_by(error)
 }
 
-/// SplitMix64: the same weights on every machine.
+/// The `SplitMix64` generator: the same weights on every machine.
 struct Random {
     state: u64,
 }
@@ -168,7 +208,7 @@ mod tests {
     #[test]
     fn the_files_are_valid_safetensors() {
         let file = safetensors(&model_tensors(), DataType::Bf16, 7).unwrap();
-        let header_bytes = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+        let header_bytes = usize::try_from(u64::from_le_bytes(file[..8].try_into().unwrap())).unwrap();
         assert_eq!(header_bytes % 8, 0);
         let header: serde_json::Value = serde_json::from_slice(&file[8..8 + header_bytes]).unwrap();
         let mut end = 0;
@@ -179,7 +219,7 @@ mod tests {
             end += shape.iter().product::<u64>() * 2;
             assert_eq!(entry["data_offsets"][1], end);
         }
-        assert_eq!(file.len(), 8 + header_bytes + end as usize);
+        assert_eq!(file.len(), 8 + header_bytes + usize::try_from(end).unwrap());
     }
 
     #[test]
@@ -190,7 +230,10 @@ mod tests {
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
         for file in &written.files {
             let bytes = std::fs::read(written.path.join(file.name)).unwrap();
-            assert_eq!((Sha256Digest::of(&bytes), bytes.len() as u64), (file.sha256, file.bytes));
+            assert_eq!(
+                (Sha256Digest::of(&bytes), bytes.len() as u64),
+                (file.sha256, file.bytes)
+            );
         }
     }
 }

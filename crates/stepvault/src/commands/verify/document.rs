@@ -1,0 +1,218 @@
+//! What a check found, for people and programs.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use stepvault_core::ids::RunName;
+use stepvault_engine::verify::StepHealth;
+
+use super::Findings;
+use crate::commands::list::FailedTier;
+use crate::exit_code::ExitCode;
+use crate::output::json::ErrorInfo;
+use crate::output::{Report, human, table};
+
+#[derive(Serialize)]
+pub(super) struct VerifyDocument {
+    run: String,
+    steps: Vec<CheckedStep>,
+    sound_steps: u64,
+    damaged_steps: u64,
+    failed: Vec<FailedTier>,
+}
+
+/// One step over the tiers that were checked.
+#[derive(Serialize)]
+struct CheckedStep {
+    step: u64,
+    attempt: u32,
+    tiers: Vec<CheckedTier>,
+}
+
+#[derive(Serialize)]
+struct CheckedTier {
+    tier: String,
+    sound: bool,
+    #[serde(flatten)]
+    health: StepHealth,
+}
+
+pub(super) fn of_findings(run: &RunName, findings: Findings) -> VerifyDocument {
+    let steps: Vec<CheckedStep> = findings
+        .by_step
+        .into_iter()
+        .rev()
+        .map(|(id, checked)| CheckedStep {
+            step: id.step.number(),
+            attempt: id.attempt.number(),
+            tiers: checked
+                .into_iter()
+                .map(|(tier, health)| CheckedTier {
+                    tier: tier.to_string(),
+                    sound: health.is_sound(),
+                    health,
+                })
+                .collect(),
+        })
+        .collect();
+    let damaged = steps
+        .iter()
+        .filter(|step| step.tiers.iter().any(|tier| !tier.sound))
+        .count();
+    let failed = findings.failed.iter();
+    VerifyDocument {
+        run: run.to_string(),
+        sound_steps: (steps.len() - damaged) as u64,
+        damaged_steps: damaged as u64,
+        failed: failed
+            .map(|(tier, error)| FailedTier {
+                tier: tier.clone(),
+                error: ErrorInfo::from(error),
+            })
+            .collect(),
+        steps,
+    }
+}
+
+/// Damage outweighs a tier that could not be asked: it is what somebody has to act on. A step counts as lost only
+/// when no copy of it is sound.
+pub(super) fn exit_code(document: &VerifyDocument) -> ExitCode {
+    let some_copy_sound = document
+        .steps
+        .iter()
+        .any(|step| step.tiers.iter().any(|tier| tier.sound));
+    let only_unreachable = document
+        .failed
+        .iter()
+        .all(|failed| failed.error.kind == "unreachable");
+    match (document.damaged_steps, document.failed.is_empty()) {
+        (0, true) => ExitCode::Done,
+        (0, false) if only_unreachable => ExitCode::Unreachable,
+        (1.., true) if !some_copy_sound => ExitCode::NoneValid,
+        _ => ExitCode::Failed,
+    }
+}
+
+impl Report for VerifyDocument {
+    fn human(&self) -> String {
+        let headings = [
+            "step",
+            "attempt",
+            "tier",
+            "result",
+            "proved",
+            "unproved",
+            "read back",
+        ];
+        let mut rows = table::table(&headings, &[0, 1, 4, 5, 6]);
+        let mut faults = String::new();
+        let mut unproved = 0;
+        for step in &self.steps {
+            for tier in &step.tiers {
+                rows.add_row([
+                    step.step.to_string(),
+                    step.attempt.to_string(),
+                    tier.tier.clone(),
+                    if tier.sound { "sound" } else { "DAMAGED" }.to_owned(),
+                    human::count(tier.health.proved_files, "file"),
+                    human::count(tier.health.unproved_files, "file"),
+                    human::bytes(tier.health.read_bytes),
+                ]);
+                unproved += tier.health.unproved_files;
+                for fault in &tier.health.faults {
+                    let _ = writeln!(faults, "step {} on {}: {fault}", step.step, tier.tier);
+                }
+            }
+        }
+        let mut text = format!("{}\n\n{faults}", table::text(&rows));
+        let _ = write!(
+            text,
+            "{} sound, {} damaged",
+            human::count(self.sound_steps, "step"),
+            self.damaged_steps
+        );
+        if unproved > 0 {
+            let _ = write!(
+                text,
+                "; of {} only presence and size are known: --deep reads them back",
+                human::count(unproved, "file")
+            );
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stepvault_core::{Error, ErrorKind};
+
+    use super::*;
+
+    fn document(copies: &[&[bool]], failed: &[ErrorKind]) -> VerifyDocument {
+        let steps: Vec<CheckedStep> = copies
+            .iter()
+            .map(|sound| CheckedStep {
+                step: 1,
+                attempt: 1,
+                tiers: sound
+                    .iter()
+                    .map(|sound| CheckedTier {
+                        tier: "main".to_owned(),
+                        sound: *sound,
+                        health: StepHealth::default(),
+                    })
+                    .collect(),
+            })
+            .collect();
+        let damaged_steps = copies.iter().filter(|sound| sound.contains(&false)).count() as u64;
+        let failed = failed.iter().map(|kind| FailedTier {
+            tier: "other".to_owned(),
+            error: ErrorInfo::from(&Error::new(*kind, "cannot")),
+        });
+        VerifyDocument {
+            run: "demo".to_owned(),
+            sound_steps: copies.len() as u64 - damaged_steps,
+            damaged_steps,
+            steps,
+            failed: failed.collect(),
+        }
+    }
+
+    #[test]
+    fn the_code_says_sound_damaged_lost_or_unknown() {
+        assert_eq!(
+            exit_code(&document(&[&[true], &[true, true]], &[])),
+            ExitCode::Done
+        );
+        assert_eq!(exit_code(&document(&[&[true, false]], &[])), ExitCode::Failed);
+        assert_eq!(exit_code(&document(&[&[false], &[true]], &[])), ExitCode::Failed);
+        assert_eq!(
+            exit_code(&document(&[&[false], &[false]], &[])),
+            ExitCode::NoneValid
+        );
+        assert_eq!(
+            exit_code(&document(&[&[true]], &[ErrorKind::Unreachable])),
+            ExitCode::Unreachable
+        );
+        assert_eq!(
+            exit_code(&document(&[&[true]], &[ErrorKind::Denied])),
+            ExitCode::Failed
+        );
+        assert_eq!(
+            exit_code(&document(&[&[false]], &[ErrorKind::Unreachable])),
+            ExitCode::Failed
+        );
+    }
+
+    #[test]
+    fn the_last_line_counts_and_says_what_is_not_proved() {
+        let mut document = document(&[&[true]], &[]);
+        assert!(document.human().ends_with("1 step sound, 0 damaged"));
+        document.steps[0].tiers[0].health.unproved_files = 3;
+        assert!(
+            document
+                .human()
+                .ends_with("of 3 files only presence and size are known: --deep reads them back")
+        );
+    }
+}

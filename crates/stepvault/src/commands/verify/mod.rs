@@ -1,0 +1,193 @@
+//! `verify`: whether what the tiers hold is what was saved.
+
+mod document;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use clap::Args;
+use stepvault_core::ids::{Attempt, Step, StepId};
+use stepvault_core::observe::{Observer, Tier};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::blocking::blocking;
+use stepvault_engine::catalog::{committed_ids, tombstones};
+use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::verify::{Depth, StepHealth, check_remote, check_sealed};
+
+use super::Session;
+use crate::arguments::values::{SampleRate, TierChoice, checked};
+use crate::context::{DefaultVault, Settings, Tiers};
+use crate::exit_code::ExitCode;
+use document::{exit_code, of_findings};
+
+const SECONDS_IN_A_DAY: u64 = 86_400;
+
+/// Check that what the tiers hold is what was saved
+///
+/// Without --deep or --sample the store's own checksums are compared; where a store keeps none, presence and size.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArguments {
+    /// Only this step
+    #[arg(value_name = "STEP", value_parser = checked::<Step>)]
+    step: Option<Step>,
+    /// Of this attempt
+    #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
+    attempt: Option<Attempt>,
+    /// Read every byte back
+    #[arg(long, conflicts_with = "sample")]
+    deep: bool,
+    /// Read one file in N back, others each day: N days in a row read everything
+    #[arg(long, value_name = "1/N")]
+    sample: Option<SampleRate>,
+    /// Which tiers: local, remote, all, or a remote's name
+    #[arg(long, value_name = "TIER", default_value_t)]
+    tier: TierChoice,
+}
+
+/// What was found, by step.
+#[derive(Default)]
+struct Findings {
+    by_step: BTreeMap<StepId, Vec<(Tier, StepHealth)>>,
+    failed: Vec<(String, Error)>,
+}
+
+/// Runs the command.
+pub(crate) async fn run(session: &Session, arguments: &VerifyArguments) -> Result<ExitCode> {
+    let settings = Settings::load(session)?;
+    let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
+    tiers.require_any()?;
+    let depth = depth(arguments);
+    let wanted = |id: StepId| {
+        arguments.step.is_none_or(|step| step == id.step)
+            && arguments.attempt.is_none_or(|attempt| attempt == id.attempt)
+    };
+    let observer = tiers.observer();
+    let mut findings = Findings::default();
+    if arguments.tier.takes(&Tier::Local) {
+        check_vault(&tiers, depth, &wanted, &observer, &mut findings).await?;
+    }
+    for remote in tiers
+        .remotes
+        .iter()
+        .filter(|remote| arguments.tier.takes(&remote.tier))
+    {
+        if let Err(error) = check_run_on(remote, depth, &wanted, &observer, &mut findings.by_step).await {
+            findings.failed.push((remote.name().to_string(), error));
+        }
+    }
+    tiers.progress.finish();
+    if findings.by_step.is_empty() {
+        return Err(nothing_checked(&tiers, arguments, findings.failed));
+    }
+    for (tier, error) in &findings.failed {
+        session.output.warn(&format!("{tier} was not checked to the end"));
+        session.output.error_beside_report(error);
+    }
+    let document = of_findings(tiers.run_name(), findings);
+    let code = exit_code(&document);
+    session.output.result(&document)?;
+    Ok(code)
+}
+
+fn depth(arguments: &VerifyArguments) -> Depth {
+    match (arguments.deep, arguments.sample) {
+        (true, _) => Depth::Deep,
+        (false, Some(SampleRate { one_in })) => Depth::Sample {
+            one_in,
+            turn: days_since_epoch(),
+        },
+        (false, None) => Depth::Checksums,
+    }
+}
+
+/// The turn for samples: each day another.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "which files a sample reads may follow the wall clock"
+)]
+fn days_since_epoch() -> u32 {
+    let since = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    u32::try_from(since.as_secs() / SECONDS_IN_A_DAY).unwrap_or(u32::MAX)
+}
+
+async fn check_vault(
+    tiers: &Tiers,
+    depth: Depth,
+    wanted: &impl Fn(StepId) -> bool,
+    observer: &Arc<dyn Observer>,
+    findings: &mut Findings,
+) -> Result<()> {
+    let Some(vault) = tiers.vault.clone() else {
+        return Ok(());
+    };
+    let run = tiers.run_name().clone();
+    let scan = blocking(move || vault.steps(&run)).await?;
+    for step in scan.steps.iter().rev().filter(|step| wanted(step.id())) {
+        let health = check_sealed(step, depth, observer).await?;
+        findings
+            .by_step
+            .entry(step.id())
+            .or_default()
+            .push((Tier::Local, health));
+    }
+    for (path, error) in scan.faults {
+        let id = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .and_then(StepId::from_label);
+        match id.filter(|id| wanted(*id)) {
+            Some(id) => {
+                let health = StepHealth {
+                    faults: vec![error.to_string()],
+                    ..StepHealth::default()
+                };
+                findings
+                    .by_step
+                    .entry(id)
+                    .or_default()
+                    .push((Tier::Local, health));
+            }
+            None if id.is_none() => findings.failed.push(("local".to_owned(), error)),
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+async fn check_run_on(
+    remote: &RunRemote,
+    depth: Depth,
+    wanted: &impl Fn(StepId) -> bool,
+    observer: &Arc<dyn Observer>,
+    by_step: &mut BTreeMap<StepId, Vec<(Tier, StepHealth)>>,
+) -> Result<()> {
+    let condemned: BTreeSet<StepId> = tombstones(remote).await?.into_iter().collect();
+    let committed = committed_ids(remote).await?;
+    // The newest first: it is the one that would be restored.
+    for id in committed
+        .into_keys()
+        .rev()
+        .filter(|id| wanted(*id) && !condemned.contains(id))
+    {
+        let health = check_remote(remote, id, depth, observer).await?;
+        by_step.entry(id).or_default().push((remote.tier.clone(), health));
+    }
+    Ok(())
+}
+
+/// A check of nothing must not pass for a check: a wrong bucket is empty, too.
+fn nothing_checked(tiers: &Tiers, arguments: &VerifyArguments, failed: Vec<(String, Error)>) -> Error {
+    if let Some((_, error)) = failed.into_iter().next() {
+        return error;
+    }
+    let run = tiers.run_name();
+    Error::new(ErrorKind::NotFound, "no such checkpoint")
+        .on(match arguments.step {
+            Some(step) => format!("step {step} of run '{run}'"),
+            None => format!("any step of run '{run}'"),
+        })
+        .because(format!("no tier of '{}' has it", arguments.tier))
+        .hint("'stepvault list' shows what there is")
+}

@@ -1,0 +1,160 @@
+//! `init`, `config show`, `config check`, and where values come from.
+
+use serde_json::Value;
+
+use crate::support::Place;
+
+#[test]
+fn init_writes_a_file_that_is_right_and_never_over_another() {
+    let place = Place::new();
+    place.run(&["init"]).expect_code(0);
+    let written = std::fs::read_to_string(place.path("stepvault.toml")).unwrap();
+    assert!(written.contains("[upload]"), "{written}");
+    place.run(&["config", "check"]).expect_code(0);
+
+    std::fs::write(place.path("stepvault.toml"), "# mine\n").unwrap();
+    let refused = place
+        .run(&["init"])
+        .expect_code(1)
+        .expect_error("will not write over the file");
+    assert!(
+        refused
+            .stderr
+            .contains("hint: name another PATH, or write over it with --force"),
+        "{refused:#?}"
+    );
+    assert_eq!(
+        std::fs::read_to_string(place.path("stepvault.toml")).unwrap(),
+        "# mine\n"
+    );
+    place.run(&["init", "--force"]).expect_code(0);
+    assert_eq!(
+        std::fs::read_to_string(place.path("stepvault.toml")).unwrap(),
+        written
+    );
+
+    std::fs::create_dir(place.path("etc")).unwrap();
+    let document = place.run(&["init", "etc", "--json"]).expect_code(0).json();
+    assert_eq!(
+        document["path"],
+        place.path("etc/stepvault.toml").to_str().unwrap()
+    );
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_the_one_that_was_meant() {
+    let place = Place::new();
+    std::fs::write(
+        place.path("stepvault.toml"),
+        "[upload]\nmemory-budgte = \"64 MiB\"\n",
+    )
+    .unwrap();
+    let outcome = place.run(&["config", "check"]).expect_code(2);
+    assert!(
+        outcome.stdout.contains("stepvault.toml:2: upload.memory-budgte"),
+        "{outcome:#?}"
+    );
+    assert!(outcome.stdout.contains("memory-budget"), "{outcome:#?}");
+
+    let document = place.run(&["config", "check", "--json"]).expect_code(2).json();
+    assert_eq!(document["faults"][0]["source"]["line"], 2);
+    assert!(
+        document["faults"][0]["hint"]
+            .as_str()
+            .unwrap()
+            .contains("memory-budget")
+    );
+
+    place
+        .run(&["list", "--run", "a"])
+        .expect_code(2)
+        .expect_error("memory-budgte");
+}
+
+fn value<'a>(document: &'a Value, key: &str) -> &'a Value {
+    let values = document["values"].as_array().unwrap();
+    values
+        .iter()
+        .find(|value| value["key"] == key)
+        .unwrap_or_else(|| panic!("{key} is missing: {document:#}"))
+}
+
+#[test]
+fn flags_win_over_variables_which_win_over_the_file() {
+    let place = Place::new();
+    let file = "[local]\ndirectory = \"from-file\"\n[upload]\nmemory-budget = \"32 MiB\"\n";
+    std::fs::write(place.path("stepvault.toml"), file).unwrap();
+    let show = |set_up: &dyn Fn(&mut std::process::Command)| {
+        let mut command = place.command(&["config", "show", "--json"]);
+        set_up(&mut command);
+        let output = command.output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
+    };
+    let document = show(&|_| {});
+    assert_eq!(value(&document, "local.directory")["source"]["from"], "file");
+    assert_eq!(value(&document, "local.directory")["source"]["line"], 2);
+    assert_eq!(
+        value(&document, "agent.poll-interval")["source"]["from"],
+        "default"
+    );
+
+    let document = show(&|command| {
+        command
+            .env("STEPVAULT_LOCAL", "from-variable")
+            .env("STEPVAULT_UPLOAD_MEMORY_BUDGET", "64 MiB");
+    });
+    let expected = format!("{:?}", place.path("from-variable").to_str().unwrap());
+    assert_eq!(value(&document, "local.directory")["value"], expected);
+    assert_eq!(
+        value(&document, "local.directory")["source"]["flag"],
+        "STEPVAULT_LOCAL"
+    );
+    assert_eq!(
+        value(&document, "upload.memory-budget")["source"]["variable"],
+        "STEPVAULT_UPLOAD_MEMORY_BUDGET"
+    );
+
+    let document = show(&|command| {
+        command
+            .env("STEPVAULT_LOCAL", "from-variable")
+            .args(["--local", "from-flag", "--node", "n1"]);
+    });
+    assert_eq!(value(&document, "local.directory")["source"]["flag"], "--local");
+    assert_eq!(value(&document, "node")["value"], "\"n1\"");
+}
+
+#[test]
+fn a_configured_run_and_remote_need_no_flags() {
+    let place = Place::new();
+    let remote = place.remote();
+    let file = format!(
+        "[local]\ndirectory = \"vault\"\n[remote.main]\nurl = \"{remote}\"\n\
+         [run.only]\nmetrics-file = \"state.json\"\nmetrics = {{ loss = \"/loss\" }}\n"
+    );
+    std::fs::write(place.path("stepvault.toml"), file).unwrap();
+    place.checkpoint("step_1", "x");
+    place.run(&["push", "checkpoints/step_1"]).expect_code(0);
+    let document = place.run(&["list", "--json"]).expect_code(0).json();
+    assert_eq!(document["steps"][0]["local"], "durable");
+    assert_eq!(document["steps"][0]["remotes"], serde_json::json!(["main"]));
+    assert_eq!(document["steps"][0]["metrics"]["loss"], 1.0);
+    // By its name or by its URL it is the same remote.
+    for given in ["main", remote.as_str()] {
+        let document = place
+            .run(&["status", "--json", "--remote", given])
+            .expect_code(0)
+            .json();
+        assert_eq!(document["remotes"][0]["durable_steps"], 1, "{given}");
+    }
+    place
+        .run(&["list", "--remote", "mian"])
+        .expect_code(2)
+        .expect_error("the remotes are main");
+    let outcome = place.run(&["agent", "--once"]).expect_code(0);
+    assert!(
+        outcome
+            .stdout
+            .contains("every sealed step is durable on every remote"),
+        "{outcome:#?}"
+    );
+}

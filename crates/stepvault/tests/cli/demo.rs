@@ -1,0 +1,43 @@
+//! `demo`.
+
+use crate::support::Place;
+
+#[test]
+fn the_whole_loop_goes_as_it_has_to_and_leaves_nothing_behind() {
+    let place = Place::new();
+    let outcome = place.run(&["demo"]).expect_code(0);
+    for text in [
+        "restore",
+        "step 40; passed over step 50",
+        "removed steps 10, 20",
+        "everything was as it has to be",
+    ] {
+        assert!(outcome.stdout.contains(text), "{outcome:#?}");
+    }
+    assert_eq!(outcome.stderr, "");
+    assert_eq!(std::fs::read_dir(place.path("tmp")).unwrap().count(), 0);
+}
+
+#[test]
+fn the_document_names_every_stage() {
+    let place = Place::new();
+    let document = place
+        .run(&["demo", "--json", "--keep", "kept"])
+        .expect_code(0)
+        .json();
+    assert_eq!(document["restored_step"], 40);
+    assert_eq!(document["remaining_steps"], serde_json::json!([50, 40, 30]));
+    assert_eq!(document["stages"].as_array().unwrap().len(), 16);
+    assert!(document["stages"][0]["seconds"].is_number());
+    assert_eq!(document["directory"], place.path("kept").to_str().unwrap());
+    assert!(
+        place
+            .path("kept/remote/demo/step_40/a1/model.safetensors")
+            .is_file()
+    );
+
+    let error = place.run(&["demo", "--keep", "kept"]).expect_code(2);
+    error
+        .expect_error("will not play here")
+        .expect_error("the directory is not empty");
+}

@@ -1,0 +1,20 @@
+//! The built binary, as people and scripts call it: arguments, output, exit codes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a helper of tests fails as a test does"
+)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests write and damage files as nobody else may"
+)]
+
+mod configuration;
+mod demo;
+mod exit_codes;
+mod retention;
+mod round_trip;
+mod support;
+mod tiers;
+mod usage;

@@ -1,0 +1,160 @@
+//! `prune`, `pin`, `unpin`, `gc`.
+
+use crate::support::{Place, listed_steps};
+
+fn steps(place: &Place) -> Vec<u64> {
+    listed_steps(&place.run_here(&["list", "--json"]).expect_code(0).json())
+}
+
+#[test]
+fn a_dry_run_tells_and_does_nothing() {
+    let place = Place::new();
+    place.push_steps(&[1, 2, 3]);
+    let arguments = [
+        "prune",
+        "--dry-run",
+        "--keep-last",
+        "1",
+        "--keep-best",
+        "loss:1:lowest",
+    ];
+    let outcome = place.run_here(&arguments).expect_code(0);
+    assert!(outcome.stdout.contains("would remove 1 step"), "{outcome:#?}");
+    let document = place
+        .run_here(&[&arguments[..], &["--json"]].concat())
+        .expect_code(0)
+        .json();
+    let decisions = document["tiers"][0]["plan"]["decisions"].as_array().unwrap();
+    let verdicts: Vec<(u64, &str)> = decisions
+        .iter()
+        .map(|decision| {
+            (
+                decision["step"].as_u64().unwrap(),
+                decision["verdict"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(verdicts, [(1, "keep"), (2, "drop"), (3, "keep")]);
+    assert!(
+        decisions
+            .iter()
+            .all(|decision| !decision["reasons"].as_array().unwrap().is_empty())
+    );
+    assert_eq!(document["dry_run"], true);
+    assert_eq!(steps(&place), [3, 2, 1]);
+}
+
+#[test]
+fn a_prune_removes_what_no_rule_keeps_and_no_more_than_allowed() {
+    let place = Place::new();
+    place.push_steps(&[1, 2, 3, 4]);
+    let document = place
+        .run_here(&["prune", "--keep-last", "1", "--max-delete", "1", "--json"])
+        .expect_code(0)
+        .json();
+    assert_eq!(
+        document["tiers"][0]["removed"],
+        serde_json::json!([{ "attempt": 1, "step": 1 }])
+    );
+    assert_eq!(steps(&place), [4, 3, 2]);
+    assert!(!place.remote_file("step_1", "model.bin").exists());
+    place.run_here(&["prune", "--keep-last", "1"]).expect_code(0);
+    assert_eq!(steps(&place), [4]);
+}
+
+#[test]
+fn without_rules_everything_stays_and_rules_that_keep_nothing_are_refused() {
+    let place = Place::new();
+    place.push_steps(&[1, 2]);
+    place.run_here(&["prune"]).expect_code(0);
+    place
+        .run_here(&["prune", "--keep-last", "0"])
+        .expect_code(1)
+        .expect_error("would delete everything");
+    assert_eq!(steps(&place), [2, 1]);
+}
+
+#[test]
+fn a_pin_holds_until_it_is_taken_away() {
+    let place = Place::new();
+    place.push_steps(&[1, 2, 3]);
+    let document = place
+        .run_here(&["pin", "1", "--note", "paper", "--json"])
+        .expect_code(0)
+        .json();
+    assert_eq!(
+        (&document["pinned"], &document["changed"]),
+        (&true.into(), &serde_json::json!(["file-remote"]))
+    );
+    let again = place.run_here(&["pin", "1", "--json"]).expect_code(0).json();
+    assert_eq!(again["unchanged"], serde_json::json!(["file-remote"]));
+    place.run_here(&["prune", "--keep-last", "1"]).expect_code(0);
+    assert_eq!(steps(&place), [3, 1]);
+    place.run_here(&["unpin", "1"]).expect_code(0);
+    place.run_here(&["prune", "--keep-last", "1"]).expect_code(0);
+    assert_eq!(steps(&place), [3]);
+}
+
+#[test]
+fn local_copies_stay_until_every_configured_remote_has_them() {
+    let place = Place::new();
+    let (first, second) = (
+        place.remote(),
+        format!("file://{}", place.path("second").display()),
+    );
+    let file = format!(
+        "[local]\ndirectory = \"vault\"\n[remote.first]\nurl = \"{first}\"\n[remote.second]\nurl = \"{second}\"\n[run.\"demo/a\"]\n"
+    );
+    std::fs::write(place.path("stepvault.toml"), file).unwrap();
+    for step in ["step_1", "step_2"] {
+        place.checkpoint(step, step);
+        place
+            .run(&["push", &format!("checkpoints/{step}"), "--remote", "first"])
+            .expect_code(0);
+    }
+    let prune = ["prune", "--tier", "local", "--keep-last", "1", "--json"];
+    // Naming one remote must not make the other one forgotten.
+    let document = place
+        .run(&[&prune[..], &["--remote", "first"]].concat())
+        .expect_code(0)
+        .json();
+    assert_eq!(document["tiers"][0]["removed"], serde_json::json!([]));
+    let reasons = &document["tiers"][0]["plan"]["decisions"][0]["reasons"];
+    assert_eq!(reasons, &serde_json::json!(["not durable on second"]));
+    place.run(&["push", "checkpoints/step_1"]).expect_code(0);
+    let document = place.run(&prune).expect_code(0).json();
+    assert_eq!(
+        document["tiers"][0]["removed"],
+        serde_json::json!([{ "attempt": 1, "step": 1 }])
+    );
+}
+
+#[test]
+fn orphans_go_at_the_second_sweep() {
+    let place = Place::new();
+    place
+        .run_here(&["gc"])
+        .expect_code(1)
+        .expect_error("the run has no marker on this remote");
+    place.push_steps(&[1]);
+    std::fs::write(place.remote_file("step_1", "orphan.bin"), "left over").unwrap();
+    let sweep = |more: &[&str]| {
+        let report = place
+            .run_here(&[&["gc", "--json"], more].concat())
+            .expect_code(0)
+            .json();
+        let report = &report["remotes"][0]["report"];
+        let count = |key: &str| report[key].as_array().unwrap().len();
+        (
+            count("marked"),
+            count("removed"),
+            report["young"].as_u64().unwrap(),
+        )
+    };
+    assert_eq!(sweep(&[]), (0, 0, 1));
+    assert_eq!(sweep(&["--grace", "0s", "--dry-run"]), (1, 0, 0));
+    assert_eq!(sweep(&["--grace", "0s"]), (1, 0, 0));
+    assert_eq!(sweep(&["--grace", "0s"]), (0, 1, 0));
+    assert!(!place.remote_file("step_1", "orphan.bin").exists());
+    place.run_here(&["verify", "--deep"]).expect_code(0);
+}

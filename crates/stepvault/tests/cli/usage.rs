@@ -1,0 +1,180 @@
+//! Wrong calls, and what is printed where.
+
+use std::process::Stdio;
+
+use crate::support::Place;
+
+#[test]
+fn wrong_calls_say_what_why_and_what_to_do() {
+    let place = Place::new();
+    place.checkpoint("step_1", "x");
+    place
+        .run(&["list", "--run", "a", "--remote", "ftp://host/x"])
+        .expect_code(2)
+        .expect_error("not a remote's URL: ftp://host/x: the scheme 'ftp' is not known\n  hint: write s3://bucket/prefix");
+    place
+        .run_here(&["push", "checkpoints/step_2"])
+        .expect_code(2)
+        .expect_error("there is nothing to push: checkpoints/step_2: there is no such file or directory");
+    assert!(!place.path(".stepvault").exists(), "a wrong call made a vault");
+    place
+        .run(&["push", "checkpoints/step_1", "--run", "a"])
+        .expect_code(2)
+        .expect_error(
+            "there is no remote to work with: none is given or configured\n  hint: give --remote URL",
+        );
+    place
+        .run(&["list", "--remote", "memory://x"])
+        .expect_code(2)
+        .expect_error("which run?");
+    place
+        .run(&["list", "--run", "a"])
+        .expect_code(2)
+        .expect_error("there is no tier to look at");
+    place
+        .run(&["list", "--config", "missing.toml"])
+        .expect_code(2)
+        .expect_error("there is no such file");
+    place
+        .run_here(&["status"])
+        .expect_code(2)
+        .expect_error("there is no local vault to look at");
+    place
+        .run_here(&["status", "--watch", "--json"])
+        .expect_code(2)
+        .expect_error("--watch does not go with --json");
+    std::fs::create_dir(place.path("checkpoints/best")).unwrap();
+    std::fs::write(place.path("checkpoints/best/x"), "x").unwrap();
+    place
+        .run_here(&["push", "checkpoints/best"])
+        .expect_code(2)
+        .expect_error("give it with --step N");
+}
+
+#[test]
+fn an_unusable_variable_is_not_ignored() {
+    let place = Place::new();
+    for (variable, value) in [
+        ("STEPVAULT_RUN", ""),
+        ("STEPVAULT_RUN", "../x"),
+        ("STEPVAULT_LOG", "stepvault=loud"),
+    ] {
+        let output = place.command(&["list"]).env(variable, value).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(variable), "{stderr}");
+    }
+}
+
+#[test]
+fn the_attempt_may_come_from_the_launcher() {
+    let place = Place::new();
+    place.checkpoint("step_1", "x");
+    let push = [
+        "push",
+        "checkpoints/step_1",
+        "--remote",
+        "memory://x",
+        "--run",
+        "a",
+        "--json",
+    ];
+    let output = place
+        .command(&push)
+        .env("STEPVAULT_ATTEMPT", "3")
+        .output()
+        .unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["attempt"], 3, "{output:?}");
+    let output = place
+        .command(&push)
+        .env("STEPVAULT_ATTEMPT", "0")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn clap_errors_are_usage_errors_and_help_is_none() {
+    let place = Place::new();
+    place.run(&["--help"]).expect_code(0);
+    place.run(&["push", "--help"]).expect_code(0);
+    place.run(&["--version"]).expect_code(0);
+    place.run(&["rstore"]).expect_code(2).expect_error("restore");
+    place.run(&[]).expect_code(2);
+    let outcome = place.run(&["restore", "--json"]).expect_code(2);
+    assert_eq!(outcome.json()["error"]["kind"], "usage");
+}
+
+#[test]
+fn an_error_is_a_document_too() {
+    let place = Place::new();
+    let outcome = place.run(&["list", "--json"]).expect_code(2);
+    let document = outcome.json();
+    assert_eq!(document["error"]["kind"], "usage");
+    assert_eq!(
+        document["error"]["message"],
+        "which run?: none is given and none is configured"
+    );
+    assert_eq!(document["error"]["hint"], "give it with --run NAME");
+    outcome.expect_error("which run?");
+}
+
+#[test]
+fn quiet_means_the_result_alone() {
+    let place = Place::new();
+    place.checkpoint("step_1", "x");
+    let outcome = place
+        .run_here(&["push", "checkpoints/step_1", "-q"])
+        .expect_code(0);
+    assert_eq!(outcome.stderr, "");
+    place.checkpoint("step_2", "y");
+    let outcome = place.run_here(&["push", "checkpoints/step_2"]).expect_code(0);
+    assert!(
+        outcome
+            .stderr
+            .contains("file-remote: step 2 (attempt 1) is durable"),
+        "{outcome:#?}"
+    );
+}
+
+#[test]
+fn a_closed_pipe_is_no_reason_to_panic() {
+    let place = Place::new();
+    let mut child = place
+        .command(&["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+}
+
+#[test]
+fn completions_and_manual_pages_are_written() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(
+            place
+                .run(&["completions", shell])
+                .expect_code(0)
+                .stdout
+                .contains("restore"),
+            "{shell}"
+        );
+    }
+    assert!(
+        place
+            .run(&["man"])
+            .expect_code(0)
+            .stdout
+            .contains(".TH stepvault")
+    );
+    place.run(&["man", "pages"]).expect_code(0);
+    for page in ["stepvault.1", "stepvault-restore.1", "stepvault-config-show.1"] {
+        assert!(place.path("pages").join(page).is_file(), "{page}");
+    }
+}

@@ -1,0 +1,27 @@
+//! The documents against the program: what is generated is up to date, and every documented command runs.
+//!
+//! `STEPVAULT_BLESS=1 cargo test -p stepvault --test docs` writes the generated documents anew.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a helper of tests fails as a test does"
+)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests write documents and checkpoints as nobody else may"
+)]
+
+mod commands;
+mod configuration;
+mod example;
+mod exit_codes;
+mod generated;
+mod json;
+mod json_meanings;
+mod links;
+mod markdown;
+mod mentions;
+mod place;
+mod runs;

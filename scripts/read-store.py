@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Restores the newest valid step of a run from a file:// remote, by docs/format.md and nothing else.
+
+usage: read-store.py URL RUN TARGET [STEP]
+"""
+import hashlib, json, os, pathlib, re, shutil, sys, urllib.parse
+
+def record(data):
+    """A record, read strictly: format 1, in the one spelling that it has (numbers of metrics aside)."""
+    value = json.loads(data)
+    spelled = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    if value["format"] != 1 or (spelled != data and not value.get("metrics")):
+        raise ValueError("not a record of format 1 in canonical form")
+    return value
+
+def checked(path):
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        raise ValueError(f"unsafe path {path!r}")
+    return path
+
+def read_part(records, label, commit, part):
+    data = (records / "parts" / label / f"{part['node']}.json").read_bytes()
+    if len(data) != part["manifest_bytes"] or hashlib.sha256(data).hexdigest() != part["manifest_sha256"]:
+        raise ValueError("a part manifest is not the one that the commit names")
+    manifest = record(data)
+    if any(manifest[key] != commit[key] for key in ("run", "id", "name", "shape")):
+        raise ValueError("a part manifest contradicts its commit")
+    return manifest
+
+def copy_file(source, target, entry):
+    """Copies a file part by part; a part is written only once its digest is found right."""
+    size, cut, composite = entry["size_bytes"], 8 << 20, hashlib.sha256()
+    while size > cut * 10_000:
+        cut *= 2
+    if cut != entry["part_size_bytes"] or len(entry["parts_sha256"]) != max(1, -(-size // cut)):
+        raise ValueError(f"{entry['path']}: wrong parts")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(source, "rb") as data, open(target, "wb") as out:
+        for index, expected in enumerate(entry["parts_sha256"]):
+            part = data.read(min(cut, size - index * cut))
+            if hashlib.sha256(part).hexdigest() != expected:
+                raise ValueError(f"{entry['path']}: part {index} is not what was saved")
+            composite.update(bytes.fromhex(expected))
+            out.write(part)
+        if data.read(1) or composite.hexdigest() != entry["sha256"]:
+            raise ValueError(f"{entry['path']}: wrong size or digest")
+    settle(target, entry)
+
+def settle(path, entry):
+    os.chmod(path, entry["mode"])
+    os.utime(path, ns=(0, entry["mtime"]["seconds"] * 10**9 + entry["mtime"]["nanoseconds"]))
+
+def restore(root, label, staging):
+    commit = record((root / ".stepvault/commits" / f"{label}.json").read_bytes())
+    if label != f"{commit['id']['step']:012}.a{commit['id']['attempt']}":
+        raise ValueError("the commit is another step's")
+    manifests = [read_part(root / ".stepvault", label, commit, part) for part in commit["parts"]]
+    every = lambda kind: [entry for manifest in manifests for entry in manifest[kind]]
+    place = staging if commit["shape"] == "file" else staging / checked(commit["name"])
+    for entry in every("files"):
+        path = checked(entry["path"])
+        copy_file(root / commit["name"] / f"a{commit['id']['attempt']}" / path, place / path, entry)
+    folders = {entry["path"] or "": entry for entry in every("directories")}
+    for path in filter(None, folders):
+        (place / checked(path)).mkdir(parents=True, exist_ok=True)
+    for link in every("symlinks"):
+        os.symlink(link["target"], place / checked(link["path"]))
+    for path in sorted(folders, reverse=True):  # the deepest first: a directory's time changes with what is in it
+        settle(place / path, folders[path])
+    return commit["name"]
+
+def main(url, run, target, step=None):
+    root = pathlib.Path(urllib.parse.unquote(urllib.parse.urlparse(url).path)) / run
+    record((root / ".stepvault/vault.json").read_bytes())
+    named = re.compile(r"(\d{12})\.a([1-9]\d*)\.json")
+    def labels(kind):
+        names = os.listdir(root / ".stepvault" / kind) if (root / ".stepvault" / kind).is_dir() else []
+        return {(int(found[2]), int(found[1])): found[0][:-5] for found in map(named.fullmatch, names) if found}
+    gone, target = labels("tombstones"), pathlib.Path(target)
+    for key, label in sorted(labels("commits").items(), reverse=True):
+        if key in gone or step not in (None, str(key[1])):
+            continue
+        staging = target / ".read-store"
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
+        try:
+            name = restore(root, label, staging)
+            if (target / name).exists():
+                sys.exit(f"{target / name} exists")
+            os.rename(staging / name, target / name)
+            return print(target / name)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            print(f"{label} is passed over: {error}", file=sys.stderr)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    sys.exit("no valid step")
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (4, 5):
+        sys.exit(__doc__)
+    main(*sys.argv[1:])
