@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::run_remote::RunRemote;
-use stepvault_local::lock::VaultLock;
 use tokio::sync::Notify;
 
 use crate::discovery::Discovery;
@@ -26,7 +25,6 @@ pub(crate) struct Tasks {
 pub(crate) fn tasks(
     options: &AgentOptions,
     shared: &Arc<Shared>,
-    lock: &Arc<VaultLock>,
     discoveries: Vec<Option<Discovery>>,
 ) -> Tasks {
     let prompt: Vec<AgentRemote> = options
@@ -45,7 +43,6 @@ pub(crate) fn tasks(
     };
     let sealer = Sealer {
         shared: Arc::clone(shared),
-        lock: Arc::clone(lock),
         runs: options.runs.iter().zip(discoveries).map(sealed_run).collect(),
         node: options.node.clone(),
         links: options.links,

@@ -13,7 +13,6 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::push::{Placed, StageRequest, stage};
 use stepvault_engine::run_remote::RunRemote;
-use stepvault_local::lock::VaultLock;
 use stepvault_local::seal::LinkPolicy;
 use stepvault_local::tree::scan;
 use tokio::time::Instant;
@@ -48,8 +47,6 @@ pub(crate) struct SealedRun {
 #[derive(Debug)]
 pub(crate) struct Sealer {
     pub(crate) shared: Arc<Shared>,
-    /// Held as long as anything is being sealed, even when the service has ended meanwhile.
-    pub(crate) lock: Arc<VaultLock>,
     pub(crate) runs: Vec<SealedRun>,
     pub(crate) node: NodeName,
     pub(crate) links: LinkPolicy,
@@ -177,8 +174,7 @@ impl Sealer {
         }
     }
 
-    /// In a task of its own that holds the lock: when the service is dropped, a seal that is under way on another
-    /// thread still ends, and nobody else may clean up behind it before.
+    /// In a task of its own, so that what breaks down over one checkpoint breaks that one.
     async fn stage(&self, index: usize, ready: &Ready) -> Result<Placed> {
         let run = &self.runs[index];
         let mut request = StageRequest {
@@ -192,11 +188,7 @@ impl Sealer {
             links: self.links,
             expected: None,
         };
-        let (shared, lock, remotes) = (
-            Arc::clone(&self.shared),
-            Arc::clone(&self.lock),
-            run.remotes.clone(),
-        );
+        let (shared, remotes) = (Arc::clone(&self.shared), run.remotes.clone());
         let fingerprint = ready.fingerprint;
         let work = tokio::task::spawn_local(async move {
             let path = request.source.clone();
@@ -207,9 +199,7 @@ impl Sealer {
                     .because("it was written to after it looked finished"));
             }
             request.expected = Some(tree);
-            let placed = stage(&shared.vault, &remotes, request, &shared.observer).await;
-            drop(lock);
-            placed
+            stage(&shared.vault, &remotes, request, &shared.observer).await
         });
         match work.await {
             Ok(placed) => placed,

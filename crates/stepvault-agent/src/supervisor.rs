@@ -30,7 +30,8 @@ use crate::shared::Shared;
 ///
 /// Once cancelled it takes no new step, goes on uploading for at most the drain deadline, and returns. Dropping the
 /// future is like killing the process: the next start goes on where it was. The future is not `Send`: it is for the
-/// runtime's main thread.
+/// runtime's main thread. A seal may still be under way on a blocking thread when it returns at the deadline: shut the
+/// runtime down without waiting for those, and the next start clears away what is left.
 ///
 /// # Errors
 /// [`ErrorKind::Held`] when another process holds the vault; [`ErrorKind::Usage`] for options that contradict
@@ -56,7 +57,7 @@ pub async fn run(
         stopping: shutdown,
         all_sealed: CancellationToken::new(),
     });
-    let tasks = tasks(&options, &shared, &lock, discoveries);
+    let tasks = tasks(&options, &shared, discoveries);
     // All tasks stay on the caller's thread: what takes time is in the engine's own tasks and on blocking threads.
     let notes = Notes::new(&options, SystemClock.now());
     LocalSet::new()
@@ -128,13 +129,13 @@ fn discovery(run: &AgentRun) -> Result<Option<Discovery>> {
 }
 
 /// The vault, locked, and without what a killed process left in it.
-async fn open_vault(options: &AgentOptions) -> Result<(Vault, Arc<VaultLock>)> {
+async fn open_vault(options: &AgentOptions) -> Result<(Vault, VaultLock)> {
     let directory = options.vault_directory.clone();
     blocking(move || {
         let vault = Vault::open_or_create(&directory)?;
         let lock = vault.lock()?;
         vault.clean_leftovers(&lock)?;
-        Ok((vault, Arc::new(lock)))
+        Ok((vault, lock))
     })
     .await
 }

@@ -52,6 +52,11 @@ pub fn place(known: &[KnownStep], step: Step, written_at: Timestamp) -> Result<P
     match taken {
         // Its content is gone; an old save of it must not come back as the newest step of a new attempt.
         Some(entry) if entry.written_at.is_none() && !went_back => Ok(Placement::Stale(entry.id)),
+        // What is left of that save after somebody removed a part of it (verl removes `actor/` alone), or an older
+        // one: written no later, so it is no new save.
+        Some(entry) if entry.written_at.is_some_and(|taken_at| written_at <= taken_at) => {
+            Ok(Placement::Stale(entry.id))
+        }
         // Saved again with other bytes.
         Some(_) => Ok(Placement::New(StepId::new(current.next()?, step))),
         None if went_back => Ok(Placement::New(StepId::new(current.next()?, step))),
@@ -105,6 +110,14 @@ mod tests {
     #[test]
     fn saving_a_step_again_with_other_bytes_starts_a_new_attempt() {
         assert_eq!(placed(&[known(1, 100, 1000)], 100, 1200), Placement::New(id(2, 100)));
+    }
+
+    #[test]
+    fn the_remains_of_a_save_are_no_new_save() {
+        let steps = [known(1, 100, 1000), known(1, 200, 2000)];
+        assert_eq!(placed(&steps, 100, 1000), Placement::Stale(id(1, 100)));
+        assert_eq!(placed(&steps, 100, 900), Placement::Stale(id(1, 100)));
+        assert_eq!(placed(&steps[..1], 100, 1000), Placement::Stale(id(1, 100)));
     }
 
     #[test]

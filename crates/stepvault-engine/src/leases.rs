@@ -13,7 +13,8 @@ use crate::run_remote::RunRemote;
 
 /// A lease that is not renewed for this long no longer counts; nobody ever has to remove one by hand.
 pub const TIME_TO_LIVE_SECONDS: u64 = 900;
-const RENEWAL: Duration = Duration::from_secs(TIME_TO_LIVE_SECONDS / 3);
+/// A pruner's runs out sooner: nothing depends on it but the next pruner.
+const PRUNE_TIME_TO_LIVE_SECONDS: u64 = 120;
 
 /// A lease that is held: renewed in the background until released or dropped.
 #[derive(Debug)]
@@ -29,21 +30,27 @@ impl HeldLease {
     /// Takes a reader's lease on a step.
     pub async fn on_step(remote: &RunRemote, id: StepId) -> Result<Self> {
         let holder = uuid::Uuid::new_v4().simple().to_string();
-        Self::take(remote, remote.keys.lease(id, &holder), holder, "restore").await
+        Self::take(remote, remote.keys.lease(id, &holder), holder, "restore", TIME_TO_LIVE_SECONDS).await
     }
 
     /// Takes a pruner's lease on the run.
     pub async fn on_run(remote: &RunRemote) -> Result<Self> {
         let holder = uuid::Uuid::new_v4().simple().to_string();
-        Self::take(remote, remote.keys.prune_lease(&holder), holder, "prune").await
+        Self::take(remote, remote.keys.prune_lease(&holder), holder, "prune", PRUNE_TIME_TO_LIVE_SECONDS).await
     }
 
-    async fn take(remote: &RunRemote, key: String, holder: String, purpose: &str) -> Result<Self> {
+    async fn take(
+        remote: &RunRemote,
+        key: String,
+        holder: String,
+        purpose: &str,
+        time_to_live_seconds: u64,
+    ) -> Result<Self> {
         let lease = Lease {
             format: FORMAT,
             holder,
             purpose: purpose.to_owned(),
-            time_to_live_seconds: TIME_TO_LIVE_SECONDS,
+            time_to_live_seconds,
         };
         remote.replace_record(&key, &lease).await?;
         let head = remote.store.head(&key).await?.ok_or_else(|| {
@@ -80,7 +87,7 @@ impl Drop for HeldLease {
 
 async fn renew(remote: RunRemote, key: String, lease: Arc<Lease>) {
     loop {
-        tokio::time::sleep(RENEWAL).await;
+        tokio::time::sleep(Duration::from_secs(lease.time_to_live_seconds / 3)).await;
         if let Err(error) = remote.replace_record(&key, lease.as_ref()).await {
             tracing::warn!(%error, key, "a lease could not be renewed");
         }

@@ -25,7 +25,7 @@ struct State {
 
 impl Relay {
     /// Starts a relay to `server` that flips one bit in each of the first `times` occurrences of `needle` in what
-    /// clients send. A needle that holds one byte more than once in a row may be missed.
+    /// clients send. The needle's first byte may stand in it only once.
     pub fn start(server: SocketAddr, needle: &[u8], times: u64) -> Self {
         assert!(!needle.is_empty(), "there is nothing to look for");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
@@ -46,9 +46,9 @@ impl Relay {
         Self { address, state }
     }
 
-    /// `http://127.0.0.1:PORT`
-    pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// How many occurrences were damaged so far.

@@ -125,7 +125,9 @@ async fn facts(
                 durable_on.push(remote.name().clone());
             }
         }
-        let sealed_at = std::fs::symlink_metadata(copy.directory()).and_then(|metadata| metadata.modified());
+        // The seal is written once; the directory's own time moves with every record of an upload.
+        let seal = copy.directory().join("seal.json");
+        let sealed_at = std::fs::symlink_metadata(seal).and_then(|metadata| metadata.modified());
         let created = sealed_at.map_or(copy.record().written_at, Timestamp::from);
         Ok((created, durable_on))
     })

@@ -21,7 +21,7 @@ use super::{PruneReport, local_now};
 use crate::catalog::{commits, leases, pins, read_tombstone, tombstones};
 use crate::leases::HeldLease;
 use crate::run_remote::RunRemote;
-use crate::verify::{Depth, check_committed};
+use crate::verify::{Depth, StepHealth, check_committed};
 
 /// What a prune of a remote works with.
 #[derive(Debug, Clone)]
@@ -95,7 +95,7 @@ async fn refuse_a_second_pruner(prune: &RemotePrune, lease: &HeldLease) -> Resul
         Some(other) => Err(Error::new(ErrorKind::Held, "another prune is under way")
             .on(prune.remote.store.url())
             .because(format!("holder {}", other.holder))
-            .hint("wait for it; a lease left by a killed prune runs out by itself within 15 minutes")),
+            .hint("wait for it; a lease left by a killed prune runs out by itself within two minutes")),
     }
 }
 
@@ -160,34 +160,65 @@ fn empty_view(remote: &RunRemote, now: SystemTime) -> TierView {
 async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
     let guards = Guards { required_remotes: Vec::new(), maximum_deletions: prune.maximum_deletions };
     let limits = LocalLimits::default();
-    let mut verified: BTreeSet<StepId> = BTreeSet::new();
+    let mut listed: BTreeSet<StepId> = BTreeSet::new();
+    let mut proved: Option<StepId> = None;
     loop {
         let plan = plan(&found.view, &prune.rules, &limits, &guards)?;
-        let nothing_goes = plan.decisions.iter().all(|decision| decision.verdict == Verdict::Keep);
+        if plan.refusal.is_some() || plan.deletions().is_empty() {
+            return Ok((plan, found.commits));
+        }
+        // What people restore when all the others are gone is held against its bytes; for the rest, names and sizes
+        // have to do.
+        let newest_valid = newest_valid(&found.view);
+        if newest_valid != proved {
+            proved = newest_valid;
+            if let Some(id) = newest_valid {
+                let health = prove_newest(prune, &found, id).await?;
+                note_health(&mut found.view, id, &health);
+            }
+            continue;
+        }
         let relied_on: Vec<StepId> = plan
             .decisions
             .iter()
-            .filter(|decision| decision.verdict == Verdict::Keep && !verified.contains(&decision.id))
+            .filter(|decision| decision.verdict == Verdict::Keep && Some(decision.id) != proved)
             .map(|decision| decision.id)
+            .filter(|id| listed.insert(*id))
             .collect();
-        if plan.refusal.is_some() || nothing_goes || relied_on.is_empty() {
+        if relied_on.is_empty() {
             return Ok((plan, found.commits));
         }
-        let newest = found.view.steps.iter().map(|step| step.id).max();
         for id in relied_on {
-            verified.insert(id);
             let Some(commit) = found.commits.iter().find(|commit| commit.id == id) else { continue };
-            // The newest is what people restore: it is held against the store's checksums, the others against
-            // names and sizes.
-            let depth = if Some(id) == newest { Depth::Checksums } else { Depth::Listed };
-            let health = check_committed(&prune.remote, commit, depth, &prune.observer).await?;
-            if !health.is_sound()
-                && let Some(step) = found.view.steps.iter_mut().find(|step| step.id == id)
-            {
-                step.verified = Verified::Damaged(health.faults.join("; "));
-            }
+            let health = check_committed(&prune.remote, commit, Depth::Listed, &prune.observer).await?;
+            note_health(&mut found.view, id, &health);
         }
     }
+}
+
+fn newest_valid(view: &TierView) -> Option<StepId> {
+    view.steps.iter().filter(|step| step.verified == Verified::Yes).map(|step| step.id).max()
+}
+
+fn note_health(view: &mut TierView, id: StepId, health: &StepHealth) {
+    if let Some(step) = view.steps.iter_mut().find(|step| step.id == id)
+        && !health.is_sound()
+    {
+        step.verified = Verified::Damaged(health.faults.join("; "));
+    }
+}
+
+/// By the store's own checksums, and by reading it back where the store keeps none (S4: 'newest valid' means
+/// verified, not merely listed).
+async fn prove_newest(prune: &RemotePrune, found: &Found, id: StepId) -> Result<StepHealth> {
+    let Some(commit) = found.commits.iter().find(|commit| commit.id == id) else {
+        return Ok(StepHealth::default());
+    };
+    let health = check_committed(&prune.remote, commit, Depth::Checksums, &prune.observer).await?;
+    if health.is_sound() && health.unproved_files > 0 {
+        return check_committed(&prune.remote, commit, Depth::Deep, &prune.observer).await;
+    }
+    Ok(health)
 }
 
 /// Removes one step; a reason when it was spared. The tombstone comes first: whoever takes a lease after it sees

@@ -1,0 +1,172 @@
+//! docs/reference/json.md: the documents that `--json` prints, from commands that were run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value};
+
+use crate::example::write_checkpoint;
+use crate::generated::{check, heading};
+use crate::json_meanings::meaning;
+use crate::place::Place;
+
+/// What goes with every command below.
+const COMMON: &str = "--json --run my-run --remote main=file://$PWD/remote --local $PWD/vault --node node-0";
+/// Most entries of a list that are shown.
+const SHOWN: usize = 2;
+
+/// Each document's name, and the commands whose documents have that shape; the first is shown.
+const DOCUMENTS: [(&str, &[&str]); 15] = [
+    ("push", &["push checkpoints/step_101 --metric loss=1.98", "push checkpoints/step_102 --remote other=file://$PWD/no/such/place"]),
+    ("list", &["list", "list --remote main=file://$PWD/remote/my-run/step_100/a1/model.safetensors"]),
+    ("show", &["show 101"]),
+    ("status", &["status"]),
+    ("verify", &["verify --deep"]),
+    ("pin", &["pin 100 --note baseline"]),
+    ("unpin", &["unpin 100"]),
+    ("prune", &["prune --dry-run --keep-last 1", "prune --keep-last 1", "prune --keep-last 1 --remote none=file://$PWD/none"]),
+    ("gc", &["gc --dry-run", "gc --remote none=file://$PWD/none"]),
+    ("restore", &["restore --into restored", "restore --into restored --plan", "restore --into restored"]),
+    ("config show", &["config show"]),
+    ("config check", &["config check", "config check --config wrong.toml"]),
+    ("init", &["init"]),
+    ("agent", &["agent --once --config agent.toml"]),
+    ("error", &["show 9", "list --run a/../b"]),
+];
+
+#[test]
+fn the_reference_of_json_documents_is_what_is_printed() {
+    let place = Place::new();
+    for step in [100, 101, 102] {
+        write_checkpoint(place.path(), step);
+    }
+    place.output(&format!("stepvault push checkpoints/step_100 {COMMON}"));
+    place.output("printf '[local]\\nlinks = \"soft\"\\n' > wrong.toml; mkdir -p watched/step_5 watched/step_x; \
+                  echo weights > watched/step_5/model.pt");
+    place.output(
+        "printf '[run.\"my-run\"]\\nwatch = \"watched\"\\ncomplete = \"rename\"\\npattern = \"step_*\"\\n\
+         [keep.remote]\\nlast = 1\\n[keep.local]\\nlast = 1\\n' > agent.toml",
+    );
+    let mut text = heading("JSON documents", "what the commands print with `--json`");
+    text.push_str(INTRODUCTION);
+    for (name, commands) in DOCUMENTS {
+        let documents: Vec<Value> = commands.iter().map(|command| printed(&place, command)).collect();
+        write!(text, "\n## {name}\n\n{}", section(name, &documents)).unwrap();
+    }
+    check("docs/reference/json.md", &text);
+}
+
+const INTRODUCTION: &str = "With `--json` a command prints one JSON document on standard output and nothing else; \
+progress, warnings and errors go to standard error. Every document has `format`, 1 in this version. Within a format \
+members may be added, so a program should pass over those that it does not know; none is removed or changes its \
+meaning. Numbers carry their unit in the name or are bytes; times are texts in RFC 3339, in UTC, or objects of seconds \
+and nanoseconds since 1970.
+
+A command that fails before it has a result prints the document `error` instead. One that has a result prints it and \
+says by the [exit code](exit-codes.md) how complete that is.
+
+`completions` and `man` without a directory print text, whatever the flag. `demo` prints a document that is not \
+described here, as nothing should depend on it. The examples below come from real runs; paths, durations, sizes of disks \
+and random identities are replaced, and lists are cut to two entries.
+";
+
+fn printed(place: &Place, command: &str) -> Value {
+    // A flag of the command's own takes the place of the common one.
+    let common: Vec<&str> = COMMON.split_whitespace().collect();
+    let common: String = common
+        .iter()
+        .enumerate()
+        .filter(|(index, word)| {
+            let flag = if word.starts_with("--") { word } else { &common[index - 1] };
+            !command.split_whitespace().any(|own| own == *flag)
+        })
+        .fold(String::new(), |line, (_, word)| line + " " + word);
+    let output = place.shell(&format!("stepvault {command}{common}"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let document = serde_json::from_str(&text)
+        .unwrap_or_else(|error| panic!("{command}: {error}: {text}{}", String::from_utf8_lossy(&output.stderr)));
+    plain(document, "", &place.path().display().to_string())
+}
+
+/// Replaces what differs from run to run.
+fn plain(value: Value, name: &str, place: &str) -> Value {
+    match value {
+        Value::Object(members) => {
+            Value::Object(members.into_iter().map(|(key, inner)| (key.clone(), plain(inner, &key, place))).collect())
+        }
+        Value::Array(entries) => Value::Array(entries.into_iter().map(|entry| plain(entry, name, place)).collect()),
+        Value::Number(_) if name == "seconds" => Value::from(0.5),
+        Value::Number(_) if name == "disk_free_bytes" => Value::from(600_000_000_000_u64),
+        Value::Number(_) if name == "disk_total_bytes" => Value::from(1_000_000_000_000_u64),
+        Value::String(text) => Value::String(text.replace(place, "/data")),
+        other => other,
+    }
+}
+
+fn section(name: &str, documents: &[Value]) -> String {
+    let mut types = Vec::new();
+    for document in documents {
+        collect(document, String::new(), &mut types);
+    }
+    let mut text = String::from("| Member | Type | Meaning |\n|---|---|---|\n");
+    let mut kinds: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    let mut order: Vec<String> = Vec::new();
+    for (path, kind) in types {
+        if !order.contains(&path) {
+            order.push(path.clone());
+        }
+        kinds.entry(path).or_default().insert(kind);
+    }
+    for path in order {
+        let kinds: Vec<&str> = kinds[&path].iter().copied().collect();
+        writeln!(text, "| `{path}` | {} | {} |", kinds.join(" or "), meaning(name, &path)).unwrap();
+    }
+    let shown = serde_json::to_string_pretty(&cut(documents[0].clone())).unwrap();
+    write!(text, "\n```json\n{shown}\n```\n").unwrap();
+    text
+}
+
+fn collect(value: &Value, path: String, types: &mut Vec<(String, &'static str)>) {
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "text",
+        Value::Array(_) => "list",
+        Value::Object(_) => "object",
+    };
+    if !path.is_empty() {
+        types.push((path.clone(), kind));
+    }
+    match value {
+        Value::Object(members) => {
+            let free_names = path.ends_with("metrics");
+            for (key, inner) in members {
+                let key = if free_names { "NAME" } else { key };
+                let path = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+                collect(inner, path, types);
+            }
+        }
+        Value::Array(entries) => {
+            for entry in entries.iter().filter(|entry| entry.is_object()) {
+                collect_members(entry, &format!("{path}[]"), types);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn collect_members(entry: &Value, path: &str, types: &mut Vec<(String, &'static str)>) {
+    for (key, inner) in entry.as_object().into_iter().flat_map(Map::iter) {
+        collect(inner, format!("{path}.{key}"), types);
+    }
+}
+
+fn cut(value: Value) -> Value {
+    match value {
+        Value::Object(members) => Value::Object(members.into_iter().map(|(key, inner)| (key, cut(inner))).collect()),
+        Value::Array(entries) => Value::Array(entries.into_iter().take(SHOWN).map(cut).collect()),
+        other => other,
+    }
+}
