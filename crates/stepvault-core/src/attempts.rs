@@ -33,11 +33,18 @@ pub enum Placement {
 
 /// Places the checkpoint of `step`, whose newest file was written at `written_at`.
 pub fn place(known: &[KnownStep], step: Step, written_at: Timestamp) -> Result<Placement> {
-    let same = known.iter().filter(|entry| entry.id.step == step && entry.same_content).max_by_key(|entry| entry.id);
+    let same = known
+        .iter()
+        .filter(|entry| entry.id.step == step && entry.same_content)
+        .max_by_key(|entry| entry.id);
     if let Some(entry) = same {
         return Ok(Placement::Known(entry.id));
     }
-    let current = known.iter().map(|entry| entry.id.attempt).max().unwrap_or(Attempt::FIRST);
+    let current = known
+        .iter()
+        .map(|entry| entry.id.attempt)
+        .max()
+        .unwrap_or(Attempt::FIRST);
     let attempt = attempt_at(known, current, written_at);
     let taken = known.iter().find(|entry| entry.id == StepId::new(attempt, step));
     if attempt < current {
@@ -46,7 +53,9 @@ pub fn place(known: &[KnownStep], step: Step, written_at: Timestamp) -> Result<P
             None => Placement::New(StepId::new(attempt, step)),
         });
     }
-    let later_steps = known.iter().filter(|entry| entry.id.attempt == current && entry.id.step > step);
+    let later_steps = known
+        .iter()
+        .filter(|entry| entry.id.attempt == current && entry.id.step > step);
     let newest_write = later_steps.filter_map(|entry| entry.written_at).max();
     let went_back = newest_write.is_some_and(|newest| written_at > newest);
     match taken {
@@ -66,9 +75,19 @@ pub fn place(known: &[KnownStep], step: Step, written_at: Timestamp) -> Result<P
 
 /// The attempt that was under way at a time: the highest that had written something by then, else the lowest known.
 fn attempt_at(known: &[KnownStep], current: Attempt, written_at: Timestamp) -> Attempt {
-    let begun = known.iter().filter(|entry| entry.written_at.is_some_and(|first| first <= written_at));
-    let lowest = known.iter().filter(|entry| entry.written_at.is_some()).map(|entry| entry.id.attempt).min();
-    begun.map(|entry| entry.id.attempt).max().or(lowest).unwrap_or(current)
+    let begun = known
+        .iter()
+        .filter(|entry| entry.written_at.is_some_and(|first| first <= written_at));
+    let lowest = known
+        .iter()
+        .filter(|entry| entry.written_at.is_some())
+        .map(|entry| entry.id.attempt)
+        .min();
+    begun
+        .map(|entry| entry.id.attempt)
+        .max()
+        .or(lowest)
+        .unwrap_or(current)
 }
 
 #[cfg(test)]
@@ -80,7 +99,11 @@ mod tests {
     }
 
     fn known(attempt: u32, step: u64, written: i64) -> KnownStep {
-        KnownStep { id: id(attempt, step), written_at: Some(Timestamp::from_seconds(written)), same_content: false }
+        KnownStep {
+            id: id(attempt, step),
+            written_at: Some(Timestamp::from_seconds(written)),
+            same_content: false,
+        }
     }
 
     fn placed(known: &[KnownStep], step: u64, written: i64) -> Placement {
@@ -90,7 +113,10 @@ mod tests {
     #[test]
     fn the_first_step_begins_attempt_one_and_the_next_joins_it() {
         assert_eq!(placed(&[], 100, 1000), Placement::New(id(1, 100)));
-        assert_eq!(placed(&[known(1, 100, 1000)], 200, 2000), Placement::New(id(1, 200)));
+        assert_eq!(
+            placed(&[known(1, 100, 1000)], 200, 2000),
+            Placement::New(id(1, 200))
+        );
     }
 
     #[test]
@@ -109,7 +135,10 @@ mod tests {
 
     #[test]
     fn saving_a_step_again_with_other_bytes_starts_a_new_attempt() {
-        assert_eq!(placed(&[known(1, 100, 1000)], 100, 1200), Placement::New(id(2, 100)));
+        assert_eq!(
+            placed(&[known(1, 100, 1000)], 100, 1200),
+            Placement::New(id(2, 100))
+        );
     }
 
     #[test]
@@ -122,11 +151,21 @@ mod tests {
 
     #[test]
     fn an_old_save_of_a_removed_step_never_becomes_the_newest() {
-        let removed = KnownStep { id: id(1, 50), written_at: None, same_content: false };
-        assert_eq!(placed(&[removed, known(1, 100, 1000)], 50, 500), Placement::Stale(id(1, 50)));
+        let removed = KnownStep {
+            id: id(1, 50),
+            written_at: None,
+            same_content: false,
+        };
+        assert_eq!(
+            placed(&[removed, known(1, 100, 1000)], 50, 500),
+            Placement::Stale(id(1, 50))
+        );
         let later_attempt = [removed, known(1, 100, 1000), known(2, 10, 2000)];
         assert_eq!(placed(&later_attempt, 50, 500), Placement::Stale(id(1, 50)));
         assert_eq!(placed(&[removed], 50, 500), Placement::Stale(id(1, 50)));
-        assert_eq!(placed(&[removed, known(1, 100, 1000)], 50, 2000), Placement::New(id(2, 50)));
+        assert_eq!(
+            placed(&[removed, known(1, 100, 1000)], 50, 2000),
+            Placement::New(id(2, 50))
+        );
     }
 }

@@ -34,7 +34,9 @@ pub fn encode<R: Record>(record: &R) -> Result<Vec<u8>> {
     // Through `Value`, whose maps are sorted by name.
     serde_json::to_value(record)
         .and_then(|value| serde_json::to_vec(&value))
-        .map_err(|error| Error::new(ErrorKind::Failed, format!("cannot encode a {}", R::WHAT)).caused_by(error))
+        .map_err(|error| {
+            Error::new(ErrorKind::Failed, format!("cannot encode a {}", R::WHAT)).caused_by(error)
+        })
 }
 
 /// Reads a record; `subject` (a path or key) is named in errors.
@@ -44,10 +46,15 @@ pub fn encode<R: Record>(record: &R) -> Result<Vec<u8>> {
 /// exactly what [`encode`] writes.
 pub fn decode<R: Record>(bytes: &[u8], subject: &str) -> Result<R> {
     let damaged = |why: String| {
-        Error::new(ErrorKind::Damaged, format!("cannot read the {}", R::WHAT)).on(subject).because(why)
+        Error::new(ErrorKind::Damaged, format!("cannot read the {}", R::WHAT))
+            .on(subject)
+            .because(why)
     };
     if bytes.len() as u64 > MAX_RECORD_BYTES {
-        return Err(damaged(format!("it has {} bytes, more than {MAX_RECORD_BYTES}", bytes.len())));
+        return Err(damaged(format!(
+            "it has {} bytes, more than {MAX_RECORD_BYTES}",
+            bytes.len()
+        )));
     }
     if bytes.is_empty() {
         return Err(damaged("it is empty".to_owned()));
@@ -55,10 +62,15 @@ pub fn decode<R: Record>(bytes: &[u8], subject: &str) -> Result<R> {
     // The version first, so that a newer record is named as such and not as a broken one.
     let version: Version = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
     if version.format > FORMAT {
-        return Err(Error::new(ErrorKind::NewerFormat, format!("cannot read the {}", R::WHAT))
-            .on(subject)
-            .because(format!("it has format {} and this stepvault reads up to {FORMAT}", version.format))
-            .hint("use a newer stepvault"));
+        return Err(
+            Error::new(ErrorKind::NewerFormat, format!("cannot read the {}", R::WHAT))
+                .on(subject)
+                .because(format!(
+                    "it has format {} and this stepvault reads up to {FORMAT}",
+                    version.format
+                ))
+                .hint("use a newer stepvault"),
+        );
     }
     if version.format == 0 {
         return Err(damaged("there is no format 0".to_owned()));

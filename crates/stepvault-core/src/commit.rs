@@ -56,12 +56,16 @@ pub struct Commit {
 impl Commit {
     /// Bytes of all parts.
     pub fn data_bytes(&self) -> u64 {
-        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.data_bytes))
+        self.parts
+            .iter()
+            .fold(0, |sum, part| sum.saturating_add(part.data_bytes))
     }
 
     /// Files of all parts.
     pub fn file_count(&self) -> u64 {
-        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.file_count))
+        self.parts
+            .iter()
+            .fold(0, |sum, part| sum.saturating_add(part.file_count))
     }
 }
 
@@ -78,7 +82,9 @@ impl Record for Commit {
             return Err(fault("it has no part, or more than 65,536"));
         }
         if !self.parts.windows(2).all(|pair| pair[0].node < pair[1].node) {
-            return Err(fault("its parts are not sorted by node, or one stands there twice"));
+            return Err(fault(
+                "its parts are not sorted by node, or one stands there twice",
+            ));
         }
         if !self.written_at.is_canonical() {
             return Err(fault("its time has a second's worth of nanoseconds or more"));

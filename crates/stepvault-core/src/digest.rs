@@ -180,7 +180,11 @@ pub struct PartHasher {
 
 impl Default for PartHasher {
     fn default() -> Self {
-        Self { sha256: sha2::Sha256::new(), crc32c: crc_fast::Digest::new(Crc32Iscsi), size_bytes: 0 }
+        Self {
+            sha256: sha2::Sha256::new(),
+            crc32c: crc_fast::Digest::new(Crc32Iscsi),
+            size_bytes: 0,
+        }
     }
 }
 
@@ -228,17 +232,27 @@ impl FileDigest {
         let mut size_bytes = 0;
         for (index, part) in parts.iter().enumerate() {
             composite.update(part.sha256.as_bytes());
-            crc32c = if index == 0 { part.crc32c } else { crc32c.followed_by(part.crc32c, part.size_bytes) };
+            crc32c = if index == 0 {
+                part.crc32c
+            } else {
+                crc32c.followed_by(part.crc32c, part.size_bytes)
+            };
             size_bytes += part.size_bytes;
         }
-        Self { sha256: Sha256Digest(composite.finalize().into()), crc32c, size_bytes }
+        Self {
+            sha256: Sha256Digest(composite.finalize().into()),
+            crc32c,
+            size_bytes,
+        }
     }
 }
 
 /// SHA-256 over digests in order: the composite of a file whose parts' digests are known from its manifest.
 pub fn composite_sha256<'a>(parts: impl IntoIterator<Item = &'a Sha256Digest>) -> Sha256Digest {
     let mut composite = sha2::Sha256::new();
-    parts.into_iter().for_each(|part| composite.update(part.as_bytes()));
+    parts
+        .into_iter()
+        .for_each(|part| composite.update(part.as_bytes()));
     Sha256Digest(composite.finalize().into())
 }
 

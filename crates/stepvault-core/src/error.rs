@@ -213,7 +213,10 @@ mod tests {
             .on("/data/step_100/model.pt")
             .caused_by(std::io::Error::other("no space left"))
             .hint("free some space");
-        assert_eq!(error.to_string(), "cannot seal the step: /data/step_100/model.pt: no space left");
+        assert_eq!(
+            error.to_string(),
+            "cannot seal the step: /data/step_100/model.pt: no space left"
+        );
         assert_eq!(error.hint_text(), Some("free some space"));
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert!(!error.is_transient());
@@ -222,7 +225,9 @@ mod tests {
     #[test]
     fn what_may_pass_says_so_and_a_copy_says_the_same() {
         assert!(Error::new(ErrorKind::Unreachable, "cannot read").is_transient());
-        let busy = Error::new(ErrorKind::Conflict, "cannot write").retry_after(Duration::from_secs(3)).duplicate();
+        let busy = Error::new(ErrorKind::Conflict, "cannot write")
+            .retry_after(Duration::from_secs(3))
+            .duplicate();
         assert!(busy.is_transient());
         assert_eq!(busy.retry_after_wait(), Some(Duration::from_secs(3)));
     }

@@ -27,13 +27,20 @@ impl FileParts {
         while size_bytes > part_size_bytes * MAXIMUM_PARTS {
             part_size_bytes *= 2;
             if part_size_bytes > MAXIMUM_PART_SIZE_BYTES {
-                return Err(Error::new(ErrorKind::Usage, "a file is too large for the store format")
-                    .on(format!("{size_bytes} bytes"))
-                    .because(format!("one file may have at most {MAXIMUM_FILE_SIZE_BYTES} bytes"))
-                    .hint("let the trainer shard its checkpoint into more files"));
+                return Err(
+                    Error::new(ErrorKind::Usage, "a file is too large for the store format")
+                        .on(format!("{size_bytes} bytes"))
+                        .because(format!(
+                            "one file may have at most {MAXIMUM_FILE_SIZE_BYTES} bytes"
+                        ))
+                        .hint("let the trainer shard its checkpoint into more files"),
+                );
             }
         }
-        Ok(Self { size_bytes, part_size_bytes })
+        Ok(Self {
+            size_bytes,
+            part_size_bytes,
+        })
     }
 
     /// The file's size in bytes.
@@ -49,7 +56,9 @@ impl FileParts {
     /// How many parts there are: 1 to 10,000.
     pub fn count(self) -> u32 {
         // At most MAXIMUM_PARTS by construction.
-        u32::try_from(self.size_bytes.div_ceil(self.part_size_bytes)).unwrap_or(u32::MAX).max(1)
+        u32::try_from(self.size_bytes.div_ceil(self.part_size_bytes))
+            .unwrap_or(u32::MAX)
+            .max(1)
     }
 
     /// The bytes of part `index`, counted from 0; empty past the end.

@@ -32,7 +32,9 @@ impl RunName {
         };
         match fault {
             None => Ok(Self(name)),
-            Some(why) => Err(Error::new(ErrorKind::Usage, "not a run name").on(format!("{name:?}")).because(why)),
+            Some(why) => Err(Error::new(ErrorKind::Usage, "not a run name")
+                .on(format!("{name:?}"))
+                .because(why)),
         }
     }
 
@@ -96,7 +98,9 @@ impl RemoteName {
 fn is_plain_segment(segment: &str) -> bool {
     !segment.is_empty()
         && !segment.starts_with('.')
-        && segment.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-=+".contains(&byte))
+        && segment
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._-=+".contains(&byte))
 }
 
 /// A step's number: 0 to 999,999,999,999 (twelve digits, so that listings sort by number).
@@ -113,7 +117,9 @@ impl Step {
         if step <= Self::MAX.0 {
             return Ok(Self(step));
         }
-        Err(Error::new(ErrorKind::Usage, "not a step").on(step).because("the largest step is 999999999999"))
+        Err(Error::new(ErrorKind::Usage, "not a step")
+            .on(step)
+            .because("the largest step is 999999999999"))
     }
 
     /// The number.
@@ -241,7 +247,9 @@ macro_rules! number {
 
             fn from_str(text: &str) -> Result<Self> {
                 let number = text.parse::<$integer>().map_err(|error| {
-                    Error::new(ErrorKind::Usage, "not a whole number").on(format!("{text:?}")).caused_by(error)
+                    Error::new(ErrorKind::Usage, "not a whole number")
+                        .on(format!("{text:?}"))
+                        .caused_by(error)
                 })?;
                 Self::new(number)
             }
@@ -278,7 +286,19 @@ mod tests {
         for good in ["a", "grpo-30b/checkpoints", "x/y/z", "lr=1e-4"] {
             assert_eq!(RunName::new(good).expect("a good name").as_str(), good);
         }
-        for bad in ["", "/a", "a/", "a//b", "..", "a/../b", ".stepvault", "a/.stepvault", "a b", "a\0", "ü"] {
+        for bad in [
+            "",
+            "/a",
+            "a/",
+            "a//b",
+            "..",
+            "a/../b",
+            ".stepvault",
+            "a/.stepvault",
+            "a b",
+            "a\0",
+            "ü",
+        ] {
             assert_eq!(RunName::new(bad).expect_err(bad).kind(), ErrorKind::Usage);
         }
     }
@@ -288,7 +308,14 @@ mod tests {
         let id = StepId::new(Attempt::new(12).unwrap(), Step::new(100).unwrap());
         assert_eq!(id.label(), "000000000100.a12");
         assert_eq!(StepId::from_label(&id.label()), Some(id));
-        for bad in ["", "100.a1", "000000000100.a", "000000000100.a01", "000000000100.a0", "+00000000100.a1"] {
+        for bad in [
+            "",
+            "100.a1",
+            "000000000100.a",
+            "000000000100.a01",
+            "000000000100.a0",
+            "+00000000100.a1",
+        ] {
             assert_eq!(StepId::from_label(bad), None, "{bad}");
         }
     }

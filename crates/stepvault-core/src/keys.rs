@@ -168,7 +168,10 @@ impl RunKeys {
         }
         Err(Error::new(ErrorKind::Usage, "an object key would be too long")
             .on(&key)
-            .because(format!("it has {} bytes and stores take {MAX_KEY_BYTES}", key.len()))
+            .because(format!(
+                "it has {} bytes and stores take {MAX_KEY_BYTES}",
+                key.len()
+            ))
             .hint("shorten the run's name"))
     }
 
@@ -206,7 +209,10 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
         "tombstones" => StepId::from_label(stem).map(KeyKind::Tombstone),
         "parts" => {
             let (label, node) = stem.split_once('/')?;
-            Some(KeyKind::Part(StepId::from_label(label)?, NodeName::new(node).ok()?))
+            Some(KeyKind::Part(
+                StepId::from_label(label)?,
+                NodeName::new(node).ok()?,
+            ))
         }
         "leases" => match stem.split_once('/')? {
             (_, holder) if holder.contains('/') => None,
@@ -246,9 +252,18 @@ mod tests {
         let node = NodeName::new("node-0").unwrap();
         let path = RelativePath::new("trainer/.metadata").unwrap();
         assert_eq!(keys().marker(), "grpo/checkpoints/.stepvault/vault.json");
-        assert_eq!(keys().commit(id()), "grpo/checkpoints/.stepvault/commits/000000000100.a2.json");
-        assert_eq!(keys().part(id(), &node), "grpo/checkpoints/.stepvault/parts/000000000100.a2/node-0.json");
-        assert_eq!(keys().data("step_100", id(), &path).unwrap(), "grpo/checkpoints/step_100/a2/trainer/.metadata");
+        assert_eq!(
+            keys().commit(id()),
+            "grpo/checkpoints/.stepvault/commits/000000000100.a2.json"
+        );
+        assert_eq!(
+            keys().part(id(), &node),
+            "grpo/checkpoints/.stepvault/parts/000000000100.a2/node-0.json"
+        );
+        assert_eq!(
+            keys().data("step_100", id(), &path).unwrap(),
+            "grpo/checkpoints/step_100/a2/trainer/.metadata"
+        );
     }
 
     #[test]
@@ -268,7 +283,11 @@ mod tests {
             (keys.sweep(), KeyKind::Sweep),
             (
                 keys.data("step_100", id(), &path).unwrap(),
-                KeyKind::Data { name: "step_100".to_owned(), attempt: 2, path },
+                KeyKind::Data {
+                    name: "step_100".to_owned(),
+                    attempt: 2,
+                    path,
+                },
             ),
         ];
         for (key, kind) in kinds {

@@ -52,12 +52,7 @@ pub struct FileEntry {
 
 impl FileEntry {
     /// An entry from the digests of the file's parts, in order.
-    pub fn from_parts(
-        path: RelativePath,
-        mode: u32,
-        mtime: Timestamp,
-        parts: &[PartDigest],
-    ) -> Result<Self> {
+    pub fn from_parts(path: RelativePath, mode: u32, mtime: Timestamp, parts: &[PartDigest]) -> Result<Self> {
         let digest = FileDigest::from_parts(parts);
         let cut = FileParts::of(digest.size_bytes)?;
         Ok(Self {
@@ -78,7 +73,11 @@ impl FileEntry {
     }
 
     fn check(&self) -> Result<()> {
-        let fault = |why: &str| Error::new(ErrorKind::Damaged, "a file's entry is wrong").on(&self.path).because(why);
+        let fault = |why: &str| {
+            Error::new(ErrorKind::Damaged, "a file's entry is wrong")
+                .on(&self.path)
+                .because(why)
+        };
         let cut = FileParts::of(self.size_bytes)?;
         if cut.part_size_bytes() != self.part_size_bytes {
             return Err(fault("its part size is not the one for its size"));
@@ -93,7 +92,9 @@ impl FileEntry {
             return Err(fault("its mode has more than permission bits"));
         }
         if !self.mtime.is_canonical() {
-            return Err(fault("its modification time has a second's worth of nanoseconds or more"));
+            return Err(fault(
+                "its modification time has a second's worth of nanoseconds or more",
+            ));
         }
         Ok(())
     }
@@ -157,7 +158,8 @@ impl Record for PartManifest {
     const WHAT: &'static str = "part manifest";
 
     fn check(&self) -> Result<()> {
-        let fault = |why: String| Error::new(ErrorKind::Damaged, "the manifest contradicts itself").because(why);
+        let fault =
+            |why: String| Error::new(ErrorKind::Damaged, "the manifest contradicts itself").because(why);
         if self.format != FORMAT {
             return Err(fault(format!("format {} where {FORMAT} is known", self.format)));
         }
@@ -186,16 +188,24 @@ impl Record for PartManifest {
 
 impl PartManifest {
     fn check_shape(&self) -> Result<()> {
-        let fault = |why: &str| Error::new(ErrorKind::Damaged, "the manifest contradicts itself").because(why);
+        let fault =
+            |why: &str| Error::new(ErrorKind::Damaged, "the manifest contradicts itself").because(why);
         match self.shape {
             Shape::File => {
-                let own = self.files.len() == 1 && self.files.iter().all(|file| file.path.as_str() == self.name);
+                let own =
+                    self.files.len() == 1 && self.files.iter().all(|file| file.path.as_str() == self.name);
                 if !own || !self.directories.is_empty() || !self.symlinks.is_empty() {
-                    return Err(fault("a single-file checkpoint must hold just the file it is named after"));
+                    return Err(fault(
+                        "a single-file checkpoint must hold just the file it is named after",
+                    ));
                 }
             }
             Shape::Directory => {
-                let roots = self.directories.iter().filter(|directory| directory.path.is_none()).count();
+                let roots = self
+                    .directories
+                    .iter()
+                    .filter(|directory| directory.path.is_none())
+                    .count();
                 if roots != 1 || self.directories.first().is_some_and(|first| first.path.is_some()) {
                     return Err(fault("the checkpoint's own directory must come first, once"));
                 }
@@ -207,18 +217,34 @@ impl PartManifest {
     /// Sorted, no path twice, and nothing below a path that is not a directory.
     fn check_tree(&self) -> Result<()> {
         let fault = |path: &str, why: &str| {
-            Error::new(ErrorKind::Damaged, "the manifest contradicts itself").on(format!("{path:?}")).because(why)
+            Error::new(ErrorKind::Damaged, "the manifest contradicts itself")
+                .on(format!("{path:?}"))
+                .because(why)
         };
         let sorted = self.files.windows(2).all(|pair| pair[0].path < pair[1].path)
             && self.symlinks.windows(2).all(|pair| pair[0].path < pair[1].path)
-            && self.directories.windows(2).all(|pair| pair[0].path < pair[1].path);
+            && self
+                .directories
+                .windows(2)
+                .all(|pair| pair[0].path < pair[1].path);
         if !sorted {
-            return Err(fault(&self.name, "its entries are not sorted by path, or one stands there twice"));
+            return Err(fault(
+                &self.name,
+                "its entries are not sorted by path, or one stands there twice",
+            ));
         }
-        let directories: BTreeSet<&str> =
-            self.directories.iter().filter_map(|entry| entry.path.as_ref()).map(RelativePath::as_str).collect();
+        let directories: BTreeSet<&str> = self
+            .directories
+            .iter()
+            .filter_map(|entry| entry.path.as_ref())
+            .map(RelativePath::as_str)
+            .collect();
         let mut leaves = BTreeSet::new();
-        let leaf_paths = self.files.iter().map(|file| &file.path).chain(self.symlinks.iter().map(|link| &link.path));
+        let leaf_paths = self
+            .files
+            .iter()
+            .map(|file| &file.path)
+            .chain(self.symlinks.iter().map(|link| &link.path));
         for path in leaf_paths {
             if !leaves.insert(path.as_str()) || directories.contains(path.as_str()) {
                 return Err(fault(path.as_str(), "two entries have this path"));
@@ -244,8 +270,11 @@ pub fn check_link_target(path: &RelativePath, target: &str) -> Result<()> {
             .because(why)
             .hint("replace the link by the file it names, or move it out of the checkpoint")
     };
-    if target.is_empty() || target.len() > crate::path::MAX_PATH_BYTES || target.chars().any(char::is_control) {
-        return Err(fault("its target is empty, too long, or holds control characters"));
+    if target.is_empty() || target.len() > crate::path::MAX_PATH_BYTES || target.chars().any(char::is_control)
+    {
+        return Err(fault(
+            "its target is empty, too long, or holds control characters",
+        ));
     }
     if target.starts_with('/') {
         return Err(fault("its target is absolute"));
@@ -255,7 +284,9 @@ pub fn check_link_target(path: &RelativePath, target: &str) -> Result<()> {
         match component {
             "" | "." => {}
             ".." => {
-                depth = depth.checked_sub(1).ok_or_else(|| fault("its target lies outside the checkpoint"))?;
+                depth = depth
+                    .checked_sub(1)
+                    .ok_or_else(|| fault("its target lies outside the checkpoint"))?;
             }
             _ => depth += 1,
         }

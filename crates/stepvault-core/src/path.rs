@@ -109,7 +109,15 @@ mod tests {
 
     #[test]
     fn takes_what_trainers_write() {
-        for good in [".metadata", "trainer/__0_0.distcp", "a b/ü.pt", "epoch=1-step=2.ckpt", "..a", "a..", "x%2Fy"] {
+        for good in [
+            ".metadata",
+            "trainer/__0_0.distcp",
+            "a b/ü.pt",
+            "epoch=1-step=2.ckpt",
+            "..a",
+            "a..",
+            "x%2Fy",
+        ] {
             assert_eq!(RelativePath::new(good).expect("a good path").as_str(), good);
         }
     }
@@ -118,7 +126,21 @@ mod tests {
     fn refuses_what_escapes_or_cannot_be_stored() {
         let long = "x".repeat(256);
         let longer = format!("{}/y", "x/".repeat(300));
-        for bad in ["", "/etc/passwd", "a//b", "a/", "../a", "a/../b", "a/..", ".", "a/./b", "a\0b", "a\nb", &long, &longer] {
+        for bad in [
+            "",
+            "/etc/passwd",
+            "a//b",
+            "a/",
+            "../a",
+            "a/../b",
+            "a/..",
+            ".",
+            "a/./b",
+            "a\0b",
+            "a\nb",
+            &long,
+            &longer,
+        ] {
             assert_eq!(RelativePath::new(bad).expect_err(bad).kind(), ErrorKind::Damaged);
         }
     }

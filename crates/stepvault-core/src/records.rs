@@ -94,7 +94,10 @@ fn check_format(format: u32) -> Result<()> {
 impl VaultMarker {
     /// A marker with this identity.
     pub fn new(vault: String) -> Self {
-        Self { format: FORMAT, vault }
+        Self {
+            format: FORMAT,
+            vault,
+        }
     }
 }
 
@@ -103,10 +106,18 @@ impl Record for VaultMarker {
 
     fn check(&self) -> Result<()> {
         check_format(self.format)?;
-        if self.vault.len() == 32 && self.vault.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+        if self.vault.len() == 32
+            && self
+                .vault
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Damaged, "its identity is not 32 hexadecimal digits"))
+        Err(Error::new(
+            ErrorKind::Damaged,
+            "its identity is not 32 hexadecimal digits",
+        ))
     }
 }
 

@@ -33,7 +33,10 @@ impl Scheme {
 
     /// The scheme as it stands in a URL.
     pub fn as_str(self) -> &'static str {
-        Self::ALL.iter().find(|(_, scheme)| *scheme == self).map_or("", |(text, _)| text)
+        Self::ALL
+            .iter()
+            .find(|(_, scheme)| *scheme == self)
+            .map_or("", |(text, _)| text)
     }
 }
 
@@ -56,11 +59,19 @@ impl RemoteUrl {
                 "write s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///directory or memory://name",
             )
         };
-        let (scheme_text, _) = text.split_once("://").ok_or_else(|| fault("it has no scheme".to_owned()))?;
-        let scheme = Scheme::ALL.iter().find(|(known, _)| *known == scheme_text).map(|(_, scheme)| *scheme);
+        let (scheme_text, _) = text
+            .split_once("://")
+            .ok_or_else(|| fault("it has no scheme".to_owned()))?;
+        let scheme = Scheme::ALL
+            .iter()
+            .find(|(known, _)| *known == scheme_text)
+            .map(|(_, scheme)| *scheme);
         let scheme = scheme.ok_or_else(|| fault(format!("the scheme '{scheme_text}' is not known")))?;
         // The URL parser would resolve these silently, to another place than the one that was written.
-        if without_query(text).split('/').any(|component| matches!(component, "." | "..")) {
+        if without_query(text)
+            .split('/')
+            .any(|component| matches!(component, "." | ".."))
+        {
             return Err(fault("its path has a '.' or '..' component".to_owned()));
         }
         let parsed = url::Url::parse(text).map_err(|error| fault(error.to_string()))?;
@@ -73,21 +84,36 @@ impl RemoteUrl {
         }
         let path = percent_decode(parsed.path()).ok_or_else(|| fault("its path is not UTF-8".to_owned()))?;
         let bucket = parsed.host_str().unwrap_or_default().to_owned();
-        let options = parsed.query_pairs().map(|(key, value)| (key.into_owned(), value.into_owned())).collect();
+        let options = parsed
+            .query_pairs()
+            .map(|(key, value)| (key.into_owned(), value.into_owned()))
+            .collect();
         let url = if scheme == Scheme::File {
             if !bucket.is_empty() || !path.starts_with('/') || path == "/" {
-                return Err(fault("it takes an absolute directory: file:///directory".to_owned()));
+                return Err(fault(
+                    "it takes an absolute directory: file:///directory".to_owned(),
+                ));
             }
-            Self { scheme, bucket, prefix: path.trim_end_matches('/').to_owned() }
+            Self {
+                scheme,
+                bucket,
+                prefix: path.trim_end_matches('/').to_owned(),
+            }
         } else {
             if bucket.is_empty() {
                 return Err(fault("it names no bucket".to_owned()));
             }
-            Self { scheme, bucket, prefix: path.trim_matches('/').to_owned() }
+            Self {
+                scheme,
+                bucket,
+                prefix: path.trim_matches('/').to_owned(),
+            }
         };
         let clean = url.prefix.trim_start_matches('/');
         if !clean.is_empty() && crate::path::RelativePath::new(clean).is_err() {
-            return Err(fault("its path has empty, '.' or '..' components or control characters".to_owned()));
+            return Err(fault(
+                "its path has empty, '.' or '..' components or control characters".to_owned(),
+            ));
         }
         Ok((url, options))
     }
@@ -225,13 +251,25 @@ mod tests {
         assert_eq!(shown("gs://bucket"), "gs://bucket");
         assert_eq!(shown("file:///data/my%20vault/"), "file:///data/my vault");
         assert_eq!(shown("memory://demo"), "memory://demo");
-        let (_, options) = RemoteUrl::parse("s3://b/p?endpoint=http://127.0.0.1:9000&region=us-east-1").unwrap();
-        assert_eq!(options[0], ("endpoint".to_owned(), "http://127.0.0.1:9000".to_owned()));
+        let (_, options) =
+            RemoteUrl::parse("s3://b/p?endpoint=http://127.0.0.1:9000&region=us-east-1").unwrap();
+        assert_eq!(
+            options[0],
+            ("endpoint".to_owned(), "http://127.0.0.1:9000".to_owned())
+        );
     }
 
     #[test]
     fn wrong_urls_are_refused_without_showing_secrets() {
-        for bad in ["bucket/prefix", "ftp://x/y", "s3:///prefix", "file://host/x", "file:///", "s3://b/../c", "s3://b/a//c"] {
+        for bad in [
+            "bucket/prefix",
+            "ftp://x/y",
+            "s3:///prefix",
+            "file://host/x",
+            "file:///",
+            "s3://b/../c",
+            "s3://b/a//c",
+        ] {
             let _ = RemoteUrl::parse(bad).map(|url| panic!("{bad} gave {url:?}"));
         }
         let error = RemoteUrl::parse("s3://AKIA:s3cr3t@bucket/p?token=s3cr3t").expect_err("credentials");

@@ -76,7 +76,10 @@ pub async fn commits(remote: &RunRemote) -> Result<Commits> {
 
 /// Whether an error is about the way to the store rather than about what it holds.
 pub fn is_outage(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Denied | ErrorKind::Interrupted)
+    matches!(
+        error.kind(),
+        ErrorKind::Unreachable | ErrorKind::Denied | ErrorKind::Interrupted
+    )
 }
 
 /// Reads one commit and checks that it says what its key says.
@@ -94,11 +97,22 @@ pub async fn read_commit(remote: &RunRemote, id: StepId) -> Result<Commit> {
 }
 
 /// Reads one part manifest and checks it against its commit.
-pub async fn read_part_manifest(remote: &RunRemote, commit: &Commit, part: &CommittedPart) -> Result<PartManifest> {
+pub async fn read_part_manifest(
+    remote: &RunRemote,
+    commit: &Commit,
+    part: &CommittedPart,
+) -> Result<PartManifest> {
     let key = remote.keys.part(commit.id, &part.node);
     let subject = remote.describe(&key);
-    let damaged = |why: &str| Error::new(ErrorKind::Damaged, "cannot use the part manifest").on(&subject).because(why);
-    let bytes = remote.read_small(&key).await?.ok_or_else(|| damaged("it is missing"))?;
+    let damaged = |why: &str| {
+        Error::new(ErrorKind::Damaged, "cannot use the part manifest")
+            .on(&subject)
+            .because(why)
+    };
+    let bytes = remote
+        .read_small(&key)
+        .await?
+        .ok_or_else(|| damaged("it is missing"))?;
     if bytes.len() as u64 != part.manifest_bytes || Sha256Digest::of(&bytes) != part.manifest_sha256 {
         return Err(damaged("its bytes are not those that the commit names"));
     }
@@ -110,7 +124,11 @@ pub async fn read_part_manifest(remote: &RunRemote, commit: &Commit, part: &Comm
         && manifest.shape == commit.shape
         && manifest.data_bytes() == part.data_bytes
         && manifest.files.len() as u64 == part.file_count;
-    if consistent { Ok(manifest) } else { Err(damaged("it contradicts its commit")) }
+    if consistent {
+        Ok(manifest)
+    } else {
+        Err(damaged("it contradicts its commit"))
+    }
 }
 
 /// All part manifests of a step, in the order of its nodes.
@@ -148,7 +166,10 @@ pub async fn tombstones(remote: &RunRemote) -> Result<Vec<StepId>> {
 
 /// Reads a tombstone, for the name of the step it stands for.
 pub async fn read_tombstone(remote: &RunRemote, id: StepId) -> Result<Option<Tombstone>> {
-    Ok(remote.read_record::<Tombstone>(&remote.keys.tombstone(id)).await?.map(|(tombstone, _)| tombstone))
+    Ok(remote
+        .read_record::<Tombstone>(&remote.keys.tombstone(id))
+        .await?
+        .map(|(tombstone, _)| tombstone))
 }
 
 /// A lease on a step or on the run, as it was found.
@@ -169,7 +190,8 @@ pub struct FoundLease {
 impl FoundLease {
     /// Whether it still counts at `now`, by the store's clock.
     pub fn is_live(&self, now: SystemTime) -> bool {
-        now.duration_since(self.renewed).map_or(true, |age| age.as_secs() < self.time_to_live_seconds)
+        now.duration_since(self.renewed)
+            .map_or(true, |age| age.as_secs() < self.time_to_live_seconds)
     }
 }
 
@@ -193,10 +215,15 @@ pub async fn leases(remote: &RunRemote) -> Result<Vec<FoundLease>> {
                 Err(error) if is_outage(&error) => return Err(error),
                 Err(_) => crate::leases::TIME_TO_LIVE_SECONDS,
             };
-            Ok(FoundLease { key: object.key, id, holder, renewed: object.modified, time_to_live_seconds })
+            Ok(FoundLease {
+                key: object.key,
+                id,
+                holder,
+                renewed: object.modified,
+                time_to_live_seconds,
+            })
         })
         .buffer_unordered(PARALLEL_READS)
         .try_collect()
         .await
 }
-

@@ -10,7 +10,9 @@ pub fn record_matches_manifest(record: &SealRecord, manifest: &PartManifest) -> 
         && record.files.len() == manifest.files.len()
         && record.symlinks == manifest.symlinks
         && record.files.iter().zip(&manifest.files).all(|(sealed, listed)| {
-            sealed.path == listed.path && sealed.size_bytes == listed.size_bytes && sealed.mtime == listed.mtime
+            sealed.path == listed.path
+                && sealed.size_bytes == listed.size_bytes
+                && sealed.mtime == listed.mtime
         })
 }
 
@@ -34,8 +36,11 @@ pub fn tree_matches_manifest(tree: &Tree, manifest: &PartManifest) -> ContentMat
             .iter()
             .zip(&manifest.files)
             .all(|(found, listed)| found.path == listed.path && found.size_bytes == listed.size_bytes);
-    let same_times =
-        tree.files.iter().zip(&manifest.files).all(|(found, listed)| found.mtime == listed.mtime);
+    let same_times = tree
+        .files
+        .iter()
+        .zip(&manifest.files)
+        .all(|(found, listed)| found.mtime == listed.mtime);
     match (same_names, same_times) {
         (false, _) => ContentMatch::Different,
         (true, true) => ContentMatch::Same,

@@ -83,7 +83,10 @@ async fn sweep_leased(
         }
     }
     let before = previous_sweep(remote).await?;
-    let mut next = Sweep { format: FORMAT, orphans: BTreeMap::new() };
+    let mut next = Sweep {
+        format: FORMAT,
+        orphans: BTreeMap::new(),
+    };
     let mut doomed = Vec::new();
     for object in orphans {
         if before.get(&object.key) == Some(&fingerprint(object)) {
@@ -103,7 +106,11 @@ async fn sweep_leased(
     known.condemn(remote, &doomed).await?;
     // A writer that was faster than the tombstones has committed by now: look again before anything goes.
     let late = crate::catalog::committed_ids(remote).await?;
-    let raced = |key: &str| known.step_of(remote, key).is_some_and(|id| late.contains_key(&id) && !known.committed.contains(&id));
+    let raced = |key: &str| {
+        known
+            .step_of(remote, key)
+            .is_some_and(|id| late.contains_key(&id) && !known.committed.contains(&id))
+    };
     report.removed.retain(|key| !raced(key));
     remote.delete(report.removed.clone()).await?;
     for (key, upload) in stale_uploads {
@@ -112,7 +119,11 @@ async fn sweep_leased(
     remote.replace_record(&remote.keys.sweep(), &next).await?;
     if report.removed_bytes > 0 {
         observer.on_event(&Event::Warning {
-            message: &format!("{}: removed {} orphaned objects", remote.name(), report.removed.len()),
+            message: &format!(
+                "{}: removed {} orphaned objects",
+                remote.name(),
+                report.removed.len()
+            ),
         });
     }
     Ok(report)
@@ -123,7 +134,10 @@ fn is_young(modified: SystemTime, now: SystemTime, grace: Duration) -> bool {
 }
 
 fn fingerprint(object: &ObjectInfo) -> String {
-    object.version.clone().unwrap_or_else(|| format!("{} bytes", object.size_bytes))
+    object
+        .version
+        .clone()
+        .unwrap_or_else(|| format!("{} bytes", object.size_bytes))
 }
 
 /// What the last sweep marked. A record that cannot be read marks nothing: everything waits one sweep longer.
@@ -135,12 +149,18 @@ async fn previous_sweep(remote: &RunRemote) -> Result<BTreeMap<String, String>> 
     }
 }
 
-async fn stale_uploads(remote: &RunRemote, now: SystemTime, grace: Duration) -> Result<Vec<(String, String)>> {
+async fn stale_uploads(
+    remote: &RunRemote,
+    now: SystemTime,
+    grace: Duration,
+) -> Result<Vec<(String, String)>> {
     let pending = remote.store.pending_uploads(&remote.keys.prefix()).await?;
     Ok(pending
         .into_iter()
         .filter(|upload| upload.initiated.is_some_and(|begun| !is_young(begun, now, grace)))
-        .filter(|upload| remote.keys.classify(&upload.key).is_some() || upload.key.contains("/.stepvault/probes/"))
+        .filter(|upload| {
+            remote.keys.classify(&upload.key).is_some() || upload.key.contains("/.stepvault/probes/")
+        })
         .map(|upload| (upload.key, upload.upload))
         .collect())
 }
@@ -191,9 +211,13 @@ impl Known {
                 known.referenced.insert(remote.keys.part(id, &part.node));
             }
             for file in manifests.iter().flat_map(|manifest| &manifest.files) {
-                known.referenced.insert(remote.keys.data(&commit.name, id, &file.path)?);
+                known
+                    .referenced
+                    .insert(remote.keys.data(&commit.name, id, &file.path)?);
             }
-            known.claimed.insert((commit.name.clone(), id.attempt.number()), id);
+            known
+                .claimed
+                .insert((commit.name.clone(), id.attempt.number()), id);
         }
         for object in remote.list(&remote.keys.claims_prefix()).await? {
             if let Some(KeyKind::Claim(id)) = remote.keys.classify(&object.key)
@@ -208,9 +232,16 @@ impl Known {
             }
         }
         let found = leases(remote).await?;
-        let now = found.iter().map(|lease| lease.renewed).max().unwrap_or(SystemTime::UNIX_EPOCH);
-        known.live_leases =
-            found.into_iter().filter(|lease| lease.is_live(now)).map(|lease| lease.key).collect();
+        let now = found
+            .iter()
+            .map(|lease| lease.renewed)
+            .max()
+            .unwrap_or(SystemTime::UNIX_EPOCH);
+        known.live_leases = found
+            .into_iter()
+            .filter(|lease| lease.is_live(now))
+            .map(|lease| lease.key)
+            .collect();
         Ok(known)
     }
 
@@ -229,18 +260,30 @@ impl Known {
         }
         match remote.keys.classify(&object.key) {
             None => Judgement::Foreign,
-            Some(KeyKind::Marker | KeyKind::Sweep | KeyKind::Tombstone(_) | KeyKind::Pin(_) | KeyKind::Commit(_)) => {
-                Judgement::Referenced
-            }
+            Some(
+                KeyKind::Marker
+                | KeyKind::Sweep
+                | KeyKind::Tombstone(_)
+                | KeyKind::Pin(_)
+                | KeyKind::Commit(_),
+            ) => Judgement::Referenced,
             Some(KeyKind::Lease(..) | KeyKind::PruneLease(_)) => {
-                if self.live_leases.contains(&object.key) { Judgement::Referenced } else { Judgement::Orphan }
+                if self.live_leases.contains(&object.key) {
+                    Judgement::Referenced
+                } else {
+                    Judgement::Orphan
+                }
             }
             // The claim of a committed step is what tells its data; it goes with the step.
             Some(KeyKind::Claim(id)) if self.committed.contains(&id) => Judgement::Referenced,
             Some(KeyKind::Claim(_) | KeyKind::Part(..)) => Judgement::Orphan,
             // Data that nobody ever claimed was not written by us.
             Some(KeyKind::Data { name, attempt, .. }) => {
-                if self.claimed.contains_key(&(name, attempt)) { Judgement::Orphan } else { Judgement::Foreign }
+                if self.claimed.contains_key(&(name, attempt)) {
+                    Judgement::Orphan
+                } else {
+                    Judgement::Foreign
+                }
             }
         }
     }
@@ -256,8 +299,15 @@ impl Known {
             .collect();
         for id in uncommitted {
             let name = names.get(&id).map_or_else(|| id.label(), |name| (*name).clone());
-            let tombstone = Tombstone { format: FORMAT, run: remote.keys.run().clone(), id, name };
-            remote.create_record(&remote.keys.tombstone(id), &tombstone).await?;
+            let tombstone = Tombstone {
+                format: FORMAT,
+                run: remote.keys.run().clone(),
+                id,
+                name,
+            };
+            remote
+                .create_record(&remote.keys.tombstone(id), &tombstone)
+                .await?;
         }
         Ok(())
     }

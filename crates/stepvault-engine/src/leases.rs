@@ -30,13 +30,27 @@ impl HeldLease {
     /// Takes a reader's lease on a step.
     pub async fn on_step(remote: &RunRemote, id: StepId) -> Result<Self> {
         let holder = uuid::Uuid::new_v4().simple().to_string();
-        Self::take(remote, remote.keys.lease(id, &holder), holder, "restore", TIME_TO_LIVE_SECONDS).await
+        Self::take(
+            remote,
+            remote.keys.lease(id, &holder),
+            holder,
+            "restore",
+            TIME_TO_LIVE_SECONDS,
+        )
+        .await
     }
 
     /// Takes a pruner's lease on the run.
     pub async fn on_run(remote: &RunRemote) -> Result<Self> {
         let holder = uuid::Uuid::new_v4().simple().to_string();
-        Self::take(remote, remote.keys.prune_lease(&holder), holder, "prune", PRUNE_TIME_TO_LIVE_SECONDS).await
+        Self::take(
+            remote,
+            remote.keys.prune_lease(&holder),
+            holder,
+            "prune",
+            PRUNE_TIME_TO_LIVE_SECONDS,
+        )
+        .await
     }
 
     async fn take(
@@ -54,10 +68,16 @@ impl HeldLease {
         };
         remote.replace_record(&key, &lease).await?;
         let head = remote.store.head(&key).await?.ok_or_else(|| {
-            Error::new(ErrorKind::Failed, "a lease is not there after it was written").on(remote.describe(&key))
+            Error::new(ErrorKind::Failed, "a lease is not there after it was written")
+                .on(remote.describe(&key))
         })?;
         let renewal = tokio::spawn(renew(remote.clone(), key.clone(), Arc::new(lease)));
-        Ok(Self { remote: remote.clone(), key, taken: head.info.modified, renewal })
+        Ok(Self {
+            remote: remote.clone(),
+            key,
+            taken: head.info.modified,
+            renewal,
+        })
     }
 
     /// The store's clock when the lease was taken.

@@ -5,8 +5,8 @@
 pub mod blocking;
 pub mod catalog;
 pub mod content;
-pub mod leases;
 pub mod gc;
+pub mod leases;
 pub mod local_digest;
 pub mod memory;
 pub mod metrics;

@@ -20,7 +20,10 @@ pub fn ensure_manifest(step: &SealedStep, observer: &dyn Observer) -> Result<Par
     }
     let record = step.record();
     observer.on_event(&Event::Warning {
-        message: &format!("{} was sealed here and never uploaded: its digests are taken now", record.id),
+        message: &format!(
+            "{} was sealed here and never uploaded: its digests are taken now",
+            record.id
+        ),
     });
     let files: Result<Vec<FileEntry>> = record
         .files
@@ -60,7 +63,9 @@ pub fn digest_file(step: &SealedStep, file: &SealedFile) -> Result<Vec<PartDiges
         let mut hasher = PartHasher::default();
         let mut position = range.start;
         while position < range.end {
-            let length = usize::try_from(range.end - position).unwrap_or(SLICE_BYTES).min(SLICE_BYTES);
+            let length = usize::try_from(range.end - position)
+                .unwrap_or(SLICE_BYTES)
+                .min(SLICE_BYTES);
             source.read_at(position, &mut slice[..length])?;
             hasher.update(&slice[..length]);
             position += length as u64;
@@ -72,7 +77,12 @@ pub fn digest_file(step: &SealedStep, file: &SealedFile) -> Result<Vec<PartDiges
 }
 
 /// Compares the sealed files with the manifest, byte for byte; the reasons against them.
-pub fn check_local(step: &SealedStep, manifest: &PartManifest, wanted: &dyn Fn(&FileEntry) -> bool, observer: &dyn Observer) -> Result<Vec<String>> {
+pub fn check_local(
+    step: &SealedStep,
+    manifest: &PartManifest,
+    wanted: &dyn Fn(&FileEntry) -> bool,
+    observer: &dyn Observer,
+) -> Result<Vec<String>> {
     let mut reasons = Vec::new();
     for file in manifest.files.iter().filter(|file| wanted(file)) {
         let sealed = step.record().files.iter().find(|sealed| sealed.path == file.path);
@@ -82,11 +92,17 @@ pub fn check_local(step: &SealedStep, manifest: &PartManifest, wanted: &dyn Fn(&
         };
         match digest_file(step, sealed) {
             Ok(parts) => {
-                let same = parts.iter().map(|part| part.sha256).eq(file.parts_sha256.iter().copied());
+                let same = parts
+                    .iter()
+                    .map(|part| part.sha256)
+                    .eq(file.parts_sha256.iter().copied());
                 if !same {
                     reasons.push(format!("{} holds other bytes than were saved", file.path));
                 }
-                observer.on_event(&Event::BytesMoved { tier: &Tier::Local, bytes: file.size_bytes });
+                observer.on_event(&Event::BytesMoved {
+                    tier: &Tier::Local,
+                    bytes: file.size_bytes,
+                });
             }
             Err(error) if error.kind() == ErrorKind::Denied => return Err(error),
             Err(error) => reasons.push(Error::to_string(&error)),

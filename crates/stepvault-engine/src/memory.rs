@@ -29,9 +29,17 @@ impl MemoryBudget {
     /// A budget of `budget_bytes`, at least one part of the common size.
     pub fn new(budget_bytes: u64) -> Self {
         let bytes = usize::try_from(budget_bytes.max(MINIMUM_PART_SIZE_BYTES)).unwrap_or(usize::MAX);
-        let total_permits = u32::try_from(bytes / PERMIT_BYTES).unwrap_or(u32::MAX / 16).min(u32::MAX / 16);
+        let total_permits = u32::try_from(bytes / PERMIT_BYTES)
+            .unwrap_or(u32::MAX / 16)
+            .min(u32::MAX / 16);
         let permits = Arc::new(Semaphore::new(total_permits as usize));
-        Self { inner: Arc::new(Inner { permits, total_permits, idle: Mutex::default() }) }
+        Self {
+            inner: Arc::new(Inner {
+                permits,
+                total_permits,
+                idle: Mutex::default(),
+            }),
+        }
     }
 
     /// A buffer of exactly `size_bytes`, when there is room. A single buffer larger than the whole budget is let
@@ -44,13 +52,21 @@ impl MemoryBudget {
             .await
             .map_err(|_| Error::new(ErrorKind::Interrupted, "the transfer was shut down"))?;
         let reused = if size_bytes > common_size() / 2 && size_bytes <= common_size() {
-            self.inner.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
+            self.inner
+                .idle
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .pop()
         } else {
             None
         };
         let mut bytes = reused.unwrap_or_default();
         bytes.resize(size_bytes, 0);
-        Ok(Buffer { bytes, budget: Arc::clone(&self.inner), _permit: permit })
+        Ok(Buffer {
+            bytes,
+            budget: Arc::clone(&self.inner),
+            _permit: permit,
+        })
     }
 }
 

@@ -22,16 +22,24 @@ pub struct MetricsSource {
 /// Reads the metrics of the checkpoint at `root`. What is missing or no number is left out: a step without the
 /// metric is still a step, and retention says that it has none.
 pub fn read_metrics(root: &Path, source: &MetricsSource) -> Result<BTreeMap<String, f64>> {
-    let Some(file) = &source.file else { return Ok(BTreeMap::new()) };
+    let Some(file) = &source.file else {
+        return Ok(BTreeMap::new());
+    };
     let path = root.join(file);
-    let Some(bytes) = read_bounded(&path, MAX_METRICS_FILE_BYTES)? else { return Ok(BTreeMap::new()) };
+    let Some(bytes) = read_bounded(&path, MAX_METRICS_FILE_BYTES)? else {
+        return Ok(BTreeMap::new());
+    };
     let document: serde_json::Value = serde_json::from_slice(&bytes).map_err(|error| {
-        Error::new(ErrorKind::Failed, "cannot read the metrics file").on(path.display()).caused_by(error)
+        Error::new(ErrorKind::Failed, "cannot read the metrics file")
+            .on(path.display())
+            .caused_by(error)
     })?;
     let number = |pointer: &String| document.pointer(pointer).and_then(serde_json::Value::as_f64);
     Ok(source
         .pointers
         .iter()
-        .filter_map(|(metric, pointer)| Some((metric.clone(), number(pointer).filter(|value| value.is_finite())?)))
+        .filter_map(|(metric, pointer)| {
+            Some((metric.clone(), number(pointer).filter(|value| value.is_finite())?))
+        })
         .collect())
 }

@@ -20,7 +20,12 @@ pub async fn pin(remote: &RunRemote, id: StepId, note: &str) -> Result<bool> {
     if remote.store.head(&key).await?.is_some() {
         return Ok(false);
     }
-    let pin = Pin { format: FORMAT, run: remote.keys.run().clone(), id, note: note.to_owned() };
+    let pin = Pin {
+        format: FORMAT,
+        run: remote.keys.run().clone(),
+        id,
+        note: note.to_owned(),
+    };
     match remote.create_record(&key, &pin).await {
         Ok(_) => Ok(true),
         // Pinned meanwhile, with another note: pinned is what counts.

@@ -31,7 +31,12 @@ impl RunRemote {
     /// The run `run` on `store`.
     pub fn new(store: Arc<dyn RemoteStore>, settings: Arc<RemoteSettings>, run: RunName) -> Self {
         let tier = Tier::Remote(settings.name.clone());
-        Self { store, keys: RunKeys::new(run), settings, tier }
+        Self {
+            store,
+            keys: RunKeys::new(run),
+            settings,
+            tier,
+        }
     }
 
     /// The remote's name.
@@ -87,8 +92,12 @@ impl RunRemote {
         };
         match self.read_small(key).await? {
             Some(found) if found == bytes => Ok(bytes),
-            Some(_) if matches!(written, Created::Exists) => Err(conflict("another one stands there already")),
-            Some(_) => Err(conflict("what was read back is not what was written").with_kind(ErrorKind::Damaged)),
+            Some(_) if matches!(written, Created::Exists) => {
+                Err(conflict("another one stands there already"))
+            }
+            Some(_) => {
+                Err(conflict("what was read back is not what was written").with_kind(ErrorKind::Damaged))
+            }
             None => Err(conflict("it is not there after it was written").with_kind(ErrorKind::Damaged)),
         }
     }
@@ -107,7 +116,10 @@ impl RunRemote {
 
     /// The marker; `None` when the run has none here.
     pub async fn marker(&self) -> Result<Option<VaultMarker>> {
-        Ok(self.read_record::<VaultMarker>(&self.keys.marker()).await?.map(|(marker, _)| marker))
+        Ok(self
+            .read_record::<VaultMarker>(&self.keys.marker())
+            .await?
+            .map(|(marker, _)| marker))
     }
 
     /// The marker, written if there is none. `expected` is the identity that this vault saw here before.
@@ -135,12 +147,13 @@ impl RunRemote {
     /// Compares a marker with the identity seen before.
     pub fn check_identity(&self, marker: &VaultMarker, expected: Option<&str>) -> Result<()> {
         match expected {
-            Some(expected) if expected != marker.vault => {
-                Err(Error::new(ErrorKind::Refused, "the remote holds another vault than before")
-                    .on(self.describe(&self.keys.marker()))
-                    .because(format!("its identity is {} and was {expected}", marker.vault))
-                    .hint("check the bucket and prefix; to go on with this one, use a fresh local vault directory"))
-            }
+            Some(expected) if expected != marker.vault => Err(Error::new(
+                ErrorKind::Refused,
+                "the remote holds another vault than before",
+            )
+            .on(self.describe(&self.keys.marker()))
+            .because(format!("its identity is {} and was {expected}", marker.vault))
+            .hint("check the bucket and prefix; to go on with this one, use a fresh local vault directory")),
             _ => Ok(()),
         }
     }
@@ -154,7 +167,12 @@ impl RunRemote {
     }
 
     /// Reads an object from end to end and digests it in parts of `part_size_bytes`.
-    pub async fn digest_object(&self, key: &str, size_bytes: u64, part_size_bytes: u64) -> Result<Vec<PartDigest>> {
+    pub async fn digest_object(
+        &self,
+        key: &str,
+        size_bytes: u64,
+        part_size_bytes: u64,
+    ) -> Result<Vec<PartDigest>> {
         let mut digests = Vec::new();
         if size_bytes == 0 {
             return Ok(vec![PartDigest::of(&[])]);

@@ -76,7 +76,10 @@ impl StepHealth {
     }
 
     fn fault(text: String) -> Self {
-        Self { faults: vec![text], ..Self::default() }
+        Self {
+            faults: vec![text],
+            ..Self::default()
+        }
     }
 }
 
@@ -111,8 +114,12 @@ pub async fn check_committed(
         Err(error) => return Ok(StepHealth::fault(error.to_string())),
     };
     let prefix = remote.keys.data_prefix(&commit.name, commit.id);
-    let listed: BTreeMap<String, u64> =
-        remote.list(&prefix).await?.into_iter().map(|object| (object.key, object.size_bytes)).collect();
+    let listed: BTreeMap<String, u64> = remote
+        .list(&prefix)
+        .await?
+        .into_iter()
+        .map(|object| (object.key, object.size_bytes))
+        .collect();
     let files = manifests.iter().flat_map(|manifest| &manifest.files);
     let checks: Vec<StepHealth> = stream::iter(files)
         .map(|file| check_file(remote, commit, file, &listed, depth, observer))
@@ -153,16 +160,32 @@ async fn check_file(
         return read_back(remote, &key, file, observer).await;
     }
     if depth == Depth::Listed {
-        return Ok(StepHealth { unproved_files: 1, ..StepHealth::default() });
+        return Ok(StepHealth {
+            unproved_files: 1,
+            ..StepHealth::default()
+        });
     }
     let Some(head) = remote.store.head(&key).await? else {
         return Ok(StepHealth::fault(format!("{} is missing", file.path)));
     };
-    let digest = FileDigest { sha256: file.sha256, crc32c: file.crc32c, size_bytes: file.size_bytes };
+    let digest = FileDigest {
+        sha256: file.sha256,
+        crc32c: file.crc32c,
+        size_bytes: file.size_bytes,
+    };
     Ok(match head.checksum.proves(&digest, &file.parts_sha256) {
-        Some(true) => StepHealth { proved_files: 1, ..StepHealth::default() },
-        Some(false) => StepHealth::fault(format!("{}: the store's checksum is not the one that was saved", file.path)),
-        None => StepHealth { unproved_files: 1, ..StepHealth::default() },
+        Some(true) => StepHealth {
+            proved_files: 1,
+            ..StepHealth::default()
+        },
+        Some(false) => StepHealth::fault(format!(
+            "{}: the store's checksum is not the one that was saved",
+            file.path
+        )),
+        None => StepHealth {
+            unproved_files: 1,
+            ..StepHealth::default()
+        },
     })
 }
 
@@ -172,12 +195,18 @@ async fn read_back(
     file: &FileEntry,
     observer: &Arc<dyn Observer>,
 ) -> Result<StepHealth> {
-    let found = match remote.digest_object(key, file.size_bytes, file.part_size_bytes).await {
+    let found = match remote
+        .digest_object(key, file.size_bytes, file.part_size_bytes)
+        .await
+    {
         Ok(found) => found,
         Err(error) if is_outage(&error) => return Err(error),
         Err(error) => return Ok(StepHealth::fault(error.to_string())),
     };
-    observer.on_event(&Event::BytesMoved { tier: &remote.tier, bytes: file.size_bytes });
+    observer.on_event(&Event::BytesMoved {
+        tier: &remote.tier,
+        bytes: file.size_bytes,
+    });
     let wrong = found
         .iter()
         .map(|part| part.sha256)
@@ -185,7 +214,11 @@ async fn read_back(
         .position(|(found, expected)| found != *expected)
         .or((found.len() != file.parts_sha256.len()).then_some(found.len()));
     Ok(match wrong {
-        None => StepHealth { proved_files: 1, read_bytes: file.size_bytes, ..StepHealth::default() },
+        None => StepHealth {
+            proved_files: 1,
+            read_bytes: file.size_bytes,
+            ..StepHealth::default()
+        },
         Some(part) => StepHealth::fault(format!(
             "{} holds other bytes than were saved, from byte {}",
             file.path,
@@ -195,7 +228,11 @@ async fn read_back(
 }
 
 /// Checks one sealed step: sizes and times always, bytes by depth.
-pub async fn check_sealed(step: &SealedStep, depth: Depth, observer: &Arc<dyn Observer>) -> Result<StepHealth> {
+pub async fn check_sealed(
+    step: &SealedStep,
+    depth: Depth,
+    observer: &Arc<dyn Observer>,
+) -> Result<StepHealth> {
     let (step, observer) = (step.clone(), Arc::clone(observer));
     blocking(move || {
         let mut health = StepHealth::default();

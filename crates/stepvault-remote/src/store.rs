@@ -50,9 +50,10 @@ impl StoredChecksum {
                 [only] => Some(stored == only),
                 _ => None,
             },
-            Self::CompositeSha256 { digest: stored, parts: count } => {
-                Some(*stored == digest.sha256 && *count as usize == parts.len())
-            }
+            Self::CompositeSha256 {
+                digest: stored,
+                parts: count,
+            } => Some(*stored == digest.sha256 && *count as usize == parts.len()),
             Self::Crc32c(stored) => Some(*stored == digest.crc32c),
             Self::None => None,
         }

@@ -7,8 +7,8 @@ use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::retention::{
-    Guards, KeepRules, ListingState, LocalLimits, RetentionPlan, StepFacts, TierView, Verified, abandoned_steps,
-    plan,
+    Guards, KeepRules, ListingState, LocalLimits, RetentionPlan, StepFacts, TierView, Verified,
+    abandoned_steps, plan,
 };
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{ErrorKind, Result};
@@ -58,17 +58,32 @@ pub async fn plan_local(prune: &LocalPrune) -> Result<RetentionPlan> {
 /// A copy goes only after the commit on every required remote that the plan relied on has been read back again, now,
 /// and found to be the one that was acknowledged (S6).
 pub async fn evict_planned(prune: &LocalPrune, plan: RetentionPlan) -> Result<PruneReport> {
-    let mut report = PruneReport { plan, removed: Vec::new(), spared: Vec::new() };
-    for id in report.plan.deletions().iter().map(|decision| decision.id).collect::<Vec<_>>() {
+    let mut report = PruneReport {
+        plan,
+        removed: Vec::new(),
+        spared: Vec::new(),
+    };
+    for id in report
+        .plan
+        .deletions()
+        .iter()
+        .map(|decision| decision.id)
+        .collect::<Vec<_>>()
+    {
         let (vault, run) = (prune.vault.clone(), prune.run.clone());
-        let Some(step) = blocking(move || vault.step(&run, id)).await? else { continue };
+        let Some(step) = blocking(move || vault.step(&run, id)).await? else {
+            continue;
+        };
         if let Some(reason) = why_not_safe(prune, &step).await {
             report.spared.push((id, reason));
             continue;
         }
         let (vault, run) = (prune.vault.clone(), prune.run.clone());
         if blocking(move || vault.evict(&run, id)).await? {
-            prune.observer.on_event(&Event::Removed { tier: &Tier::Local, id });
+            prune.observer.on_event(&Event::Removed {
+                tier: &Tier::Local,
+                id,
+            });
             report.removed.push(id);
         }
     }
@@ -79,8 +94,11 @@ async fn look(prune: &LocalPrune) -> Result<TierView> {
     let (vault, run) = (prune.vault.clone(), prune.run.clone());
     let scan = blocking(move || vault.steps(&run)).await?;
     let (vault, run) = (prune.vault.clone(), prune.run.clone());
-    let mut pinned: BTreeSet<StepId> =
-        blocking(move || vault.pins(&run)).await?.into_iter().map(|pin| pin.id).collect();
+    let mut pinned: BTreeSet<StepId> = blocking(move || vault.pins(&run))
+        .await?
+        .into_iter()
+        .map(|pin| pin.id)
+        .collect();
     let mut retired: Vec<(RemoteName, BTreeSet<StepId>)> = Vec::new();
     for remote in &prune.remotes {
         // A remote that cannot be asked adds nothing: then fewer steps are known to be safe, and more are kept.
@@ -101,7 +119,11 @@ async fn look(prune: &LocalPrune) -> Result<TierView> {
     Ok(TierView {
         tier: Tier::Local,
         steps,
-        unreadable: scan.faults.iter().map(|(path, error)| (path.display().to_string(), error.to_string())).collect(),
+        unreadable: scan
+            .faults
+            .iter()
+            .map(|(path, error)| (path.display().to_string(), error.to_string()))
+            .collect(),
         listing: ListingState::Complete,
         now: Timestamp::from(local_now()),
         free_bytes: Some(free_bytes),
@@ -141,7 +163,11 @@ async fn facts(
         metrics: record.metrics.clone(),
         pinned: pinned.contains(&record.id),
         leased: false,
-        verified: if health.is_sound() { Verified::Yes } else { Verified::Damaged(health.faults.join("; ")) },
+        verified: if health.is_sound() {
+            Verified::Yes
+        } else {
+            Verified::Damaged(health.faults.join("; "))
+        },
         durable_on,
         retired_on: retired
             .iter()
@@ -173,7 +199,12 @@ async fn why_not_safe(prune: &LocalPrune, step: &SealedStep) -> Option<String> {
         };
         match remote.read_small(&remote.keys.commit(step.id())).await {
             Ok(Some(bytes)) if Sha256Digest::of(&bytes) == known => held_somewhere = true,
-            Ok(Some(_)) => return Some(format!("its commit on {} is not the one that was acknowledged", remote.name())),
+            Ok(Some(_)) => {
+                return Some(format!(
+                    "its commit on {} is not the one that was acknowledged",
+                    remote.name()
+                ));
+            }
             Ok(None) => match remote.store.head(&remote.keys.tombstone(step.id())).await {
                 // Retention removed it there, on purpose.
                 Ok(Some(_)) => held_somewhere = true,

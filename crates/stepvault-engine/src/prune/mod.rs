@@ -24,7 +24,10 @@ pub struct PruneReport {
 }
 
 /// The local clock, for dry runs alone: a real prune goes by the store's.
-#[expect(clippy::disallowed_methods, reason = "a dry run writes nothing, so it has no store time to go by")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a dry run writes nothing, so it has no store time to go by"
+)]
 pub(crate) fn local_now() -> SystemTime {
     SystemTime::now()
 }

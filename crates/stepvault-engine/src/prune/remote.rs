@@ -66,16 +66,31 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
     refuse_a_second_pruner(prune, lease).await?;
     let found = look(prune, lease.taken(), Some(lease)).await?;
     let (plan, commits) = decide(prune, found).await?;
-    let mut report = PruneReport { plan, removed: Vec::new(), spared: Vec::new() };
+    let mut report = PruneReport {
+        plan,
+        removed: Vec::new(),
+        spared: Vec::new(),
+    };
     if report.plan.refusal.is_none() {
         finish_condemned(prune, &mut report).await?;
     }
-    for id in report.plan.deletions().iter().map(|decision| decision.id).collect::<Vec<_>>() {
-        let Some(commit) = commits.iter().find(|commit| commit.id == id) else { continue };
+    for id in report
+        .plan
+        .deletions()
+        .iter()
+        .map(|decision| decision.id)
+        .collect::<Vec<_>>()
+    {
+        let Some(commit) = commits.iter().find(|commit| commit.id == id) else {
+            continue;
+        };
         if let Some(reason) = remove(prune, id, &commit.name).await? {
             report.spared.push((id, reason));
         } else {
-            prune.observer.on_event(&Event::Removed { tier: &prune.remote.tier, id });
+            prune.observer.on_event(&Event::Removed {
+                tier: &prune.remote.tier,
+                id,
+            });
             report.removed.push(id);
         }
     }
@@ -103,14 +118,21 @@ async fn look(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLease>) -
     let remote = &prune.remote;
     if remote.marker().await?.is_none() {
         // Nothing of ours stands here, or the marker was removed: not a place to delete in.
-        return Ok(Found { view: empty_view(remote, now), commits: Vec::new() });
+        return Ok(Found {
+            view: empty_view(remote, now),
+            commits: Vec::new(),
+        });
     }
     let listed = commits(remote).await?;
     let condemned: BTreeSet<StepId> = tombstones(remote).await?.into_iter().collect();
     let mut pinned: BTreeSet<StepId> = pins(remote).await?.into_iter().collect();
     pinned.extend(&prune.pinned_elsewhere);
-    let leased: BTreeSet<StepId> =
-        leases(remote).await?.iter().filter(|found| found.is_live(now)).filter_map(|found| found.id).collect();
+    let leased: BTreeSet<StepId> = leases(remote)
+        .await?
+        .iter()
+        .filter(|found| found.is_live(now))
+        .filter_map(|found| found.id)
+        .collect();
     let abandoned = abandoned_steps(listed.by_step.keys().copied());
     let mut view = empty_view(remote, now);
     let mut readable = Vec::new();
@@ -140,8 +162,15 @@ async fn look(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLease>) -
             Err(error) => view.unreadable.push((found.object.key, error.to_string())),
         }
     }
-    tracing::debug!(steps = view.steps.len(), leased = lease.is_some(), "looked at a remote");
-    Ok(Found { view, commits: readable })
+    tracing::debug!(
+        steps = view.steps.len(),
+        leased = lease.is_some(),
+        "looked at a remote"
+    );
+    Ok(Found {
+        view,
+        commits: readable,
+    })
 }
 
 fn empty_view(remote: &RunRemote, now: SystemTime) -> TierView {
@@ -158,7 +187,10 @@ fn empty_view(remote: &RunRemote, now: SystemTime) -> TierView {
 /// Plans as if every step were sound, verifies those that the plan relies on, and plans again without the ones that
 /// are not, until all that are relied on have been verified. Steps that go anyway are not looked at.
 async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
-    let guards = Guards { required_remotes: Vec::new(), maximum_deletions: prune.maximum_deletions };
+    let guards = Guards {
+        required_remotes: Vec::new(),
+        maximum_deletions: prune.maximum_deletions,
+    };
     let limits = LocalLimits::default();
     let mut listed: BTreeSet<StepId> = BTreeSet::new();
     let mut proved: Option<StepId> = None;
@@ -189,7 +221,9 @@ async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan,
             return Ok((plan, found.commits));
         }
         for id in relied_on {
-            let Some(commit) = found.commits.iter().find(|commit| commit.id == id) else { continue };
+            let Some(commit) = found.commits.iter().find(|commit| commit.id == id) else {
+                continue;
+            };
             let health = check_committed(&prune.remote, commit, Depth::Listed, &prune.observer).await?;
             note_health(&mut found.view, id, &health);
         }
@@ -197,7 +231,11 @@ async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan,
 }
 
 fn newest_valid(view: &TierView) -> Option<StepId> {
-    view.steps.iter().filter(|step| step.verified == Verified::Yes).map(|step| step.id).max()
+    view.steps
+        .iter()
+        .filter(|step| step.verified == Verified::Yes)
+        .map(|step| step.id)
+        .max()
 }
 
 fn note_health(view: &mut TierView, id: StepId, health: &StepHealth) {
@@ -228,26 +266,40 @@ async fn remove(prune: &RemotePrune, id: StepId, name: &str) -> Result<Option<St
     if pins(remote).await?.contains(&id) {
         return Ok(Some("it was pinned meanwhile".to_owned()));
     }
-    let tombstone =
-        Tombstone { format: FORMAT, run: remote.keys.run().clone(), id, name: name.to_owned() };
-    remote.create_record(&remote.keys.tombstone(id), &tombstone).await?;
+    let tombstone = Tombstone {
+        format: FORMAT,
+        run: remote.keys.run().clone(),
+        id,
+        name: name.to_owned(),
+    };
+    remote
+        .create_record(&remote.keys.tombstone(id), &tombstone)
+        .await?;
     erase(prune, id, name).await
 }
 
 /// Carries a condemned step out, unless somebody who came before the tombstone still reads it.
 async fn erase(prune: &RemotePrune, id: StepId, name: &str) -> Result<Option<String>> {
     let remote = &prune.remote;
-    let step_leases = remote.list(&remote.keys.lease(id, "").replace(".json", "")).await?;
+    let step_leases = remote
+        .list(&remote.keys.lease(id, "").replace(".json", ""))
+        .await?;
     if !step_leases.is_empty() {
         let all = leases(remote).await?;
-        let now = all.iter().map(|lease| lease.renewed).max().unwrap_or(SystemTime::UNIX_EPOCH);
+        let now = all
+            .iter()
+            .map(|lease| lease.renewed)
+            .max()
+            .unwrap_or(SystemTime::UNIX_EPOCH);
         if all.iter().any(|lease| lease.id == Some(id) && lease.is_live(now)) {
             return Ok(Some("it is being restored; it goes at the next prune".to_owned()));
         }
     }
     remote.delete(vec![remote.keys.commit(id)]).await?;
     let data = remote.list(&remote.keys.data_prefix(name, id)).await?;
-    remote.delete(data.into_iter().map(|object| object.key).collect()).await?;
+    remote
+        .delete(data.into_iter().map(|object| object.key).collect())
+        .await?;
     let records = remote.list(&remote.keys.step_parts_prefix(id)).await?;
     let mut keys: Vec<String> = records
         .into_iter()
@@ -266,7 +318,9 @@ async fn finish_condemned(prune: &RemotePrune, report: &mut PruneReport) -> Resu
         if !listed.contains_key(&id) {
             continue;
         }
-        let Some(tombstone) = read_tombstone(&prune.remote, id).await? else { continue };
+        let Some(tombstone) = read_tombstone(&prune.remote, id).await? else {
+            continue;
+        };
         match erase(prune, id, &tombstone.name).await? {
             None => report.removed.push(id),
             Some(reason) => report.spared.push((id, reason)),

@@ -43,15 +43,22 @@ pub(super) async fn known_on(remote: &RunRemote, at_hand: &AtHand<'_>) -> Result
     let to_read = worth_reading(committed.keys().copied(), at_hand.step);
     let mut known = Vec::new();
     for id in committed.keys().copied() {
-        let mut entry = KnownStep { id, written_at: None, same_content: false };
+        let mut entry = KnownStep {
+            id,
+            written_at: None,
+            same_content: false,
+        };
         if to_read.contains(&id) {
             match read_commit(remote, id).await {
                 Ok(commit) => {
                     entry.written_at = Some(commit.written_at);
-                    entry.same_content = id.step == at_hand.step && same_content(remote, &commit, at_hand).await?;
+                    entry.same_content =
+                        id.step == at_hand.step && same_content(remote, &commit, at_hand).await?;
                 }
                 // A damaged commit still takes its name; it is verify's to report.
-                Err(error) if error.kind() == ErrorKind::Damaged => entry.written_at = Some(Timestamp::default()),
+                Err(error) if error.kind() == ErrorKind::Damaged => {
+                    entry.written_at = Some(Timestamp::default())
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -59,7 +66,11 @@ pub(super) async fn known_on(remote: &RunRemote, at_hand: &AtHand<'_>) -> Result
     }
     for id in &spent {
         if !committed.contains_key(id) {
-            known.push(KnownStep { id: *id, written_at: None, same_content: false });
+            known.push(KnownStep {
+                id: *id,
+                written_at: None,
+                same_content: false,
+            });
         }
     }
     for object in remote.list(&remote.keys.claims_prefix()).await? {
@@ -69,7 +80,11 @@ pub(super) async fn known_on(remote: &RunRemote, at_hand: &AtHand<'_>) -> Result
         {
             // Taken by an upload that never ended, here or on a lost node. When it was written is not known; 'long
             // ago' makes another save of it a new attempt.
-            known.push(KnownStep { id, written_at: Some(Timestamp::default()), same_content: false });
+            known.push(KnownStep {
+                id,
+                written_at: Some(Timestamp::default()),
+                same_content: false,
+            });
         }
     }
     Ok(known)
@@ -112,7 +127,12 @@ async fn same_content(
         ContentMatch::HashToTell => {
             let source = at_hand.source.to_owned();
             let difference = blocking(move || {
-                compare::differs(&source, &manifest.files, &manifest.directories, &manifest.symlinks)
+                compare::differs(
+                    &source,
+                    &manifest.files,
+                    &manifest.directories,
+                    &manifest.symlinks,
+                )
             })
             .await?;
             Ok(difference.is_none())

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::join_all;
+use stepvault_core::Result;
 use stepvault_core::ids::{RemoteName, StepId};
 use stepvault_core::observe::{Event, Observer};
-use stepvault_core::Result;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
@@ -74,7 +74,15 @@ pub async fn push(
             })
             .collect(),
     };
-    Ok(PushReport { id, name, source, file_count, data_bytes, newly_sealed, remotes })
+    Ok(PushReport {
+        id,
+        name,
+        source,
+        file_count,
+        data_bytes,
+        newly_sealed,
+        remotes,
+    })
 }
 
 /// Uploads a sealed step to all remotes at once. A slow or failing one does not hold up the others.
@@ -86,7 +94,13 @@ pub async fn upload_everywhere(
     observer: &Arc<dyn Observer>,
 ) -> Vec<RemoteOutcome> {
     join_all(remotes.iter().map(|remote| async move {
-        let lane = Lane::open(remote.clone(), vault.clone(), budget.clone(), Arc::clone(observer)).await;
+        let lane = Lane::open(
+            remote.clone(),
+            vault.clone(),
+            budget.clone(),
+            Arc::clone(observer),
+        )
+        .await;
         let result = match lane {
             Ok(lane) => lane.upload(step).await,
             Err(error) => Err(error),
@@ -96,7 +110,11 @@ pub async fn upload_everywhere(
                 message: &format!("{} is not durable on {}: {error}", step.id(), remote.name()),
             });
         }
-        RemoteOutcome { remote: remote.name().clone(), required: remote.settings.required, result }
+        RemoteOutcome {
+            remote: remote.name().clone(),
+            required: remote.settings.required,
+            result,
+        }
     }))
     .await
 }

@@ -72,11 +72,19 @@ impl Placed {
         match self {
             Self::Sealed { step, .. } => {
                 let record = step.record();
-                (record.id, record.name.clone(), record.files.len() as u64, record.data_bytes())
+                (
+                    record.id,
+                    record.name.clone(),
+                    record.files.len() as u64,
+                    record.data_bytes(),
+                )
             }
-            Self::DurableEverywhere { id, name, file_count, data_bytes } => {
-                (*id, name.clone(), *file_count, *data_bytes)
-            }
+            Self::DurableEverywhere {
+                id,
+                name,
+                file_count,
+                data_bytes,
+            } => (*id, name.clone(), *file_count, *data_bytes),
         }
     }
 }
@@ -107,7 +115,11 @@ pub async fn stage(
             .on(source.display())
             .because("it holds no file"));
     }
-    let at_hand = AtHand { source: &source, step, tree: &tree };
+    let at_hand = AtHand {
+        source: &source,
+        step,
+        tree: &tree,
+    };
     let (vault_copy, run) = (vault.clone(), request.run.clone());
     let sealed = blocking(move || vault_copy.steps(&run)).await?;
     let mut known = known_locally(&sealed.steps, &at_hand);
@@ -130,11 +142,19 @@ pub async fn stage(
     let id = match choose(&known, step, request.attempt, &tree)? {
         Placement::Known(id) => {
             if let Some(step) = sealed.steps.into_iter().find(|sealed| sealed.id() == id) {
-                return Ok(Placed::Sealed { step: Box::new(step), new: false });
+                return Ok(Placed::Sealed {
+                    step: Box::new(step),
+                    new: false,
+                });
             }
             if !missing_somewhere {
                 let (file_count, data_bytes) = (tree.files.len() as u64, tree.data_bytes());
-                return Ok(Placed::DurableEverywhere { id, name, file_count, data_bytes });
+                return Ok(Placed::DurableEverywhere {
+                    id,
+                    name,
+                    file_count,
+                    data_bytes,
+                });
             }
             id
         }
@@ -142,14 +162,23 @@ pub async fn stage(
         Placement::Stale(id) => {
             return Err(Error::new(ErrorKind::Refused, "will not take an old save over")
                 .on(source.display())
-                .because(format!("{id} was removed by retention, or another save took its place since"))
+                .because(format!(
+                    "{id} was removed by retention, or another save took its place since"
+                ))
                 .hint("to keep it nevertheless, push it as a new attempt with --attempt"));
         }
     };
     let step = seal_as(vault, request, id, source, name).await?;
     let record = step.record();
-    observer.on_event(&Event::Sealed { id, files: record.files.len() as u64, bytes: record.data_bytes() });
-    Ok(Placed::Sealed { step: Box::new(step), new: true })
+    observer.on_event(&Event::Sealed {
+        id,
+        files: record.files.len() as u64,
+        bytes: record.data_bytes(),
+    });
+    Ok(Placed::Sealed {
+        step: Box::new(step),
+        new: true,
+    })
 }
 
 async fn seal_as(
@@ -192,7 +221,9 @@ fn merge(known: &mut Vec<KnownStep>, found: Vec<KnownStep>) {
 }
 
 fn choose(known: &[KnownStep], step: Step, attempt: Option<Attempt>, tree: &Tree) -> Result<Placement> {
-    let Some(attempt) = attempt else { return place(known, step, tree.newest_mtime()) };
+    let Some(attempt) = attempt else {
+        return place(known, step, tree.newest_mtime());
+    };
     let id = StepId::new(attempt, step);
     match known.iter().find(|entry| entry.id == id) {
         None => Ok(Placement::New(id)),
@@ -204,13 +235,22 @@ fn choose(known: &[KnownStep], step: Step, attempt: Option<Attempt>, tree: &Tree
 }
 
 fn absolute(source: &Path) -> Result<PathBuf> {
-    std::path::absolute(source)
-        .map_err(|error| Error::new(ErrorKind::Usage, "not a path").on(source.display()).caused_by(error))
+    std::path::absolute(source).map_err(|error| {
+        Error::new(ErrorKind::Usage, "not a path")
+            .on(source.display())
+            .caused_by(error)
+    })
 }
 
 fn name_of(source: &Path) -> Result<String> {
-    let fault = |why: &str| Error::new(ErrorKind::Usage, "cannot name the step").on(source.display()).because(why);
-    let name = source.file_name().ok_or_else(|| fault("the path has no last component"))?;
+    let fault = |why: &str| {
+        Error::new(ErrorKind::Usage, "cannot name the step")
+            .on(source.display())
+            .because(why)
+    };
+    let name = source
+        .file_name()
+        .ok_or_else(|| fault("the path has no last component"))?;
     let name = name.to_str().ok_or_else(|| fault("its name is not UTF-8"))?;
     stepvault_core::keys::check_step_name(name)?;
     Ok(name.to_owned())

@@ -33,7 +33,10 @@ pub(super) struct Candidates {
 
 impl Candidates {
     pub(super) async fn gather(context: &RestoreContext, request: &RestoreRequest) -> Result<Self> {
-        let mut candidates = Self { by_step: BTreeMap::new(), unreachable: Vec::new() };
+        let mut candidates = Self {
+            by_step: BTreeMap::new(),
+            unreachable: Vec::new(),
+        };
         candidates.gather_local(context, request).await?;
         let listings = join_all(context.remotes.iter().map(list_remote)).await;
         for (remote, listing) in context.remotes.iter().zip(listings) {
@@ -45,7 +48,10 @@ impl Candidates {
                 }
                 Err(error) => {
                     context.observer.on_event(&Event::Warning {
-                        message: &format!("{} cannot be asked, and may hold newer steps: {error}", remote.name()),
+                        message: &format!(
+                            "{} cannot be asked, and may hold newer steps: {error}",
+                            remote.name()
+                        ),
                     });
                     candidates.unreachable.push((remote.tier.clone(), error));
                 }
@@ -59,7 +65,9 @@ impl Candidates {
     }
 
     async fn gather_local(&mut self, context: &RestoreContext, request: &RestoreRequest) -> Result<()> {
-        let Some(vault) = context.vault.clone() else { return Ok(()) };
+        let Some(vault) = context.vault.clone() else {
+            return Ok(());
+        };
         let run = request.run.clone();
         let scan = blocking(move || vault.steps(&run)).await?;
         for step in scan.steps {
@@ -67,7 +75,10 @@ impl Candidates {
             self.entry(id).local = Some(step);
         }
         for (path, error) in scan.faults {
-            let id = path.file_name().and_then(|name| name.to_str()).and_then(StepId::from_label);
+            let id = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .and_then(StepId::from_label);
             if let Some(id) = id {
                 self.entry(id).reasons.push(format!("local: {error}"));
             }
@@ -76,9 +87,12 @@ impl Candidates {
     }
 
     fn entry(&mut self, id: StepId) -> &mut Candidate {
-        self.by_step
-            .entry(id)
-            .or_insert_with(|| Candidate { id, local: None, remotes: Vec::new(), reasons: Vec::new() })
+        self.by_step.entry(id).or_insert_with(|| Candidate {
+            id,
+            local: None,
+            remotes: Vec::new(),
+            reasons: Vec::new(),
+        })
     }
 
     /// Takes the newest candidate out.
@@ -91,5 +105,8 @@ impl Candidates {
 async fn list_remote(remote: &RunRemote) -> Result<Vec<StepId>> {
     let condemned: BTreeSet<StepId> = tombstones(remote).await?.into_iter().collect();
     let committed = committed_ids(remote).await?;
-    Ok(committed.into_keys().filter(|id| !condemned.contains(id)).collect())
+    Ok(committed
+        .into_keys()
+        .filter(|id| !condemned.contains(id))
+        .collect())
 }

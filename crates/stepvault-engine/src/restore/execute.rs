@@ -81,7 +81,11 @@ async fn fetch_and_place(
     resolved: &Arc<Resolved>,
     decision: &RestoreDecision,
 ) -> Result<std::result::Result<Fetched, Vec<String>>> {
-    let (target, vault, identity) = (decision.path.clone(), context.vault.clone(), resolved.identity.clone());
+    let (target, vault, identity) = (
+        decision.path.clone(),
+        context.vault.clone(),
+        resolved.identity.clone(),
+    );
     let staging = blocking(move || Staging::open(&target, vault.as_ref(), &identity)).await?;
     check_space(&staging, resolved).await?;
     context.observer.on_event(&Event::TransferStarted {
@@ -98,7 +102,12 @@ async fn fetch_and_place(
         damage: Mutex::default(),
         damaged: AtomicBool::new(false),
     });
-    let limit = context.remotes.iter().map(|remote| remote.settings.max_concurrent_requests).max().unwrap_or(16);
+    let limit = context
+        .remotes
+        .iter()
+        .map(|remote| remote.settings.max_concurrent_requests)
+        .max()
+        .unwrap_or(16);
     run_bounded(jobs(&shared)?, limit).await?;
     let shared = Arc::into_inner(shared)
         .ok_or_else(|| Error::new(ErrorKind::Failed, "a restore's worker is still running"))?;
@@ -123,21 +132,33 @@ async fn fetch_and_place(
     })
     .await?;
     let tier = resolved.sources.first().map_or(Tier::Local, Source::tier);
-    context.observer.on_event(&Event::TransferFinished { tier: &tier, id: resolved.id });
-    Ok(Ok(shared.fetched.into_inner().unwrap_or_else(PoisonError::into_inner)))
+    context.observer.on_event(&Event::TransferFinished {
+        tier: &tier,
+        id: resolved.id,
+    });
+    Ok(Ok(shared
+        .fetched
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)))
 }
 
 /// What an interrupted restore left, by allocated blocks: files that were only preallocated hold nothing yet.
 fn present_bytes(directory: &std::path::Path) -> u64 {
-    stepvault_local::tree::scan(directory)
-        .map_or(0, |tree| tree.files.iter().map(|file| file.allocated_bytes.min(file.size_bytes)).sum())
+    stepvault_local::tree::scan(directory).map_or(0, |tree| {
+        tree.files
+            .iter()
+            .map(|file| file.allocated_bytes.min(file.size_bytes))
+            .sum()
+    })
 }
 
 /// A disk that cannot hold the step is named before the first byte, with the numbers.
 async fn check_space(staging: &Staging, resolved: &Resolved) -> Result<()> {
     let directory = staging.directory().to_owned();
-    let (bytes, inodes) =
-        (resolved.data_bytes(), (resolved.files.len() + resolved.directories.len() + resolved.symlinks.len()) as u64);
+    let (bytes, inodes) = (
+        resolved.data_bytes(),
+        (resolved.files.len() + resolved.directories.len() + resolved.symlinks.len()) as u64,
+    );
     blocking(move || {
         let space = space::free(&directory)?;
         let needed = bytes.saturating_sub(present_bytes(&directory));
@@ -159,7 +180,9 @@ async fn check_space(staging: &Staging, resolved: &Resolved) -> Result<()> {
     .await
 }
 
-fn jobs(shared: &Arc<Shared>) -> Result<impl Iterator<Item = impl Future<Output = Result<()>> + Send + 'static>> {
+fn jobs(
+    shared: &Arc<Shared>,
+) -> Result<impl Iterator<Item = impl Future<Output = Result<()>> + Send + 'static>> {
     let mut work = Vec::new();
     let mut entries: Vec<&FileEntry> = shared.resolved.files.iter().collect();
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.size_bytes));
@@ -196,25 +219,47 @@ async fn restore_part(shared: Arc<Shared>, file: Arc<FileRestore>, index: u32) -
             .await
         })
         .await?;
-    let outcome = fetch_part(&shared.context, &shared.resolved, &file.entry, index, staged, *may_be_present).await?;
+    let outcome = fetch_part(
+        &shared.context,
+        &shared.resolved,
+        &file.entry,
+        index,
+        staged,
+        *may_be_present,
+    )
+    .await?;
     let range = file.entry.parts()?.range(index);
     let bytes = range.end - range.start;
     match outcome {
         PartOutcome::Damaged(reasons) => {
             shared.damaged.store(true, Ordering::Relaxed);
-            shared.damage.lock().unwrap_or_else(PoisonError::into_inner).extend(reasons);
+            shared
+                .damage
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(reasons);
             return Ok(());
         }
         PartOutcome::Kept => {
-            shared.fetched.lock().unwrap_or_else(PoisonError::into_inner).kept_bytes += bytes;
+            shared
+                .fetched
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .kept_bytes += bytes;
             let tier = shared.resolved.sources.first().map_or(Tier::Local, Source::tier);
-            shared.context.observer.on_event(&Event::BytesReused { tier: &tier, bytes });
+            shared
+                .context
+                .observer
+                .on_event(&Event::BytesReused { tier: &tier, bytes });
         }
         PartOutcome::From(position) => {
             let source = shared.resolved.sources.get(position);
             let tier = source.map_or(Tier::Local, Source::tier);
             if matches!(source, Some(Source::Local(_))) {
-                shared.context.observer.on_event(&Event::BytesMoved { tier: &tier, bytes });
+                shared
+                    .context
+                    .observer
+                    .on_event(&Event::BytesMoved { tier: &tier, bytes });
             }
             let mut fetched = shared.fetched.lock().unwrap_or_else(PoisonError::into_inner);
             *fetched.bytes_by_tier.entry(tier).or_default() += bytes;
@@ -224,7 +269,10 @@ async fn restore_part(shared: Arc<Shared>, file: Arc<FileRestore>, index: u32) -
         let (staged, mode, mtime) = (Arc::clone(staged), file.entry.mode, file.entry.mtime);
         blocking(move || staged.finish(mode, mtime)).await?;
         let tier = shared.resolved.sources.first().map_or(Tier::Local, Source::tier);
-        shared.context.observer.on_event(&Event::FileDone { tier: &tier, path: &file.entry.path });
+        shared.context.observer.on_event(&Event::FileDone {
+            tier: &tier,
+            path: &file.entry.path,
+        });
     }
     Ok(())
 }

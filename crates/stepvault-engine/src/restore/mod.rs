@@ -128,10 +128,20 @@ pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Resu
         };
         let decision = decision(request, &candidates, &resolved, skipped.clone())?;
         if target::holds_already(&decision.path, &resolved, request).await? {
-            return Ok(RestoreReport { decision, fetched: Fetched::default(), already_there: true });
+            return Ok(RestoreReport {
+                decision,
+                fetched: Fetched::default(),
+                already_there: true,
+            });
         }
         match execute::execute(context, request, &resolved, &decision).await? {
-            Ok(fetched) => return Ok(RestoreReport { decision, fetched, already_there: false }),
+            Ok(fetched) => {
+                return Ok(RestoreReport {
+                    decision,
+                    fetched,
+                    already_there: false,
+                });
+            }
             Err(reasons) => {
                 quarantine(context, &candidate, &reasons).await;
                 skipped.push(passed_over(context, &candidate, reasons));
@@ -155,7 +165,11 @@ fn decision(
         file_count: resolved.files.len() as u64,
         data_bytes: resolved.data_bytes(),
         skipped,
-        unreachable: candidates.unreachable.iter().map(|(tier, error)| (tier.clone(), error.to_string())).collect(),
+        unreachable: candidates
+            .unreachable
+            .iter()
+            .map(|(tier, error)| (tier.clone(), error.to_string()))
+            .collect(),
     })
 }
 
@@ -173,7 +187,9 @@ fn passed_over(context: &RestoreContext, candidate: &Candidate, reasons: Vec<Str
 /// Moves a local copy that turned out damaged aside, so that it is not found again. An agent that holds the vault
 /// will find it by itself; then it is left alone.
 async fn quarantine(context: &RestoreContext, candidate: &Candidate, reasons: &[String]) {
-    let (Some(vault), Some(step)) = (context.vault.clone(), &candidate.local) else { return };
+    let (Some(vault), Some(step)) = (context.vault.clone(), &candidate.local) else {
+        return;
+    };
     let (run, id, reason) = (step.run().clone(), step.id(), reasons.join("; "));
     let moved = crate::blocking::blocking(move || {
         let _lock = vault.lock()?;
@@ -195,7 +211,14 @@ fn nothing_left(request: &RestoreRequest, candidates: &Candidates, skipped: &[Sk
     if !skipped.is_empty() {
         let reasons: Vec<String> = skipped
             .iter()
-            .map(|step| format!("step {} (attempt {}): {}", step.step, step.attempt, step.reasons.join("; ")))
+            .map(|step| {
+                format!(
+                    "step {} (attempt {}): {}",
+                    step.step,
+                    step.attempt,
+                    step.reasons.join("; ")
+                )
+            })
             .collect();
         return Error::new(ErrorKind::NoneValid, "no valid checkpoint")
             .on(wanted)
@@ -203,7 +226,9 @@ fn nothing_left(request: &RestoreRequest, candidates: &Candidates, skipped: &[Sk
             .hint("'stepvault verify' shows what is wrong with each");
     }
     if let Some((tier, error)) = candidates.unreachable.first() {
-        return error.duplicate().hint(format!("no tier that could be asked has a checkpoint; {tier} could not be asked"));
+        return error.duplicate().hint(format!(
+            "no tier that could be asked has a checkpoint; {tier} could not be asked"
+        ));
     }
     Error::new(ErrorKind::NotFound, "no such checkpoint")
         .on(wanted)

@@ -47,9 +47,10 @@ pub(super) async fn fetch_part(
 ) -> Result<PartOutcome> {
     let range = file.parts()?.range(index);
     let size = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-    let expected = *file.parts_sha256.get(index as usize).ok_or_else(|| {
-        Error::new(ErrorKind::Damaged, "a part without a digest").on(&file.path)
-    })?;
+    let expected = *file
+        .parts_sha256
+        .get(index as usize)
+        .ok_or_else(|| Error::new(ErrorKind::Damaged, "a part without a digest").on(&file.path))?;
     let mut buffer = context.budget.take(size).await?;
     if may_be_present {
         let staged = Arc::clone(staged);
@@ -113,14 +114,21 @@ async fn read_local(
     start: u64,
     mut buffer: Buffer,
 ) -> Result<(Buffer, Result<()>)> {
-    let (path, sealed) = (step.file_path(&file.path), step.record().files.iter().find(|sealed| sealed.path == file.path).cloned());
+    let (path, sealed) = (
+        step.file_path(&file.path),
+        step.record()
+            .files
+            .iter()
+            .find(|sealed| sealed.path == file.path)
+            .cloned(),
+    );
     let Some(sealed) = sealed else {
         let missing = Error::new(ErrorKind::Damaged, "a file is not in the sealed step").on(&file.path);
         return Ok((buffer, Err(missing)));
     };
     blocking(move || {
-        let read = SourceFile::open(&path, &sealed)
-            .and_then(|source| source.read_at(start, buffer.as_mut_slice()));
+        let read =
+            SourceFile::open(&path, &sealed).and_then(|source| source.read_at(start, buffer.as_mut_slice()));
         Ok((buffer, read))
     })
     .await
@@ -151,7 +159,10 @@ async fn read_remote_into(
     if buffer.is_empty() {
         return match remote.store.head(&key).await? {
             Some(head) if head.info.size_bytes == 0 => Ok(()),
-            Some(_) => Err(Error::new(ErrorKind::Damaged, "an object has the wrong length").on(remote.describe(&key))),
+            Some(_) => {
+                Err(Error::new(ErrorKind::Damaged, "an object has the wrong length")
+                    .on(remote.describe(&key)))
+            }
             None => Err(Error::new(ErrorKind::NotFound, "an object is missing").on(remote.describe(&key))),
         };
     }
@@ -166,19 +177,24 @@ async fn read_remote_into(
                 match stream.next().await {
                     Some(Ok(piece)) => {
                         let Some(room) = buffer.get_mut(filled..filled + piece.len()) else {
-                            return Err(Error::new(ErrorKind::Damaged, "a store sent more bytes than were asked for")
-                                .on(remote.describe(&key)));
+                            return Err(Error::new(
+                                ErrorKind::Damaged,
+                                "a store sent more bytes than were asked for",
+                            )
+                            .on(remote.describe(&key)));
                         };
                         room.copy_from_slice(&piece);
                         filled += piece.len();
-                        context
-                            .observer
-                            .on_event(&Event::BytesMoved { tier: &remote.tier, bytes: piece.len() as u64 });
+                        context.observer.on_event(&Event::BytesMoved {
+                            tier: &remote.tier,
+                            bytes: piece.len() as u64,
+                        });
                     }
                     Some(Err(error)) => break error,
                     None if filled == buffer.len() => return Ok(()),
                     None => {
-                        break Error::new(ErrorKind::Unreachable, "a read ended early").on(remote.describe(&key));
+                        break Error::new(ErrorKind::Unreachable, "a read ended early")
+                            .on(remote.describe(&key));
                     }
                 }
             },

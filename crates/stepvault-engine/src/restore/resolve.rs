@@ -84,8 +84,10 @@ pub(super) async fn resolve(
         }
     }
     // A committed record outranks the local one: that is what the other nodes see.
-    let reference =
-        holders.iter().position(|(source, _)| matches!(source, Source::Remote(_))).or(if holders.is_empty() { None } else { Some(0) });
+    let reference = holders
+        .iter()
+        .position(|(source, _)| matches!(source, Source::Remote(_)))
+        .or(if holders.is_empty() { None } else { Some(0) });
     let Some(reference) = reference else {
         return match outage {
             Some(error) => Err(error),
@@ -131,9 +133,8 @@ fn identity_of(manifests: &[PartManifest]) -> Result<Sha256Digest> {
 
 /// The files of all nodes as one tree. Files that several nodes hold have to be the same.
 fn merge(id: StepId, manifests: Vec<PartManifest>) -> Result<Resolved> {
-    let damaged = |path: &str| {
-        Error::new(ErrorKind::Damaged, "the parts of a step contradict each other").on(path)
-    };
+    let damaged =
+        |path: &str| Error::new(ErrorKind::Damaged, "the parts of a step contradict each other").on(path);
     let mut files: BTreeMap<_, FileEntry> = BTreeMap::new();
     let mut directories: BTreeMap<_, DirectoryEntry> = BTreeMap::new();
     let mut symlinks: BTreeMap<_, SymlinkEntry> = BTreeMap::new();
@@ -148,9 +149,17 @@ fn merge(id: StepId, manifests: Vec<PartManifest>) -> Result<Resolved> {
             }
             files.insert(file.path.clone(), file);
         }
-        directories.extend(manifest.directories.into_iter().map(|entry| (entry.path.clone(), entry)));
+        directories.extend(
+            manifest
+                .directories
+                .into_iter()
+                .map(|entry| (entry.path.clone(), entry)),
+        );
         for link in manifest.symlinks {
-            if symlinks.get(&link.path).is_some_and(|other| other.target != link.target) {
+            if symlinks
+                .get(&link.path)
+                .is_some_and(|other| other.target != link.target)
+            {
                 return Err(damaged(link.path.as_str()));
             }
             symlinks.insert(link.path.clone(), link);
@@ -184,14 +193,25 @@ fn select(
     let mut globs = GlobSetBuilder::new();
     for pattern in &request.include {
         let glob = GlobBuilder::new(pattern).build().map_err(|error| {
-            Error::new(ErrorKind::Usage, "not a pattern").on(pattern).caused_by(error)
+            Error::new(ErrorKind::Usage, "not a pattern")
+                .on(pattern)
+                .caused_by(error)
         })?;
         globs.add(glob);
     }
-    let globs = globs.build().map_err(|error| Error::new(ErrorKind::Usage, "cannot use the patterns").caused_by(error))?;
-    let some_paths: Vec<String> = resolved.files.iter().take(5).map(|file| file.path.to_string()).collect();
+    let globs = globs
+        .build()
+        .map_err(|error| Error::new(ErrorKind::Usage, "cannot use the patterns").caused_by(error))?;
+    let some_paths: Vec<String> = resolved
+        .files
+        .iter()
+        .take(5)
+        .map(|file| file.path.to_string())
+        .collect();
     resolved.files.retain(|file| globs.is_match(file.path.as_str()));
-    resolved.symlinks.retain(|link| globs.is_match(link.path.as_str()));
+    resolved
+        .symlinks
+        .retain(|link| globs.is_match(link.path.as_str()));
     if resolved.files.is_empty() {
         return Err(Error::new(ErrorKind::Usage, "no file matches --include")
             .on(request.include.join(", "))
@@ -205,8 +225,11 @@ fn select(
         .chain(resolved.symlinks.iter().map(|link| &link.path))
         .flat_map(|path| path.ancestors().map(str::to_owned).collect::<Vec<_>>())
         .collect();
-    resolved
-        .directories
-        .retain(|entry| entry.path.as_ref().is_none_or(|path| needed.contains(path.as_str())));
+    resolved.directories.retain(|entry| {
+        entry
+            .path
+            .as_ref()
+            .is_none_or(|path| needed.contains(path.as_str()))
+    });
     Ok(resolved)
 }

@@ -26,8 +26,11 @@ impl Target {
             Self::Into(directory) => directory.join(name),
             Self::As(path) => path.clone(),
         };
-        let absolute = std::path::absolute(&path)
-            .map_err(|error| Error::new(ErrorKind::Usage, "not a path").on(path.display()).caused_by(error))?;
+        let absolute = std::path::absolute(&path).map_err(|error| {
+            Error::new(ErrorKind::Usage, "not a path")
+                .on(path.display())
+                .caused_by(error)
+        })?;
         match absolute.file_name() {
             Some(_) => Ok(absolute),
             None => Err(Error::new(ErrorKind::Usage, "cannot restore to this path")
@@ -39,14 +42,21 @@ impl Target {
 
 /// Whether the step stands at the target already, byte for byte. Something else there is refused unless it may be
 /// replaced.
-pub(super) async fn holds_already(path: &Path, resolved: &Resolved, request: &RestoreRequest) -> Result<bool> {
+pub(super) async fn holds_already(
+    path: &Path,
+    resolved: &Resolved,
+    request: &RestoreRequest,
+) -> Result<bool> {
     let target = path.to_owned();
     if !blocking(move || Ok(std::fs::symlink_metadata(&target).is_ok())).await? {
         return Ok(false);
     }
     let target = path.to_owned();
-    let (files, directories, symlinks) =
-        (resolved.files.clone(), resolved.directories.clone(), resolved.symlinks.clone());
+    let (files, directories, symlinks) = (
+        resolved.files.clone(),
+        resolved.directories.clone(),
+        resolved.symlinks.clone(),
+    );
     let difference = blocking(move || compare::differs(&target, &files, &directories, &symlinks)).await;
     match (difference, request.existing) {
         (Ok(None), _) => Ok(true),

@@ -20,12 +20,17 @@ impl Lane {
     pub(super) async fn committed_state(&self, sealed: &SealedStep) -> Result<Option<Uploaded>> {
         let record = sealed.record();
         let key = self.remote.keys.commit(record.id);
-        let Some((commit, bytes)) = self.remote.read_record::<Commit>(&key).await? else { return Ok(None) };
+        let Some((commit, bytes)) = self.remote.read_record::<Commit>(&key).await? else {
+            return Ok(None);
+        };
         let conflict = |why: &str| {
-            Error::new(ErrorKind::Conflict, format!("{} is taken on this remote", record.id))
-                .on(self.remote.describe(&key))
-                .because(why)
-                .hint("push it as a new attempt with --attempt")
+            Error::new(
+                ErrorKind::Conflict,
+                format!("{} is taken on this remote", record.id),
+            )
+            .on(self.remote.describe(&key))
+            .because(why)
+            .hint("push it as a new attempt with --attempt")
         };
         let part = commit
             .parts
@@ -45,7 +50,8 @@ impl Lane {
         if Sha256Digest::of(&encode(&known)?) != part.manifest_sha256 {
             return Err(conflict("the digests of its files are others"));
         }
-        self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&bytes))).await?;
+        self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&bytes)))
+            .await?;
         Ok(Some(Uploaded::AlreadyDurable))
     }
 
@@ -79,11 +85,23 @@ impl Lane {
         // A sweep that found the step without a commit may have condemned it; asked before and after, so that a
         // writer that was stopped in between cannot acknowledge what is being deleted.
         self.check_not_condemned(sealed).await?;
-        let commit_bytes = self.remote.create_record(&self.remote.keys.commit(record.id), &commit).await?;
+        let commit_bytes = self
+            .remote
+            .create_record(&self.remote.keys.commit(record.id), &commit)
+            .await?;
         self.check_not_condemned(sealed).await?;
-        self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&commit_bytes))).await?;
-        let (vault, run, id, name) =
-            (self.vault.clone(), record.run.clone(), record.id, self.remote.name().clone());
+        self.save_state(
+            sealed,
+            UploadState::Durable,
+            Some(Sha256Digest::of(&commit_bytes)),
+        )
+        .await?;
+        let (vault, run, id, name) = (
+            self.vault.clone(),
+            record.run.clone(),
+            record.id,
+            self.remote.name().clone(),
+        );
         blocking(move || Journal::open(&vault, &run, id, &name)?.0.remove()).await
     }
 

@@ -52,11 +52,20 @@ impl FileUpload {
         let cut = FileParts::of(file.size_bytes)?;
         let mut receipts = vec![None; cut.count() as usize];
         let mut upload = OnceCell::new();
-        if let Some(FileProgress { upload: Some(begun), parts, .. }) = progress.filter(|_| cut.count() > 1) {
+        if let Some(FileProgress {
+            upload: Some(begun),
+            parts,
+            ..
+        }) = progress.filter(|_| cut.count() > 1)
+        {
             upload = OnceCell::new_with(Some(begun));
             for (index, part) in parts {
                 if let Some(slot) = receipts.get_mut(index as usize) {
-                    *slot = Some(PartReceipt { index, tag: part.tag, digest: part.digest });
+                    *slot = Some(PartReceipt {
+                        index,
+                        tag: part.tag,
+                        digest: part.digest,
+                    });
                 }
             }
         }
@@ -88,8 +97,9 @@ impl FileUpload {
     /// once more: cheaper than a path of its own.
     pub(super) fn missing_parts(&self) -> Vec<u32> {
         let receipts = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
-        let missing: Vec<u32> =
-            (0..self.cut.count()).filter(|index| receipts[*index as usize].is_none()).collect();
+        let missing: Vec<u32> = (0..self.cut.count())
+            .filter(|index| receipts[*index as usize].is_none())
+            .collect();
         if !missing.is_empty() {
             return missing;
         }
@@ -99,7 +109,11 @@ impl FileUpload {
 
     /// Bytes of the parts that the journal says are there.
     pub(super) fn resumed_bytes(&self) -> u64 {
-        let missing: u64 = self.missing_parts().iter().map(|index| range_length(self.cut, *index)).sum();
+        let missing: u64 = self
+            .missing_parts()
+            .iter()
+            .map(|index| range_length(self.cut, *index))
+            .sum();
         self.cut.size_bytes() - missing
     }
 
@@ -111,7 +125,12 @@ impl FileUpload {
         let upload = self
             .upload
             .get_or_try_init(|| async {
-                let upload = self.lane.remote.store.start_upload(&self.key, self.cut.size_bytes()).await?;
+                let upload = self
+                    .lane
+                    .remote
+                    .store
+                    .start_upload(&self.key, self.cut.size_bytes())
+                    .await?;
                 self.journal.append(&JournalRecord::UploadStarted {
                     path: self.file.path.clone(),
                     upload: upload.clone(),
@@ -120,8 +139,12 @@ impl FileUpload {
             })
             .await?;
         let (body, digest) = self.read_part(index).await?;
-        let sent =
-            self.lane.remote.store.upload_part(&self.key, upload, index, body.into_bytes(), &digest).await;
+        let sent = self
+            .lane
+            .remote
+            .store
+            .upload_part(&self.key, upload, index, body.into_bytes(), &digest)
+            .await;
         let receipt = match sent {
             Ok(receipt) => receipt,
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -136,7 +159,10 @@ impl FileUpload {
             tag: receipt.tag.clone(),
             digest,
         })?;
-        self.lane.observer.on_event(&Event::BytesMoved { tier: &self.lane.remote.tier, bytes: digest.size_bytes });
+        self.lane.observer.on_event(&Event::BytesMoved {
+            tier: &self.lane.remote.tier,
+            bytes: digest.size_bytes,
+        });
         {
             let mut receipts = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
             receipts[index as usize] = Some(receipt);
@@ -148,7 +174,11 @@ impl FileUpload {
     }
 
     async fn source(&self) -> Result<Arc<SourceFile>> {
-        let (slot, path, file) = (Arc::clone(&self.source), self.local_path.clone(), self.file.clone());
+        let (slot, path, file) = (
+            Arc::clone(&self.source),
+            self.local_path.clone(),
+            self.file.clone(),
+        );
         blocking(move || {
             let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(source) = slot.as_ref() {
@@ -183,7 +213,12 @@ impl FileUpload {
         let body = body.into_bytes();
         let parts = [digest];
         let file_digest = FileDigest::from_parts(&parts);
-        let created = self.lane.remote.store.create(&self.key, body.clone(), &digest).await?;
+        let created = self
+            .lane
+            .remote
+            .store
+            .create(&self.key, body.clone(), &digest)
+            .await?;
         let proved = match created {
             Created::Written(head) => self.prove(Some(head), &file_digest, &parts).await,
             Created::Exists => self.prove(None, &file_digest, &parts).await,
@@ -200,7 +235,10 @@ impl FileUpload {
                 Created::Exists => self.prove(None, &file_digest, &parts).await?,
             }
         }
-        self.lane.observer.on_event(&Event::BytesMoved { tier: &self.lane.remote.tier, bytes: digest.size_bytes });
+        self.lane.observer.on_event(&Event::BytesMoved {
+            tier: &self.lane.remote.tier,
+            bytes: digest.size_bytes,
+        });
         self.done(&parts)
     }
 
@@ -215,7 +253,12 @@ impl FileUpload {
         };
         let parts: Vec<PartDigest> = receipts.iter().map(|receipt| receipt.digest).collect();
         let digest = FileDigest::from_parts(&parts);
-        let completed = self.lane.remote.store.complete_upload(&self.key, upload, &receipts, &digest).await;
+        let completed = self
+            .lane
+            .remote
+            .store
+            .complete_upload(&self.key, upload, &receipts, &digest)
+            .await;
         let proved = match completed {
             // The head that completion returned is the store's word at that moment; what counts is what stands
             // there now.
@@ -223,7 +266,10 @@ impl FileUpload {
             // Completed before, and the answer lost; or gone.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let proved = self.prove(None, &digest, &parts).await;
-                if proved.as_ref().is_err_and(|missing| missing.kind() == ErrorKind::NotFound) {
+                if proved
+                    .as_ref()
+                    .is_err_and(|missing| missing.kind() == ErrorKind::NotFound)
+                {
                     self.lost.store(true, Ordering::Relaxed);
                     return Err(error);
                 }
@@ -242,11 +288,14 @@ impl FileUpload {
     }
 
     fn done(&self, parts: &[PartDigest]) -> Result<()> {
-        self.journal
-            .append(&JournalRecord::FileDone { path: self.file.path.clone(), parts: parts.to_vec() })?;
-        self.lane
-            .observer
-            .on_event(&Event::FileDone { tier: &self.lane.remote.tier, path: &self.file.path });
+        self.journal.append(&JournalRecord::FileDone {
+            path: self.file.path.clone(),
+            parts: parts.to_vec(),
+        })?;
+        self.lane.observer.on_event(&Event::FileDone {
+            tier: &self.lane.remote.tier,
+            path: &self.file.path,
+        });
         Ok(())
     }
 
@@ -269,15 +318,23 @@ async fn prove_object(
     parts: &[PartDigest],
 ) -> Result<()> {
     let subject = lane.remote.describe(key);
-    let damaged = |why: &str| Error::new(ErrorKind::Damaged, "an uploaded object is not what was sent").on(&subject).because(why);
-    let head = match head {
-        Some(head) => head,
-        None => lane.remote.store.head(key).await?.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, "an uploaded object is not there").on(&subject)
-        })?,
+    let damaged = |why: &str| {
+        Error::new(ErrorKind::Damaged, "an uploaded object is not what was sent")
+            .on(&subject)
+            .because(why)
     };
+    let head =
+        match head {
+            Some(head) => head,
+            None => lane.remote.store.head(key).await?.ok_or_else(|| {
+                Error::new(ErrorKind::NotFound, "an uploaded object is not there").on(&subject)
+            })?,
+        };
     if head.info.size_bytes != digest.size_bytes {
-        return Err(damaged(&format!("it has {} bytes and {} were sent", head.info.size_bytes, digest.size_bytes)));
+        return Err(damaged(&format!(
+            "it has {} bytes and {} were sent",
+            head.info.size_bytes, digest.size_bytes
+        )));
     }
     let sha256: Vec<Sha256Digest> = parts.iter().map(|part| part.sha256).collect();
     match head.checksum.proves(digest, &sha256) {
@@ -286,7 +343,10 @@ async fn prove_object(
         _ => {}
     }
     let part_size_bytes = FileParts::of(digest.size_bytes)?.part_size_bytes();
-    let found = lane.remote.digest_object(key, digest.size_bytes, part_size_bytes).await?;
+    let found = lane
+        .remote
+        .digest_object(key, digest.size_bytes, part_size_bytes)
+        .await?;
     if found == parts {
         return Ok(());
     }

@@ -57,7 +57,14 @@ impl Lane {
                 ),
             });
         }
-        Ok(Self { remote, vault, marker, trust, budget, observer })
+        Ok(Self {
+            remote,
+            vault,
+            marker,
+            trust,
+            budget,
+            observer,
+        })
     }
 
     /// The remote.
@@ -67,8 +74,11 @@ impl Lane {
 
     /// Whether the bytes of an object in `parts` parts have to be read back although the store named a checksum.
     pub(super) fn must_read_back(&self, parts: usize) -> bool {
-        let checked =
-            if parts > 1 { self.trust.checks_part_checksums } else { self.trust.checks_object_checksums };
+        let checked = if parts > 1 {
+            self.trust.checks_part_checksums
+        } else {
+            self.trust.checks_object_checksums
+        };
         self.remote.settings.read_back == ReadBack::Always || !checked
     }
 }
@@ -80,14 +90,21 @@ fn note_key(remote: &RunRemote) -> String {
 /// The identity that this vault saw at this remote before; `None` when it never did, or the URL was changed.
 pub(crate) async fn seen_identity(remote: &RunRemote, vault: &Vault) -> Result<Option<String>> {
     let (vault, run, key) = (vault.clone(), remote.keys.run().clone(), note_key(remote));
-    let Some(bytes) = blocking(move || vault.read_note(&run, &key)).await? else { return Ok(None) };
+    let Some(bytes) = blocking(move || vault.read_note(&run, &key)).await? else {
+        return Ok(None);
+    };
     // A note that cannot be read is no evidence of another vault; it is written again.
     let seen: Option<SeenRemote> = serde_json::from_slice(&bytes).ok();
-    Ok(seen.filter(|seen| seen.url == remote.store.url()).map(|seen| seen.vault))
+    Ok(seen
+        .filter(|seen| seen.url == remote.store.url())
+        .map(|seen| seen.vault))
 }
 
 async fn remember(remote: &RunRemote, vault: &Vault, marker: &VaultMarker) -> Result<()> {
-    let seen = SeenRemote { url: remote.store.url().to_owned(), vault: marker.vault.clone() };
+    let seen = SeenRemote {
+        url: remote.store.url().to_owned(),
+        vault: marker.vault.clone(),
+    };
     let bytes = serde_json::to_vec(&seen)
         .map_err(|error| Error::new(ErrorKind::Failed, "cannot encode a note").caused_by(error))?;
     let (vault, run, key) = (vault.clone(), remote.keys.run().clone(), note_key(remote));

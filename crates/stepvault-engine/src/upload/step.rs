@@ -49,7 +49,9 @@ impl Lane {
             id,
             name: record.name.clone(),
         };
-        self.remote.create_record(&self.remote.keys.claim(id), &claim).await?;
+        self.remote
+            .create_record(&self.remote.keys.claim(id), &claim)
+            .await?;
         self.observer.on_event(&Event::TransferStarted {
             tier: &self.remote.tier,
             id,
@@ -58,8 +60,14 @@ impl Lane {
         });
         let manifest = self.upload_files(sealed).await?;
         self.commit(sealed, &manifest).await?;
-        self.observer.on_event(&Event::TransferFinished { tier: &self.remote.tier, id });
-        self.observer.on_event(&Event::Durable { tier: &self.remote.tier, id });
+        self.observer.on_event(&Event::TransferFinished {
+            tier: &self.remote.tier,
+            id,
+        });
+        self.observer.on_event(&Event::Durable {
+            tier: &self.remote.tier,
+            id,
+        });
         Ok(Uploaded::Durable)
     }
 
@@ -83,11 +91,19 @@ impl Lane {
             let uploads = self.file_uploads(sealed, &journal, &state, &lost)?;
             let jobs = uploads
                 .iter()
-                .flat_map(|upload| upload.missing_parts().into_iter().map(move |index| (upload, index)))
+                .flat_map(|upload| {
+                    upload
+                        .missing_parts()
+                        .into_iter()
+                        .map(move |index| (upload, index))
+                })
                 .map(|(upload, index)| Arc::clone(upload).send_part(index));
             let ended = run_bounded(jobs, self.remote.settings.max_concurrent_requests).await;
-            let newly_lost: Vec<RelativePath> =
-                uploads.iter().filter(|upload| upload.was_lost()).map(|upload| upload.path().clone()).collect();
+            let newly_lost: Vec<RelativePath> = uploads
+                .iter()
+                .filter(|upload| upload.was_lost())
+                .map(|upload| upload.path().clone())
+                .collect();
             match ended {
                 Ok(()) => break,
                 Err(error) if newly_lost.is_empty() || round == ROUNDS => return Err(error),
@@ -98,8 +114,12 @@ impl Lane {
     }
 
     async fn open_journal(&self, sealed: &SealedStep) -> Result<(Arc<Journal>, JournalState)> {
-        let (vault, run, id, remote) =
-            (self.vault.clone(), sealed.record().run.clone(), sealed.record().id, self.remote.name().clone());
+        let (vault, run, id, remote) = (
+            self.vault.clone(),
+            sealed.record().run.clone(),
+            sealed.record().id,
+            self.remote.name().clone(),
+        );
         let (journal, state) = blocking(move || Journal::open(&vault, &run, id, &remote)).await?;
         Ok((Arc::new(journal), state))
     }
@@ -125,13 +145,22 @@ impl Lane {
             }
             let key = self.remote.keys.data(&record.name, record.id, &file.path)?;
             let progress = progress.filter(|_| !lost.contains(&file.path)).cloned();
-            let upload =
-                FileUpload::new(self, journal, file.clone(), sealed.file_path(&file.path), key, progress)?;
+            let upload = FileUpload::new(
+                self,
+                journal,
+                file.clone(),
+                sealed.file_path(&file.path),
+                key,
+                progress,
+            )?;
             reused_bytes += upload.resumed_bytes();
             uploads.push(Arc::new(upload));
         }
         if reused_bytes > 0 && lost.is_empty() {
-            self.observer.on_event(&Event::BytesReused { tier: &self.remote.tier, bytes: reused_bytes });
+            self.observer.on_event(&Event::BytesReused {
+                tier: &self.remote.tier,
+                bytes: reused_bytes,
+            });
         }
         Ok(uploads)
     }
@@ -143,7 +172,10 @@ impl Lane {
         let record = sealed.record();
         let mut files = Vec::with_capacity(record.files.len());
         for file in &record.files {
-            let done = state.files.get(&file.path).and_then(|progress| progress.done.as_ref());
+            let done = state
+                .files
+                .get(&file.path)
+                .and_then(|progress| progress.done.as_ref());
             let parts = done.ok_or_else(|| {
                 Error::new(ErrorKind::Failed, "the upload's journal has lost a file")
                     .on(&file.path)
@@ -163,17 +195,16 @@ impl Lane {
             symlinks: record.symlinks.clone(),
         };
         let step = sealed.clone();
-        blocking(move || {
-            match step.manifest()? {
-                Some(known) if encode(&known)? != encode(&manifest)? => {
-                    Err(Error::new(ErrorKind::SourceChanged, "a sealed step changed between two uploads")
-                        .on(step.data_root().display())
-                        .because("the digests of what was sent to two remotes differ")
-                        .hint("something rewrites the checkpoint's files in place; set local.links = \"copy\""))
-                }
-                Some(known) => Ok(known),
-                None => step.save_manifest(&manifest).map(|()| manifest),
-            }
+        blocking(move || match step.manifest()? {
+            Some(known) if encode(&known)? != encode(&manifest)? => Err(Error::new(
+                ErrorKind::SourceChanged,
+                "a sealed step changed between two uploads",
+            )
+            .on(step.data_root().display())
+            .because("the digests of what was sent to two remotes differ")
+            .hint("something rewrites the checkpoint's files in place; set local.links = \"copy\"")),
+            Some(known) => Ok(known),
+            None => step.save_manifest(&manifest).map(|()| manifest),
         })
         .await
     }

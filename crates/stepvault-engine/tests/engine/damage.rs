@@ -28,7 +28,10 @@ const DAMAGES: [Damage; 3] = [Damage::Delete, Damage::Truncate, Damage::Flip];
 const FILES: &[(&str, usize)] = &[("model.safetensors", 9 << 20), ("trainer_state.json", 400)];
 
 /// Steps 100 and 200 on a directory remote, the node lost; the objects of step 200 are the victims.
-async fn rig() -> (Rig, std::collections::BTreeMap<PathBuf, (Option<Vec<u8>>, u32, i64, i64)>) {
+async fn rig() -> (
+    Rig,
+    std::collections::BTreeMap<PathBuf, (Option<Vec<u8>>, u32, i64, i64)>,
+) {
     let mut rig = Rig::with_directory().await;
     let older = rig.write_step(100, FILES, 1, 1_000);
     let written = snapshot(&older);
@@ -53,7 +56,12 @@ fn hurt(path: &Path, damage: Damage) {
         Damage::Delete => std::fs::remove_file(path).unwrap(),
         Damage::Truncate => {
             let size = std::fs::metadata(path).unwrap().len();
-            std::fs::File::options().write(true).open(path).unwrap().set_len(size - 1).unwrap();
+            std::fs::File::options()
+                .write(true)
+                .open(path)
+                .unwrap()
+                .set_len(size - 1)
+                .unwrap();
         }
         Damage::Flip => {
             let mut bytes = std::fs::read(path).unwrap();
@@ -70,12 +78,19 @@ async fn restore_falls_back_past_every_kind_of_damage_and_says_why() {
         for damage in DAMAGES {
             let (rig, written) = rig().await;
             hurt(&path_of(&rig, object), damage);
-            let restored = rig.restore().await.unwrap_or_else(|error| panic!("{object:?} {damage:?}: {error}"));
+            let restored = rig
+                .restore()
+                .await
+                .unwrap_or_else(|error| panic!("{object:?} {damage:?}: {error}"));
             assert_eq!(restored.decision.id, id(1, 100), "{object:?} {damage:?}");
             assert_eq!(snapshot(&restored.decision.path), written);
             // A deleted commit is a step that was never there: nothing to say of it.
             let silent = object == Object::Commit && damage == Damage::Delete;
-            assert_eq!(restored.decision.skipped.len(), usize::from(!silent), "{object:?} {damage:?}");
+            assert_eq!(
+                restored.decision.skipped.len(),
+                usize::from(!silent),
+                "{object:?} {damage:?}"
+            );
             assert!(!rig.directory.path().join("restored/step_200").exists());
         }
     }
@@ -96,9 +111,13 @@ async fn verify_finds_every_kind_of_damage() {
         for damage in DAMAGES {
             let (rig, _) = rig().await;
             hurt(&path_of(&rig, object), damage);
-            let hurt_step = check_remote(&rig.remotes[0], id(1, 200), Depth::Deep, &rig.observer).await.unwrap();
+            let hurt_step = check_remote(&rig.remotes[0], id(1, 200), Depth::Deep, &rig.observer)
+                .await
+                .unwrap();
             assert!(!hurt_step.is_sound(), "{object:?} {damage:?}");
-            let whole = check_remote(&rig.remotes[0], id(1, 100), Depth::Deep, &rig.observer).await.unwrap();
+            let whole = check_remote(&rig.remotes[0], id(1, 100), Depth::Deep, &rig.observer)
+                .await
+                .unwrap();
             assert!(whole.is_sound(), "{object:?} {damage:?}: {whole:?}");
         }
     }
@@ -111,7 +130,9 @@ async fn a_rotating_sample_reads_every_file_once_in_as_many_turns() {
     let mut found = 0;
     for turn in 0..3 {
         let depth = Depth::Sample { one_in: 3, turn };
-        let health = check_remote(&rig.remotes[0], id(1, 200), depth, &rig.observer).await.unwrap();
+        let health = check_remote(&rig.remotes[0], id(1, 200), depth, &rig.observer)
+            .await
+            .unwrap();
         found += usize::from(!health.is_sound());
     }
     assert_eq!(found, 1);
@@ -120,7 +141,10 @@ async fn a_rotating_sample_reads_every_file_once_in_as_many_turns() {
 async fn prune(rig: &Rig, last: u32) -> stepvault_core::Result<stepvault_engine::prune::PruneReport> {
     prune_remote(&RemotePrune {
         remote: rig.remotes[0].clone(),
-        rules: KeepRules { last: Some(last), ..KeepRules::default() },
+        rules: KeepRules {
+            last: Some(last),
+            ..KeepRules::default()
+        },
         maximum_deletions: None,
         pinned_elsewhere: Default::default(),
         observer: rig.observer.clone(),
@@ -139,9 +163,15 @@ async fn prune_keeps_the_newest_valid_step_whatever_is_damaged() {
             if let Ok(report) = &outcome {
                 let older = report.plan.decision(id(1, 100)).map(|decision| decision.verdict);
                 let may_go = object == Object::Marker;
-                assert!(may_go || older != Some(Verdict::Drop), "{object:?} {damage:?}: {report:?}");
+                assert!(
+                    may_go || older != Some(Verdict::Drop),
+                    "{object:?} {damage:?}: {report:?}"
+                );
             }
-            let restored = rig.restore().await.unwrap_or_else(|error| panic!("{object:?} {damage:?}: {error}"));
+            let restored = rig
+                .restore()
+                .await
+                .unwrap_or_else(|error| panic!("{object:?} {damage:?}: {error}"));
             assert!(restored.decision.id == id(1, 200) || snapshot(&restored.decision.path) == written);
         }
     }
@@ -177,11 +207,16 @@ async fn push_writes_a_lost_marker_again_and_refuses_a_broken_one() {
 async fn nothing_valid_left_is_told_apart_from_nothing_there() {
     let (rig, _) = rig().await;
     hurt(&path_of(&rig, Object::Commit), Damage::Flip);
-    let first = rig.remote_root().join("grpo/checkpoints/step_100/a1/model.safetensors");
+    let first = rig
+        .remote_root()
+        .join("grpo/checkpoints/step_100/a1/model.safetensors");
     hurt(&first, Damage::Truncate);
     let (error, message) = text(rig.restore().await);
     assert_eq!(error.kind(), ErrorKind::NoneValid);
-    assert!(message.contains("step 200") && message.contains("step 100"), "{message}");
+    assert!(
+        message.contains("step 200") && message.contains("step 100"),
+        "{message}"
+    );
     let empty = Rig::with_directory().await;
     let (error, _) = text(empty.restore().await);
     assert_eq!(error.kind(), ErrorKind::NotFound);

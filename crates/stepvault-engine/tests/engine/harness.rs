@@ -62,7 +62,14 @@ impl Rig {
         let vault = Vault::open_or_create(&directory.path().join("vault")).unwrap();
         let recorder = Arc::new(Recorder::default());
         let observer: Arc<dyn Observer> = recorder.clone();
-        Self { directory, vault, remotes: Vec::new(), recorder, observer, budget: MemoryBudget::new(64 << 20) }
+        Self {
+            directory,
+            vault,
+            remotes: Vec::new(),
+            recorder,
+            observer,
+            budget: MemoryBudget::new(64 << 20),
+        }
     }
 
     /// With one `file://` remote called `disk`.
@@ -85,8 +92,11 @@ impl Rig {
         settings.retry_deadline_seconds = 5;
         settings.stall_timeout_seconds = 2;
         adjust(&mut settings);
-        let store = open_with(&settings, self.observer.clone(), OpenOptions { s3_keys }).await.unwrap();
-        self.remotes.push(RunRemote::new(store, Arc::new(settings), run_name()));
+        let store = open_with(&settings, self.observer.clone(), OpenOptions { s3_keys })
+            .await
+            .unwrap();
+        self.remotes
+            .push(RunRemote::new(store, Arc::new(settings), run_name()));
     }
 
     pub async fn add_s3(&mut self, name: &str, server: &StrictS3) {
@@ -111,7 +121,13 @@ impl Rig {
     pub async fn add_gcs(&mut self, name: &str, server: &StrictGcs) {
         server.create_bucket("bucket");
         let endpoint = server.endpoint();
-        self.add(name, "gs://bucket/prefix", |settings| settings.endpoint = Some(endpoint), None).await;
+        self.add(
+            name,
+            "gs://bucket/prefix",
+            |settings| settings.endpoint = Some(endpoint),
+            None,
+        )
+        .await;
     }
 
     pub fn remote_root(&self) -> PathBuf {
@@ -130,8 +146,14 @@ impl Rig {
             let path = root.join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(&path, bytes(seed ^ *size as u64, *size)).unwrap();
-            let time = std::time::UNIX_EPOCH + std::time::Duration::from_millis(written_seconds as u64 * 1000 + 123);
-            std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+            let time =
+                std::time::UNIX_EPOCH + std::time::Duration::from_millis(written_seconds as u64 * 1000 + 123);
+            std::fs::File::options()
+                .write(true)
+                .open(&path)
+                .unwrap()
+                .set_modified(time)
+                .unwrap();
         }
         root
     }
@@ -152,14 +174,24 @@ impl Rig {
     }
 
     pub async fn push(&self, source: &Path) -> Result<PushReport> {
-        push(&self.vault, &self.remotes, self.request(source), &self.budget, &self.observer).await
+        push(
+            &self.vault,
+            &self.remotes,
+            self.request(source),
+            &self.budget,
+            &self.observer,
+        )
+        .await
     }
 
     /// Pushes and fails unless it became durable everywhere.
     pub async fn push_durably(&self, source: &Path) -> PushReport {
         let report = self.push(source).await.unwrap();
         for outcome in &report.remotes {
-            outcome.result.as_ref().unwrap_or_else(|error| panic!("{}: {error}", outcome.remote));
+            outcome
+                .result
+                .as_ref()
+                .unwrap_or_else(|error| panic!("{}: {error}", outcome.remote));
         }
         report
     }
@@ -219,7 +251,15 @@ pub fn snapshot(root: &Path) -> BTreeMap<PathBuf, (Option<Vec<u8>>, u32, i64, i6
             let metadata = std::fs::symlink_metadata(&path).unwrap();
             let body = metadata.is_file().then(|| std::fs::read(&path).unwrap());
             let relative = path.strip_prefix(root).unwrap().to_owned();
-            out.insert(relative, (body, metadata.mode() & 0o777, metadata.mtime(), metadata.mtime_nsec()));
+            out.insert(
+                relative,
+                (
+                    body,
+                    metadata.mode() & 0o777,
+                    metadata.mtime(),
+                    metadata.mtime_nsec(),
+                ),
+            );
             if metadata.is_dir() {
                 walk(root, &path, out);
             }

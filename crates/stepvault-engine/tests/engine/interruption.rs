@@ -11,7 +11,10 @@ const FILES: &[(&str, usize)] = &[("big.bin", 80 << 20), ("small.json", 100)];
 
 fn part_bytes(server: &StrictS3) -> u64 {
     let uploads = server.faults().requests().into_iter();
-    uploads.filter(|request| request.method == "PUT" && request.path.contains("partNumber")).map(|request| request.body_bytes).sum()
+    uploads
+        .filter(|request| request.method == "PUT" && request.path.contains("partNumber"))
+        .map(|request| request.body_bytes)
+        .sum()
 }
 
 /// Gives `work` up once `reached` holds, and half a second later, so that what was acknowledged has been noted.
@@ -42,14 +45,23 @@ async fn a_push_that_was_cut_off_sends_only_what_was_in_flight_again() {
         times: u64::MAX,
         action: FaultAction::Hang,
     });
-    let acknowledged = || server.pending_uploads().iter().map(|upload| upload.part_numbers.len()).sum::<usize>();
+    let acknowledged = || {
+        server
+            .pending_uploads()
+            .iter()
+            .map(|upload| upload.part_numbers.len())
+            .sum::<usize>()
+    };
     cut_when(rig.push(&source), || acknowledged() >= 5).await;
     let there = acknowledged() as u64;
     server.faults().clear();
     server.faults().clear_requests();
     rig.push_durably(&source).await;
     let sent = part_bytes(&server);
-    assert!(sent <= (10 - there) * (8 << 20) + 1024, "{sent} bytes were sent again with {there} parts there");
+    assert!(
+        sent <= (10 - there) * (8 << 20) + 1024,
+        "{sent} bytes were sent again with {there} parts there"
+    );
     rig.lose_node();
     assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 100));
 }
@@ -81,10 +93,19 @@ async fn a_lost_answer_to_the_commit_is_no_failure_and_no_second_commit() {
     let server = StrictS3::start();
     let mut rig = Rig::new();
     rig.add_s3("aws", &server).await;
-    server.faults().inject("PUT", "commits/", 1, FaultAction::ApplyThenReset);
-    server.faults().inject("POST", "uploadId", 1, FaultAction::ApplyThenReset);
+    server
+        .faults()
+        .inject("PUT", "commits/", 1, FaultAction::ApplyThenReset);
+    server
+        .faults()
+        .inject("POST", "uploadId", 1, FaultAction::ApplyThenReset);
     rig.push_durably(&rig.write_step(100, FILES, 1, 1_000)).await;
-    let commits = server.objects().keys().into_iter().filter(|key| key.contains("/commits/")).count();
+    let commits = server
+        .objects()
+        .keys()
+        .into_iter()
+        .filter(|key| key.contains("/commits/"))
+        .count();
     assert_eq!(commits, 1);
 }
 
@@ -93,7 +114,11 @@ async fn a_storm_of_503_passes() {
     let server = StrictS3::start();
     let mut rig = Rig::new();
     rig.add_s3("aws", &server).await;
-    let storm = FaultAction::Refuse { status: 503, retry_after_seconds: Some(1), code: "SlowDown".to_owned() };
+    let storm = FaultAction::Refuse {
+        status: 503,
+        retry_after_seconds: Some(1),
+        code: "SlowDown".to_owned(),
+    };
     server.faults().inject("PUT", "big.bin", 5, storm);
     rig.push_durably(&rig.write_step(100, FILES, 1, 1_000)).await;
 }
@@ -105,11 +130,19 @@ async fn an_unreachable_remote_ends_in_time_and_leaves_the_step_staged() {
     rig.add_s3("aws", &server).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     drop(server);
-    let report = tokio::time::timeout(Duration::from_secs(60), rig.push(&source)).await.expect("in time").unwrap();
+    let report = tokio::time::timeout(Duration::from_secs(60), rig.push(&source))
+        .await
+        .expect("in time")
+        .unwrap();
     assert!(report.newly_sealed);
     let error = report.remotes[0].result.as_ref().expect_err("unreachable");
     assert_eq!(error.kind(), ErrorKind::Unreachable);
-    assert!(rig.vault.step(&crate::harness::run_name(), id(1, 100)).unwrap().is_some());
+    assert!(
+        rig.vault
+            .step(&crate::harness::run_name(), id(1, 100))
+            .unwrap()
+            .is_some()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,10 +154,16 @@ async fn a_cut_body_is_taken_up_where_it_broke() {
     let written = snapshot(&source);
     rig.push_durably(&source).await;
     rig.lose_node();
-    server.faults().inject("GET", "big.bin", 6, FaultAction::CutBody { bytes: 3 << 20 });
+    server
+        .faults()
+        .inject("GET", "big.bin", 6, FaultAction::CutBody { bytes: 3 << 20 });
     let restored = rig.restore().await.unwrap();
     assert_eq!(snapshot(&restored.decision.path), written);
-    assert_eq!(*rig.recorder.moved.lock().unwrap() / (80 << 20), 2, "up once, down once: nothing came twice");
+    assert_eq!(
+        *rig.recorder.moved.lock().unwrap() / (80 << 20),
+        2,
+        "up once, down once: nothing came twice"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,23 +184,37 @@ async fn an_interrupted_restore_goes_on_where_it_was() {
     });
     let cut = tokio::time::timeout(Duration::from_millis(1_200), rig.restore()).await;
     assert!(cut.is_err());
-    assert!(!rig.directory.path().join("restored/step_100").exists(), "whole or not at all");
+    assert!(
+        !rig.directory.path().join("restored/step_100").exists(),
+        "whole or not at all"
+    );
     server.faults().clear();
     let restored = rig.restore().await.unwrap();
-    assert!(restored.fetched.kept_bytes >= 3 * (8 << 20), "{:?}", restored.fetched);
+    assert!(
+        restored.fetched.kept_bytes >= 3 * (8 << 20),
+        "{:?}",
+        restored.fetched
+    );
     assert_eq!(snapshot(&restored.decision.path), written);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_takes_anything_is_read_back_and_found_out() {
-    let options = StrictS3Options { accept_wrong_checksums: true, ..StrictS3Options::default() };
+    let options = StrictS3Options {
+        accept_wrong_checksums: true,
+        ..StrictS3Options::default()
+    };
     let server = StrictS3::start_with(options);
     let mut rig = Rig::new();
     rig.add_s3("aws", &server).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     server.faults().clear_requests();
     rig.push_durably(&source).await;
-    let read_back = server.faults().requests().into_iter().filter(|request| request.method == "GET" && request.path.contains("big.bin"));
+    let read_back = server
+        .faults()
+        .requests()
+        .into_iter()
+        .filter(|request| request.method == "GET" && request.path.contains("big.bin"));
     assert!(read_back.count() > 0, "what such a store holds has to be read");
 }
 
@@ -178,14 +231,30 @@ async fn a_gcs_upload_that_was_cut_off_goes_on_by_parts() {
         times: u64::MAX,
         action: FaultAction::Hang,
     });
-    let stored = || server.pending_uploads().iter().map(|upload| upload.stored_bytes).sum::<u64>() / (8 << 20);
+    let stored = || {
+        server
+            .pending_uploads()
+            .iter()
+            .map(|upload| upload.stored_bytes)
+            .sum::<u64>()
+            / (8 << 20)
+    };
     cut_when(rig.push(&source), || stored() >= 5).await;
     let there = stored();
     server.faults().clear();
     server.faults().clear_requests();
     rig.push_durably(&source).await;
-    let again: u64 = server.faults().requests().iter().filter(|request| request.path.contains("partNumber")).map(|request| request.body_bytes).sum();
-    assert!(again <= (10 - there) * (8 << 20) + 1024, "{again} bytes were sent again with {there} parts there");
+    let again: u64 = server
+        .faults()
+        .requests()
+        .iter()
+        .filter(|request| request.path.contains("partNumber"))
+        .map(|request| request.body_bytes)
+        .sum();
+    assert!(
+        again <= (10 - there) * (8 << 20) + 1024,
+        "{again} bytes were sent again with {there} parts there"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -193,13 +262,25 @@ async fn a_file_rewritten_in_place_fails_its_step_loudly() {
     let mut rig = Rig::with_directory().await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     let request = rig.request(&source);
-    let placed = stepvault_engine::push::stage(&rig.vault, &[], request, &rig.observer).await.unwrap();
+    let placed = stepvault_engine::push::stage(&rig.vault, &[], request, &rig.observer)
+        .await
+        .unwrap();
     drop(placed);
     // Through the hard link, or not at all where the file system made a true copy.
     std::fs::write(source.join("big.bin"), crate::harness::bytes(99, 80 << 20)).unwrap();
-    let sealed = rig.vault.step(&crate::harness::run_name(), id(1, 100)).unwrap().unwrap();
-    let outcomes =
-        stepvault_engine::push::upload_everywhere(&rig.vault, &rig.remotes, &sealed, &rig.budget, &rig.observer).await;
+    let sealed = rig
+        .vault
+        .step(&crate::harness::run_name(), id(1, 100))
+        .unwrap()
+        .unwrap();
+    let outcomes = stepvault_engine::push::upload_everywhere(
+        &rig.vault,
+        &rig.remotes,
+        &sealed,
+        &rig.budget,
+        &rig.observer,
+    )
+    .await;
     if let Err(error) = &outcomes[0].result {
         assert_eq!(error.kind(), ErrorKind::SourceChanged, "{error}");
         return;
@@ -213,13 +294,19 @@ async fn a_file_rewritten_in_place_fails_its_step_loudly() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_vault_at_the_same_place_is_refused() {
     let rig = Rig::with_directory().await;
-    rig.push_durably(&rig.write_step(100, &[("a", 10)], 1, 1_000)).await;
+    rig.push_durably(&rig.write_step(100, &[("a", 10)], 1, 1_000))
+        .await;
     std::fs::remove_dir_all(rig.remote_root()).unwrap();
     let mut other = Rig::new();
     let url = format!("file://{}", rig.remote_root().display());
     other.add("disk", &url, |_| {}, None).await;
-    other.push_durably(&other.write_step(100, &[("a", 10)], 2, 1_000)).await;
-    let report = rig.push(&rig.write_step(200, &[("a", 10)], 3, 2_000)).await.unwrap();
+    other
+        .push_durably(&other.write_step(100, &[("a", 10)], 2, 1_000))
+        .await;
+    let report = rig
+        .push(&rig.write_step(200, &[("a", 10)], 3, 2_000))
+        .await
+        .unwrap();
     let (error, message) = text(report.remotes.into_iter().next().unwrap().result);
     assert_eq!(error.kind(), ErrorKind::Refused);
     assert!(message.contains("another vault"), "{message}");

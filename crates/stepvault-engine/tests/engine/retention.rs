@@ -13,7 +13,10 @@ use stepvault_testkit::s3::StrictS3;
 use crate::harness::{Rig, id, run_name, text};
 
 fn last(count: u32) -> KeepRules {
-    KeepRules { last: Some(count), ..KeepRules::default() }
+    KeepRules {
+        last: Some(count),
+        ..KeepRules::default()
+    }
 }
 
 fn remote_prune(rig: &Rig, rules: KeepRules) -> RemotePrune {
@@ -43,13 +46,18 @@ async fn evict(rig: &Rig, rules: KeepRules) -> PruneReport {
 async fn five_steps() -> Rig {
     let rig = Rig::with_directory().await;
     for step in 1..=5_u64 {
-        rig.push_durably(&rig.write_step(step, &[("a/b.bin", 1000)], step, step as i64 * 1_000)).await;
+        rig.push_durably(&rig.write_step(step, &[("a/b.bin", 1000)], step, step as i64 * 1_000))
+            .await;
     }
     rig
 }
 
 async fn committed(rig: &Rig) -> Vec<StepId> {
-    catalog::committed_ids(&rig.remotes[0]).await.unwrap().into_keys().collect()
+    catalog::committed_ids(&rig.remotes[0])
+        .await
+        .unwrap()
+        .into_keys()
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,7 +80,10 @@ async fn prune_removes_commit_data_and_records_and_spends_the_name() {
         .filter(|(path, (body, ..))| body.is_some() && path.to_string_lossy().contains("000000000001.a1"))
         .map(|(path, _)| path.display().to_string())
         .collect();
-    assert_eq!(left, ["grpo/checkpoints/.stepvault/tombstones/000000000001.a1.json"]);
+    assert_eq!(
+        left,
+        ["grpo/checkpoints/.stepvault/tombstones/000000000001.a1.json"]
+    );
     assert!(!rig.remote_root().join("grpo/checkpoints/step_1").exists());
     // The trainer's old directory is still there: it is not taken over again, and never becomes the newest.
     let (error, message) = text(push_fresh(&rig, 1).await);
@@ -116,7 +127,10 @@ async fn a_removal_that_was_cut_off_is_finished_by_the_next_prune() {
         name: "step_2".to_owned(),
     };
     let remote = &rig.remotes[0];
-    remote.create_record(&remote.keys.tombstone(id(1, 2)), &tombstone).await.unwrap();
+    remote
+        .create_record(&remote.keys.tombstone(id(1, 2)), &tombstone)
+        .await
+        .unwrap();
     let report = prune_remote(&remote_prune(&rig, last(4))).await.unwrap();
     assert!(report.removed.contains(&id(1, 2)), "{report:?}");
     assert!(!rig.remote_root().join("grpo/checkpoints/step_2").exists());
@@ -125,7 +139,11 @@ async fn a_removal_that_was_cut_off_is_finished_by_the_next_prune() {
 #[tokio::test(flavor = "multi_thread")]
 async fn local_copies_go_only_while_the_remote_confirms_them() {
     let rig = five_steps().await;
-    std::fs::remove_file(rig.remote_root().join("grpo/checkpoints/.stepvault/commits/000000000002.a1.json")).unwrap();
+    std::fs::remove_file(
+        rig.remote_root()
+            .join("grpo/checkpoints/.stepvault/commits/000000000002.a1.json"),
+    )
+    .unwrap();
     let report = evict(&rig, last(2)).await;
     assert_eq!(report.removed, [id(1, 1), id(1, 3)]);
     assert_eq!(report.spared.len(), 1);
@@ -139,8 +157,12 @@ async fn a_step_that_is_only_staged_is_never_evicted() {
     rig.add_s3("aws", &server).await;
     rig.push_durably(&rig.write_step(1, &[("a", 10)], 1, 1_000)).await;
     let remotes = std::mem::take(&mut rig.remotes);
-    rig.push(&rig.write_step(2, &[("a", 10)], 2, 2_000)).await.unwrap();
-    rig.push(&rig.write_step(3, &[("a", 10)], 3, 3_000)).await.unwrap();
+    rig.push(&rig.write_step(2, &[("a", 10)], 2, 2_000))
+        .await
+        .unwrap();
+    rig.push(&rig.write_step(3, &[("a", 10)], 3, 3_000))
+        .await
+        .unwrap();
     rig.remotes = remotes;
     let report = evict(&rig, last(1)).await;
     assert_eq!(report.removed, [id(1, 1)]);

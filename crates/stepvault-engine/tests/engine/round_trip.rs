@@ -16,7 +16,10 @@ async fn round_trip(mut rig: Rig) {
     let source = rig.write_step(100, FILES, 1, 1_000);
     let written = snapshot(&source);
     let report = rig.push_durably(&source).await;
-    assert_eq!((report.id, report.file_count, report.newly_sealed), (id(1, 100), 4, true));
+    assert_eq!(
+        (report.id, report.file_count, report.newly_sealed),
+        (id(1, 100), 4, true)
+    );
     rig.lose_node();
     let restored = rig.restore().await.unwrap();
     assert_eq!(restored.decision.id, id(1, 100));
@@ -80,7 +83,12 @@ async fn a_bad_part_on_one_remote_comes_from_the_other() {
     let written = snapshot(&source);
     rig.push_durably(&source).await;
     rig.lose_node();
-    let key = s3.objects().keys().into_iter().find(|key| key.ends_with("distcp")).unwrap();
+    let key = s3
+        .objects()
+        .keys()
+        .into_iter()
+        .find(|key| key.ends_with("distcp"))
+        .unwrap();
     assert!(s3.objects().flip_bit(&key, 9 << 20));
     let restored = rig.restore().await.unwrap();
     assert_eq!(snapshot(&restored.decision.path), written);
@@ -121,20 +129,32 @@ async fn pushing_again_sends_nothing() {
     server.faults().clear_requests();
     let report = rig.push_durably(&source).await;
     assert!(!report.newly_sealed);
-    assert_eq!(*report.remotes[0].result.as_ref().unwrap(), Uploaded::AlreadyDurable);
-    let data = server.faults().requests().into_iter().filter(|request| request.method == "PUT" && request.path.contains("step_100"));
+    assert_eq!(
+        *report.remotes[0].result.as_ref().unwrap(),
+        Uploaded::AlreadyDurable
+    );
+    let data = server
+        .faults()
+        .requests()
+        .into_iter()
+        .filter(|request| request.method == "PUT" && request.path.contains("step_100"));
     assert_eq!(data.count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_single_file_is_a_checkpoint_too() {
     let mut rig = Rig::with_directory().await;
-    let file = rig.write_step(5, &[("epoch=1-step=5.ckpt", 100_000)], 3, 1_000).join("epoch=1-step=5.ckpt");
+    let file = rig
+        .write_step(5, &[("epoch=1-step=5.ckpt", 100_000)], 3, 1_000)
+        .join("epoch=1-step=5.ckpt");
     rig.push_durably(&file).await;
     rig.lose_node();
     let restored = rig.restore().await.unwrap();
     assert!(restored.decision.path.ends_with("restored/epoch=1-step=5.ckpt"));
-    assert_eq!(std::fs::read(&restored.decision.path).unwrap(), crate::harness::bytes(3 ^ 100_000, 100_000));
+    assert_eq!(
+        std::fs::read(&restored.decision.path).unwrap(),
+        crate::harness::bytes(3 ^ 100_000, 100_000)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -148,8 +168,13 @@ async fn include_takes_some_files_and_names_what_there_is_when_none_match() {
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(message.contains("trainer/.metadata"), "{message}");
     request.include = vec!["trainer/*".to_owned()];
-    let restored = stepvault_engine::restore::restore(&rig.context(), &request).await.unwrap();
-    let files: Vec<_> = snapshot(&restored.decision.path).into_keys().map(|path| path.display().to_string()).collect();
+    let restored = stepvault_engine::restore::restore(&rig.context(), &request)
+        .await
+        .unwrap();
+    let files: Vec<_> = snapshot(&restored.decision.path)
+        .into_keys()
+        .map(|path| path.display().to_string())
+        .collect();
     assert_eq!(files, ["trainer", "trainer/.metadata", "trainer/__0_0.distcp"]);
 }
 
@@ -165,10 +190,15 @@ async fn an_existing_target_is_refused_until_it_may_be_replaced() {
     std::fs::write(target.join("mine.txt"), "mine").unwrap();
     let (error, message) = text(rig.restore().await);
     assert_eq!(error.kind(), ErrorKind::Conflict);
-    assert!(message.contains("the target exists and is something else"), "{message}");
+    assert!(
+        message.contains("the target exists and is something else"),
+        "{message}"
+    );
     assert_eq!(std::fs::read(target.join("mine.txt")).unwrap(), b"mine");
     let mut request = rig.restore_request();
     request.existing = stepvault_local::staging::Existing::Replace;
-    stepvault_engine::restore::restore(&rig.context(), &request).await.unwrap();
+    stepvault_engine::restore::restore(&rig.context(), &request)
+        .await
+        .unwrap();
     assert_eq!(snapshot(&target), written);
 }

@@ -14,7 +14,8 @@ const DAY: Duration = Duration::from_secs(86_400);
 async fn with_orphans(server: &StrictS3) -> Rig {
     let mut rig = Rig::new();
     rig.add_s3("aws", server).await;
-    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000)).await;
+    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000))
+        .await;
     let source = rig.write_step(200, &[("a", 100), ("big", 30 << 20)], 2, 2_000);
     server.faults().add(FaultRule {
         method: Some("PUT".to_owned()),
@@ -38,12 +39,27 @@ async fn orphans_go_after_the_grace_period_and_two_sweeps_and_nothing_else_does(
         table.insert("bucket/pre fix/grpo/checkpoints/notes.txt".to_owned(), foreign);
     });
     let young = sweep(&rig.remotes[0], DAY, false, &rig.observer).await.unwrap();
-    assert_eq!((young.marked.len(), young.removed.len(), young.aborted_uploads), (0, 0, 0));
+    assert_eq!(
+        (young.marked.len(), young.removed.len(), young.aborted_uploads),
+        (0, 0, 0)
+    );
     let first = sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
-    assert_eq!((first.removed.len(), first.aborted_uploads, first.foreign), (0, 1, 1));
+    assert_eq!(
+        (first.removed.len(), first.aborted_uploads, first.foreign),
+        (0, 1, 1)
+    );
     let second = sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
-    assert!(second.removed.iter().any(|key| key.ends_with("step_200/a1/a")), "{second:?}");
-    assert!(server.objects().keys().iter().any(|key| key.ends_with("notes.txt")));
+    assert!(
+        second.removed.iter().any(|key| key.ends_with("step_200/a1/a")),
+        "{second:?}"
+    );
+    assert!(
+        server
+            .objects()
+            .keys()
+            .iter()
+            .any(|key| key.ends_with("notes.txt"))
+    );
     assert!(server.pending_uploads().is_empty());
     let third = sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
     assert_eq!((third.marked.len(), third.removed.len()), (0, 0), "{third:?}");
@@ -64,15 +80,21 @@ async fn a_dry_run_marks_nothing_and_removes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_goes_while_a_record_cannot_be_read() {
     let rig = Rig::with_directory().await;
-    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000)).await;
-    let commit = rig.remote_root().join("grpo/checkpoints/.stepvault/commits/000000000100.a1.json");
+    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000))
+        .await;
+    let commit = rig
+        .remote_root()
+        .join("grpo/checkpoints/.stepvault/commits/000000000100.a1.json");
     std::fs::write(&commit, "{").unwrap();
     let before = snapshot(&rig.remote_root().join("grpo/checkpoints/step_100"));
     for _ in 0..2 {
         let (error, _) = text(sweep(&rig.remotes[0], NOW, false, &rig.observer).await);
         assert_eq!(error.kind(), ErrorKind::Refused);
     }
-    assert_eq!(snapshot(&rig.remote_root().join("grpo/checkpoints/step_100")), before);
+    assert_eq!(
+        snapshot(&rig.remote_root().join("grpo/checkpoints/step_100")),
+        before
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,13 +102,25 @@ async fn a_writer_that_was_condemned_meanwhile_does_not_acknowledge() {
     let server = StrictS3::start();
     let mut rig = Rig::new();
     rig.add_patient_s3("aws", &server, 30).await;
-    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000)).await;
+    rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000))
+        .await;
     let source = rig.write_step(200, &[("a", 100)], 2, 2_000);
     // The writer stands still right before its part manifest while two sweeps pass over it.
-    server.faults().inject("PUT", "parts/000000000200", 1, FaultAction::Delay(Duration::from_secs(6)));
+    server.faults().inject(
+        "PUT",
+        "parts/000000000200",
+        1,
+        FaultAction::Delay(Duration::from_secs(6)),
+    );
     let slow = rig.push(&source);
     let sweeps = async {
-        let stands_still = || server.faults().requests().iter().any(|request| request.path.contains("parts/000000000200"));
+        let stands_still = || {
+            server
+                .faults()
+                .requests()
+                .iter()
+                .any(|request| request.path.contains("parts/000000000200"))
+        };
         while !stands_still() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

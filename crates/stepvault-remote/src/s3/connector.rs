@@ -4,8 +4,8 @@
 //! stalled-stream protection asks for a throughput. Here only silence counts.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -170,8 +170,14 @@ struct SlicedBody {
 
 impl SlicedBody {
     fn new(inner: SdkBody, progress: Arc<Progress>) -> Self {
-        let remainder = Remainder { inner, rest: Bytes::new() };
-        Self { lent: Arc::new(Mutex::new(Some(remainder))), progress }
+        let remainder = Remainder {
+            inner,
+            rest: Bytes::new(),
+        };
+        Self {
+            lent: Arc::new(Mutex::new(Some(remainder))),
+            progress,
+        }
     }
 }
 
@@ -210,7 +216,9 @@ impl Body for SlicedBody {
 
     fn size_hint(&self) -> SizeHint {
         let lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(remainder) = lent.as_ref() else { return SizeHint::new() };
+        let Some(remainder) = lent.as_ref() else {
+            return SizeHint::new();
+        };
         let inner = remainder.inner.size_hint();
         let mut hint = SizeHint::new();
         hint.set_lower(inner.lower() + remainder.rest.len() as u64);
