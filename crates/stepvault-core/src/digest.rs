@@ -114,7 +114,7 @@ impl Crc32c {
 
     /// From the 64 bits in which the library hands out every kind of CRC; a CRC-32 fills the low half.
     fn from_wide(wide: u64) -> Self {
-        Self((wide & u64::from(u32::MAX)) as u32)
+        Self(u32::try_from(wide & u64::from(u32::MAX)).unwrap_or_default())
     }
 
     /// Base64 as GCS has it in `x-goog-hash` and in object metadata.

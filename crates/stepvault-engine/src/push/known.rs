@@ -57,7 +57,7 @@ pub(super) async fn known_on(remote: &RunRemote, at_hand: &AtHand<'_>) -> Result
                 }
                 // A damaged commit still takes its name; it is verify's to report.
                 Err(error) if error.kind() == ErrorKind::Damaged => {
-                    entry.written_at = Some(Timestamp::default())
+                    entry.written_at = Some(Timestamp::default());
                 }
                 Err(error) => return Err(error),
             }

@@ -15,22 +15,26 @@ const COMMON: &str = "--json --run my-run --remote main=file://$PWD/remote --loc
 /// Most entries of a list that are shown.
 const SHOWN: usize = 2;
 
+/// A remote that answers nobody.
+const GONE: &str = "--remote main=file://$PWD/remote --remote 'gone=s3://b/p?endpoint=http://127.0.0.1:1&retry-deadline=1s'";
+
 /// Each document's name, and the commands whose documents have that shape; the first is shown.
-const DOCUMENTS: [(&str, &[&str]); 15] = [
+const DOCUMENTS: [(&str, &[&str]); 16] = [
     ("push", &["push checkpoints/step_101 --metric loss=1.98", "push checkpoints/step_102 --remote other=file://$PWD/no/such/place"]),
-    ("list", &["list", "list --remote main=file://$PWD/remote/my-run/step_100/a1/model.safetensors"]),
-    ("show", &["show 101"]),
+    ("list", &["list", "list GONE"]),
+    ("show", &["show 101", "show 101 GONE"]),
     ("status", &["status"]),
-    ("verify", &["verify --deep"]),
+    ("verify", &["verify --deep", "verify GONE"]),
     ("pin", &["pin 100 --note baseline"]),
     ("unpin", &["unpin 100"]),
     ("prune", &["prune --dry-run --keep-last 1", "prune --keep-last 1", "prune --keep-last 1 --remote none=file://$PWD/none"]),
     ("gc", &["gc --dry-run", "gc --remote none=file://$PWD/none"]),
-    ("restore", &["restore --into restored", "restore --into restored --plan", "restore --into restored"]),
+    ("damage", &[]),
+    ("restore", &["restore --into restored", "restore --into restored --plan", "restore --into other --local none GONE"]),
     ("config show", &["config show"]),
     ("config check", &["config check", "config check --config wrong.toml"]),
     ("init", &["init"]),
-    ("agent", &["agent --once --config agent.toml"]),
+    ("agent", &["agent --once --config agent.toml", "agent --once --config agent.toml GONE"]),
     ("error", &["show 9", "list --run a/../b"]),
 ];
 
@@ -50,6 +54,12 @@ fn the_reference_of_json_documents_is_what_is_printed() {
     let mut text = heading("JSON documents", "what the commands print with `--json`");
     text.push_str(INTRODUCTION);
     for (name, commands) in DOCUMENTS {
+        if name == "damage" {
+            // Both copies of the newest step, so that a restore passes over it.
+            place.output("for file in remote/my-run/step_102/a1/model.safetensors vault/runs/my-run/steps/*102.a1/data/model.safetensors; do \
+                          if [ -e $file ]; then printf x | dd of=$file conv=notrunc 2>/dev/null; fi; done");
+            continue;
+        }
         let documents: Vec<Value> = commands.iter().map(|command| printed(&place, command)).collect();
         write!(text, "\n## {name}\n\n{}", section(name, &documents)).unwrap();
     }
@@ -66,12 +76,13 @@ A command that fails before it has a result prints the document `error` instead.
 says by the [exit code](exit-codes.md) how complete that is.
 
 `completions` and `man` without a directory print text, whatever the flag. `demo` prints a document that is not \
-described here, as nothing should depend on it. The examples below come from real runs; paths, durations, sizes of disks \
-and random identities are replaced, and lists are cut to two entries.
+described here, as nothing should depend on it. The examples below come from real runs; paths, durations and sizes of \
+disks are replaced, lists are cut to two entries, and members are sorted by name.
 ";
 
 fn printed(place: &Place, command: &str) -> Value {
     // A flag of the command's own takes the place of the common one.
+    let command = &command.replace("GONE", GONE);
     let common: Vec<&str> = COMMON.split_whitespace().collect();
     let common: String = common
         .iter()

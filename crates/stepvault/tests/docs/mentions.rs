@@ -56,10 +56,10 @@ fn invocations(line: &str) -> Vec<Vec<String>> {
             let word = word.rsplit_once('=').map_or(*word, |(_, value)| value);
             word == "stepvault" || word.ends_with("/stepvault")
         });
-        // A word before it that is prose means that no command is meant; a path, an assignment or a schedule may be.
+        // `cargo test -p stepvault` is another program's.
         if let Some(position) = position
             && position + 1 < words.len()
-            && !words[..position].contains(&"mkdir")
+            && !words[..position].contains(&"cargo")
         {
             found.push(words[position + 1..].iter().map(|word| (*word).to_owned()).collect());
         }
