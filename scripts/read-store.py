@@ -71,7 +71,6 @@ def restore(root, label, staging):
 
 def main(url, run, target, step=None):
     root = pathlib.Path(urllib.parse.unquote(urllib.parse.urlparse(url).path)) / run
-    record((root / ".stepvault/vault.json").read_bytes())
     named = re.compile(r"(\d{12})\.a([1-9]\d*)\.json")
     def labels(kind):
         names = os.listdir(root / ".stepvault" / kind) if (root / ".stepvault" / kind).is_dir() else []

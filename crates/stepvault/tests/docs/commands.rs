@@ -18,7 +18,10 @@ fn the_reference_of_commands_is_the_help() {
         text.push_str(&section(&format!("stepvault {command}"), without_global(&help)));
         for inner in subcommands(&help) {
             let help = stepvault(&[&command, &inner, "--help"]);
-            text.push_str(&section(&format!("stepvault {command} {inner}"), without_global(&help)));
+            text.push_str(&section(
+                &format!("stepvault {command} {inner}"),
+                without_global(&help),
+            ));
         }
     }
     check("docs/reference/commands.md", &text);
@@ -35,7 +38,9 @@ fn without_global(help: &str) -> &str {
 
 /// The commands that a help lists, `help` itself left out.
 pub(crate) fn subcommands(help: &str) -> Vec<String> {
-    let Some((_, after)) = help.split_once("\nCommands:\n") else { return Vec::new() };
+    let Some((_, after)) = help.split_once("\nCommands:\n") else {
+        return Vec::new();
+    };
     after
         .lines()
         .take_while(|line| !line.trim().is_empty())

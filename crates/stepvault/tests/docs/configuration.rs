@@ -1,6 +1,7 @@
 //! docs/reference/configuration.md: config/stepvault.toml, table by table.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use crate::generated::{check, heading};
 use crate::place::{Place, read};
@@ -50,15 +51,22 @@ fn defaults() -> BTreeMap<String, String> {
     std::fs::write(place.path().join("bare.toml"), BARE).unwrap();
     let shown: serde_json::Value =
         serde_json::from_str(&place.output("stepvault config show --config bare.toml --json")).unwrap();
-    let values = shown["values"].as_array().unwrap().iter().filter(|value| value["source"]["from"] == "default");
+    let values = shown["values"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|value| value["source"]["from"] == "default");
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
-    values.map(|value| (text(&value["key"]), text(&value["value"]))).collect()
+    values
+        .map(|value| (text(&value["key"]), text(&value["value"])))
+        .collect()
 }
 
 /// A comment that says nothing but a key or table that may be switched on.
 fn switched_off(line: &str) -> Option<&str> {
     let rest = line.strip_prefix('#')?;
-    rest.starts_with(|letter: char| letter.is_ascii_alphabetic() || letter == '[').then_some(rest)
+    rest.starts_with(|letter: char| letter.is_ascii_alphabetic() || letter == '[')
+        .then_some(rest)
 }
 
 fn parse(file: &str) -> (String, Vec<Table>) {
@@ -78,7 +86,11 @@ fn parse(file: &str) -> (String, Vec<Table>) {
             after_key = false;
             continue;
         } else if let Some(path) = code.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            tables.push(Table { path: path.to_owned(), about: std::mem::take(&mut about).join("\n"), keys: Vec::new() });
+            tables.push(Table {
+                path: path.to_owned(),
+                about: std::mem::take(&mut about).join("\n"),
+                keys: Vec::new(),
+            });
         } else {
             match table.keys.last_mut().filter(|_| after_key && about.is_empty()) {
                 Some(key) => key.lines.push(code.to_owned()),
@@ -92,7 +104,10 @@ fn parse(file: &str) -> (String, Vec<Table>) {
         }
         after_key = false;
     }
-    assert!(about.is_empty(), "a comment at the end belongs to nothing: {about:?}");
+    assert!(
+        about.is_empty(),
+        "a comment at the end belongs to nothing: {about:?}"
+    );
     (paragraphs(&preface.unwrap_or_default()), tables)
 }
 
@@ -106,26 +121,40 @@ fn render(table: &Table, defaults: &BTreeMap<String, String>) -> String {
         path => format!("\n## `[{path}]`\n"),
     };
     if !table.about.is_empty() {
-        text.push_str(&format!("\n{}\n", table.about));
+        writeln!(text, "\n{}", table.about).unwrap();
     }
     for key in &table.keys {
-        text.push_str(&format!("\n```toml\n{}\n```\n\n", key.lines.join("\n")));
+        write!(text, "\n```toml\n{}\n```\n\n", key.lines.join("\n")).unwrap();
         if !key.about.is_empty() {
-            text.push_str(&format!("{}\n\n", key.about));
+            write!(text, "{}\n\n", key.about).unwrap();
         }
         let default_of = |line: &String| {
             let (name, value) = line.split_once(" = ").expect("a key and a value");
-            let path = if table.path.is_empty() { name.to_owned() } else { format!("{}.{name}", table.path) };
+            let path = if table.path.is_empty() {
+                name.to_owned()
+            } else {
+                format!("{}.{name}", table.path)
+            };
             let default = defaults.get(&path);
             if let Some(default) = default {
-                assert_eq!(default, value, "config/stepvault.toml shows {path} with something else than its default");
+                assert_eq!(
+                    default, value,
+                    "config/stepvault.toml shows {path} with something else than its default"
+                );
             }
             default.map(|_| ())
         };
         let with_default = key.lines.iter().filter_map(default_of).count();
-        assert!(with_default == 0 || with_default == key.lines.len(), "keys with and without default: {key:?}");
-        let note = if with_default > 0 { "This is the default." } else { "An example; without the key there is none." };
-        text.push_str(&format!("{note}\n"));
+        assert!(
+            with_default == 0 || with_default == key.lines.len(),
+            "keys with and without default: {key:?}"
+        );
+        let note = if with_default > 0 {
+            "This is the default."
+        } else {
+            "An example; without the key there is none."
+        };
+        writeln!(text, "{note}").unwrap();
     }
     text
 }

@@ -1,5 +1,6 @@
 //! The worked example of docs/format.md: written by the program, shown with every byte.
 
+use std::fmt::Write as _;
 use std::fs::{File, FileTimes};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,10 @@ pub(crate) fn write_checkpoint(place: &Path, step: u64) {
         if path.is_dir() {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
         }
-        File::open(&path).unwrap().set_times(FileTimes::new().set_modified(time)).unwrap();
+        File::open(&path)
+            .unwrap()
+            .set_times(FileTimes::new().set_modified(time))
+            .unwrap();
     }
 }
 
@@ -45,7 +49,11 @@ fn files_below(directory: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() { files.extend(files_below(&path)) } else { files.push(path) }
+        if path.is_dir() {
+            files.extend(files_below(&path));
+        } else {
+            files.push(path);
+        }
     }
     files.sort();
     files
@@ -57,29 +65,49 @@ fn the_example_of_the_format_is_what_a_push_writes() {
     write_checkpoint(place.path(), 100);
     place.output(PUSH);
     let remote = place.path().join("remote");
-    let mut text = String::from("The checkpoint, with every modification time at 2026-01-02T03:04:05.678901234Z:\n\n");
+    let mut text =
+        String::from("The checkpoint, with every modification time at 2026-01-02T03:04:05.678901234Z:\n\n");
     text.push_str("| Path | Bytes | Mode |\n|---|---|---|\n| `step_100/` | | 0755 |\n");
     for (path, bytes, mode) in FILES {
-        let shown = if bytes.is_empty() { "none".to_owned() } else { format!("`{}`", bytes.replace('\n', "\\n")) };
-        text.push_str(&format!("| `step_100/{path}` | {shown} | 0{mode:o} |\n"));
+        let shown = if bytes.is_empty() {
+            "none".to_owned()
+        } else {
+            format!("`{}`", bytes.replace('\n', "\\n"))
+        };
+        writeln!(text, "| `step_100/{path}` | {shown} | 0{mode:o} |").unwrap();
         if path == FILES[0].0 {
             text.push_str("| `step_100/latest.safetensors` | link to `model.safetensors` | |\n");
             text.push_str("| `step_100/optimizer/` | | 0755 |\n");
         }
     }
     let command = PUSH.replace(" --node", " \\\n      --node");
-    text.push_str(&format!("\n```sh\n{command}\n```\n\nThe remote holds then:\n\n```text\n"));
+    write!(
+        text,
+        "\n```sh\n{command}\n```\n\nThe remote holds then:\n\n```text\n"
+    )
+    .unwrap();
     let relative = |path: &Path| path.strip_prefix(&remote).unwrap().display().to_string();
     let files = files_below(&remote);
-    files.iter().for_each(|path| text.push_str(&format!("{}\n", relative(path))));
+    for path in &files {
+        writeln!(text, "{}", relative(path)).unwrap();
+    }
     text.push_str("```\n");
-    for path in files.iter().filter(|path| path.components().any(|part| part.as_os_str() == ".stepvault")) {
+    for path in files
+        .iter()
+        .filter(|path| path.components().any(|part| part.as_os_str() == ".stepvault"))
+    {
         let mut record = std::fs::read_to_string(path).unwrap();
         if path.ends_with("vault.json") {
             let marker: serde_json::Value = serde_json::from_str(&record).unwrap();
             record = record.replace(marker["vault"].as_str().unwrap(), IDENTITY);
         }
-        text.push_str(&format!("\n`{}`, {} bytes:\n\n```json\n{record}\n```\n", relative(path), record.len()));
+        write!(
+            text,
+            "\n`{}`, {} bytes:\n\n```json\n{record}\n```\n",
+            relative(path),
+            record.len()
+        )
+        .unwrap();
     }
     check_section(DOCUMENT, BEGIN, &text);
 }
@@ -89,16 +117,31 @@ fn the_reader_that_follows_the_document_restores_the_example() {
     let place = Place::new();
     for step in [100, 101] {
         write_checkpoint(place.path(), step);
-        place.output(&format!("stepvault push checkpoints/step_{step} --run my-run --remote file://$PWD/remote"));
+        place.output(&format!(
+            "stepvault push checkpoints/step_{step} --run my-run --remote file://$PWD/remote"
+        ));
     }
     place.output("printf x | dd of=remote/my-run/step_101/a1/model.safetensors conv=notrunc 2>/dev/null");
     let printed = place.output("python3 scripts/read-store.py file://$PWD/remote my-run restored");
-    assert_eq!(printed.trim(), "restored/step_100", "the damaged step is passed over");
+    assert_eq!(
+        printed.trim(),
+        "restored/step_100",
+        "the damaged step is passed over"
+    );
     place.output("diff -r checkpoints/step_100 restored/step_100");
     let facts = "find . -type f -printf '%P %m %T@\\n' -o -type d -mindepth 1 -printf '%P %m %T@\\n' | sort";
     let of = |directory: &str| place.output(&format!("cd {directory} && {facts}"));
-    assert_eq!(of("checkpoints/step_100"), of("restored/step_100"), "modes and times are the trainer's");
-    assert_eq!(place.output("readlink restored/step_100/latest.safetensors").trim(), "model.safetensors");
+    assert_eq!(
+        of("checkpoints/step_100"),
+        of("restored/step_100"),
+        "modes and times are the trainer's"
+    );
+    assert_eq!(
+        place
+            .output("readlink restored/step_100/latest.safetensors")
+            .trim(),
+        "model.safetensors"
+    );
 }
 
 #[test]

@@ -1,26 +1,57 @@
 //! docs/reference/exit-codes.md: what the help says, and for each code how a command comes to it.
 
+use std::fmt::Write as _;
+
 use crate::generated::{check, heading};
 use crate::place::stepvault;
 
 /// When each code is returned, and by what. A code without a line here fails the test.
 const WHEN: [(u8, &str); 10] = [
-    (0, "The command did what it was asked to do. `push`: the step is durable on every required remote. `agent`: every sealed step is durable on every required remote. `verify`: nothing is damaged. `prune` of an empty vault."),
-    (1, "Anything without a code of its own: damage found by `verify`, a guard that refused, no rights, a full disk, a source that changed while it was read, a name that is taken. The message and `error.kind` in the JSON document tell them apart."),
-    (2, "Wrong arguments, environment or configuration; an unknown URL scheme; a bucket that does not exist; something in a checkpoint that cannot be kept; no such SRC."),
-    (3, "`push`: durable on some required remotes and not on others. `agent`: a sealed step is not durable on a required remote. `list`, `prune`, `gc`, `pin`, `unpin`: done on some tiers, failed on others."),
+    (
+        0,
+        "The command did what it was asked to do. `push`: the step is durable on every required remote. `agent`: every sealed step is durable on every required remote. `verify`: nothing is damaged. `prune` of an empty vault.",
+    ),
+    (
+        1,
+        "Anything without a code of its own: damage found by `verify`, a guard that refused, no rights, a full disk, a source that changed while it was read, a name that is taken. The message and `error.kind` in the JSON document tell them apart.",
+    ),
+    (
+        2,
+        "Wrong arguments, environment or configuration; an unknown URL scheme; a bucket that does not exist; something in a checkpoint that cannot be kept; no such SRC.",
+    ),
+    (
+        3,
+        "`push`: durable on some required remotes and not on others. `agent`: a sealed step is not durable on a required remote. `list`, `prune`, `gc`, `pin`, `unpin`: done on some tiers, failed on others.",
+    ),
     (10, "No tier has such a step."),
-    (11, "`restore`: there are steps, and none could be restored. `verify`: no copy of any step that was checked is sound."),
-    (12, "A remote did not answer within its `retry-deadline`, and nothing else went wrong. What was sealed or fetched before is kept."),
-    (13, "Another process holds the vault's lock, another prune or sweep the run's lease, or another restore works on the same target."),
-    (14, "Reserved for checks before the work. No command of this version returns it."),
-    (130, "SIGINT or SIGTERM. What was finished is kept, and the same command goes on from there. The `agent` ends in order instead, with 0 or 3; a second signal ends it with 130."),
+    (
+        11,
+        "`restore`: there are steps, and none could be restored. `verify`: no copy of any step that was checked is sound.",
+    ),
+    (
+        12,
+        "A remote did not answer within its `retry-deadline`, and nothing else went wrong. What was sealed or fetched before is kept.",
+    ),
+    (
+        13,
+        "Another process holds the vault's lock, another prune or sweep the run's lease, or another restore works on the same target.",
+    ),
+    (
+        14,
+        "Reserved for checks before the work. No command of this version returns it.",
+    ),
+    (
+        130,
+        "SIGINT or SIGTERM. What was finished is kept, and the same command goes on from there. The `agent` ends in order instead, with 0 or 3; a second signal ends it with 130.",
+    ),
 ];
 
 #[test]
 fn the_reference_of_exit_codes_is_the_help() {
     let help = stepvault(&["--help"]);
-    let (_, list) = help.split_once("Exit status:\n").expect("the help lists the exit codes");
+    let (_, list) = help
+        .split_once("Exit status:\n")
+        .expect("the help lists the exit codes");
     let mut text = heading("Exit codes", "`stepvault --help`");
     text.push_str("| Code | Meaning | When |\n|---|---|---|\n");
     let mut codes = Vec::new();
@@ -29,9 +60,13 @@ fn the_reference_of_exit_codes_is_the_help() {
         let code: u8 = code.parse().expect("a number");
         let when = WHEN.iter().find(|(known, _)| *known == code);
         let (_, when) = when.unwrap_or_else(|| panic!("nothing says when the code {code} is returned"));
-        text.push_str(&format!("| {code} | {} | {when} |\n", meaning.trim()));
+        writeln!(text, "| {code} | {} | {when} |", meaning.trim()).unwrap();
         codes.push(code);
     }
-    assert_eq!(codes, WHEN.map(|(code, _)| code), "a code is described that the program does not have");
+    assert_eq!(
+        codes,
+        WHEN.map(|(code, _)| code),
+        "a code is described that the program does not have"
+    );
     check("docs/reference/exit-codes.md", &text);
 }

@@ -22,7 +22,11 @@ pub(crate) fn check(path: &str, expected: &str) {
     if found == expected {
         return;
     }
-    let line = found.lines().zip(expected.lines()).take_while(|(found, expected)| found == expected).count();
+    let line = found
+        .lines()
+        .zip(expected.lines())
+        .take_while(|(found, expected)| found == expected)
+        .count();
     panic!(
         "{path} is out of date from line {} on:\n  it says      {:?}\n  it should be {:?}\n\
          `STEPVAULT_BLESS=1 cargo test -p stepvault --test docs` writes it anew",
@@ -35,9 +39,19 @@ pub(crate) fn check(path: &str, expected: &str) {
 /// The same for the section that begins with the line `begin`.
 pub(crate) fn check_section(path: &str, begin: &str, expected: &str) {
     let document = read(path);
-    let start = document.find(begin).unwrap_or_else(|| panic!("{path} has no line {begin:?}")) + begin.len();
-    let length = document[start..].find(END).unwrap_or_else(|| panic!("{path} has no end of what is generated"));
-    let whole = format!("{}\n{}\n{}", &document[..start], expected.trim_end(), &document[start + length..]);
+    let start = document
+        .find(begin)
+        .unwrap_or_else(|| panic!("{path} has no line {begin:?}"))
+        + begin.len();
+    let length = document[start..]
+        .find(END)
+        .unwrap_or_else(|| panic!("{path} has no end of what is generated"));
+    let whole = format!(
+        "{}\n{}\n{}",
+        &document[..start],
+        expected.trim_end(),
+        &document[start + length..]
+    );
     check(path, &whole);
 }
 

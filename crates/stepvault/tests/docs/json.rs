@@ -16,25 +16,55 @@ const COMMON: &str = "--json --run my-run --remote main=file://$PWD/remote --loc
 const SHOWN: usize = 2;
 
 /// A remote that answers nobody.
-const GONE: &str = "--remote main=file://$PWD/remote --remote 'gone=s3://b/p?endpoint=http://127.0.0.1:1&retry-deadline=1s'";
+const GONE: &str =
+    "--remote main=file://$PWD/remote --remote 'gone=s3://b/p?endpoint=http://127.0.0.1:1&retry-deadline=1s'";
 
 /// Each document's name, and the commands whose documents have that shape; the first is shown.
 const DOCUMENTS: [(&str, &[&str]); 16] = [
-    ("push", &["push checkpoints/step_101 --metric loss=1.98", "push checkpoints/step_102 --remote other=file://$PWD/no/such/place"]),
+    (
+        "push",
+        &[
+            "push checkpoints/step_101 --metric loss=1.98",
+            "push checkpoints/step_102 --remote other=file://$PWD/no/such/place",
+        ],
+    ),
     ("list", &["list", "list GONE"]),
     ("show", &["show 101", "show 101 GONE"]),
     ("status", &["status"]),
     ("verify", &["verify --deep", "verify GONE"]),
     ("pin", &["pin 100 --note baseline"]),
     ("unpin", &["unpin 100"]),
-    ("prune", &["prune --dry-run --keep-last 1", "prune --keep-last 1", "prune --keep-last 1 --remote none=file://$PWD/none"]),
+    (
+        "prune",
+        &[
+            "prune --dry-run --keep-last 1",
+            "prune --keep-last 1",
+            "prune --keep-last 1 --remote none=file://$PWD/none",
+        ],
+    ),
     ("gc", &["gc --dry-run", "gc --remote none=file://$PWD/none"]),
     ("damage", &[]),
-    ("restore", &["restore --into restored", "restore --into restored --plan", "restore --into other --local none GONE"]),
+    (
+        "restore",
+        &[
+            "restore --into restored",
+            "restore --into restored --plan",
+            "restore --into other --local none GONE",
+        ],
+    ),
     ("config show", &["config show"]),
-    ("config check", &["config check", "config check --config wrong.toml"]),
+    (
+        "config check",
+        &["config check", "config check --config wrong.toml"],
+    ),
     ("init", &["init"]),
-    ("agent", &["agent --once --config agent.toml", "agent --once --config agent.toml GONE"]),
+    (
+        "agent",
+        &[
+            "agent --once --config agent.toml",
+            "agent --once --config agent.toml GONE",
+        ],
+    ),
     ("error", &["show 9", "list --run a/../b"]),
 ];
 
@@ -45,8 +75,10 @@ fn the_reference_of_json_documents_is_what_is_printed() {
         write_checkpoint(place.path(), step);
     }
     place.output(&format!("stepvault push checkpoints/step_100 {COMMON}"));
-    place.output("printf '[local]\\nlinks = \"soft\"\\n' > wrong.toml; mkdir -p watched/step_5 watched/step_x; \
-                  echo weights > watched/step_5/model.pt");
+    place.output(
+        "printf '[local]\\nlinks = \"soft\"\\n' > wrong.toml; mkdir -p watched/step_5 watched/step_x; \
+                  echo weights > watched/step_5/model.pt",
+    );
     place.output(
         "printf '[run.\"my-run\"]\\nwatch = \"watched\"\\ncomplete = \"rename\"\\npattern = \"step_*\"\\n\
          [keep.remote]\\nlast = 1\\n[keep.local]\\nlast = 1\\n' > agent.toml",
@@ -88,24 +120,40 @@ fn printed(place: &Place, command: &str) -> Value {
         .iter()
         .enumerate()
         .filter(|(index, word)| {
-            let flag = if word.starts_with("--") { word } else { &common[index - 1] };
+            let flag = if word.starts_with("--") {
+                word
+            } else {
+                &common[index - 1]
+            };
             !command.split_whitespace().any(|own| own == *flag)
         })
         .fold(String::new(), |line, (_, word)| line + " " + word);
     let output = place.shell(&format!("stepvault {command}{common}"));
     let text = String::from_utf8(output.stdout).unwrap();
-    let document = serde_json::from_str(&text)
-        .unwrap_or_else(|error| panic!("{command}: {error}: {text}{}", String::from_utf8_lossy(&output.stderr)));
+    let document = serde_json::from_str(&text).unwrap_or_else(|error| {
+        panic!(
+            "{command}: {error}: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        )
+    });
     plain(document, "", &place.path().display().to_string())
 }
 
 /// Replaces what differs from run to run.
 fn plain(value: Value, name: &str, place: &str) -> Value {
     match value {
-        Value::Object(members) => {
-            Value::Object(members.into_iter().map(|(key, inner)| (key.clone(), plain(inner, &key, place))).collect())
-        }
-        Value::Array(entries) => Value::Array(entries.into_iter().map(|entry| plain(entry, name, place)).collect()),
+        Value::Object(members) => Value::Object(
+            members
+                .into_iter()
+                .map(|(key, inner)| (key.clone(), plain(inner, &key, place)))
+                .collect(),
+        ),
+        Value::Array(entries) => Value::Array(
+            entries
+                .into_iter()
+                .map(|entry| plain(entry, name, place))
+                .collect(),
+        ),
         Value::Number(_) if name == "seconds" => Value::from(0.5),
         Value::Number(_) if name == "disk_free_bytes" => Value::from(600_000_000_000_u64),
         Value::Number(_) if name == "disk_total_bytes" => Value::from(1_000_000_000_000_u64),
@@ -117,7 +165,7 @@ fn plain(value: Value, name: &str, place: &str) -> Value {
 fn section(name: &str, documents: &[Value]) -> String {
     let mut types = Vec::new();
     for document in documents {
-        collect(document, String::new(), &mut types);
+        collect(document, "", &mut types);
     }
     let mut text = String::from("| Member | Type | Meaning |\n|---|---|---|\n");
     let mut kinds: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
@@ -130,14 +178,20 @@ fn section(name: &str, documents: &[Value]) -> String {
     }
     for path in order {
         let kinds: Vec<&str> = kinds[&path].iter().copied().collect();
-        writeln!(text, "| `{path}` | {} | {} |", kinds.join(" or "), meaning(name, &path)).unwrap();
+        writeln!(
+            text,
+            "| `{path}` | {} | {} |",
+            kinds.join(" or "),
+            meaning(name, &path)
+        )
+        .unwrap();
     }
     let shown = serde_json::to_string_pretty(&cut(documents[0].clone())).unwrap();
     write!(text, "\n```json\n{shown}\n```\n").unwrap();
     text
 }
 
-fn collect(value: &Value, path: String, types: &mut Vec<(String, &'static str)>) {
+fn collect(value: &Value, path: &str, types: &mut Vec<(String, &'static str)>) {
     let kind = match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
@@ -148,15 +202,19 @@ fn collect(value: &Value, path: String, types: &mut Vec<(String, &'static str)>)
         Value::Object(_) => "object",
     };
     if !path.is_empty() {
-        types.push((path.clone(), kind));
+        types.push((path.to_owned(), kind));
     }
     match value {
         Value::Object(members) => {
             let free_names = path.ends_with("metrics");
             for (key, inner) in members {
                 let key = if free_names { "NAME" } else { key };
-                let path = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
-                collect(inner, path, types);
+                let path = if path.is_empty() {
+                    key.to_owned()
+                } else {
+                    format!("{path}.{key}")
+                };
+                collect(inner, &path, types);
             }
         }
         Value::Array(entries) => {
@@ -170,13 +228,18 @@ fn collect(value: &Value, path: String, types: &mut Vec<(String, &'static str)>)
 
 fn collect_members(entry: &Value, path: &str, types: &mut Vec<(String, &'static str)>) {
     for (key, inner) in entry.as_object().into_iter().flat_map(Map::iter) {
-        collect(inner, format!("{path}.{key}"), types);
+        collect(inner, &format!("{path}.{key}"), types);
     }
 }
 
 fn cut(value: Value) -> Value {
     match value {
-        Value::Object(members) => Value::Object(members.into_iter().map(|(key, inner)| (key, cut(inner))).collect()),
+        Value::Object(members) => Value::Object(
+            members
+                .into_iter()
+                .map(|(key, inner)| (key, cut(inner)))
+                .collect(),
+        ),
         Value::Array(entries) => Value::Array(entries.into_iter().take(SHOWN).map(cut).collect()),
         other => other,
     }

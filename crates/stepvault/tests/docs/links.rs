@@ -16,7 +16,9 @@ fn every_relative_link_leads_to_a_file() {
                 if path.is_empty() || target.contains("://") {
                     continue;
                 }
-                let place = repository().join(document.parent().unwrap_or(Path::new(""))).join(path);
+                let place = repository()
+                    .join(document.parent().unwrap_or(Path::new("")))
+                    .join(path);
                 if !place.exists() {
                     faults.push(format!("{}:{number}: {target} leads nowhere", document.display()));
                 }
