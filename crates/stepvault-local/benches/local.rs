@@ -65,7 +65,7 @@ fn sealing(criterion: &mut Criterion) {
         );
     });
     group.bench_function("scan 1,000 files", |bencher| {
-        bencher.iter(|| scan(black_box(&source)).expect("a tree"))
+        bencher.iter(|| scan(black_box(&source)).expect("a tree"));
     });
     group.finish();
 }

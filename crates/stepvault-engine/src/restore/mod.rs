@@ -208,27 +208,38 @@ fn nothing_left(request: &RestoreRequest, candidates: &Candidates, skipped: &[Sk
         (None, Some(attempt)) => format!("any step of attempt {attempt} of run '{}'", request.run),
         (None, None) => format!("any step of run '{}'", request.run),
     };
+    let reasons: Vec<String> = skipped
+        .iter()
+        .map(|step| {
+            format!(
+                "step {} (attempt {}): {}",
+                step.step,
+                step.attempt,
+                step.reasons.join("; ")
+            )
+        })
+        .collect();
+    let reasons = reasons.join(" | ");
+    // First: a tier that cannot be asked may have what the others lack, so that neither 'none is valid' nor 'none
+    // exists' is known, and nobody may begin anew for it.
+    if let Some((tier, error)) = candidates.unreachable.first() {
+        let asked = if skipped.is_empty() {
+            "no tier that could be asked has a checkpoint".to_owned()
+        } else {
+            format!("no tier that could be asked has a valid one ({reasons})")
+        };
+        let own = error
+            .hint_text()
+            .map_or_else(String::new, |hint| format!("{hint}; "));
+        return error
+            .duplicate()
+            .hint(format!("{own}{asked}; {tier} could not be asked"));
+    }
     if !skipped.is_empty() {
-        let reasons: Vec<String> = skipped
-            .iter()
-            .map(|step| {
-                format!(
-                    "step {} (attempt {}): {}",
-                    step.step,
-                    step.attempt,
-                    step.reasons.join("; ")
-                )
-            })
-            .collect();
         return Error::new(ErrorKind::NoneValid, "no valid checkpoint")
             .on(wanted)
-            .because(reasons.join(" | "))
+            .because(reasons)
             .hint("'stepvault verify' shows what is wrong with each");
-    }
-    if let Some((tier, error)) = candidates.unreachable.first() {
-        return error.duplicate().hint(format!(
-            "no tier that could be asked has a checkpoint; {tier} could not be asked"
-        ));
     }
     Error::new(ErrorKind::NotFound, "no such checkpoint")
         .on(wanted)

@@ -313,7 +313,8 @@ impl FileUpload {
 
 /// Whether the store found other bytes than were sent: damage on the way, which one more try may escape.
 fn refused_as_damaged<T>(sent: &Result<T>) -> bool {
-    sent.as_ref().is_err_and(|error| error.kind() == ErrorKind::Damaged)
+    sent.as_ref()
+        .is_err_and(|error| error.kind() == ErrorKind::Damaged)
 }
 
 /// The manifest's entry of a file whose parts' digests are known.
