@@ -95,3 +95,62 @@ impl Record for Commit {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{decode, encode};
+    use crate::ids::{Attempt, Step};
+    use proptest::prelude::*;
+
+    fn commit(metric: f64) -> Commit {
+        Commit {
+            format: FORMAT,
+            run: RunName::new("run").unwrap(),
+            id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
+            name: "step_1".to_owned(),
+            shape: Shape::Directory,
+            parts: vec![CommittedPart {
+                node: NodeName::new("node-0").unwrap(),
+                manifest_sha256: Sha256Digest::of(b""),
+                manifest_bytes: 0,
+                data_bytes: 0,
+                file_count: 0,
+            }],
+            written_at: Timestamp::default(),
+            metrics: BTreeMap::from([("loss".to_owned(), metric)]),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_finite_metric_is_read_back_to_the_bit(bits: u64) {
+            let metric = f64::from_bits(bits);
+            prop_assume!(metric.is_finite());
+            let bytes = encode(&commit(metric)).unwrap();
+            let back: Commit = decode(&bytes, "commit").unwrap();
+            prop_assert_eq!(back.metrics["loss"].to_bits(), metric.to_bits());
+        }
+
+        #[test]
+        fn a_loss_of_the_usual_size_is_read_back(metric in 0.5_f64..3.5) {
+            prop_assert!(decode::<Commit>(&encode(&commit(metric)).unwrap(), "commit").is_ok());
+        }
+    }
+
+    #[test]
+    fn a_metric_that_a_fast_parser_gets_wrong_by_a_bit() {
+        let bytes = encode(&commit(1.910_790_522_567_343_8)).unwrap();
+        decode::<Commit>(&bytes, "commit").unwrap();
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused() {
+        assert!(commit(f64::NAN).check().is_err());
+        let nobody = Commit {
+            parts: Vec::new(),
+            ..commit(1.0)
+        };
+        assert!(nobody.check().is_err());
+    }
+}

@@ -83,6 +83,8 @@ impl RunRemote {
     /// [`ErrorKind::Conflict`] when something else stands there.
     pub async fn create_record<R: Record>(&self, key: &str, record: &R) -> Result<Vec<u8>> {
         let bytes = encode(record)?;
+        // What this program could not read back must not be written: a step would be durable and unreadable.
+        decode::<R>(&bytes, &self.describe(key))?;
         let body = Bytes::from(bytes.clone());
         let written = self.store.create(key, body, &PartDigest::of(&bytes)).await?;
         let conflict = |why: &str| {

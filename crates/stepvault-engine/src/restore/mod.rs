@@ -102,7 +102,11 @@ pub async fn plan(context: &RestoreContext, request: &RestoreRequest) -> Result<
     let mut skipped = Vec::new();
     while let Some(candidate) = candidates.next_newest() {
         match resolve::resolve(context, request, &candidate).await? {
-            Ok(resolved) => return decision(request, &candidates, &resolved, skipped),
+            Ok(groups) => {
+                if let Some(resolved) = groups.first() {
+                    return decision(request, &candidates, resolved, skipped);
+                }
+            }
             Err(reasons) => skipped.push(passed_over(context, &candidate, reasons)),
         }
     }
@@ -119,34 +123,37 @@ pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Resu
     let mut candidates = Candidates::gather(context, request).await?;
     let mut skipped = Vec::new();
     while let Some(candidate) = candidates.next_newest() {
-        let resolved = match resolve::resolve(context, request, &candidate).await? {
-            Ok(resolved) => Arc::new(resolved),
+        let groups = match resolve::resolve(context, request, &candidate).await? {
+            Ok(groups) => groups,
             Err(reasons) => {
                 skipped.push(passed_over(context, &candidate, reasons));
                 continue;
             }
         };
-        let decision = decision(request, &candidates, &resolved, skipped.clone())?;
-        if target::holds_already(&decision.path, &resolved, request).await? {
-            return Ok(RestoreReport {
-                decision,
-                fetched: Fetched::default(),
-                already_there: true,
-            });
-        }
-        match execute::execute(context, request, &resolved, &decision).await? {
-            Ok(fetched) => {
+        let mut reasons = Vec::new();
+        for resolved in groups {
+            let resolved = Arc::new(resolved);
+            let decision = decision(request, &candidates, &resolved, skipped.clone())?;
+            if target::holds_already(&decision.path, &resolved, request).await? {
                 return Ok(RestoreReport {
                     decision,
-                    fetched,
-                    already_there: false,
+                    fetched: Fetched::default(),
+                    already_there: true,
                 });
             }
-            Err(reasons) => {
-                quarantine(context, &candidate, &reasons).await;
-                skipped.push(passed_over(context, &candidate, reasons));
+            match execute::execute(context, request, &resolved, &decision).await? {
+                Ok(fetched) => {
+                    return Ok(RestoreReport {
+                        decision,
+                        fetched,
+                        already_there: false,
+                    });
+                }
+                Err(damage) => reasons.extend(damage),
             }
         }
+        quarantine(context, &candidate, &reasons).await;
+        skipped.push(passed_over(context, &candidate, reasons));
     }
     Err(nothing_left(request, &candidates, &skipped))
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use globset::{GlobBuilder, GlobSetBuilder};
 use stepvault_core::codec::encode;
+use stepvault_core::commit::Commit;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::StepId;
 use stepvault_core::manifest::{DirectoryEntry, FileEntry, PartManifest, Shape, SymlinkEntry};
 use stepvault_core::observe::Tier;
+use stepvault_core::restore_plan::{self, CandidateState, CandidateTier, IncludeFilter};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
 
@@ -58,7 +59,8 @@ impl Resolved {
     }
 }
 
-/// The step's records from whichever tier has them right; the reasons against it when none has.
+/// The step's records from whichever tiers have them right, as the plan groups them: more than one only where tiers
+/// disagree about what the step is. The reasons against it when no tier has it right.
 ///
 /// # Errors
 /// Only for what is no fault of the step: a remote that cannot be reached, a wrong pattern.
@@ -66,51 +68,119 @@ pub(super) async fn resolve(
     context: &RestoreContext,
     request: &RestoreRequest,
     candidate: &Candidate,
-) -> Result<std::result::Result<Resolved, Vec<String>>> {
+) -> Result<std::result::Result<Vec<Resolved>, Vec<String>>> {
     let mut reasons = candidate.reasons.clone();
     let mut outage = None;
+    let mut tiers = Vec::new();
     let mut holders: Vec<(Source, Vec<PartManifest>)> = Vec::new();
+    for remote in &candidate.remotes {
+        let state = match remote_records(remote, candidate.id).await {
+            Ok((commit, manifests)) => {
+                holders.push((Source::Remote(remote.clone()), manifests));
+                CandidateState::Committed(Box::new(commit))
+            }
+            Err(error) if is_outage(&error) => {
+                outage = Some(error);
+                continue;
+            }
+            Err(error) => CandidateState::Unreadable(error.to_string()),
+        };
+        tiers.push(CandidateTier {
+            tier: remote.tier.clone(),
+            state,
+        });
+    }
     if let Some(step) = &candidate.local {
         match local_manifest(context, step).await {
-            Ok(manifest) => holders.push((Source::Local(step.clone()), vec![manifest])),
+            // A committed record outranks the local one: that is what everybody else sees.
+            Ok(manifest) if disagrees(&manifest, &holders)? => {
+                reasons.push("local: holds other files than the commit says".to_owned());
+            }
+            Ok(manifest) => {
+                holders.push((Source::Local(step.clone()), vec![manifest]));
+                tiers.push(CandidateTier {
+                    tier: Tier::Local,
+                    state: CandidateState::Sealed,
+                });
+            }
             Err(error) => reasons.push(format!("local: {error}")),
         }
     }
-    for remote in &candidate.remotes {
-        match remote_manifests(remote, candidate.id).await {
-            Ok(manifests) => holders.push((Source::Remote(remote.clone()), manifests)),
-            Err(error) if is_outage(&error) => outage = Some(error),
-            Err(error) => reasons.push(format!("{}: {error}", remote.name())),
-        }
-    }
-    // A committed record outranks the local one: that is what the other nodes see.
-    let reference = holders
-        .iter()
-        .position(|(source, _)| matches!(source, Source::Remote(_)))
-        .or(if holders.is_empty() { None } else { Some(0) });
-    let Some(reference) = reference else {
-        return match outage {
-            Some(error) => Err(error),
-            None => Ok(Err(reasons)),
-        };
-    };
-    let identity = identity_of(&holders[reference].1)?;
-    let mut sources = Vec::new();
-    for (source, manifests) in &holders {
-        if identity_of(manifests)? == identity {
-            sources.push(source.clone());
-        } else {
-            tracing::warn!(tier = %source.tier(), step = %candidate.id, "holds other files than the commit says");
-        }
-    }
-    let manifests = holders.swap_remove(reference).1;
-    match merge(candidate.id, manifests) {
-        Ok(merged) => select(request, merged, sources, &identity).map(Ok),
-        Err(error) => {
+    let planned = restore_plan::plan(
+        vec![restore_plan::Candidate {
+            id: candidate.id,
+            name: String::new(),
+            tiers,
+        }],
+        &restore_plan::RestoreRequest::default(),
+        &context
+            .remotes
+            .iter()
+            .map(|remote| remote.name().clone())
+            .collect::<Vec<_>>(),
+    );
+    let planned = match (planned, outage) {
+        (Ok(planned), _) => planned,
+        (Err(_), Some(error)) if holders.is_empty() => return Err(error),
+        (Err(error), _) => {
             reasons.push(error.to_string());
-            Ok(Err(reasons))
+            return Ok(Err(reasons));
+        }
+    };
+    let mut resolved = Vec::new();
+    for step in planned.to_try() {
+        reasons.extend(step.unusable.iter().cloned());
+        match group(request, candidate.id, &step.sources, &holders)? {
+            Ok(one) => resolved.push(one),
+            Err(reason) => reasons.push(reason),
         }
     }
+    Ok(if resolved.is_empty() {
+        Err(reasons)
+    } else {
+        Ok(resolved)
+    })
+}
+
+/// What the sources of one planned step hold, as one tree.
+fn group(
+    request: &RestoreRequest,
+    id: StepId,
+    tiers: &[Tier],
+    holders: &[(Source, Vec<PartManifest>)],
+) -> Result<std::result::Result<Resolved, String>> {
+    let of = |tier: &Tier| holders.iter().find(|(source, _)| source.tier() == *tier);
+    let sources: Vec<Source> = tiers
+        .iter()
+        .filter_map(|tier| Some(of(tier)?.0.clone()))
+        .collect();
+    // A commit, where there is one: the local copy may be one node's part alone.
+    let records = tiers
+        .iter()
+        .filter(|tier| **tier != Tier::Local)
+        .chain(tiers)
+        .find_map(of);
+    let Some((_, manifests)) = records else {
+        return Ok(Err("no tier holds it".to_owned()));
+    };
+    let identity = identity_of(manifests)?;
+    match merge(id, manifests.clone()) {
+        Ok(merged) => select(request, merged, sources, &identity).map(Ok),
+        Err(error) => Ok(Err(error.to_string())),
+    }
+}
+
+/// Whether every commit there is says something else of this node's part than the sealed copy does.
+fn disagrees(local: &PartManifest, holders: &[(Source, Vec<PartManifest>)]) -> Result<bool> {
+    let local = encode(local)?;
+    for (_, manifests) in holders {
+        for manifest in manifests {
+            if encode(manifest)? == local {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(!holders.is_empty())
 }
 
 async fn local_manifest(context: &RestoreContext, step: &SealedStep) -> Result<PartManifest> {
@@ -118,9 +188,10 @@ async fn local_manifest(context: &RestoreContext, step: &SealedStep) -> Result<P
     blocking(move || ensure_manifest(&step, observer.as_ref())).await
 }
 
-async fn remote_manifests(remote: &RunRemote, id: StepId) -> Result<Vec<PartManifest>> {
+async fn remote_records(remote: &RunRemote, id: StepId) -> Result<(Commit, Vec<PartManifest>)> {
     let commit = read_commit(remote, id).await?;
-    read_manifests(remote, &commit).await
+    let manifests = read_manifests(remote, &commit).await?;
+    Ok((commit, manifests))
 }
 
 fn identity_of(manifests: &[PartManifest]) -> Result<Sha256Digest> {
@@ -190,34 +261,10 @@ fn select(
     if request.include.is_empty() {
         return Ok(resolved);
     }
-    let mut globs = GlobSetBuilder::new();
-    for pattern in &request.include {
-        let glob = GlobBuilder::new(pattern).build().map_err(|error| {
-            Error::new(ErrorKind::Usage, "not a pattern")
-                .on(pattern)
-                .caused_by(error)
-        })?;
-        globs.add(glob);
-    }
-    let globs = globs
-        .build()
-        .map_err(|error| Error::new(ErrorKind::Usage, "cannot use the patterns").caused_by(error))?;
-    let some_paths: Vec<String> = resolved
-        .files
-        .iter()
-        .take(5)
-        .map(|file| file.path.to_string())
-        .collect();
-    resolved.files.retain(|file| globs.is_match(file.path.as_str()));
-    resolved
-        .symlinks
-        .retain(|link| globs.is_match(link.path.as_str()));
-    if resolved.files.is_empty() {
-        return Err(Error::new(ErrorKind::Usage, "no file matches --include")
-            .on(request.include.join(", "))
-            .because(format!("the step holds {}", some_paths.join(", ")))
-            .hint("quote the pattern so that the shell leaves it alone"));
-    }
+    let filter = IncludeFilter::new(&request.include)?;
+    filter.check(&resolved.files.iter().map(|file| &file.path).collect::<Vec<_>>())?;
+    resolved.files.retain(|file| filter.takes(&file.path));
+    resolved.symlinks.retain(|link| filter.takes(&link.path));
     let needed: std::collections::BTreeSet<String> = resolved
         .files
         .iter()
