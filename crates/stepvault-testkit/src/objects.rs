@@ -66,7 +66,9 @@ impl Objects {
 
     fn edit(&self, key: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
         self.with(|table| {
-            let Some(object) = table.get_mut(key) else { return false };
+            let Some(object) = table.get_mut(key) else {
+                return false;
+            };
             let mut body = object.body.to_vec();
             change(&mut body);
             object.body = Bytes::from(body);

@@ -116,9 +116,12 @@ impl FakeGcs {
 
 /// The interpreter that has the servers.
 fn python() -> PathBuf {
-    std::env::var_os(PYTHON_VARIABLE).map(PathBuf::from).unwrap_or_else(|| {
-        panic!("{PYTHON_VARIABLE} names no Python interpreter: run scripts/test, which makes one with every server")
-    })
+    match std::env::var_os(PYTHON_VARIABLE) {
+        Some(interpreter) => PathBuf::from(interpreter),
+        None => panic!(
+            "{PYTHON_VARIABLE} names no Python interpreter: run scripts/test, which makes one with every server"
+        ),
+    }
 }
 
 /// Where the interpreter keeps its packages.
@@ -210,7 +213,7 @@ impl Process {
             body.len()
         );
         for (name, value) in headers {
-            request.push_str(&format!("{name}: {value}\r\n"));
+            request.extend([name, ": ", value, "\r\n"]);
         }
         request.push_str("\r\n");
         stream.write_all(request.as_bytes())?;
