@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::observe::{Event, Observer};
@@ -18,6 +19,7 @@ use stepvault_local::staging::Existing;
 use stepvault_local::vault::Vault;
 use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::s3::StaticKeys;
+use stepvault_testkit::faults::Faults;
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
 
@@ -275,4 +277,35 @@ pub fn text<T: std::fmt::Debug>(result: Result<T>) -> (Error, String) {
     let error = result.expect_err("an error");
     let text = error.to_string();
     (error, text)
+}
+
+/// How often the server was asked to `method` a path that contains `path`.
+pub fn asked(faults: &Faults, method: &str, path: &str) -> usize {
+    let requests = faults.requests();
+    let matching = requests
+        .iter()
+        .filter(|request| request.method == method && request.path.contains(path));
+    matching.count()
+}
+
+/// Gives `work` up once `reached` holds and the server has been asked nothing more for a while: what it acknowledged
+/// has been noted by then, and is old enough for a store that tells times in whole seconds.
+///
+/// # Panics
+/// When `work` ends before that.
+pub async fn cut_when<T>(faults: &Faults, work: impl Future<Output = T>, reached: impl Fn() -> bool) {
+    let watch = async {
+        while !reached() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let mut seen = usize::MAX;
+        while seen != faults.requests().len() {
+            seen = faults.requests().len();
+            tokio::time::sleep(Duration::from_millis(1_100)).await;
+        }
+    };
+    tokio::select! {
+        _ = work => panic!("it ended before it was cut off"),
+        () = watch => {}
+    }
 }
