@@ -148,8 +148,7 @@ impl Rig {
             let path = root.join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(&path, bytes(seed ^ *size as u64, *size)).unwrap();
-            let time =
-                std::time::UNIX_EPOCH + std::time::Duration::from_millis(written_seconds as u64 * 1000 + 123);
+            let time = std::time::UNIX_EPOCH + Duration::from_millis(written_seconds as u64 * 1000 + 123);
             std::fs::File::options()
                 .write(true)
                 .open(&path)
