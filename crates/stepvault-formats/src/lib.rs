@@ -1,8 +1,10 @@
-//! What a framework's checkpoint looks like, which step it is, and when it is complete.
+//! What a framework's checkpoint looks like, which step it is, when it is complete, and whether it is sound.
 //!
 //! Nothing here loads a tensor, executes a pickle, or allocates by a header that has not been checked. This crate
 //! reads no clock and no directory: facts come in, verdicts go out.
 
 pub mod completeness;
+pub mod soundness;
+pub mod source;
 pub mod step_name;
 pub mod temporary;
