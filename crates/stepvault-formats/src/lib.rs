@@ -8,3 +8,4 @@ pub mod soundness;
 pub mod source;
 pub mod step_name;
 pub mod temporary;
+pub mod tree;

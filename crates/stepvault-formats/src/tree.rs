@@ -1,0 +1,156 @@
+//! A directory as facts: what is in it, and how to read a file of it.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use stepvault_core::timestamp::Timestamp;
+
+use crate::source::ReadAt;
+
+/// What an entry of a directory is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file.
+    File {
+        /// Its length in bytes.
+        size_bytes: u64,
+        /// Bytes that the filesystem has given to it, where that is known. Fewer than its length means holes.
+        allocated_bytes: Option<u64>,
+    },
+    /// A directory.
+    Directory,
+    /// A symbolic link, not followed.
+    Symlink {
+        /// What it says, as it says it.
+        target: String,
+    },
+    /// A socket, a device, a pipe.
+    Other,
+}
+
+/// An entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// What it is.
+    pub kind: EntryKind,
+    /// When it was last written.
+    pub mtime: Timestamp,
+}
+
+/// Everything below a directory, by path relative to it: segments joined with `/`, no leading or trailing one, never
+/// `.` or `..`. Parents of every entry are entries themselves; the directory itself is none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tree {
+    entries: BTreeMap<String, Entry>,
+}
+
+impl Tree {
+    /// A tree of these entries.
+    pub fn new(entries: BTreeMap<String, Entry>) -> Self {
+        Self { entries }
+    }
+
+    /// Every entry, in the order of the paths' bytes.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
+        self.entries.iter().map(|(path, entry)| (path.as_str(), entry))
+    }
+
+    /// One entry.
+    pub fn get(&self, path: &str) -> Option<&Entry> {
+        self.entries.get(path)
+    }
+
+    /// Whether there is a regular file at this path.
+    pub fn is_file(&self, path: &str) -> bool {
+        self.file_size_bytes(path).is_some()
+    }
+
+    /// The length of the regular file at this path.
+    pub fn file_size_bytes(&self, path: &str) -> Option<u64> {
+        match self.get(path)?.kind {
+            EntryKind::File { size_bytes, .. } => Some(size_bytes),
+            _ => None,
+        }
+    }
+
+    /// Whether there is a directory at this path.
+    pub fn is_directory(&self, path: &str) -> bool {
+        self.get(path)
+            .is_some_and(|entry| entry.kind == EntryKind::Directory)
+    }
+
+    /// Regular files, with path and entry.
+    pub fn files(&self) -> impl Iterator<Item = (&str, &Entry)> {
+        self.entries()
+            .filter(|(_, entry)| matches!(entry.kind, EntryKind::File { .. }))
+    }
+
+    /// What lies directly in a directory of this tree (`""` is the tree's own), by name.
+    pub fn children<'a>(&'a self, directory: &str) -> impl Iterator<Item = (&'a str, &'a Entry)> {
+        let prefix = if directory.is_empty() {
+            String::new()
+        } else {
+            format!("{directory}/")
+        };
+        self.entries
+            .range(prefix.clone()..)
+            .map_while(move |(path, entry)| Some((path.strip_prefix(&prefix)?, entry)))
+            .filter(|(name, _)| !name.contains('/'))
+    }
+
+    /// The part of this tree below one of its directories, as a tree of its own.
+    pub fn below(&self, directory: &str) -> Self {
+        let prefix = format!("{directory}/");
+        let entries = self
+            .entries
+            .range(prefix.clone()..)
+            .map_while(|(path, entry)| Some((path.strip_prefix(&prefix)?.to_owned(), entry.clone())))
+            .collect();
+        Self { entries }
+    }
+}
+
+/// Opens the files of a tree for checks that look inside.
+pub trait OpenFile: Send + Sync {
+    /// Opens the regular file at a path of the tree, following no symbolic link.
+    ///
+    /// # Errors
+    /// What the medium says.
+    fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(paths: &[&str]) -> Tree {
+        let entry = |path: &str| Entry {
+            kind: if path.ends_with('/') {
+                EntryKind::Directory
+            } else {
+                EntryKind::File {
+                    size_bytes: path.len() as u64,
+                    allocated_bytes: None,
+                }
+            },
+            mtime: Timestamp::from_seconds(0),
+        };
+        let named = |path: &&str| (path.trim_end_matches('/').to_owned(), entry(path));
+        Tree::new(paths.iter().map(named).collect())
+    }
+
+    #[test]
+    fn children_are_those_directly_inside() {
+        let tree = tree(&["a/", "a/x", "a/y/", "a/y/z", "a.b", "b"]);
+        let names = |directory| tree.children(directory).map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(names(""), ["a", "a.b", "b"]);
+        assert_eq!(names("a"), ["x", "y"]);
+        assert_eq!(names("nothing"), Vec::<&str>::new());
+        assert_eq!(
+            tree.below("a").files().map(|(path, _)| path).collect::<Vec<_>>(),
+            ["x", "y/z"]
+        );
+        assert_eq!(tree.file_size_bytes("a/y/z"), Some(5));
+        assert!(tree.is_directory("a/y") && !tree.is_file("a/y"));
+    }
+}
