@@ -99,6 +99,7 @@ impl Tree {
     }
 
     /// The part of this tree below one of its directories, as a tree of its own.
+    #[must_use]
     pub fn below(&self, directory: &str) -> Self {
         let prefix = format!("{directory}/");
         let entries = self
