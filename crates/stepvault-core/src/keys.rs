@@ -34,6 +34,8 @@ pub enum KeyKind {
     PruneLease(String),
     /// The record of the last sweep for orphans.
     Sweep,
+    /// An object that tested a store's honesty and was left behind.
+    Probe(String),
     /// A data object: step directory and attempt number as they stand in the key, and the path inside.
     Data {
         /// The step's directory or file name.
@@ -193,6 +195,9 @@ impl RunKeys {
     }
 }
 
+/// The objects of one probe, by the last word of their names; before it stand 32 hexadecimal digits.
+const PROBES: [&str; 3] = ["wrong", "whole", "parts"];
+
 fn classify_record(inner: &str) -> Option<KeyKind> {
     if inner == "vault.json" {
         return Some(KeyKind::Marker);
@@ -201,6 +206,13 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
         return Some(KeyKind::Sweep);
     }
     let (directory, rest) = inner.split_once('/')?;
+    if directory == "probes" {
+        return PROBES
+            .iter()
+            .find_map(|probe| rest.strip_suffix(probe)?.strip_suffix('-'))
+            .filter(|id| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()))
+            .map(|_| KeyKind::Probe(rest.to_owned()));
+    }
     let stem = rest.strip_suffix(".json")?;
     match directory {
         "commits" => StepId::from_label(stem).map(KeyKind::Commit),
@@ -282,6 +294,10 @@ mod tests {
             (keys.prune_lease("h1"), KeyKind::PruneLease("h1".to_owned())),
             (keys.sweep(), KeyKind::Sweep),
             (
+                keys.probe("0123456789abcdef0123456789abcdef-whole"),
+                KeyKind::Probe("0123456789abcdef0123456789abcdef-whole".to_owned()),
+            ),
+            (
                 keys.data("step_100", id(), &path).unwrap(),
                 KeyKind::Data {
                     name: "step_100".to_owned(),
@@ -300,6 +316,8 @@ mod tests {
             "grpo/checkpoints/step_100/a02/model.pt",
             "grpo/checkpoints/.stepvault/commits/100.a1.json",
             "grpo/checkpoints/.stepvault/notes.txt",
+            "grpo/checkpoints/.stepvault/probes/mine-whole",
+            "grpo/checkpoints/.stepvault/probes/0123456789abcdef0123456789abcdef-other",
             "grpo/weights/step_100/a1/x",
             "grpo/checkpoints",
         ] {

@@ -158,9 +158,7 @@ async fn stale_uploads(
     Ok(pending
         .into_iter()
         .filter(|upload| upload.initiated.is_some_and(|begun| !is_young(begun, now, grace)))
-        .filter(|upload| {
-            remote.keys.classify(&upload.key).is_some() || upload.key.contains("/.stepvault/probes/")
-        })
+        .filter(|upload| remote.keys.classify(&upload.key).is_some())
         .map(|upload| (upload.key, upload.upload))
         .collect())
 }
@@ -220,10 +218,16 @@ impl Known {
                 .insert((commit.name.clone(), id.attempt.number()), id);
         }
         for object in remote.list(&remote.keys.claims_prefix()).await? {
-            if let Some(KeyKind::Claim(id)) = remote.keys.classify(&object.key)
-                && let Ok(Some((claim, _))) = remote.read_record::<Claim>(&object.key).await
-            {
-                known.claimed.insert((claim.name, id.attempt.number()), id);
+            let Some(KeyKind::Claim(id)) = remote.keys.classify(&object.key) else {
+                continue;
+            };
+            match remote.read_record::<Claim>(&object.key).await {
+                Ok(Some((claim, _))) => {
+                    known.claimed.insert((claim.name, id.attempt.number()), id);
+                }
+                Err(error) if crate::catalog::is_outage(&error) => return Err(error),
+                // Without a claim that can be read the data counts as foreign, and stays.
+                Ok(None) | Err(_) => {}
             }
         }
         for id in known.tombstoned.clone() {
@@ -274,6 +278,7 @@ impl Known {
                     Judgement::Orphan
                 }
             }
+            Some(KeyKind::Probe(_)) => Judgement::Orphan,
             // The claim of a committed step is what tells its data; it goes with the step.
             Some(KeyKind::Claim(id)) if self.committed.contains(&id) => Judgement::Referenced,
             Some(KeyKind::Claim(_) | KeyKind::Part(..)) => Judgement::Orphan,

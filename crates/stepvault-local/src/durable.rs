@@ -58,6 +58,11 @@ pub fn fsync_directory(path: &Path) -> Result<()> {
         .map_err(|error| errors::io("cannot sync the directory", path, error))
 }
 
+fn is_absent(path: &Path) -> bool {
+    path.symlink_metadata()
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
 /// Creates a directory and those above it that are missing, with mode 0700, and makes each durable.
 pub fn create_directories(path: &Path) -> Result<()> {
     if path.as_os_str().is_empty() || path.is_dir() {
@@ -72,6 +77,10 @@ pub fn create_directories(path: &Path) -> Result<()> {
         }),
         // Somebody else was faster, which is as good; a file there is not.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        // And took it away again since.
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && is_absent(path) => {
+            create_directories(path)
+        }
         Err(error) => Err(errors::io("cannot create the directory", path, error)),
     }
 }

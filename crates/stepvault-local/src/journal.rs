@@ -164,15 +164,13 @@ impl Journal {
             format: FORMAT,
             seal_sha256: seal_digest(vault, run, id)?,
         };
-        let directory = vault.journal_directory(run, id);
-        durable::create_directories(&directory)?;
-        let path = directory.join(format!("{remote}.jsonl"));
+        let path = vault.journal_directory(run, id).join(format!("{remote}.jsonl"));
+        let file = File::from(open(&path)?);
         let bytes = match durable::read_bounded(&path, MAX_JOURNAL_BYTES) {
             Err(error) if error.kind() == ErrorKind::Damaged => Vec::new(),
             bytes => bytes?.unwrap_or_default(),
         };
         let (state, good_bytes) = read(&bytes, &header);
-        let file = File::from(open(&path)?);
         file.set_len(good_bytes)
             .map_err(|error| errors::io("cannot cut the journal", &path, error))?;
         let journal = Self {
@@ -215,10 +213,21 @@ impl Journal {
     }
 }
 
+/// Opens the file, with its directory. Another remote's journal that ends takes the empty directory with it, at any
+/// moment; a few times only, since each time means that one has ended.
 fn open(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o600))
-        .map_err(|error| errors::io("cannot open the journal", path, error))
+    let mut tries_left = 64;
+    loop {
+        let opened = durable::create_directories(durable::parent_of(path)).and_then(|()| {
+            rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o600))
+                .map_err(|error| errors::io("cannot open the journal", path, error))
+        });
+        match opened {
+            Err(error) if error.kind() == ErrorKind::NotFound && tries_left > 0 => tries_left -= 1,
+            opened => return opened,
+        }
+    }
 }
 
 fn seal_digest(vault: &Vault, run: &RunName, id: StepId) -> Result<Sha256Digest> {

@@ -25,6 +25,7 @@ pub mod source;
 pub mod space;
 mod staged_file;
 pub mod staging;
+mod staging_abandoned;
 mod staging_place;
 mod stat;
 mod sync;

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -25,6 +26,7 @@ use crate::lock;
 use crate::remove;
 use crate::staged_file::Progress;
 pub use crate::staged_file::StagedFile;
+use crate::staging_abandoned;
 use crate::staging_place::{self, Base};
 use crate::stat::Facts;
 use crate::vault::Vault;
@@ -82,11 +84,15 @@ impl Staging {
         let place = target.as_os_str().as_bytes();
         let (lock_key, own_key) = (key(&[place]), key(&[place, identity.as_bytes()]));
         let (base, lock_path, lock) = take_lock(&parent, vault, &lock_key)?;
-        let own_path = base.path.join(own_key);
+        let own_path = base
+            .path
+            .join(staging_abandoned::directory_name(&lock_key, &own_key));
+        staging_abandoned::clear(&base.path, &lock_key, &own_path, SystemTime::now());
         durable::create_directories(&own_path)?;
         let fault = |error| errors::io(WHAT, &own_path, error);
         let own = Beneath::open(&own_path).map_err(fault)?;
         make_data(own.as_fd()).map_err(fault)?;
+        staging_abandoned::stamp(own.as_fd()).map_err(fault)?;
         let data = Beneath::open(&own_path.join(DATA)).map_err(fault)?;
         // An interrupted finish may have given it the step's own mode already.
         rustix::fs::fchmod(&data, Mode::from_raw_mode(0o700)).map_err(fault)?;
@@ -249,7 +255,7 @@ fn take_lock(parent: &Path, vault: Option<&Vault>, key: &str) -> Result<(Base, P
     let mut tries_left = 16;
     loop {
         let base = staging_place::choose(parent, vault)?;
-        let path = base.path.join(format!("{key}.lock"));
+        let path = base.path.join(staging_abandoned::lock_name(key));
         match lock::take(&path) {
             Ok(Some(file)) => return Ok((base, path, file)),
             Ok(None) => {

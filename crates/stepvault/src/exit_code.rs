@@ -58,8 +58,8 @@ impl ExitCode {
         }
     }
 
-    /// The code of work on several tiers, from one result each: done when all are, unreachable when nothing but that
-    /// stopped the others, partly done when some are done, failed when none is.
+    /// The code of work on several tiers, from one result each: done when all are, partly done when some are; when
+    /// none is, unreachable when nothing but that stopped them, failed otherwise.
     pub(crate) fn of_tiers<'a>(results: impl IntoIterator<Item = Result<(), &'a Error>>) -> Self {
         let (mut done, mut failed, mut unreachable) = (0_usize, 0_usize, 0_usize);
         for result in results {
@@ -73,9 +73,9 @@ impl ExitCode {
         }
         match (done, failed) {
             (_, 0) => Self::Done,
-            (_, failed) if failed == unreachable => Self::Unreachable,
+            (1.., _) => Self::Partly,
+            (0, failed) if failed == unreachable => Self::Unreachable,
             (0, _) => Self::Failed,
-            _ => Self::Partly,
         }
     }
 }
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(of(&[]), ExitCode::Done);
         assert_eq!(of(&[None, None]), ExitCode::Done);
         assert_eq!(of(&[unreachable, unreachable]), ExitCode::Unreachable);
-        assert_eq!(of(&[None, unreachable]), ExitCode::Unreachable);
+        assert_eq!(of(&[None, unreachable]), ExitCode::Partly);
         assert_eq!(of(&[None, denied]), ExitCode::Partly);
         assert_eq!(of(&[None, denied, unreachable]), ExitCode::Partly);
         assert_eq!(of(&[denied]), ExitCode::Failed);

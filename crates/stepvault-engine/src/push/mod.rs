@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use stepvault_core::Result;
 use stepvault_core::ids::{RemoteName, StepId};
-use stepvault_core::observe::{Event, Observer};
+use stepvault_core::observe::Observer;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
@@ -105,11 +105,6 @@ pub async fn upload_everywhere(
             Ok(lane) => lane.upload(step).await,
             Err(error) => Err(error),
         };
-        if let Err(error) = &result {
-            observer.on_event(&Event::Warning {
-                message: &format!("{} is not durable on {}: {error}", step.id(), remote.name()),
-            });
-        }
         RemoteOutcome {
             remote: remote.name().clone(),
             required: remote.settings.required,

@@ -41,7 +41,14 @@ async fn orphans_go_after_the_grace_period_and_two_sweeps_and_nothing_else_does(
     let rig = with_orphans(&server).await;
     server.objects().with(|table| {
         let foreign = table.values().next().unwrap().clone();
-        table.insert("bucket/pre fix/grpo/checkpoints/notes.txt".to_owned(), foreign);
+        table.insert(
+            "bucket/pre fix/grpo/checkpoints/notes.txt".to_owned(),
+            foreign.clone(),
+        );
+        // A probe whose clean-up was cut off.
+        let probe =
+            "bucket/pre fix/grpo/checkpoints/.stepvault/probes/0123456789abcdef0123456789abcdef-whole";
+        table.insert(probe.to_owned(), foreign);
     });
     let young = sweep(&rig.remotes[0], DAY, false, &rig.observer).await.unwrap();
     assert_eq!(
@@ -65,6 +72,7 @@ async fn orphans_go_after_the_grace_period_and_two_sweeps_and_nothing_else_does(
             .iter()
             .any(|key| key.ends_with("notes.txt"))
     );
+    assert!(!server.objects().keys().iter().any(|key| key.contains("/probes/")));
     assert!(server.pending_uploads().is_empty());
     let third = sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
     assert_eq!((third.marked.len(), third.removed.len()), (0, 0), "{third:?}");

@@ -6,12 +6,17 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 use stepvault_core::ErrorKind;
 use stepvault_core::digest::PartDigest;
+use stepvault_core::ids::RemoteName;
 use stepvault_local::journal::{FileProgress, Journal, JournalRecord, JournalState};
 
 use crate::support::{Place, error, id, path, remote, run};
 
 fn open(place: &Place) -> (Journal, JournalState) {
     Journal::open(&place.vault, &run(), id(1), &remote()).unwrap()
+}
+
+fn open_on(place: &Place, remote: &str) -> (Journal, JournalState) {
+    Journal::open(&place.vault, &run(), id(1), &RemoteName::new(remote).unwrap()).unwrap()
 }
 
 fn journal_path(place: &Place) -> PathBuf {
@@ -120,6 +125,26 @@ fn threads_write_whole_lines() {
         state.files.values().map(|file| file.parts.len()).sum::<usize>(),
         800
     );
+}
+
+/// The last journal to end takes the step's directory with it, while others begin.
+#[test]
+fn remotes_begin_and_end_independently() {
+    let place = Place::new();
+    place.sealed(1);
+    std::thread::scope(|scope| {
+        for remote in ["aws", "gcs", "disk", "other"] {
+            let place = &place;
+            scope.spawn(move || {
+                for _ in 0..500 {
+                    let (journal, state) = open_on(place, remote);
+                    assert!(state.files.is_empty());
+                    journal.append(&part("file", 0, b"x")).unwrap();
+                    journal.remove().unwrap();
+                }
+            });
+        }
+    });
 }
 
 /// Cut anywhere, the journal says what its whole lines say, and takes new records after that.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use stepvault_core::ErrorKind;
 use stepvault_core::manifest::{DirectoryEntry, Shape};
@@ -139,6 +140,43 @@ fn what_is_there_is_replaced_only_when_allowed() {
     assert!(!pointer.symlink_metadata().unwrap().is_symlink());
     assert!(source.join("trainer/.metadata").exists());
     assert_eq!(names(&place.at("run")), ["step_1", "step_2", "step_3"]);
+}
+
+#[test]
+fn what_nobody_came_back_for_goes_after_a_day_and_what_was_moved_aside_stays() {
+    let place = Place::new();
+    let interrupted = |target: &str, identity: &str| {
+        let staging = Staging::open(&place.at(target), None, identity).unwrap();
+        let file = staging.file(&path("big"), 10).unwrap();
+        file.write_at(0, b"0123456789").unwrap();
+        staging.directory().to_path_buf()
+    };
+    let age = |directory: &Path, hours: u64| {
+        let stamped = SystemTime::now() - Duration::from_secs(hours * 3600);
+        fs::File::open(directory)
+            .unwrap()
+            .set_modified(stamped)
+            .unwrap();
+    };
+    let old = interrupted("into/step_1", "one");
+    let same_target = interrupted("into/step_4", "first");
+    let recent = interrupted("into/step_2", "one");
+    let swapped = interrupted("into/step_3", "one");
+    fs::create_dir(swapped.join("replaced")).unwrap();
+    let at_work = Staging::open(&place.at("into/step_5"), None, "one").unwrap();
+    for (directory, hours) in [(&old, 25), (&same_target, 25), (&recent, 23), (&swapped, 99)] {
+        age(directory, hours);
+    }
+    age(at_work.directory(), 99);
+    let at_work_file = at_work.file(&path("big"), 10).unwrap();
+
+    let staging = Staging::open(&place.at("into/step_4"), None, "second").unwrap();
+    assert!(!old.exists());
+    assert!(!same_target.exists());
+    assert!(recent.join("data/big").exists());
+    assert!(!swapped.join("data").exists() && swapped.join("replaced").exists());
+    assert!(at_work.directory().join("data/big").exists());
+    drop((staging, at_work_file));
 }
 
 #[test]

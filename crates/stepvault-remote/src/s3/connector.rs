@@ -26,7 +26,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// A body goes out in slices of this size, so that its progress can be seen.
-const SLICE_BYTES: usize = 128 << 10;
+const SLICE_BYTES: usize = 32 << 10;
 /// A connection that takes longer to open will hardly open at all.
 const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 

@@ -253,7 +253,7 @@ mod tests {
         );
         assert_eq!(
             exit_code(&[outcome("a", true, None), outcome("b", true, unreachable)]),
-            ExitCode::Unreachable
+            ExitCode::Partly
         );
         assert_eq!(exit_code(&[outcome("a", true, denied)]), ExitCode::Failed);
         assert_eq!(exit_code(&[outcome("a", false, denied)]), ExitCode::Failed);
