@@ -10,7 +10,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -87,12 +86,12 @@ impl Staging {
         let own_path = base
             .path
             .join(staging_abandoned::directory_name(&lock_key, &own_key));
-        staging_abandoned::clear(&base.path, &lock_key, &own_path, SystemTime::now());
         durable::create_directories(&own_path)?;
         let fault = |error| errors::io(WHAT, &own_path, error);
         let own = Beneath::open(&own_path).map_err(fault)?;
         make_data(own.as_fd()).map_err(fault)?;
         staging_abandoned::stamp(own.as_fd()).map_err(fault)?;
+        staging_abandoned::clear(&base.path, &lock_key, &own_path);
         let data = Beneath::open(&own_path.join(DATA)).map_err(fault)?;
         // An interrupted finish may have given it the step's own mode already.
         rustix::fs::fchmod(&data, Mode::from_raw_mode(0o700)).map_err(fault)?;

@@ -14,7 +14,7 @@ use crate::remove;
 use crate::staging::DATA;
 
 /// How long an interrupted restore may be gone back to, at least.
-const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
+const KEPT_FOR: Duration = Duration::from_hours(24);
 
 /// The name of a restore's directory: the target's key, so that its lock can be found, and its own.
 pub(crate) fn directory_name(target_key: &str, own_key: &str) -> String {
@@ -40,10 +40,10 @@ pub(crate) fn stamp(own: BorrowedFd<'_>) -> rustix::io::Result<()> {
 }
 
 /// Deletes the files of every restore in the directory `base` that is not under way and was begun or gone on with
-/// more than a day before `now`. Whoever calls holds the lock of `held_key`, and means to use `own`. What a restore
-/// moved out of its target's way is left alone: it is the only copy.
-pub(crate) fn clear(base: &Path, held_key: &str, own: &Path, now: SystemTime) {
-    let Ok(entries) = std::fs::read_dir(base) else {
+/// more than a day before `own`, which whoever calls has just stamped and holds the lock of `held_key` for. What a
+/// restore moved out of its target's way is left alone: it is the only copy.
+pub(crate) fn clear(base: &Path, held_key: &str, own: &Path) {
+    let (Ok(entries), Ok(now)) = (std::fs::read_dir(base), stamped(own)) else {
         return;
     };
     for entry in entries.flatten() {
@@ -59,9 +59,14 @@ pub(crate) fn clear(base: &Path, held_key: &str, own: &Path, now: SystemTime) {
     }
 }
 
+fn stamped(own: &Path) -> std::io::Result<SystemTime> {
+    own.symlink_metadata()?.modified()
+}
+
 fn clear_one(own: &Path, lock_path: Option<&Path>, now: SystemTime) -> stepvault_core::Result<()> {
-    let stamped = own.symlink_metadata().and_then(|facts| facts.modified());
-    let age = stamped.ok().and_then(|stamped| now.duration_since(stamped).ok());
+    let age = stamped(own)
+        .ok()
+        .and_then(|stamped| now.duration_since(stamped).ok());
     if age.is_none_or(|age| age < KEPT_FOR) {
         return Ok(());
     }

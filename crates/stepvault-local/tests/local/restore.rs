@@ -153,10 +153,7 @@ fn what_nobody_came_back_for_goes_after_a_day_and_what_was_moved_aside_stays() {
     };
     let age = |directory: &Path, hours: u64| {
         let stamped = SystemTime::now() - Duration::from_secs(hours * 3600);
-        fs::File::open(directory)
-            .unwrap()
-            .set_modified(stamped)
-            .unwrap();
+        fs::File::open(directory).unwrap().set_modified(stamped).unwrap();
     };
     let old = interrupted("into/step_1", "one");
     let same_target = interrupted("into/step_4", "first");
