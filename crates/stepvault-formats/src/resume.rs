@@ -162,8 +162,9 @@ fn candidates(profile: &Profile, tree: &Tree, files: &dyn OpenFile) -> Vec<Candi
         .filter(|(_, entry)| !directories || entry.kind == EntryKind::Directory)
         .filter(|(path, _)| patterns.iter().any(|pattern| pattern.is_match(path)))
         // The scan does not look into a step: a chunk of an array may have a number for its name.
-        .filter(|(path, _)| !is_below(path, &taken) && taken.insert((*path).to_owned()))
-        .filter(|(path, _)| meets_needs(profile, tree, path))
+        .filter(|(path, _)| {
+            !is_below(path, &taken) && meets_needs(profile, tree, path) && taken.insert((*path).to_owned())
+        })
         .filter_map(|(path, entry)| {
             let rank = match profile.resume.by {
                 ResumeBy::NewestMtime => Rank::Time(followed_mtime(tree, path, entry.mtime)),

@@ -67,8 +67,11 @@ fn set_ranks(set: &RankSet, unit: &Unit<'_>, ranks: &mut Ranks) {
                 set.what
             ));
         }
-        let most = seen.groups.values().map(length).max().unwrap_or(0);
-        let wanted = seen.worlds.last().copied().unwrap_or(most).max(set.at_least);
+        let highest = seen.groups.values().filter_map(BTreeSet::last).max();
+        let wanted = highest
+            .map_or(0, |rank| rank.saturating_add(1))
+            .max(seen.worlds.last().copied().unwrap_or(0))
+            .max(set.at_least);
         for present in seen.groups.values() {
             let missing = first_gap(present).or_else(|| (length(present) < wanted).then(|| length(present)));
             if let Some(missing) = missing {

@@ -50,7 +50,9 @@ pub fn builtin() -> &'static [Profile] {
     &BUILTIN
 }
 
-/// The generic profile with this rule for what is complete, as a configuration names it.
+/// The generic profile with this rule for what is complete, as a configuration names it. The time of
+/// [`Rule::Quiet`] goes into [`crate::find::FindOptions`]. Unlike the bare rule, evidence that a step is unfinished (a
+/// temporary name inside it, an empty file) wins over a marker or a rename.
 pub fn generic(rule: &Rule) -> Option<Profile> {
     let mut profile = GENERIC_PROFILE.clone()?;
     let proof = match rule {

@@ -3,6 +3,24 @@
 //! Each framework is one file in `profiles/`. A user's own profile has the same form, as a `[[profile]]` table of the
 //! configuration. What data cannot say is a small rule in code that a profile names ([`UnitRule`], [`Protects`],
 //! [`ResumeBy`]).
+//!
+//! # Blind spots
+//!
+//! What a framework's layout does not tell, no profile does:
+//!
+//! - What is written only by some runs is asked for once an earlier step has it. The first step of a run can lack it
+//!   and look complete when nothing is written for long: `optimizer.pt` of a Hugging Face run (one that saves weights
+//!   alone has none), `entropy_ctrl_state.json` of TRL, tokenizer files of an `AReaL` export, `custom_checkpoint_N.pkl`
+//!   of Accelerate, `*_optim_states.pt` of `DeepSpeed`.
+//! - A loss of the highest ranks leaves no gap. It shows by the step before, or by the number of ranks that the caller
+//!   expects; not in the first step of a run whose file names do not say how many there are.
+//! - torchtune's last save has no recipe state, so that a missing one says nothing.
+//! - A step of plain torch files or of Lightning is complete when it is quiet. Only its structure shows a cut-off.
+//! - A directory overwritten in place is told by times. A copy that does not keep them can look overwritten; rank files
+//!   of two saves whose times were made equal look like one.
+//! - DCP directories called `step-N` are taken for torchtitan's only in `checkpoint/`, or by the training state in
+//!   their metadata, which its model-only last step lacks.
+//! - Ultralytics goes by the time of the last change of the inode, which is not among the facts.
 
 mod builtin;
 pub(crate) mod pattern;

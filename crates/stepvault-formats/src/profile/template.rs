@@ -50,9 +50,9 @@ impl Template {
         self.0
             .iter()
             .map(|piece| match piece {
-                Piece::Text(text) => text.as_str(),
-                Piece::Name("parent") => "{**/,}",
-                Piece::Name(_) => "*",
+                Piece::Text(text) => globset::escape(text),
+                Piece::Name("parent") => "{**/,}".to_owned(),
+                Piece::Name(_) => "*".to_owned(),
             })
             .collect()
     }
@@ -180,6 +180,7 @@ mod tests {
             Some("checkpoints/run7.latest_checkpoint")
         );
         assert_eq!(link.as_glob(), "{**/,}*.latest_checkpoint");
+        assert_eq!(template("a[1]-{rank}").as_glob(), "a[[]1[]]-*");
     }
 
     #[test]

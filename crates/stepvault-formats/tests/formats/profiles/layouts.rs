@@ -640,3 +640,55 @@ fn fairseq() {
         ]
     );
 }
+
+/// Blind spots: what only some runs write is known from an earlier step, and the first has none.
+#[test]
+fn the_first_step_of_a_run_tells_less() {
+    let hugging_face = [
+        "checkpoint-5/trainer_state.json = {}",
+        "checkpoint-5/model.safetensors",
+        "checkpoint-5/optimizer.pt",
+        "checkpoint-5/rng_state.pth",
+    ];
+    // Weights and state alone are what save_only_model leaves.
+    killed_after_each_write(
+        "hf-trainer",
+        &[],
+        &hugging_face,
+        "checkpoint-5",
+        &hugging_face[1..2],
+    );
+    let accelerate = [
+        "checkpoints/checkpoint_0/model.safetensors",
+        "checkpoints/checkpoint_0/optimizer.bin",
+        "checkpoints/checkpoint_0/random_states_0.pkl",
+        "checkpoints/checkpoint_0/random_states_1.pkl",
+        "checkpoints/checkpoint_0/custom_checkpoint_0.pkl",
+    ];
+    killed_after_each_write(
+        "accelerate",
+        &[],
+        &accelerate,
+        "checkpoints/checkpoint_0",
+        &accelerate[2..4],
+    );
+    let deepspeed = [
+        "global_step10/mp_rank_00_model_states.pt",
+        "global_step10/zero_pp_rank_0_mp_rank_00_optim_states.pt",
+        "latest = global_step10",
+        "global_step10/zero_pp_rank_1_mp_rank_00_optim_states.pt",
+    ];
+    killed_after_each_write("deepspeed", &[], &deepspeed, "global_step10", &deepspeed[..3]);
+    let export = [
+        "actor/epoch0epochstep7globalstep7/config.json",
+        "actor/epoch0epochstep7globalstep7/model.safetensors",
+        "actor/epoch0epochstep7globalstep7/tokenizer_config.json",
+    ];
+    killed_after_each_write(
+        "areal",
+        &[],
+        &export,
+        "actor/epoch0epochstep7globalstep7",
+        &export[1..2],
+    );
+}
