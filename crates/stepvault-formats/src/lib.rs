@@ -4,8 +4,15 @@
 //! reads no clock and no directory: facts come in, verdicts go out.
 
 pub mod completeness;
+pub mod detect;
+pub mod expendable;
+pub mod find;
+pub mod pointer;
+pub mod profile;
+pub mod resume;
 pub mod soundness;
 pub mod source;
 pub mod step_name;
 pub mod temporary;
+mod text_file;
 pub mod tree;

@@ -1,0 +1,106 @@
+//! Which framework wrote a directory.
+
+use std::cmp::Reverse;
+
+use crate::profile::{Contains, Detect, GENERIC, Profile, ProfileSet};
+use crate::source::ReadAt;
+use crate::tree::{OpenFile, Tree};
+
+/// How much of each end of a file is searched for a text that tells frameworks apart, in bytes.
+pub const CONTENT_LIMIT_BYTES: u64 = 2 << 20;
+
+/// How many files are searched for one text.
+const CONTENT_FILES_LIMIT: usize = 4;
+
+/// Which framework wrote a directory.
+#[derive(Debug, Clone)]
+pub struct Detection<'a> {
+    /// The profile that fits best.
+    pub profile: &'a Profile,
+    /// What shows it, in words.
+    pub why: Vec<String>,
+    /// The names of the others that fit, the most telling first.
+    pub others: Vec<String>,
+}
+
+/// Tells which of these profiles fits a directory best; [`GENERIC`] when no other does. `None` only when the set has
+/// no generic profile either. The same directory always gives the same answer.
+pub fn detect<'a>(tree: &Tree, files: &dyn OpenFile, profiles: &'a ProfileSet) -> Option<Detection<'a>> {
+    let mut fitting: Vec<_> = profiles
+        .iter()
+        .filter_map(|profile| Some((profile, best_fit(tree, files, profile)?)))
+        .collect();
+    // Stable: of equally telling ones a user's own comes first.
+    fitting.sort_by_key(|(_, (specificity, _))| Reverse(*specificity));
+    let mut fitting = fitting.into_iter();
+    let Some((profile, (_, why))) = fitting.next() else {
+        return Some(Detection {
+            profile: profiles.get(GENERIC)?,
+            why: vec!["nothing in it is the mark of a known framework".to_owned()],
+            others: Vec::new(),
+        });
+    };
+    Some(Detection {
+        profile,
+        why,
+        others: fitting.map(|(other, _)| other.name.clone()).collect(),
+    })
+}
+
+/// How tellingly a profile fits, and by what.
+fn best_fit(tree: &Tree, files: &dyn OpenFile, profile: &Profile) -> Option<(u32, Vec<String>)> {
+    let mut rules: Vec<_> = profile.detect.iter().collect();
+    rules.sort_by_key(|rule| Reverse(rule.specificity));
+    rules
+        .into_iter()
+        .find_map(|rule| Some((rule.specificity, reasons(tree, files, rule)?)))
+}
+
+/// What shows that a rule holds, or `None` when it does not.
+fn reasons(tree: &Tree, files: &dyn OpenFile, rule: &Detect) -> Option<Vec<String>> {
+    let mut why = Vec::new();
+    for glob in &rule.all {
+        let (path, _) = tree.entries().find(|(path, _)| glob.is_match(path))?;
+        why.push(format!("{path} is there"));
+    }
+    let refused = |(path, _): (&str, _)| rule.none.iter().any(|glob| glob.is_match(path));
+    if !rule.none.is_empty() && tree.entries().any(refused) {
+        return None;
+    }
+    if let Some(contains) = &rule.contains {
+        let path = holder(tree, files, contains)?;
+        why.push(format!("{path} holds {:?}", contains.text));
+    }
+    Some(why)
+}
+
+/// The first file that holds a text.
+fn holder<'a>(tree: &'a Tree, files: &dyn OpenFile, contains: &Contains) -> Option<&'a str> {
+    tree.files()
+        .map(|(path, _)| path)
+        .filter(|path| contains.file.is_match(path))
+        .take(CONTENT_FILES_LIMIT)
+        .find(|path| {
+            let holds = |source: Box<dyn ReadAt>| ends_hold(&*source, contains.text.as_bytes());
+            // A file that cannot be read shows nothing.
+            files.open(path).and_then(holds).unwrap_or(false)
+        })
+}
+
+fn ends_hold(source: &dyn ReadAt, text: &[u8]) -> std::io::Result<bool> {
+    let size_bytes = source.size_bytes();
+    let length_bytes = size_bytes.min(CONTENT_LIMIT_BYTES);
+    let mut buffer = vec![0; usize::try_from(length_bytes).unwrap_or(0)];
+    source.read_exact_at(0, &mut buffer)?;
+    if holds(&buffer, text) {
+        return Ok(true);
+    }
+    if size_bytes > length_bytes {
+        source.read_exact_at(size_bytes - length_bytes, &mut buffer)?;
+    }
+    Ok(holds(&buffer, text))
+}
+
+fn holds(bytes: &[u8], text: &[u8]) -> bool {
+    !text.is_empty() && bytes.windows(text.len()).any(|window| window == text)
+}

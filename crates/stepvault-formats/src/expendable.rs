@@ -1,0 +1,102 @@
+//! Which steps of the watched directory a clean-up may remove, once they are safe elsewhere.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use crate::find::{Found, FoundStep};
+use crate::profile::template::last_component;
+use crate::profile::{Links, Profile, Protects};
+use crate::text_file::read_json;
+use crate::tree::{OpenFile, Tree};
+
+/// The part of `trainer_state.json` that names the best step.
+#[derive(Deserialize)]
+struct TrainerState {
+    best_model_checkpoint: Option<String>,
+}
+
+/// The steps that a clean-up of the watched directory may remove without taking anything from the trainer: complete
+/// ones older than the newest complete one of their series, but none that a pointer names, that the trainer will load
+/// at its end, or that is overwritten in place. When what protects a step cannot be read, none is.
+pub fn expendable<'a>(
+    profile: &Profile,
+    tree: &Tree,
+    files: &dyn OpenFile,
+    found: &'a Found,
+) -> Vec<&'a FoundStep> {
+    let Some(protected) = protected(profile, tree, files, found) else {
+        return Vec::new();
+    };
+    let older = |step: &&FoundStep| {
+        found.steps.iter().any(|newer| {
+            newer.series == step.series
+                && newer.is_complete()
+                && newer.step.is_some()
+                && newer.step > step.step
+        })
+    };
+    let in_place = profile.links == Links::CopyOrReflink;
+    found
+        .steps
+        .iter()
+        .filter(|step| step.is_complete() && step.step.is_some() && !(in_place && step.members.len() > 1))
+        .filter(older)
+        .filter(|step| !protected.contains(&step.path))
+        .collect()
+}
+
+/// The paths of steps that must stay, or `None` when that cannot be told.
+fn protected(
+    profile: &Profile,
+    tree: &Tree,
+    files: &dyn OpenFile,
+    found: &Found,
+) -> Option<BTreeSet<String>> {
+    let mut protected = BTreeSet::new();
+    for pointer in &found.pointers {
+        match &pointer.target {
+            Some(target) => protected.insert(target.clone()),
+            // It names something, and we do not know what.
+            None if pointer.dangling => return None,
+            None => false,
+        };
+    }
+    for rule in &profile.protects {
+        match rule {
+            Protects::HfBestModel => protected.extend(best_models(tree, files, found)?),
+        }
+    }
+    Some(protected)
+}
+
+/// The steps that any step's `trainer_state.json` calls the best. It holds a path as the trainer saw it, of which only
+/// the last component says anything here.
+fn best_models(tree: &Tree, files: &dyn OpenFile, found: &Found) -> Option<Vec<String>> {
+    let mut best = Vec::new();
+    for step in &found.steps {
+        let path = format!("{}/trainer_state.json", step.path);
+        if !tree.is_file(&path) {
+            continue;
+        }
+        let state: TrainerState = match read_json(tree, files, &path) {
+            Ok(state) => state,
+            // The save was cut off: it says nothing, and protects nothing.
+            Err(_) if !step.is_complete() => continue,
+            Err(_) => return None,
+        };
+        let Some(named) = state.best_model_checkpoint else {
+            continue;
+        };
+        let name = last_component(named.trim_end_matches('/')).to_owned();
+        best.extend(
+            found
+                .steps
+                .iter()
+                .map(|step| &step.path)
+                .filter(|path| last_component(path) == name)
+                .cloned(),
+        );
+    }
+    Some(best)
+}

@@ -1,0 +1,140 @@
+//! `AReaL`'s recover state: `{model}/recover_checkpoint` of every model and the one `recover_info` beside the models,
+//! overwritten in place at each save, weights first (areal/utils/recover.py, saver.py).
+
+use std::io;
+
+use serde::Deserialize;
+
+use super::units::{Member, Unit, UnitFile, files_of};
+use crate::profile::pattern::PathParts;
+use crate::profile::template::{last_component, parent_prefix};
+use crate::text_file::read_json;
+use crate::tree::{OpenFile, Tree};
+
+/// The files of `recover_info`, in the order in which they are written.
+const INFO_FILES: [&str; 6] = [
+    "step_info.json",
+    "saver_info.json",
+    "evaluator_info.json",
+    "stats_logger_info.json",
+    "checkpoint_info.json",
+    "dataloader_info.pkl",
+];
+
+/// The part of `step_info.json` that says which step it is.
+#[derive(Deserialize)]
+struct StepInfo {
+    global_step: u64,
+}
+
+/// The trial's directory for a model's `recover_checkpoint`; empty, or ending in `/`.
+pub(super) fn trial_of(path: &str) -> &str {
+    let model = parent_prefix(path);
+    parent_prefix(model.trim_end_matches('/'))
+}
+
+fn info_directory(unit: &Unit<'_>) -> String {
+    format!("{}recover_info", trial_of(unit.path()))
+}
+
+/// Drops what is no model's checkpoint, adds `recover_info`, and reads which step it is. False when nothing is left.
+pub(super) fn complete_unit(unit: &mut Unit<'_>, tree: &Tree, files: &dyn OpenFile) -> bool {
+    // AReaL's own check creates an empty `recover_checkpoint` in every directory beside the models.
+    unit.members.retain(|member| {
+        let beside_info = last_component(parent_prefix(&member.path).trim_end_matches('/')) == "recover_info";
+        !beside_info && tree.below(&member.path).files().next().is_some()
+    });
+    if unit.members.is_empty() {
+        return false;
+    }
+    let info = info_directory(unit);
+    unit.files = unit
+        .members
+        .iter()
+        .filter_map(|member| Some(prefixed(tree, &member.path, tree.get(&member.path)?)))
+        .flatten()
+        .collect();
+    if let Some(entry) = tree.get(&info) {
+        unit.files.extend(prefixed(tree, &info, entry));
+        unit.members.push(Member {
+            path: info.clone(),
+            parts: PathParts::default(),
+        });
+    }
+    let read: io::Result<StepInfo> = read_json(tree, files, &format!("{info}/step_info.json"));
+    unit.step = read.ok().map(|info| info.global_step);
+    unit.fits = true;
+    true
+}
+
+/// The files of a directory, by their paths in the tree: two models' files have the same names.
+fn prefixed(tree: &Tree, path: &str, entry: &crate::tree::Entry) -> Vec<UnitFile> {
+    let mut files = files_of(tree, path, entry);
+    for file in &mut files {
+        file.inside = format!("{path}/{}", file.inside);
+    }
+    files
+}
+
+/// Why the pair is not one save's: `recover_info` is written after the weights, `dataloader_info.pkl` last.
+pub(super) fn objections(unit: &Unit<'_>) -> Vec<String> {
+    let info = format!("{}/", info_directory(unit));
+    let (infos, weights): (Vec<_>, Vec<_>) =
+        unit.files.iter().partition(|file| file.inside.starts_with(&info));
+    let mut reasons: Vec<_> = INFO_FILES
+        .iter()
+        .filter_map(|name| {
+            let file = infos.iter().find(|file| file.inside == format!("{info}{name}"));
+            match file.map(|file| file.size_bytes) {
+                None => Some(format!("{info}{name} is not there yet")),
+                Some(0) => Some(format!("{info}{name} is empty (0 bytes)")),
+                Some(_) => None,
+            }
+        })
+        .collect();
+    if !reasons.is_empty() {
+        return reasons;
+    }
+    if unit.step.is_none() {
+        reasons.push(format!(
+            "{info}step_info.json does not say which global_step it is"
+        ));
+    }
+    let newest_weights = weights.iter().max_by_key(|file| file.mtime);
+    let oldest_info = infos.iter().min_by_key(|file| file.mtime);
+    if let (Some(newest), Some(oldest)) = (newest_weights, oldest_info)
+        && newest.mtime > oldest.mtime
+    {
+        reasons.push(format!(
+            "{} was written after {}: the weights are of a newer save than the rest",
+            newest.inside, oldest.inside
+        ));
+    }
+    let last = infos
+        .iter()
+        .find(|file| file.inside.ends_with("/dataloader_info.pkl"));
+    let newest_info = infos.iter().max_by_key(|file| file.mtime);
+    if let (Some(last), Some(newest)) = (last, newest_info)
+        && newest.mtime > last.mtime
+    {
+        reasons.push(format!(
+            "{} was written after {}, which is the last of a save: the save is under way",
+            newest.inside, last.inside
+        ));
+    }
+    for model in &unit.members {
+        let below = |file: &&&UnitFile| {
+            file.inside
+                .strip_prefix(&model.path)
+                .is_some_and(|rest| rest.starts_with('/'))
+        };
+        let mut shards = weights.iter().filter(below);
+        let marker = weights
+            .iter()
+            .any(|file| file.inside == format!("{}/.metadata", model.path));
+        if shards.any(|file| file.inside.ends_with(".distcp")) && !marker {
+            reasons.push(format!("{}/.metadata is not there yet", model.path));
+        }
+    }
+    reasons
+}

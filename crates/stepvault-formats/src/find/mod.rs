@@ -1,0 +1,235 @@
+//! The steps of a directory, by a profile: which there are, and which are complete.
+
+mod areal;
+mod judge;
+mod ranks;
+pub(crate) mod units;
+
+use stepvault_core::timestamp::Timestamp;
+
+use crate::pointer::{PointerFound, read_pointers};
+use crate::profile::Profile;
+use crate::tree::{OpenFile, Tree};
+use judge::{Surroundings, judge};
+use units::{Collected, Unit, collect};
+
+/// What a search for steps goes by, besides the directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FindOptions {
+    /// How long nothing must have been written, where nothing else proves that a save is over, in seconds.
+    pub quiet_seconds: u64,
+    /// How many ranks the run has, where the caller knows. Fewer are then too few, unless a newer step has as few.
+    pub expected_world: Option<u32>,
+    /// How many ranks wrote the step that the caller took last, for the first step of the directory; every other is
+    /// compared with the one before it.
+    pub previous_ranks: Option<u32>,
+}
+
+impl Default for FindOptions {
+    fn default() -> Self {
+        Self {
+            quiet_seconds: 30,
+            expected_world: None,
+            previous_ranks: None,
+        }
+    }
+}
+
+/// Whether a step is complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Completeness {
+    /// It is.
+    Complete {
+        /// What proves it, in words.
+        proof: String,
+    },
+    /// It is not, or nothing proves it yet.
+    NotYet {
+        /// Why, in words; never empty.
+        reasons: Vec<String>,
+    },
+}
+
+/// A step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundStep {
+    /// Its first path, relative to the watched directory.
+    pub path: String,
+    /// All paths that make it up, in the order in which a restore must create them.
+    pub members: Vec<String>,
+    /// The series of the profile.
+    pub series: String,
+    /// Its number, where it has one.
+    pub step: Option<u64>,
+    /// Whether it is complete.
+    pub complete: Completeness,
+    /// How many ranks wrote it, where that can be told.
+    pub ranks: Option<u32>,
+    /// Length of all its files, in bytes.
+    pub bytes: u64,
+    /// How many files it has.
+    pub files: u64,
+    /// When its newest file was written. A lower number that was written later is of another attempt.
+    pub written_at: Timestamp,
+    /// False when the trainer cannot go on from it.
+    pub resumable: bool,
+}
+
+impl FoundStep {
+    /// Whether it is complete.
+    pub fn is_complete(&self) -> bool {
+        matches!(self.complete, Completeness::Complete { .. })
+    }
+
+    /// Why it is not complete; empty when it is.
+    pub fn reasons(&self) -> &[String] {
+        match &self.complete {
+            Completeness::Complete { .. } => &[],
+            Completeness::NotYet { reasons } => reasons,
+        }
+    }
+}
+
+/// What was found in a directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// By series, then by number and path. What has a temporary name with a number in it is listed, as not complete.
+    pub steps: Vec<FoundStep>,
+    /// What the trainer, or its user, reads to find a step.
+    pub pointers: Vec<PointerFound>,
+    /// Paths with a name that is only given while writing.
+    pub temporary: Vec<String>,
+    /// Paths that are no steps by the profile.
+    pub ignored: Vec<String>,
+}
+
+impl Found {
+    /// The complete step with the highest number that a trainer can go on from; failing that, of those it cannot. Of
+    /// several with the same number, the first by path.
+    pub fn newest_complete(&self) -> Option<&FoundStep> {
+        let newest = |resumable: bool| {
+            let mut steps = self
+                .steps
+                .iter()
+                .filter(|step| step.is_complete() && step.resumable == resumable);
+            let first = steps.next()?;
+            Some(steps.fold(first, |best, step| {
+                if (step.step, &best.path) > (best.step, &step.path) {
+                    step
+                } else {
+                    best
+                }
+            }))
+        };
+        newest(true).or_else(|| newest(false))
+    }
+
+    /// The pointer that the trainer goes on by.
+    pub fn pointer(&self) -> Option<&PointerFound> {
+        self.pointers.iter().find(|pointer| pointer.is_for_resuming())
+    }
+}
+
+/// Finds the steps of a directory. `now` is by the clock that stamps the files.
+pub fn find_steps(
+    profile: &Profile,
+    tree: &Tree,
+    files: &dyn OpenFile,
+    now: Timestamp,
+    options: &FindOptions,
+) -> Found {
+    let Collected {
+        mut units,
+        temporary,
+        ignored,
+    } = collect(profile, tree, files);
+    let pointers = read_pointers(profile, tree, files, &units);
+    units.retain(|unit| !(unit.series.alias && is_known_copy(unit, &pointers)));
+    let mut steps = Vec::new();
+    for series in units.chunk_by(|one, other| one.series.name == other.series.name) {
+        let mut earlier: Vec<&Unit<'_>> = Vec::new();
+        let mut earlier_ranks = None;
+        for (index, unit) in series.iter().enumerate() {
+            let later = series.get(index..).unwrap_or_default();
+            let first_later = later.partition_point(|other| other.step <= unit.step);
+            let surroundings = Surroundings {
+                profile,
+                tree,
+                pointers: &pointers,
+                now,
+                options,
+                earlier: &earlier,
+                earlier_ranks,
+                later: later.get(first_later..).unwrap_or_default(),
+            };
+            let (complete, ranks) = judge(unit, &surroundings);
+            if matches!(complete, Completeness::Complete { .. }) {
+                earlier.push(unit);
+                earlier_ranks = ranks.or(earlier_ranks);
+            }
+            steps.push(found_step(unit, complete, ranks));
+        }
+    }
+    steps.extend(temporary.iter().filter_map(|(path, step)| {
+        let step = (*step)?;
+        Some(temporary_step(tree, path, step))
+    }));
+    Found {
+        steps,
+        pointers,
+        temporary: temporary.into_iter().map(|(path, _)| path).collect(),
+        ignored,
+    }
+}
+
+/// Whether every file of an alias is nothing but another name for a step's bytes.
+fn is_known_copy(unit: &Unit<'_>, pointers: &[PointerFound]) -> bool {
+    unit.members.iter().all(|member| {
+        pointers
+            .iter()
+            .any(|pointer| pointer.path == member.path && pointer.target.is_some())
+    })
+}
+
+fn found_step(unit: &Unit<'_>, complete: Completeness, ranks: Option<u32>) -> FoundStep {
+    FoundStep {
+        path: unit.path().to_owned(),
+        members: unit.members.iter().map(|member| member.path.clone()).collect(),
+        series: unit.series.name.clone(),
+        step: unit.step,
+        complete,
+        ranks,
+        bytes: unit
+            .files
+            .iter()
+            .map(|file| file.size_bytes)
+            .fold(0, u64::saturating_add),
+        files: unit.files.len() as u64,
+        written_at: unit.newest().unwrap_or_default(),
+        resumable: unit.series.resumable,
+    }
+}
+
+fn temporary_step(tree: &Tree, path: &str, step: u64) -> FoundStep {
+    let files = tree
+        .get(path)
+        .map(|entry| units::files_of(tree, path, entry))
+        .unwrap_or_default();
+    FoundStep {
+        path: path.to_owned(),
+        members: vec![path.to_owned()],
+        series: "temporary".to_owned(),
+        step: Some(step),
+        complete: Completeness::NotYet {
+            reasons: vec!["its name is a temporary one, which a finished step is renamed from".to_owned()],
+        },
+        ranks: None,
+        bytes: files
+            .iter()
+            .map(|file| file.size_bytes)
+            .fold(0, u64::saturating_add),
+        files: files.len() as u64,
+        written_at: files.iter().map(|file| file.mtime).max().unwrap_or_default(),
+        resumable: false,
+    }
+}

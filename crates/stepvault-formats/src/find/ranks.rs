@@ -1,0 +1,102 @@
+//! Files of which every rank writes one: whether all are there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::units::Unit;
+use crate::profile::RankSet;
+
+/// How many ranks wrote a step, and what is missing of them.
+#[derive(Debug, Default)]
+pub(super) struct Ranks {
+    /// How many, where that can be told.
+    pub(super) count: Option<u32>,
+    /// What is missing, in words.
+    pub(super) faults: Vec<String>,
+}
+
+/// Counts the ranks of a step and looks for gaps.
+pub(super) fn ranks_of(unit: &Unit<'_>) -> Ranks {
+    let mut ranks = Ranks::default();
+    for set in &unit.series.complete.ranks {
+        set_ranks(set, unit, &mut ranks);
+    }
+    if unit.series.path.has_group("rank") {
+        let present: BTreeSet<_> = unit
+            .members
+            .iter()
+            .filter_map(|member| member.parts.rank)
+            .collect();
+        if let Some(missing) = first_gap(&present) {
+            ranks
+                .faults
+                .push(format!("the path of rank {missing} is not there yet"));
+        }
+        ranks.count = ranks.count.or((!present.is_empty()).then(|| length(&present)));
+    }
+    ranks
+}
+
+/// What one set is made of: the ranks of each group, and the count that the names give.
+#[derive(Default)]
+struct Seen {
+    groups: BTreeMap<String, BTreeSet<u32>>,
+    worlds: BTreeSet<u32>,
+}
+
+fn set_ranks(set: &RankSet, unit: &Unit<'_>, ranks: &mut Ranks) {
+    let mut sets: BTreeMap<String, Seen> = BTreeMap::new();
+    for file in &unit.files {
+        let Some(parts) = set.files.parts(&file.inside) else {
+            continue;
+        };
+        let Some(rank) = parts.rank else { continue };
+        if file.size_bytes == 0 {
+            ranks.faults.push(format!("{} is empty (0 bytes)", file.inside));
+        }
+        let seen = sets.entry(parts.without_rank).or_default();
+        seen.groups
+            .entry(parts.group.unwrap_or_default())
+            .or_default()
+            .insert(rank);
+        seen.worlds.extend(parts.world);
+    }
+    for (name, seen) in sets {
+        if seen.worlds.len() > 1 {
+            ranks.faults.push(format!(
+                "the names of {} give different numbers of ranks",
+                set.what
+            ));
+        }
+        let highest = seen.groups.values().filter_map(BTreeSet::last).max();
+        let wanted = highest
+            .map_or(0, |rank| rank.saturating_add(1))
+            .max(seen.worlds.last().copied().unwrap_or(0))
+            .max(set.at_least);
+        for present in seen.groups.values() {
+            let missing = first_gap(present).or_else(|| (length(present) < wanted).then(|| length(present)));
+            if let Some(missing) = missing {
+                ranks.faults.push(format!(
+                    "the {} ({name}) of rank {missing} are not there: {} of {wanted} are",
+                    set.what,
+                    present.len()
+                ));
+            }
+        }
+        if set.counts_world {
+            let all = seen.groups.values().map(length).fold(0, u32::saturating_add);
+            ranks.count = ranks.count.max(Some(all));
+        }
+    }
+}
+
+fn length(ranks: &BTreeSet<u32>) -> u32 {
+    u32::try_from(ranks.len()).unwrap_or(u32::MAX)
+}
+
+/// The lowest rank that is missing below the highest that is there.
+fn first_gap(present: &BTreeSet<u32>) -> Option<u32> {
+    (0..)
+        .zip(present)
+        .find(|(wanted, rank)| wanted != *rank)
+        .map(|(wanted, _)| wanted)
+}

@@ -1,0 +1,268 @@
+//! Which paths make up which steps, before anything is said of whether they are complete.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stepvault_core::timestamp::Timestamp;
+
+use super::areal;
+use crate::profile::pattern::PathParts;
+use crate::profile::template::{last_component, parent_prefix};
+use crate::profile::{Profile, Series, StepKind, UnitRule};
+use crate::step_name;
+use crate::temporary::{is_temporary, is_unfinished_file};
+use crate::tree::{Entry, EntryKind, OpenFile, Tree};
+
+/// A path that belongs to a step.
+#[derive(Debug, Clone)]
+pub(crate) struct Member {
+    pub(crate) path: String,
+    pub(crate) parts: PathParts,
+}
+
+/// A file of a step.
+#[derive(Debug, Clone)]
+pub(crate) struct UnitFile {
+    /// Path inside the member that holds it; its own name when the member is a file.
+    pub(crate) inside: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) mtime: Timestamp,
+}
+
+/// A step: its paths and files.
+#[derive(Debug, Clone)]
+pub(crate) struct Unit<'a> {
+    pub(crate) series: &'a Series,
+    /// In the order of their ranks, then paths; never empty.
+    pub(crate) members: Vec<Member>,
+    pub(crate) step: Option<u64>,
+    pub(crate) files: Vec<UnitFile>,
+    /// Whether it holds what its series asks for.
+    pub(crate) fits: bool,
+}
+
+impl Unit<'_> {
+    /// The first of its paths.
+    pub(crate) fn path(&self) -> &str {
+        self.members.first().map_or("", |member| &member.path)
+    }
+
+    pub(crate) fn newest(&self) -> Option<Timestamp> {
+        self.files.iter().map(|file| file.mtime).max()
+    }
+}
+
+/// What a directory holds, by a profile.
+pub(crate) struct Collected<'a> {
+    /// By series, then by number and path.
+    pub(crate) units: Vec<Unit<'a>>,
+    /// Paths that have a name only given while writing, with the step that it says.
+    pub(crate) temporary: Vec<(String, Option<u64>)>,
+    pub(crate) ignored: Vec<String>,
+}
+
+pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFile) -> Collected<'a> {
+    let mut unfinished = Vec::new();
+    let mut ignored = Vec::new();
+    // Directories that are taken whole: what lies below is theirs.
+    let mut taken = BTreeSet::new();
+    let mut units: BTreeMap<(usize, String), Unit<'a>> = BTreeMap::new();
+    for (path, entry) in tree.entries() {
+        if is_below(path, &taken) {
+            continue;
+        }
+        if profile.ignored.iter().any(|glob| glob.is_match(path)) {
+            ignored.push(path.to_owned());
+            taken.insert(path.to_owned());
+            continue;
+        }
+        if let Some(Temporary { step }) = temporary(profile, path) {
+            unfinished.push((path.to_owned(), step));
+            taken.insert(path.to_owned());
+            continue;
+        }
+        let Some(choice) = choose(profile, tree, path, entry) else {
+            continue;
+        };
+        let step = match choice.parts.step {
+            Some(step) => Some(step),
+            None if choice.series.path.has_group("step") => None,
+            None => step_name::parse(last_component(path)),
+        };
+        if choice.series.unit.is_none() && choice.series.numbered && step.is_none() {
+            continue;
+        }
+        if entry.kind == EntryKind::Directory {
+            taken.insert(path.to_owned());
+        }
+        let key = (
+            choice.index,
+            areal_key(choice.series, path).unwrap_or(choice.parts.without_rank.clone()),
+        );
+        let unit = units.entry(key).or_insert_with(|| Unit {
+            series: choice.series,
+            members: Vec::new(),
+            step,
+            files: Vec::new(),
+            fits: false,
+        });
+        unit.fits |= choice.fits;
+        unit.files.extend(choice.files);
+        unit.members.push(Member {
+            path: path.to_owned(),
+            parts: choice.parts,
+        });
+    }
+    let mut units: Vec<_> = units.into_values().collect();
+    units.retain_mut(|unit| {
+        unit.members
+            .sort_by(|one, other| (one.parts.rank, &one.path).cmp(&(other.parts.rank, &other.path)));
+        match unit.series.unit {
+            Some(UnitRule::ArealRecover) => areal::complete_unit(unit, tree, files),
+            None => true,
+        }
+    });
+    units.sort_by(|one, other| {
+        (index_of(profile, one.series), one.step, one.path()).cmp(&(
+            index_of(profile, other.series),
+            other.step,
+            other.path(),
+        ))
+    });
+    Collected {
+        units,
+        temporary: unfinished,
+        ignored,
+    }
+}
+
+fn index_of(profile: &Profile, series: &Series) -> usize {
+    profile
+        .series
+        .iter()
+        .position(|other| other.name == series.name)
+        .unwrap_or(usize::MAX)
+}
+
+fn areal_key(series: &Series, path: &str) -> Option<String> {
+    match series.unit? {
+        UnitRule::ArealRecover => Some(areal::trial_of(path).to_owned()),
+    }
+}
+
+/// Whether a path lies in one of these directories.
+pub(crate) fn is_below(path: &str, taken: &BTreeSet<String>) -> bool {
+    let mut end = path.len();
+    while let Some(slash) = path.get(..end).and_then(|start| start.rfind('/')) {
+        if path.get(..slash).is_some_and(|parent| taken.contains(parent)) {
+            return true;
+        }
+        end = slash;
+    }
+    false
+}
+
+/// A path that has its name only while it is written.
+struct Temporary {
+    /// The step that it says.
+    step: Option<u64>,
+}
+
+fn temporary(profile: &Profile, path: &str) -> Option<Temporary> {
+    for pattern in &profile.temporary {
+        if let Some(parts) = pattern.parts(path) {
+            return Some(Temporary { step: parts.step });
+        }
+    }
+    // A directory of another kind may have such a name and hold steps: only what also says a step, where steps are.
+    let name = last_component(path);
+    let says_step = is_unfinished_file(name)
+        .then(|| step_name::parse(unfinished_stem(name)))
+        .flatten()?;
+    let sibling = format!("{}{}", parent_prefix(path), unfinished_stem(name));
+    let of_series = profile.series.iter().any(|series| series.path.is_match(&sibling));
+    of_series.then_some(Temporary {
+        step: Some(says_step),
+    })
+}
+
+/// A name without the ending that says it is unfinished.
+fn unfinished_stem(name: &str) -> &str {
+    name.trim_end_matches('~')
+        .rsplit_once('.')
+        .filter(|(_, ending)| is_unfinished_file(ending))
+        .map_or(name, |(stem, _)| stem)
+}
+
+struct Choice<'a> {
+    index: usize,
+    series: &'a Series,
+    parts: PathParts,
+    files: Vec<UnitFile>,
+    fits: bool,
+}
+
+/// The series of an entry: the first whose path and content it has; failing that, the first whose path it has.
+fn choose<'a>(profile: &'a Profile, tree: &Tree, path: &str, entry: &Entry) -> Option<Choice<'a>> {
+    let is_directory = match entry.kind {
+        EntryKind::Directory => true,
+        EntryKind::File { .. } => false,
+        EntryKind::Symlink { .. } | EntryKind::Other => return None,
+    };
+    let mut files = None;
+    let mut fallback = None;
+    for (index, series) in profile.series.iter().enumerate() {
+        let fits_kind = match series.kind {
+            StepKind::Directory => is_directory,
+            StepKind::File => !is_directory,
+            StepKind::Either => true,
+        };
+        if !fits_kind || is_temporary(last_component(path)) {
+            continue;
+        }
+        let Some(parts) = series.path.parts(path) else {
+            continue;
+        };
+        let files = files.get_or_insert_with(|| files_of(tree, path, entry));
+        let holds = |file: &UnitFile| series.holds.iter().any(|glob| glob.is_match(&file.inside));
+        let fits = series.holds.is_empty() || files.iter().any(holds);
+        let choice = (index, series, parts, fits);
+        if fits {
+            fallback = Some(choice);
+            break;
+        }
+        // A series that takes any name must not claim what does not look like its steps.
+        if fallback.is_none() && series.numbered && series.path.has_group("step") {
+            fallback = Some(choice);
+        }
+    }
+    let (index, series, parts, fits) = fallback?;
+    Some(Choice {
+        index,
+        series,
+        parts,
+        files: files.unwrap_or_default(),
+        fits,
+    })
+}
+
+/// The files of an entry, by their paths inside it.
+pub(super) fn files_of(tree: &Tree, path: &str, entry: &Entry) -> Vec<UnitFile> {
+    if let EntryKind::File { size_bytes, .. } = entry.kind {
+        return vec![UnitFile {
+            inside: last_component(path).to_owned(),
+            size_bytes,
+            mtime: entry.mtime,
+        }];
+    }
+    tree.below(path)
+        .files()
+        .filter_map(|(inside, file)| match file.kind {
+            EntryKind::File { size_bytes, .. } => Some(UnitFile {
+                inside: inside.to_owned(),
+                size_bytes,
+                mtime: file.mtime,
+            }),
+            _ => None,
+        })
+        .collect()
+}

@@ -1,0 +1,258 @@
+//! What a trainer's pointer says, and what it must say after a restore.
+
+use crate::find::units::{Unit, UnitFile};
+use crate::profile::template::{Template, Values, last_component, parent_prefix};
+use crate::profile::{PathGlob, Pointer, PointerKind, PointerRole, Profile};
+use crate::source::ReadAt;
+use crate::text_file::read_text;
+use crate::tree::{EntryKind, OpenFile, Tree};
+
+/// How much of the end of two files of the same length is compared to tell whether one is a copy of the other. A torch
+/// archive ends with the checksums of all that it holds.
+const TAIL_BYTES: u64 = 64 << 10;
+
+/// The most files whose ends are compared with a copy's.
+const COPY_CANDIDATES_LIMIT: usize = 64;
+
+/// A pointer as it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PointerFound {
+    /// Where it is, relative to the watched directory.
+    pub path: String,
+    /// What it says, as it says it; for a copy, the path of the step whose bytes it has, or nothing.
+    pub says: String,
+    /// The path of the step that it names, when there is such a step.
+    pub target: Option<String>,
+    /// The number that it names, whether there is such a step or not.
+    pub target_step: Option<u64>,
+    /// True when it names a step that is not there, or says nothing that can be understood.
+    pub dangling: bool,
+    /// What it is for.
+    pub role: PointerRole,
+    /// Every path of the step that it names.
+    pub(crate) names: Vec<String>,
+}
+
+impl PointerFound {
+    /// Whether the trainer goes on by it.
+    pub fn is_for_resuming(&self) -> bool {
+        self.role == PointerRole::Resume
+    }
+}
+
+/// Something to write after a restore, by a temporary name and a rename.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PointerWrite {
+    /// Where, relative to the watched directory.
+    pub path: String,
+    /// What.
+    pub content: PointerContent,
+}
+
+/// What a pointer is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PointerContent {
+    /// A file with this text, and no line end.
+    Text(String),
+    /// A symbolic link that says this.
+    Symlink(String),
+    /// A file with the bytes of this one, which is relative to the watched directory.
+    CopyOf(String),
+}
+
+/// Reads every pointer of a directory.
+pub(crate) fn read_pointers(
+    profile: &Profile,
+    tree: &Tree,
+    files: &dyn OpenFile,
+    units: &[Unit<'_>],
+) -> Vec<PointerFound> {
+    let mut found: Vec<PointerFound> = Vec::new();
+    for pointer in &profile.pointer {
+        let Ok(glob) = PathGlob::try_from(pointer.path.as_glob()) else {
+            continue;
+        };
+        for (path, entry) in tree.entries().filter(|(path, _)| glob.is_match(path)) {
+            if found.iter().any(|other| other.path == path) {
+                continue;
+            }
+            let read = match (&entry.kind, pointer.kind) {
+                (EntryKind::File { .. }, PointerKind::Text) => {
+                    // What cannot be read as a text points nowhere.
+                    let says = read_text(tree, files, path).unwrap_or_default();
+                    Some(named(profile, pointer, path, says, units))
+                }
+                (
+                    EntryKind::Symlink { target },
+                    PointerKind::RelativeSymlink | PointerKind::PathSymlink | PointerKind::CopyOrSymlink,
+                ) => Some(named(profile, pointer, path, target.clone(), units)),
+                (EntryKind::File { size_bytes, .. }, PointerKind::Copy | PointerKind::CopyOrSymlink) => {
+                    Some(copied(pointer, path, *size_bytes, files, units))
+                }
+                _ => None,
+            };
+            found.extend(read);
+        }
+    }
+    found
+}
+
+/// What a text or a link names.
+fn named(profile: &Profile, pointer: &Pointer, path: &str, says: String, units: &[Unit<'_>]) -> PointerFound {
+    let is_link = pointer.kind != PointerKind::Text;
+    let word = if is_link {
+        last_component(says.trim_end_matches('/'))
+    } else {
+        says.as_str()
+    };
+    let unit = units.iter().find(|unit| {
+        unit.members.iter().any(|member| {
+            let values = Values::from_parts(&member.parts, None, &member.path);
+            pointer.path.render(&values).as_deref() == Some(path)
+                && pointer.says.render(&values).as_deref() == Some(word)
+        })
+    });
+    let by_name = || {
+        let step = format!("{}{word}", parent_prefix(path));
+        profile
+            .series
+            .iter()
+            .find_map(|series| series.path.parts(&step))
+            .and_then(|parts| {
+                let values = Values::from_parts(&parts, None, &step);
+                values.step()
+            })
+    };
+    let target_step = match unit {
+        Some(unit) => unit.step,
+        None if pointer.says.is_only("step") => word.parse().ok(),
+        None => by_name(),
+    };
+    let in_words = pointer.also.iter().any(|also| also == word);
+    PointerFound {
+        path: path.to_owned(),
+        target: unit.map(|unit| unit.path().to_owned()),
+        target_step,
+        dangling: unit.is_none() && !in_words,
+        role: pointer.role,
+        names: unit.map(member_paths).unwrap_or_default(),
+        says,
+    }
+}
+
+/// Which step's bytes a file has.
+fn copied(
+    pointer: &Pointer,
+    path: &str,
+    size_bytes: u64,
+    files: &dyn OpenFile,
+    units: &[Unit<'_>],
+) -> PointerFound {
+    let mut alike: Vec<_> = units
+        .iter()
+        .flat_map(|unit| unit.members.iter().map(move |member| (unit, member)))
+        .filter(|(unit, member)| {
+            let values = Values::from_parts(&member.parts, None, &member.path);
+            let name = last_component(&member.path);
+            let same_size = |file: &UnitFile| file.inside == name && file.size_bytes == size_bytes;
+            !unit.series.alias
+                && unit.files.iter().any(same_size)
+                && pointer.path.render(&values).as_deref() == Some(path)
+        })
+        .collect();
+    // The newest that is alike is the likeliest.
+    alike.sort_by_key(|(unit, _)| std::cmp::Reverse(unit.newest()));
+    let unit = alike
+        .into_iter()
+        .take(COPY_CANDIDATES_LIMIT)
+        .find(|(_, member)| same_tail(files, path, &member.path).unwrap_or(false))
+        .map(|(unit, _)| unit);
+    PointerFound {
+        path: path.to_owned(),
+        says: unit.map(|unit| unit.path().to_owned()).unwrap_or_default(),
+        target: unit.map(|unit| unit.path().to_owned()),
+        target_step: unit.and_then(|unit| unit.step),
+        // It is a step by itself.
+        dangling: false,
+        role: pointer.role,
+        names: unit.map(member_paths).unwrap_or_default(),
+    }
+}
+
+fn member_paths(unit: &Unit<'_>) -> Vec<String> {
+    unit.members.iter().map(|member| member.path.clone()).collect()
+}
+
+fn same_tail(files: &dyn OpenFile, one: &str, other: &str) -> std::io::Result<bool> {
+    Ok(tail(&*files.open(one)?)? == tail(&*files.open(other)?)?)
+}
+
+fn tail(source: &dyn ReadAt) -> std::io::Result<Vec<u8>> {
+    let length_bytes = source.size_bytes().min(TAIL_BYTES);
+    let mut bytes = vec![0; usize::try_from(length_bytes).unwrap_or(0)];
+    source.read_exact_at(source.size_bytes() - length_bytes, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// What to write so that the trainer goes on from a restored step. `root` is the watched directory's path as the
+/// trainer sees it, `paths` all paths of the step, relative to it; `tree` is the directory as it was before.
+///
+/// The step must be in place first: a pointer to what is not there makes most trainers fail.
+pub fn pointer_after_restore(
+    profile: &Profile,
+    tree: &Tree,
+    root: &str,
+    paths: &[String],
+) -> Vec<PointerWrite> {
+    let mut writes: Vec<PointerWrite> = Vec::new();
+    let resuming = profile
+        .pointer
+        .iter()
+        .filter(|pointer| pointer.role == PointerRole::Resume);
+    for pointer in resuming {
+        for path in paths {
+            if let Some(write) = write_for(profile, pointer, tree, root, path)
+                && writes.iter().all(|other| other.path != write.path)
+            {
+                writes.push(write);
+            }
+        }
+    }
+    writes
+}
+
+fn write_for(
+    profile: &Profile,
+    pointer: &Pointer,
+    tree: &Tree,
+    root: &str,
+    path: &str,
+) -> Option<PointerWrite> {
+    let values = Values::of(profile, None, path)?;
+    let place = pointer.path.render(&values)?;
+    // A step that is its own pointer (`last.ckpt` and no other).
+    if place == path {
+        return None;
+    }
+    let before = tree.get(&place).map(|entry| &entry.kind);
+    let says = || Template::render(&pointer.says, &values);
+    let content = match (pointer.kind, before) {
+        (PointerKind::Text, _) => PointerContent::Text(says()?),
+        (PointerKind::RelativeSymlink, _) | (PointerKind::CopyOrSymlink, Some(EntryKind::Symlink { .. })) => {
+            PointerContent::Symlink(says()?)
+        }
+        (PointerKind::PathSymlink, Some(EntryKind::Symlink { target })) => {
+            // The trainer's own way of writing the path is kept: it reads the link, and does not follow it.
+            PointerContent::Symlink(format!(
+                "{}{}",
+                parent_prefix(target.trim_end_matches('/')),
+                says()?
+            ))
+        }
+        (PointerKind::PathSymlink, _) => {
+            PointerContent::Symlink(format!("{}/{path}", root.trim_end_matches('/')))
+        }
+        (PointerKind::Copy | PointerKind::CopyOrSymlink, _) => PointerContent::CopyOf(path.to_owned()),
+    };
+    Some(PointerWrite { path: place, content })
+}

@@ -1,0 +1,162 @@
+//! The profiles that come with this crate, and those of a user beside them.
+
+use std::sync::LazyLock;
+
+use super::validate::ProfileFault;
+use super::{PathGlob, Profile, Proof};
+use crate::completeness::Rule;
+
+/// The name of the profile that fits when no other does.
+pub const GENERIC: &str = "generic";
+
+/// The built-in profiles' files; `generic` is the last.
+const FILES: [&str; 23] = [
+    include_str!("../../profiles/prime-rl.toml"),
+    include_str!("../../profiles/areal.toml"),
+    include_str!("../../profiles/openpi-jax.toml"),
+    include_str!("../../profiles/openpi-pytorch.toml"),
+    include_str!("../../profiles/torchtitan.toml"),
+    include_str!("../../profiles/dcp.toml"),
+    include_str!("../../profiles/hf-trainer.toml"),
+    include_str!("../../profiles/trl.toml"),
+    include_str!("../../profiles/accelerate.toml"),
+    include_str!("../../profiles/lightning.toml"),
+    include_str!("../../profiles/deepspeed.toml"),
+    include_str!("../../profiles/megatron.toml"),
+    include_str!("../../profiles/nemo.toml"),
+    include_str!("../../profiles/verl.toml"),
+    include_str!("../../profiles/torchtune.toml"),
+    include_str!("../../profiles/composer.toml"),
+    include_str!("../../profiles/orbax.toml"),
+    include_str!("../../profiles/maxtext.toml"),
+    include_str!("../../profiles/levanter.toml"),
+    include_str!("../../profiles/cycling-utils.toml"),
+    include_str!("../../profiles/timm.toml"),
+    include_str!("../../profiles/ultralytics.toml"),
+    include_str!("../../profiles/fairseq.toml"),
+];
+
+static GENERIC_PROFILE: LazyLock<Option<Profile>> =
+    LazyLock::new(|| toml::from_str(include_str!("../../profiles/generic.toml")).ok());
+
+// A test reads every file, so that none is dropped here.
+static BUILTIN: LazyLock<Vec<Profile>> = LazyLock::new(|| {
+    let framework = FILES.iter().filter_map(|file| toml::from_str(file).ok());
+    framework.chain(GENERIC_PROFILE.clone()).collect()
+});
+
+/// The built-in profiles; [`GENERIC`] is the last.
+pub fn builtin() -> &'static [Profile] {
+    &BUILTIN
+}
+
+/// The generic profile with this rule for what is complete, as a configuration names it. The time of
+/// [`Rule::Quiet`] goes into [`crate::find::FindOptions`]. Unlike the bare rule, evidence that a step is unfinished (a
+/// temporary name inside it, an empty file) wins over a marker or a rename.
+pub fn generic(rule: &Rule) -> Option<Profile> {
+    let mut profile = GENERIC_PROFILE.clone()?;
+    let proof = match rule {
+        Rule::Rename => Proof::Rename,
+        Rule::Marker { file } => Proof::Marker(vec![PathGlob::try_from(globset::escape(file)).ok()?]),
+        Rule::Quiet { .. } => Proof::Quiet,
+    };
+    for series in &mut profile.series {
+        series.complete.proof = proof.clone();
+        // A marker that a user names may well be an empty file.
+        if let Proof::Marker(files) = &proof {
+            series.complete.may_be_empty.clone_from(files);
+        }
+    }
+    Some(profile)
+}
+
+/// The profiles that are known: a user's own first, then the built-in ones.
+#[derive(Debug, Clone)]
+pub struct ProfileSet(Vec<Profile>);
+
+impl Default for ProfileSet {
+    fn default() -> Self {
+        Self(BUILTIN.clone())
+    }
+}
+
+impl ProfileSet {
+    /// The built-in profiles and these. One with the name of a built-in profile takes its place.
+    ///
+    /// # Errors
+    /// When one of these is not valid, or two have the same name.
+    pub fn new(mut own: Vec<Profile>) -> Result<Self, ProfileFault> {
+        for (index, profile) in own.iter().enumerate() {
+            profile.validate()?;
+            if own.iter().take(index).any(|other| other.name == profile.name) {
+                return Err(ProfileFault {
+                    profile: profile.name.clone(),
+                    why: "is there twice".to_owned(),
+                });
+            }
+        }
+        let others: Vec<_> = BUILTIN
+            .iter()
+            .filter(|profile| own.iter().all(|other| other.name != profile.name))
+            .cloned()
+            .collect();
+        own.extend(others);
+        Ok(Self(own))
+    }
+
+    /// The profile of this name.
+    pub fn get(&self, name: &str) -> Option<&Profile> {
+        self.0.iter().find(|profile| profile.name == name)
+    }
+
+    /// All of them, a user's own first.
+    pub fn iter(&self) -> impl Iterator<Item = &Profile> {
+        self.0.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_built_in_profile_can_be_read_and_is_valid() {
+        let generic = include_str!("../../profiles/generic.toml");
+        for file in FILES.iter().copied().chain([generic]) {
+            let profile: Profile = toml::from_str(file).unwrap_or_else(|error| panic!("{error}\n{file}"));
+            assert_eq!(profile.validate(), Ok(()));
+        }
+        assert_eq!(builtin().len(), FILES.len() + 1);
+        let names: BTreeSet<_> = builtin().iter().map(|profile| &profile.name).collect();
+        assert_eq!(names.len(), builtin().len());
+        assert_eq!(
+            builtin().last().map(|profile| profile.name.as_str()),
+            Some(GENERIC)
+        );
+    }
+
+    #[test]
+    fn a_users_profile_takes_the_place_of_a_built_in_one() {
+        let mut own = builtin().first().unwrap().clone();
+        "mine".clone_into(&mut own.description);
+        let set = ProfileSet::new(vec![own.clone()]).unwrap();
+        assert_eq!(set.get(&own.name).unwrap().description, "mine");
+        assert_eq!(set.iter().count(), builtin().len());
+        let twice = ProfileSet::new(vec![own.clone(), own]).unwrap_err();
+        assert_eq!(twice.to_string(), "the profile \"prime-rl\" is there twice");
+    }
+
+    #[test]
+    fn the_generic_profile_takes_the_rule_of_a_configuration() {
+        let rule = Rule::Marker {
+            file: "out[1]/DONE".to_owned(),
+        };
+        let profile = generic(&rule).unwrap();
+        let Proof::Marker(files) = &profile.series[0].complete.proof else {
+            panic!("no marker");
+        };
+        assert!(files[0].is_match("out[1]/DONE") && !files[0].is_match("out1/DONE"));
+    }
+}

@@ -1,0 +1,216 @@
+//! Every archive of real checkpoints against what its manifest says.
+
+use std::path::Path;
+
+use serde_json::Value;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_formats::detect::detect;
+use stepvault_formats::find::{FindOptions, Found, find_steps};
+use stepvault_formats::pointer::{PointerContent, pointer_after_restore};
+use stepvault_formats::profile::ProfileSet;
+use stepvault_formats::resume::{Resumed, moved_aside_before_restore, resumed_by_framework};
+
+use crate::directory::archive::{Unpacked, manifest};
+
+/// Which profile each fixture is.
+const EXPECTED: [(&str, &str); 30] = [
+    ("torch-formats", "generic"),
+    ("safetensors-llama", "generic"),
+    ("dcp-1rank", "dcp"),
+    ("dcp-2rank", "dcp"),
+    ("dcp-2rank-zero-byte-shard", "dcp"),
+    ("dcp-killed-before-metadata", "dcp"),
+    ("dcp-hf-storage", "dcp"),
+    ("hf-trainer-1rank", "hf-trainer"),
+    ("hf-trainer-2rank", "hf-trainer"),
+    ("hf-trainer-killed", "hf-trainer"),
+    ("accelerate-1rank", "accelerate"),
+    ("accelerate-2rank", "accelerate"),
+    ("lightning-last-copy", "lightning"),
+    ("lightning-last-link", "lightning"),
+    ("orbax-ocdbt", "orbax"),
+    ("orbax-killed", "orbax"),
+    ("orbax-zarr-plain", "orbax"),
+    ("deepspeed-zero1", "deepspeed"),
+    ("deepspeed-latest-too-early", "deepspeed"),
+    ("megatron-torch-dist", "megatron"),
+    ("verl-fsdp", "verl"),
+    ("prime-rl-checkpoints", "prime-rl"),
+    ("prime-rl-weights-old", "prime-rl"),
+    ("cycling-utils-sync", "cycling-utils"),
+    ("cycling-utils-killed", "cycling-utils"),
+    ("timm-saver", "timm"),
+    ("killed-torch-save", "generic"),
+    ("killed-torch-save-small", "generic"),
+    ("sigterm-torch-save", "generic"),
+    ("enospc-torch-save", "generic"),
+];
+
+/// Steps that are cut off in a way that no name and no marker shows: the structure of their files decides.
+const STRUCTURE_DECIDES: [(&str, &str); 4] = [
+    ("killed-torch-save", "step_2.pt"),
+    ("killed-torch-save-small", "step_3.pt"),
+    ("sigterm-torch-save", "step_3.pt"),
+    ("enospc-torch-save", "step_2.pt"),
+];
+
+/// Two days after the last fixture was written.
+const NOW: Timestamp = Timestamp::from_seconds(1_795_430_000);
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key]
+        .as_str()
+        .unwrap_or_else(|| panic!("no {key} in {value}"))
+}
+
+fn each_fixture(check: impl Fn(&Value, &str, &Unpacked, &ProfileSet)) {
+    let profiles = ProfileSet::default();
+    let fixtures = manifest();
+    assert_eq!(fixtures.len(), EXPECTED.len());
+    for (fixture, (name, profile)) in fixtures.iter().zip(EXPECTED) {
+        assert_eq!(text(fixture, "name"), name);
+        check(fixture, profile, &Unpacked::new(fixture), &profiles);
+    }
+}
+
+fn found(profile: &str, unpacked: &Unpacked, profiles: &ProfileSet) -> Found {
+    let profile = profiles.get(profile).unwrap();
+    find_steps(profile, &unpacked.tree, unpacked, NOW, &FindOptions::default())
+}
+
+fn decided_by_structure(fixture: &str, step: &str) -> bool {
+    STRUCTURE_DECIDES.contains(&(fixture, step))
+}
+
+#[test]
+fn each_is_taken_for_what_it_is() {
+    each_fixture(|fixture, expected, unpacked, profiles| {
+        let detection = detect(&unpacked.tree, unpacked, profiles).unwrap();
+        assert_eq!(
+            detection.profile.name, expected,
+            "{}: {:?}",
+            fixture["name"], detection.why
+        );
+        assert!(!detection.why.is_empty());
+    });
+}
+
+#[test]
+fn steps_and_whether_they_are_complete_are_those_of_the_manifest() {
+    each_fixture(|fixture, profile, unpacked, profiles| {
+        let name = text(fixture, "name");
+        let found = found(profile, unpacked, profiles);
+        let mut known: Vec<_> = fixture["steps"]
+            .as_array()
+            .unwrap()
+            .iter()
+            // Files that are samples of a format, and no steps.
+            .filter(|step| !step["step"].is_null())
+            .map(|step| {
+                let path = text(step, "path");
+                let complete = step["complete"] == true || decided_by_structure(name, path);
+                (path.to_owned(), step["step"].as_u64(), complete)
+            })
+            .collect();
+        let mut seen: Vec<_> = found
+            .steps
+            .iter()
+            .map(|step| (step.path.clone(), step.step, step.is_complete()))
+            .collect();
+        known.sort();
+        seen.sort();
+        assert_eq!(seen, known, "{name}: {:#?}", found.steps);
+        let incomplete = found.steps.iter().filter(|step| !step.is_complete());
+        assert!(
+            incomplete.into_iter().all(|step| !step.reasons().is_empty()),
+            "{name}"
+        );
+    });
+}
+
+#[test]
+fn the_newest_complete_step_is_that_of_the_manifest() {
+    each_fixture(|fixture, profile, unpacked, profiles| {
+        let name = text(fixture, "name");
+        let mut found = found(profile, unpacked, profiles);
+        found.steps.retain(|step| !decided_by_structure(name, &step.path));
+        let newest = found.newest_complete().map(|step| step.path.as_str());
+        assert_eq!(newest, fixture["newest_complete"].as_str(), "{name}");
+    });
+}
+
+#[test]
+fn pointers_say_what_the_manifest_says() {
+    each_fixture(|fixture, profile, unpacked, profiles| {
+        let found = found(profile, unpacked, profiles);
+        let known = fixture["pointers"].as_array().unwrap();
+        assert_eq!(
+            found.pointers.len(),
+            known.len(),
+            "{}: {:?}",
+            fixture["name"],
+            found.pointers
+        );
+        for (pointer, known) in found.pointers.iter().zip(known) {
+            assert_eq!(pointer.path, text(known, "path"));
+            let value = &known["value"];
+            match text(known, "kind") {
+                "copy" => assert_eq!(
+                    Some(format!("global_step {}", pointer.target_step.unwrap())),
+                    value.as_str().map(str::to_owned)
+                ),
+                "hardlink" => assert_eq!(Some(pointer.says.as_str()), value[0].as_str()),
+                _ => assert_eq!(Some(pointer.says.as_str()), value.as_str()),
+            }
+            assert!(!pointer.dangling, "{pointer:?}");
+            assert!(pointer.target.is_some(), "{pointer:?}");
+        }
+    });
+}
+
+/// What the framework goes on from, once the newest complete step was restored, its pointer written, and what stood in
+/// the way moved aside, is that step.
+#[test]
+fn a_framework_goes_on_from_what_was_restored() {
+    each_fixture(|fixture, profile, unpacked, profiles| {
+        let profile = profiles.get(profile).unwrap();
+        let Some(newest) = fixture["newest_complete"].as_str() else {
+            return;
+        };
+        let aside = moved_aside_before_restore(profile, &unpacked.tree, unpacked, newest);
+        for (index, path) in aside.iter().enumerate() {
+            let place = unpacked.root.with_extension(format!("aside-{index}"));
+            move_to(&unpacked.root.join(path), &place);
+        }
+        let seen = text(fixture, "run_root");
+        for write in pointer_after_restore(profile, &unpacked.tree, seen, &[newest.to_owned()]) {
+            let path = unpacked.root.join(&write.path);
+            let _ = std::fs::remove_file(&path);
+            match write.content {
+                PointerContent::Text(text) => put(&path, text.as_bytes()),
+                PointerContent::Symlink(target) => std::os::unix::fs::symlink(target, path).unwrap(),
+                PointerContent::CopyOf(step) => {
+                    std::fs::copy(unpacked.root.join(step), path).unwrap();
+                }
+            }
+        }
+        let after = crate::directory::archive::scan(&unpacked.root);
+        match resumed_by_framework(profile, &after, unpacked) {
+            Resumed::Step(path) => assert_eq!(path, newest, "{}", fixture["name"]),
+            Resumed::Unknown => assert!(["dcp", "generic", "timm"].contains(&profile.name.as_str())),
+            // Weights alone are nothing that a trainer goes on from.
+            Resumed::Nothing => assert_eq!(fixture["name"], "prime-rl-weights-old"),
+            other @ Resumed::Fails { .. } => panic!("{}: {other:?}", fixture["name"]),
+        }
+    });
+}
+
+#[expect(clippy::disallowed_methods, reason = "a scratch directory of this test alone")]
+fn put(path: &Path, bytes: &[u8]) {
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[expect(clippy::disallowed_methods, reason = "a scratch directory of this test alone")]
+fn move_to(from: &Path, to: &Path) {
+    std::fs::rename(from, to).unwrap();
+}

@@ -1,0 +1,9 @@
+//! Profiles: which framework wrote a directory, which steps there are, and which are complete.
+
+mod detection;
+mod fixtures;
+mod generic;
+mod hostile;
+mod layouts;
+mod ranks;
+mod restore;
