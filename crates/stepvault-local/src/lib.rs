@@ -28,6 +28,7 @@ pub mod staging;
 mod staging_abandoned;
 mod staging_place;
 mod stat;
+pub mod survey;
 mod sync;
 pub mod tree;
 pub mod vault;

@@ -1,0 +1,204 @@
+//! A directory as facts for the rules about frameworks: everything below it, whether or not it could be sealed.
+//!
+//! Unlike a scan of one checkpoint this forgives: trainers write and delete while it looks, and what vanishes meanwhile
+//! is simply not there.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_formats::source::ReadAt;
+use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
+
+use crate::beneath::Beneath;
+use crate::errors;
+
+const WHAT: &str = "cannot look into the directory";
+/// As many as a step may hold.
+const MAX_ENTRIES: usize = 1_000_000;
+
+/// Lists everything below the directory `root`, which may be reached through a link. Links inside are not followed.
+/// Names that are not UTF-8 are left out: no framework writes any.
+///
+/// # Errors
+/// When `root` is no directory that can be read; `Refused` when it holds more than a million entries. A directory
+/// further down that cannot be read counts as empty.
+pub fn survey(root: &Path) -> Result<Tree> {
+    let mut entries = BTreeMap::new();
+    let mut pending: Vec<(PathBuf, String)> = vec![(root.to_path_buf(), String::new())];
+    while let Some((directory, prefix)) = pending.pop() {
+        let listed = match std::fs::read_dir(&directory) {
+            Ok(listed) => listed,
+            Err(error) if prefix.is_empty() => return Err(errors::io(WHAT, root, error)),
+            Err(error) => {
+                tracing::debug!(%error, path = %directory.display(), "left out of the survey");
+                continue;
+            }
+        };
+        for found in listed {
+            let Ok(found) = found else { break };
+            let (Ok(name), Ok(facts)) = (found.file_name().into_string(), found.metadata()) else {
+                continue;
+            };
+            let Some(kind) = kind_of(&found.path(), &facts) else {
+                continue;
+            };
+            let path = if prefix.is_empty() {
+                name
+            } else {
+                format!("{prefix}/{name}")
+            };
+            if kind == EntryKind::Directory {
+                pending.push((found.path(), path.clone()));
+            }
+            let mtime = Timestamp {
+                seconds: facts.mtime(),
+                nanoseconds: u32::try_from(facts.mtime_nsec()).unwrap_or_default(),
+            };
+            entries.insert(path, Entry { kind, mtime });
+            if entries.len() > MAX_ENTRIES {
+                return Err(Error::new(ErrorKind::Refused, WHAT)
+                    .on(root.display())
+                    .because(format!("it holds more than {MAX_ENTRIES} files and directories"))
+                    .hint("name the directory that holds the checkpoints themselves"));
+            }
+        }
+    }
+    Ok(Tree::new(entries))
+}
+
+fn kind_of(path: &Path, facts: &std::fs::Metadata) -> Option<EntryKind> {
+    let file_type = facts.file_type();
+    Some(if file_type.is_dir() {
+        EntryKind::Directory
+    } else if file_type.is_file() {
+        EntryKind::File {
+            size_bytes: facts.len(),
+            allocated_bytes: Some(facts.blocks().saturating_mul(512)),
+        }
+    } else if file_type.is_symlink() {
+        EntryKind::Symlink {
+            target: std::fs::read_link(path)
+                .ok()?
+                .into_os_string()
+                .into_string()
+                .ok()?,
+        }
+    } else {
+        EntryKind::Other
+    })
+}
+
+/// Opens files below a directory, never through a link.
+#[derive(Debug)]
+pub struct SurveyFiles {
+    root: Beneath,
+}
+
+impl SurveyFiles {
+    /// Files below `root`, which may itself be reached through a link.
+    ///
+    /// # Errors
+    /// When it is no directory that can be opened.
+    pub fn open(root: &Path) -> Result<Self> {
+        let opened = Beneath::open_following(root).map_err(|error| errors::io(WHAT, root, error))?;
+        Ok(Self { root: opened })
+    }
+}
+
+impl OpenFile for SurveyFiles {
+    fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
+        // A pipe in the place of a file must not be waited for.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let file = File::from(self.root.open_file(path, flags, Mode::empty())?);
+        let facts = file.metadata()?;
+        if !facts.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(Box::new(OpenedFile {
+            size_bytes: facts.len(),
+            allocated_bytes: facts.blocks().saturating_mul(512),
+            file,
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct OpenedFile {
+    file: File,
+    size_bytes: u64,
+    allocated_bytes: u64,
+}
+
+impl ReadAt for OpenedFile {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buffer, offset)
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        Some(self.allocated_bytes)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn lists_what_is_there_and_opens_files_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("run");
+        fs::create_dir_all(root.join("step_1/trainer")).unwrap();
+        fs::write(root.join("step_1/trainer/.metadata"), "hello").unwrap();
+        fs::write(place.path().join("outside"), "secret").unwrap();
+        std::os::unix::fs::symlink("../outside", root.join("latest")).unwrap();
+        std::os::unix::fs::symlink(place.path(), root.join("up")).unwrap();
+        let through = place.path().join("link");
+        std::os::unix::fs::symlink(&root, &through).unwrap();
+
+        let tree = survey(&through).unwrap();
+        let paths: Vec<&str> = tree.entries().map(|(path, _)| path).collect();
+        let expected = [
+            "latest",
+            "step_1",
+            "step_1/trainer",
+            "step_1/trainer/.metadata",
+            "up",
+        ];
+        assert_eq!(paths, expected);
+        assert_eq!(tree.file_size_bytes("step_1/trainer/.metadata"), Some(5));
+        let kind = &tree.get("latest").unwrap().kind;
+        assert_eq!(
+            *kind,
+            EntryKind::Symlink {
+                target: "../outside".to_owned()
+            }
+        );
+
+        let files = SurveyFiles::open(&through).unwrap();
+        let mut buffer = [0; 3];
+        let opened = files.open("step_1/trainer/.metadata").unwrap();
+        opened.read_exact_at(2, &mut buffer).unwrap();
+        assert_eq!(&buffer, b"llo");
+        assert!(opened.read_exact_at(3, &mut buffer).is_err());
+        for refused in ["latest", "up/outside", "step_1", "nothing"] {
+            assert!(files.open(refused).is_err(), "{refused}");
+        }
+        let error = survey(&root.join("nothing")).unwrap_err();
+        assert!(
+            error.to_string().starts_with("cannot look into the directory: "),
+            "{error}"
+        );
+    }
+}
