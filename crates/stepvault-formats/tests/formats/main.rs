@@ -1,0 +1,8 @@
+//! Formats, checked on real checkpoints and on what damage makes of them.
+
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+mod checkpoint;
+mod ocdbt;
+mod orbax;
+mod zarr;
