@@ -181,6 +181,32 @@ mod tests {
     }
 
     #[test]
+    fn the_header_and_the_blocks_agree() {
+        let why = |at: usize, byte: u8| {
+            let mut bytes = frame();
+            bytes[at] = byte;
+            check(&bytes).unwrap_err().to_string()
+        };
+        for other in [11, 13] {
+            assert_eq!(
+                why(5, other),
+                format!(
+                    "the compressed data is damaged: it says that it decompresses to {other} bytes, and its blocks \
+                     do not"
+                )
+            );
+        }
+        assert_eq!(
+            why(4, 0x2c),
+            "the compressed data is damaged: its header has a bit set that none has"
+        );
+        assert_eq!(
+            why(6, 3 << 3 | 3 << 1),
+            "the compressed data is damaged: a block is of no kind there is"
+        );
+    }
+
+    #[test]
     fn zeros_are_no_frame() {
         assert_eq!(
             check(&vec![0_u8; 64]).unwrap_err().to_string(),

@@ -92,12 +92,12 @@ fn unpack_zstd(packed: &[u8], what: &str, budget: &mut Budget) -> Result<Vec<u8>
         .take(limit_bytes.saturating_add(1))
         .read_to_end(&mut body)
         .map_err(|error| damaged(&error))?;
-    budget.spend(body.len() as u64, what)?;
     if body.len() as u64 > limit_bytes {
         return Err(Fault::Unknown(format!(
             "{what} decompresses to more than the {limit_bytes} bytes that are looked at"
         )));
     }
+    budget.spend(body.len() as u64, what)?;
     if !source.is_empty() {
         return Err(Fault::broken(format!(
             "{what} goes on for {} bytes after its compressed body",

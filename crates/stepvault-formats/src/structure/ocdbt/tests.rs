@@ -312,6 +312,29 @@ fn what_is_not_known_is_not_called_broken() {
 }
 
 #[test]
+fn a_manifest_that_decompresses_without_end_is_not_followed() {
+    // Two thousand runs of 128 KiB, in four bytes each.
+    let mut body = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 0x38];
+    for _ in 0..2000 {
+        body.extend([2, 0, 0x10, b'x']);
+    }
+    let mut bytes = frame(0x0cdb_3a2a, &body);
+    bytes.truncate(bytes.len() - 4);
+    bytes[13] = 1;
+    let checksum = Crc32c::of(&bytes).0;
+    bytes.extend(checksum.to_le_bytes());
+    let files = Files(BTreeMap::from([("manifest.ocdbt".to_owned(), bytes)]));
+    let fault = files.read().unwrap_err();
+    assert!(matches!(fault, Fault::Unknown(_)), "{fault}");
+    assert!(
+        fault
+            .to_string()
+            .starts_with("manifest.ocdbt decompresses to more than"),
+        "{fault}"
+    );
+}
+
+#[test]
 fn a_missing_manifest_is_named() {
     assert_eq!(
         Files(BTreeMap::new()).why(),
