@@ -13,6 +13,7 @@ pub mod resume;
 pub mod soundness;
 pub mod source;
 pub mod step_name;
+pub mod structure;
 pub mod temporary;
 mod text_file;
 pub mod tree;

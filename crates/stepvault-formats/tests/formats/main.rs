@@ -1,4 +1,4 @@
-//! Tests over whole directories and real checkpoints.
+//! Formats and frameworks, checked on real checkpoints and on what damage makes of them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -6,5 +6,11 @@
     reason = "helpers of tests, outside of test functions, say what they expect by unwrapping it as well"
 )]
 
+mod checkpoint;
 mod directory;
+mod megatron;
+mod ocdbt;
+mod orbax;
 mod profiles;
+mod tf_bundle;
+mod zarr;

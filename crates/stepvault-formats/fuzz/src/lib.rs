@@ -1,0 +1,140 @@
+//! What the targets share: a checkpoint made of a fuzzer's bytes.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use stepvault_core::digest::Crc32c;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_formats::soundness::Fault;
+use stepvault_formats::source::ReadAt;
+use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
+
+/// Files by path.
+struct Files(BTreeMap<String, Vec<u8>>);
+
+impl OpenFile for Files {
+    fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
+        Ok(Box::new(self.0.get(path).ok_or(io::ErrorKind::NotFound)?.clone()))
+    }
+}
+
+/// Checks the bytes as one file.
+pub fn file(bytes: &[u8], check: impl Fn(&dyn ReadAt) -> Result<(), Fault>) {
+    let _ = check(&bytes.to_vec());
+}
+
+/// Checks a directory `s` with files of these names. The first bytes say how long each is; the last takes the rest.
+pub fn directory(
+    bytes: &[u8],
+    names: &[&str],
+    check: impl Fn(&Tree, &str, &dyn OpenFile) -> Result<(), Fault>,
+) {
+    prepared(bytes, names, |_, bytes| bytes, check);
+}
+
+/// The same, with the checksum at the end of what begins as an OCDBT manifest or node made right: none would be looked
+/// into otherwise.
+pub fn directory_with_checksums(
+    bytes: &[u8],
+    names: &[&str],
+    check: impl Fn(&Tree, &str, &dyn OpenFile) -> Result<(), Fault>,
+) {
+    prepared(bytes, names, |_, bytes| with_checksums(bytes), check);
+}
+
+fn prepared(
+    bytes: &[u8],
+    names: &[&str],
+    prepare: impl Fn(&str, Vec<u8>) -> Vec<u8>,
+    check: impl Fn(&Tree, &str, &dyn OpenFile) -> Result<(), Fault>,
+) {
+    let mut rest = bytes;
+    let mut files = BTreeMap::new();
+    for (index, name) in names.iter().enumerate() {
+        let piece = if index + 1 == names.len() {
+            std::mem::take(&mut rest)
+        } else {
+            let Some((length, more)) = rest.split_first_chunk::<2>() else {
+                break;
+            };
+            let length = usize::from(u16::from_le_bytes(*length)).min(more.len());
+            let (piece, more) = more.split_at(length);
+            rest = more;
+            piece
+        };
+        files.insert(format!("s/{name}"), prepare(name, piece.to_vec()));
+    }
+    let mut entries = BTreeMap::new();
+    let mtime = Timestamp::from_seconds(0);
+    for (path, bytes) in &files {
+        for (end, _) in path.match_indices('/') {
+            let kind = EntryKind::Directory;
+            entries.insert(path[..end].to_owned(), Entry { kind, mtime });
+        }
+        let kind = EntryKind::File {
+            size_bytes: bytes.len() as u64,
+            allocated_bytes: None,
+        };
+        entries.insert(path.clone(), Entry { kind, mtime });
+    }
+    let _ = check(&Tree::new(entries), "s", &Files(files));
+}
+
+/// Makes lengths and checksums right, piece after piece, as far as they go.
+fn with_checksums(mut bytes: Vec<u8>) -> Vec<u8> {
+    let whole = bytes.len();
+    let mut start = 0;
+    while whole.saturating_sub(start) >= 18 {
+        let is_frame = |magic: [u8; 4]| bytes[start..].starts_with(&magic);
+        if !is_frame([0x0c, 0xdb, 0x3a, 0x2a]) && !is_frame([0x0c, 0xdb, 0x20, 0xde]) {
+            break;
+        }
+        let stated = u64::from_le_bytes(bytes[start + 4..start + 12].try_into().unwrap_or_default());
+        let length = usize::try_from(stated)
+            .unwrap_or(usize::MAX)
+            .clamp(18, whole - start);
+        let end = start + length;
+        bytes[start + 4..start + 12].copy_from_slice(&(length as u64).to_le_bytes());
+        let checksum = Crc32c::of(&bytes[start..end - 4]).0;
+        bytes[end - 4..end].copy_from_slice(&checksum.to_le_bytes());
+        start = end;
+    }
+    bytes
+}
+
+/// A table of `LevelDB` around two blocks, with handles, checksums and footer made right. The first two bytes say how
+/// long the first block is.
+pub fn table(bytes: &[u8]) -> Vec<u8> {
+    let (length, rest) = bytes.split_first_chunk::<2>().unwrap_or((&[0, 0], &[]));
+    let (data, index) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
+    let mut table = Vec::new();
+    let mut footer = Vec::new();
+    for block in [data, b"\0\0\0\0", index] {
+        let start = table.len();
+        table.extend_from_slice(block);
+        table.push(0);
+        let masked = Crc32c::of(&table[start..])
+            .0
+            .rotate_right(15)
+            .wrapping_add(0xa282_ead8);
+        table.extend_from_slice(&masked.to_le_bytes());
+        if start >= data.len() + 5 {
+            footer.extend(varint(start as u64));
+            footer.extend(varint(block.len() as u64));
+        }
+    }
+    footer.resize(40, 0);
+    footer.extend_from_slice(&0xdb47_7524_8b80_fb57_u64.to_le_bytes());
+    table.extend_from_slice(&footer);
+    table
+}
+
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value >= 0x80 {
+        bytes.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+    bytes
+}

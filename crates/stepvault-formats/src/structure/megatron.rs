@@ -1,0 +1,215 @@
+//! A step that Megatron-LM wrote: `iter_0000100` or `release`, and the tracker beside it.
+//!
+//! `metadata.json` is written last and says how the tensors are kept. The walk over `.metadata` and the shards it
+//! names is not done here: they are those of `PyTorch`'s own distributed checkpoints. Rules are those of
+//! `megatron/core/dist_checkpointing/{core,integrity}.py` and `megatron/training/checkpointing.py`.
+//!
+//! # Blind spots
+//!
+//! `integrity.json` lists SHA-256 digests without lengths, so a file that it lists is only looked at for being there;
+//! [`listed_digests`] gives the list to whoever reads the files anyway. Whether `common.pt` is needed depends on the
+//! version of Megatron, which the step does not say: without `integrity.json`, that it is missing shows only on
+//! loading.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use stepvault_core::digest::Sha256Digest;
+
+use crate::soundness::Fault;
+use crate::structure::place::{joined, json};
+use crate::tree::{EntryKind, OpenFile, Tree};
+
+/// What says how the tensors of a step are kept.
+pub const METADATA_NAME: &str = "metadata.json";
+/// What lists the digests of a step's files, where the run was told to write it.
+pub const INTEGRITY_NAME: &str = "integrity.json";
+/// The tracker in the directory of all steps, which names the newest.
+pub const TRACKER_NAME: &str = "latest_checkpointed_iteration.txt";
+/// The description of shards, as `PyTorch`'s distributed checkpoints have it.
+const SHARDS_NAME: &str = ".metadata";
+/// What is not sharded; newer versions keep it with the shards.
+const COMMON_NAME: &str = "common.pt";
+/// What each rank of an unsharded step writes, with or without the optimizer in a file of its own.
+const LEGACY_NAMES: [&str; 2] = ["model_optim_rng.pt", "model_rng.pt"];
+/// The most that the JSON of a step may be: a name and a digest for each file.
+const MAX_JSON_BYTES: u64 = 64 << 20;
+/// The longest tracker.
+const MAX_TRACKER_BYTES: usize = 64;
+
+#[derive(Deserialize)]
+struct Metadata {
+    sharded_backend: String,
+}
+
+#[derive(Deserialize)]
+struct Integrity {
+    #[serde(default)]
+    algorithm: Option<String>,
+    files: BTreeMap<String, String>,
+}
+
+/// What a tracker says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tracked {
+    /// `iter_` and this number in seven digits.
+    Iteration(u64),
+    /// `release`: weights to start from, of no iteration.
+    Release,
+}
+
+/// Checks the step in `directory` of the tree; `""` when the tree is the step.
+///
+/// # Errors
+/// [`Fault::Broken`] with the file in the text; [`Fault::Unknown`] for other ways of keeping tensors than
+/// `torch_dist`; [`Fault::Read`] when a file cannot be read.
+pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), Fault> {
+    let path = joined(directory, METADATA_NAME);
+    let Some(metadata) = json::<Metadata>(tree, &path, files, MAX_JSON_BYTES)? else {
+        return check_legacy(tree, directory);
+    };
+    if metadata.sharded_backend != "torch_dist" {
+        return Err(Fault::Unknown(format!(
+            "{path} says that tensors are kept by {}, which is not looked into",
+            metadata.sharded_backend
+        )));
+    }
+    let shards = joined(directory, SHARDS_NAME);
+    match tree.file_size_bytes(&shards) {
+        None => {
+            return Err(Fault::broken(format!(
+                "{shards} is missing, and without it no tensor can be found"
+            )));
+        }
+        Some(0) => return Err(empty(&shards)),
+        Some(_) => {}
+    }
+    let common = joined(directory, COMMON_NAME);
+    if tree.file_size_bytes(&common) == Some(0) {
+        return Err(empty(&common));
+    }
+    let integrity = joined(directory, INTEGRITY_NAME);
+    for name in listed_digests(tree, directory, files)?.keys() {
+        let listed = joined(directory, name);
+        match tree.file_size_bytes(&listed) {
+            None => {
+                return Err(Fault::broken(format!(
+                    "{integrity} lists {name}, and that file is missing"
+                )));
+            }
+            Some(0) => return Err(empty(&listed)),
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// The digests that `integrity.json` lists, by path below the step; none where there is no such file.
+///
+/// # Errors
+/// [`Fault::Broken`] when it cannot be read as a list of digests, or names files outside the step; [`Fault::Unknown`]
+/// for other digests than SHA-256; [`Fault::Read`] when it cannot be read.
+pub fn listed_digests(
+    tree: &Tree,
+    directory: &str,
+    files: &dyn OpenFile,
+) -> Result<BTreeMap<String, Sha256Digest>, Fault> {
+    let path = joined(directory, INTEGRITY_NAME);
+    let Some(integrity) = json::<Integrity>(tree, &path, files, MAX_JSON_BYTES)? else {
+        return Ok(BTreeMap::new());
+    };
+    let algorithm = integrity.algorithm.as_deref().unwrap_or("sha256");
+    if algorithm != "sha256" {
+        return Err(Fault::Unknown(format!(
+            "{path} lists digests of a kind ({algorithm}) that is not known"
+        )));
+    }
+    let digest = |(name, digest): (String, String)| {
+        let is_inside = !name.is_empty()
+            && name
+                .split('/')
+                .all(|part| !part.is_empty() && part != "." && part != "..");
+        match Sha256Digest::from_hex(&digest) {
+            Ok(digest) if is_inside => Ok((name, digest)),
+            Ok(_) => Err(Fault::broken(format!(
+                "{path} lists {name:?}, which is no file of the step"
+            ))),
+            Err(_) => Err(Fault::broken(format!(
+                "{path} lists {name} with something that is no SHA-256"
+            ))),
+        }
+    };
+    integrity.files.into_iter().map(digest).collect()
+}
+
+/// Reads a tracker: a number, or `release`. Megatron ends the run on anything else.
+///
+/// # Errors
+/// [`Fault::Broken`], saying what is there.
+pub fn parse_tracker(bytes: &[u8]) -> Result<Tracked, Fault> {
+    let text = bytes
+        .get(..bytes.len().min(MAX_TRACKER_BYTES))
+        .map(String::from_utf8_lossy)
+        .unwrap_or_default();
+    let word = text.trim();
+    if word == "release" {
+        return Ok(Tracked::Release);
+    }
+    match word.parse() {
+        Ok(iteration) if bytes.len() <= MAX_TRACKER_BYTES => Ok(Tracked::Iteration(iteration)),
+        _ if word.is_empty() => Err(Fault::broken("it is empty: it was cut off while it was written")),
+        _ => Err(Fault::broken(format!(
+            "it says {word:?}, which is neither a number nor release: training ends on it"
+        ))),
+    }
+}
+
+/// A step without `metadata.json` is an older one, a directory for each rank, or it was not finished.
+fn check_legacy(tree: &Tree, directory: &str) -> Result<(), Fault> {
+    let mut ranks = 0;
+    let children = tree.children(directory);
+    for (name, _) in
+        children.filter(|(name, entry)| name.starts_with("mp_rank_") && entry.kind == EntryKind::Directory)
+    {
+        ranks += 1;
+        let rank = joined(directory, name);
+        let sizes = LEGACY_NAMES.map(|file| tree.file_size_bytes(&joined(&rank, file)));
+        match sizes.into_iter().flatten().max() {
+            None => return Err(Fault::broken(format!("{rank} holds no {}", LEGACY_NAMES[0]))),
+            Some(0) => return Err(empty(&joined(&rank, LEGACY_NAMES[0]))),
+            Some(_) => {}
+        }
+    }
+    if ranks == 0 {
+        return Err(Fault::broken(format!(
+            "{} is missing, which is written last: the save was not finished",
+            joined(directory, METADATA_NAME)
+        )));
+    }
+    Ok(())
+}
+
+fn empty(path: &str) -> Fault {
+    Fault::broken(format!("{path} is empty: it was never written"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trackers_say_a_number_or_release() {
+        assert_eq!(parse_tracker(b"20").unwrap(), Tracked::Iteration(20));
+        assert_eq!(parse_tracker(b" 20\n").unwrap(), Tracked::Iteration(20));
+        assert_eq!(parse_tracker(b"release").unwrap(), Tracked::Release);
+        let why = |bytes: &[u8]| parse_tracker(bytes).unwrap_err().to_string();
+        assert_eq!(why(b""), "it is empty: it was cut off while it was written");
+        assert_eq!(
+            why(b"2x"),
+            "it says \"2x\", which is neither a number nor release: training ends on it"
+        );
+        assert!(why(&[b' '; 100]).starts_with("it is empty"));
+        assert!(why(&[0xff; 100]).starts_with("it says"));
+        assert!(why(b"-3").starts_with("it says"));
+    }
+}

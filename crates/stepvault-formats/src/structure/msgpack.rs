@@ -1,0 +1,219 @@
+//! `MessagePack`, in which Flax and older Orbax keep a tree of arrays in one file (`checkpoint`, `*.msgpack`).
+//!
+//! The file must be one value, whole, and end with it (github.com/msgpack/msgpack, `spec.md`). Payloads are skipped,
+//! not read.
+//!
+//! # Blind spots
+//!
+//! There is no checksum, and other bytes in a string or array are not seen.
+
+use crate::soundness::Fault;
+use crate::source::ReadAt;
+
+/// The deepest nesting that is followed; trees of parameters have some ten levels.
+const MAX_DEPTH: usize = 256;
+/// How much is read at a time.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// Checks a file.
+///
+/// # Errors
+/// [`Fault::Broken`] when it is no `MessagePack` or does not end where its value does; [`Fault::Unknown`] when
+/// it is nested deeper than is followed; [`Fault::Read`] when it cannot be read.
+pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
+    let size_bytes = source.size_bytes();
+    let mut reader = Reader {
+        source,
+        offset: 0,
+        buffer: Vec::new(),
+        buffer_start: 0,
+    };
+    // How many values are still to come on each level.
+    let mut open = vec![1_u64];
+    while let Some(left) = open.last_mut() {
+        let Some(next) = left.checked_sub(1) else {
+            open.pop();
+            continue;
+        };
+        *left = next;
+        let inside = reader.value()?;
+        if inside > 0 {
+            if open.len() >= MAX_DEPTH {
+                return Err(Fault::Unknown(format!(
+                    "its values are nested more than {MAX_DEPTH} deep"
+                )));
+            }
+            open.push(inside);
+        }
+    }
+    if reader.offset < size_bytes {
+        return Err(Fault::at(
+            reader.offset,
+            format!("{} bytes follow the end of the value", size_bytes - reader.offset),
+        ));
+    }
+    Ok(())
+}
+
+struct Reader<'a> {
+    source: &'a dyn ReadAt,
+    offset: u64,
+    buffer: Vec<u8>,
+    buffer_start: u64,
+}
+
+impl Reader<'_> {
+    /// Goes past one value, and says how many values are inside it.
+    fn value(&mut self) -> Result<u64, Fault> {
+        let start = self.offset;
+        let kind = self.byte()?;
+        let (inside, payload_bytes) = match kind {
+            0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => (0, 0),
+            0x80..=0x8f => (2 * u64::from(kind & 0x0f), 0),
+            0x90..=0x9f => (u64::from(kind & 0x0f), 0),
+            0xa0..=0xbf => (0, u64::from(kind & 0x1f)),
+            0xc1 => {
+                return Err(Fault::at(
+                    start,
+                    "a value is of no kind there is: this is no MessagePack, or it is damaged",
+                ));
+            }
+            0xc4 | 0xd9 => (0, self.length(1)?),
+            0xc5 | 0xda => (0, self.length(2)?),
+            0xc6 | 0xdb => (0, self.length(4)?),
+            // Extensions have a byte of type before what they hold.
+            0xc7 => (0, self.length(1)? + 1),
+            0xc8 => (0, self.length(2)? + 1),
+            0xc9 => (0, self.length(4)? + 1),
+            0xcc | 0xd0 => (0, 1),
+            0xcd | 0xd1 => (0, 2),
+            0xca | 0xce | 0xd2 => (0, 4),
+            0xcb | 0xcf | 0xd3 => (0, 8),
+            0xd4..=0xd8 => (0, 1 + (1 << (kind - 0xd4))),
+            0xdc => (self.length(2)?, 0),
+            0xdd => (self.length(4)?, 0),
+            0xde => (2 * self.length(2)?, 0),
+            0xdf => (2 * self.length(4)?, 0),
+        };
+        let end = self.offset.saturating_add(payload_bytes);
+        // Every value is a byte at least.
+        let needed = end.saturating_add(inside);
+        if needed > self.source.size_bytes() {
+            return Err(cut(start, needed, self.source.size_bytes()));
+        }
+        self.offset = end;
+        Ok(inside)
+    }
+
+    /// A length of so many bytes, the highest first.
+    fn length(&mut self, bytes: usize) -> Result<u64, Fault> {
+        let mut value = 0;
+        for _ in 0..bytes {
+            value = value << 8 | u64::from(self.byte()?);
+        }
+        Ok(value)
+    }
+
+    fn byte(&mut self) -> Result<u8, Fault> {
+        let size_bytes = self.source.size_bytes();
+        if self.offset >= size_bytes {
+            return Err(cut(self.offset, self.offset + 1, size_bytes));
+        }
+        if let Some(byte) = self.buffered() {
+            self.offset += 1;
+            return Ok(byte);
+        }
+        let rest = usize::try_from(size_bytes - self.offset).unwrap_or(usize::MAX);
+        self.buffer.resize(rest.min(BUFFER_BYTES), 0);
+        self.buffer_start = self.offset;
+        self.source.read_exact_at(self.offset, &mut self.buffer)?;
+        let byte = self.buffered().ok_or(std::io::ErrorKind::UnexpectedEof);
+        self.offset += 1;
+        Ok(byte.map_err(std::io::Error::from)?)
+    }
+
+    fn buffered(&self) -> Option<u8> {
+        let place = usize::try_from(self.offset.checked_sub(self.buffer_start)?).ok()?;
+        self.buffer.get(place).copied()
+    }
+}
+
+fn cut(offset: u64, needed_bytes: u64, size_bytes: u64) -> Fault {
+    Fault::at(
+        offset,
+        format!("it goes on to byte {needed_bytes} at least, and ends at byte {size_bytes}: it was cut off"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `{"w": ext(1, 300 bytes), "n": [1, -1, 2.5, nil, "abc"]}`
+    fn sample() -> Vec<u8> {
+        let mut bytes = vec![0x82, 0xa1, b'w', 0xc8, 1, 44, 1];
+        bytes.extend([0xc1; 300]);
+        bytes.extend([0xa1, b'n', 0x95, 1, 0xff, 0xcb]);
+        bytes.extend(2.5_f64.to_be_bytes());
+        bytes.extend([0xc0, 0xa3, b'a', b'b', b'c']);
+        bytes
+    }
+
+    fn why(bytes: &[u8]) -> String {
+        check(&bytes.to_vec()).map_or_else(|fault| fault.to_string(), |()| "sound".to_owned())
+    }
+
+    #[test]
+    fn a_value_is_whole_at_its_end_and_nowhere_before() {
+        assert_eq!(why(&sample()), "sound");
+        for length in 0..sample().len() {
+            let cut = check(&sample()[..length].to_vec());
+            assert!(matches!(cut, Err(Fault::Broken { .. })), "{length}");
+        }
+        assert_eq!(
+            why(&sample()[..100]),
+            "it goes on to byte 307 at least, and ends at byte 100: it was cut off"
+        );
+    }
+
+    #[test]
+    fn what_is_no_messagepack_is_refused() {
+        assert_eq!(
+            why(&[]),
+            "it goes on to byte 1 at least, and ends at byte 0: it was cut off"
+        );
+        assert_eq!(why(&[0, 0]), "1 bytes follow the end of the value");
+        assert_eq!(
+            why(&[0xc1]),
+            "a value is of no kind there is: this is no MessagePack, or it is damaged"
+        );
+    }
+
+    #[test]
+    fn hostile_lengths_and_depths_are_refused_early() {
+        assert!(why(&[0xdf, 0xff, 0xff, 0xff, 0xff]).ends_with("it was cut off"));
+        let mut deep = vec![0x91; 300];
+        deep.push(0);
+        assert!(matches!(check(&deep), Err(Fault::Unknown(_))));
+    }
+
+    #[test]
+    fn payloads_are_not_read() {
+        struct Counting(Vec<u8>, std::sync::atomic::AtomicUsize);
+        impl ReadAt for Counting {
+            fn size_bytes(&self) -> u64 {
+                self.0.len() as u64
+            }
+            fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+                self.1
+                    .fetch_add(buffer.len(), std::sync::atomic::Ordering::Relaxed);
+                self.0.read_exact_at(offset, buffer)
+            }
+        }
+        let mut bytes = vec![0xc6, 0, 0x10, 0, 0];
+        bytes.resize(5 + (1 << 20), 7);
+        let source = Counting(bytes, 0.into());
+        check(&source).unwrap();
+        assert!(source.1.into_inner() <= BUFFER_BYTES);
+    }
+}

@@ -1,0 +1,95 @@
+//! OCDBT: tensorstore's key-value database in a directory, in which Orbax keeps every array of a checkpoint.
+//!
+//! `manifest.ocdbt` names the root of a B+tree whose nodes and values lie in data files (`d/…`). Checked are: the
+//! frame, the CRC-32C and every field of the manifest and of each node of the newest version; that parents and
+//! children agree on levels, keys and sizes; that each value lies inside its file; that each array has its
+//! description, and, as far as the description tells, how many chunks it has. Older versions are not looked at:
+//! nothing that is restored is in them.
+//!
+//! Rules are those of tensorstore's `tensorstore/kvstore/ocdbt/index.rst` and of the code in `format/` beside it.
+//!
+//! # Blind spots
+//!
+//! Values carry no checksum, so other bytes in a chunk are not seen; and a data file that is missing or cut off
+//! where nothing of the newest version lies passes: a process's own files (`ocdbt.process_*/d/…`) also hold what it
+//! wrote before the databases were merged.
+
+mod arrays;
+mod budget;
+mod file_table;
+mod frame;
+mod manifest;
+mod node;
+mod store;
+mod walk;
+
+use manifest::Manifest;
+use store::Store;
+
+use crate::soundness::Fault;
+use crate::structure::place::joined;
+use crate::tree::{OpenFile, Tree};
+
+pub use arrays::{Arrays, StoredArray};
+
+/// The file that makes a directory a database.
+pub const MANIFEST_NAME: &str = "manifest.ocdbt";
+
+/// The most that a manifest or node may be, packed or unpacked. Orbax lets nodes grow to 100 MB.
+const MAX_PIECE_BYTES: u64 = 128 << 20;
+/// The most levels that are followed; three hold a billion keys.
+const MAX_HEIGHT: u8 = 16;
+
+/// Checks a database and says which arrays it holds.
+///
+/// # Errors
+/// [`Fault::Broken`] when a rule is broken, with the file in the text; [`Fault::Unknown`] for versions, kinds and
+/// sizes that are not known; [`Fault::Read`] when a file cannot be read.
+pub fn read(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<Arrays, Fault> {
+    let manifest_path = joined(directory, MANIFEST_NAME);
+    if !tree.is_file(&manifest_path) {
+        return Err(Fault::broken(format!(
+            "{manifest_path} is missing, and without it nothing in the directory can be found"
+        )));
+    }
+    let mut store = Store::new(tree, directory, files);
+    let mut budget = store.budget();
+    let bytes = store.whole(MANIFEST_NAME, MAX_PIECE_BYTES)?;
+    let root = match manifest::read(&bytes, &manifest_path, &mut budget)? {
+        Manifest::Root(root) => root,
+        Manifest::Numbered => {
+            let name = store.newest_numbered().ok_or_else(|| {
+                Fault::broken(format!(
+                    "{manifest_path} says that versions are in files named manifest. and a number, and there is none"
+                ))
+            })?;
+            let bytes = store.whole(&name, MAX_PIECE_BYTES)?;
+            let path = store.path_of(&name);
+            match manifest::read(&bytes, &path, &mut budget)? {
+                Manifest::Root(root) => root,
+                Manifest::Numbered => {
+                    return Err(Fault::broken(format!("{path} is damaged: it names no version")));
+                }
+            }
+        }
+    };
+    let mut collected = arrays::Collector::default();
+    walk::walk(
+        &mut store,
+        &root,
+        &mut budget,
+        &mut |store, key, value, budget| collected.take(store, key, value, budget),
+    )?;
+    Ok(collected.finish(&manifest_path))
+}
+
+/// Checks a database.
+///
+/// # Errors
+/// Those of [`read`].
+pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), Fault> {
+    read(tree, directory, files)?.check()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,309 @@
+//! One node of the tree: keys in order, each with a value (in a leaf) or a child (above).
+
+use super::budget::Budget;
+use super::file_table::{self, DataFile};
+use super::frame::{self, Kind};
+use crate::soundness::Fault;
+use crate::structure::cursor::Cursor;
+
+/// The longest key (tensorstore's `kMaxKeyLength`).
+const MAX_KEY_BYTES: usize = 65_535;
+/// The most entries of a node (tensorstore's `kMaxNodeArity`).
+const MAX_ENTRIES: usize = 1 << 20;
+
+/// A range of a data file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Location {
+    pub(super) offset: u64,
+    pub(super) length_bytes: u64,
+}
+
+impl Location {
+    /// What stands for the root of an empty tree.
+    pub(super) const MISSING: Self = Self {
+        offset: u64::MAX,
+        length_bytes: u64::MAX,
+    };
+}
+
+/// What a reference says of the tree it points to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Statistics {
+    /// Keys in it.
+    pub(super) keys: u64,
+    /// Bytes of its nodes, as they are in the files.
+    pub(super) tree_bytes: u64,
+    /// Bytes of the values that are in data files.
+    pub(super) value_bytes: u64,
+}
+
+impl Statistics {
+    fn add(&mut self, other: Self) {
+        self.keys = self.keys.saturating_add(other.keys);
+        self.tree_bytes = self.tree_bytes.saturating_add(other.tree_bytes);
+        self.value_bytes = self.value_bytes.saturating_add(other.value_bytes);
+    }
+}
+
+/// Where a value is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Value<'a> {
+    /// In the leaf itself.
+    Inline(&'a [u8]),
+    /// In a data file.
+    Stored(&'a DataFile, Location),
+}
+
+/// A reference to a node one level down.
+#[derive(Debug, Clone)]
+pub(super) struct Child {
+    pub(super) file: DataFile,
+    pub(super) location: Location,
+    pub(super) statistics: Statistics,
+    /// What every key below begins with.
+    pub(super) prefix: Vec<u8>,
+    /// The rest of the smallest key below.
+    pub(super) first_key: Vec<u8>,
+}
+
+/// What was in a node.
+pub(super) struct Outcome {
+    /// Nodes one level down; none for a leaf.
+    pub(super) children: Vec<Child>,
+    /// What the node says of the tree below it, itself included.
+    pub(super) statistics: Statistics,
+}
+
+/// How a node is to be read.
+pub(super) struct Expected<'a> {
+    pub(super) height: u8,
+    pub(super) base: &'a str,
+    pub(super) prefix: &'a [u8],
+    pub(super) first_key: &'a [u8],
+}
+
+/// What is done with a key and its value.
+pub(super) type Visit<'v> = dyn FnMut(&[u8], Value<'_>, &mut Budget) -> Result<(), Fault> + 'v;
+
+/// Reads a node, hands a leaf's keys to `visit`, and returns what is below.
+pub(super) fn read(
+    encoded: &[u8],
+    expected: &Expected<'_>,
+    what: &str,
+    budget: &mut Budget,
+    visit: &mut Visit<'_>,
+) -> Result<Outcome, Fault> {
+    let body = frame::unpack(encoded, Kind::Node, what, budget)?;
+    let mut cursor = Cursor::new(&body, what);
+    let height = cursor.byte("height")?;
+    if height != expected.height {
+        return Err(Fault::broken(format!(
+            "{what} is on level {height}, and level {} belongs there",
+            expected.height
+        )));
+    }
+    let files = file_table::read(&mut cursor, expected.base, what, budget)?;
+    let count = cursor.count("number of entries", 4)?;
+    if count == 0 || count > MAX_ENTRIES {
+        return Err(Fault::broken(format!(
+            "{what} is damaged: it holds {count} entries"
+        )));
+    }
+    let mut node = Reader {
+        cursor,
+        count,
+        files: &files,
+        what,
+        budget,
+    };
+    let mut outcome = if height == 0 {
+        node.leaf(expected, visit)?
+    } else {
+        node.interior(expected)?
+    };
+    if !node.cursor.is_empty() {
+        return Err(Fault::broken(format!(
+            "{what} is damaged: bytes follow its last entry"
+        )));
+    }
+    outcome.statistics.add(Statistics {
+        tree_bytes: encoded.len() as u64,
+        ..Statistics::default()
+    });
+    Ok(outcome)
+}
+
+/// A key, by how much of the one before it begins alike.
+struct Key<'a> {
+    shared: usize,
+    suffix: &'a [u8],
+}
+
+struct Reader<'a, 'c> {
+    cursor: Cursor<'c>,
+    count: usize,
+    files: &'a [DataFile],
+    what: &'a str,
+    budget: &'a mut Budget,
+}
+
+impl<'c> Reader<'_, 'c> {
+    fn column(&mut self, field: &str) -> Result<Vec<u64>, Fault> {
+        (0..self.count).map(|_| self.cursor.varint(field)).collect()
+    }
+
+    fn damaged(&self, why: &str) -> Fault {
+        let what = self.what;
+        Fault::broken(format!("{what} is damaged: {why}"))
+    }
+
+    /// Reads the keys. `subtree` tells whether the node has a column between lengths and keys, and receives it.
+    fn keys(&mut self, subtree: Option<&mut Vec<u64>>) -> Result<Vec<Key<'c>>, Fault> {
+        let mut shared = vec![0_u64; self.count];
+        for length in shared.iter_mut().skip(1) {
+            *length = self.cursor.varint("key prefix length")?;
+        }
+        let suffixes = self.column("key suffix length")?;
+        if let Some(subtree) = subtree {
+            *subtree = self.column("subtree prefix length")?;
+        }
+        let mut keys = Vec::with_capacity(self.count);
+        let mut before_bytes = 0;
+        for (shared, suffix) in shared.into_iter().zip(suffixes) {
+            let shared = usize::try_from(shared)
+                .ok()
+                .filter(|shared| *shared <= before_bytes)
+                .ok_or_else(|| self.damaged("a key begins as no key before it"))?;
+            let suffix = self.cursor.take(suffix, "keys")?;
+            before_bytes = shared + suffix.len();
+            if before_bytes > MAX_KEY_BYTES {
+                return Err(self.damaged("a key is longer than any may be"));
+            }
+            keys.push(Key { shared, suffix });
+        }
+        Ok(keys)
+    }
+
+    fn leaf(&mut self, expected: &Expected<'_>, visit: &mut Visit<'_>) -> Result<Outcome, Fault> {
+        let keys = self.keys(None)?;
+        let lengths = self.column("value length")?;
+        let kinds = self.cursor.take(self.count as u64, "value kinds")?;
+        let stored = match kinds.iter().find(|kind| **kind > 1) {
+            None => kinds.iter().map(|kind| usize::from(*kind)).sum(),
+            Some(_) => return Err(self.damaged("a value is of no kind there is")),
+        };
+        let mut column = |field| {
+            (0..stored)
+                .map(|_| self.cursor.varint(field))
+                .collect::<Result<Vec<u64>, Fault>>()
+        };
+        let mut numbers = column("data file of a value")?.into_iter();
+        let mut offsets = column("offset of a value")?.into_iter();
+        let mut statistics = Statistics {
+            keys: keys.len() as u64,
+            ..Statistics::default()
+        };
+        let mut full = FullKey::new(expected);
+        for ((key, length_bytes), kind) in keys.iter().zip(lengths).zip(kinds) {
+            full.go_on(key).map_err(|why| self.damaged(why))?;
+            let value = if *kind == 0 {
+                Value::Inline(self.cursor.take(length_bytes, "inline values")?)
+            } else {
+                let (Some(number), Some(offset)) = (numbers.next(), offsets.next()) else {
+                    return Err(self.damaged("a value is nowhere"));
+                };
+                statistics.value_bytes = statistics.value_bytes.saturating_add(length_bytes);
+                let location = Location { offset, length_bytes };
+                Value::Stored(file_table::at(self.files, number, self.what)?, location)
+            };
+            visit(&full.bytes, value, self.budget)?;
+        }
+        Ok(Outcome {
+            children: Vec::new(),
+            statistics,
+        })
+    }
+
+    fn interior(&mut self, expected: &Expected<'_>) -> Result<Outcome, Fault> {
+        let mut subtree = Vec::new();
+        let keys = self.keys(Some(&mut subtree))?;
+        let numbers = self.column("data file of a child")?;
+        let offsets = self.column("offset of a child")?;
+        let lengths = self.column("length of a child")?;
+        let counts = self.column("number of keys of a child")?;
+        let sizes = self.column("size of a child")?;
+        let values = self.column("size of the values of a child")?;
+        let places = numbers.into_iter().zip(offsets.into_iter().zip(lengths));
+        let said = counts.into_iter().zip(sizes.into_iter().zip(values));
+        let mut total = Statistics::default();
+        let mut full = FullKey::new(expected);
+        let mut children = Vec::new();
+        for (((key, subtree), (number, (offset, length_bytes))), (keys, (tree_bytes, value_bytes))) in
+            keys.iter().zip(subtree).zip(places).zip(said)
+        {
+            full.go_on(key).map_err(|why| self.damaged(why))?;
+            let split = usize::try_from(subtree)
+                .ok()
+                .and_then(|length| {
+                    full.bytes
+                        .split_at_checked(length.checked_add(full.prefix_bytes)?)
+                })
+                .ok_or_else(|| self.damaged("a child's keys begin with more than its own"))?;
+            let (prefix, first_key) = split;
+            self.budget
+                .spend((full.bytes.len() + size_of::<Child>()) as u64, self.what)?;
+            let statistics = Statistics {
+                keys,
+                tree_bytes,
+                value_bytes,
+            };
+            total.add(statistics);
+            children.push(Child {
+                file: file_table::at(self.files, number, self.what)?.clone(),
+                location: Location { offset, length_bytes },
+                statistics,
+                prefix: prefix.to_vec(),
+                first_key: first_key.to_vec(),
+            });
+        }
+        Ok(Outcome {
+            children,
+            statistics: total,
+        })
+    }
+}
+
+/// The key that was read last, in full.
+struct FullKey<'a> {
+    bytes: Vec<u8>,
+    prefix_bytes: usize,
+    first_key: Option<&'a [u8]>,
+}
+
+impl<'a> FullKey<'a> {
+    fn new(expected: &Expected<'a>) -> Self {
+        Self {
+            bytes: expected.prefix.to_vec(),
+            prefix_bytes: expected.prefix.len(),
+            first_key: Some(expected.first_key),
+        }
+    }
+
+    fn go_on(&mut self, key: &Key<'_>) -> Result<(), &'static str> {
+        let kept = self.prefix_bytes + key.shared;
+        let in_order = match self.first_key.take() {
+            // The parent may name a smaller key than the first there is.
+            Some(first) => key.suffix >= first,
+            None => self.bytes.get(kept..).is_some_and(|before| before < key.suffix),
+        };
+        if !in_order {
+            return Err("its keys are out of order");
+        }
+        self.bytes.truncate(kept);
+        if kept + key.suffix.len() > MAX_KEY_BYTES {
+            return Err("a key is longer than any may be");
+        }
+        self.bytes.extend_from_slice(key.suffix);
+        Ok(())
+    }
+}

@@ -1,0 +1,111 @@
+//! The files of a database: what is in them, and pieces of them.
+
+use std::rc::Rc;
+
+use super::budget::Budget;
+use super::node::Location;
+use crate::soundness::{Fault, read_piece};
+use crate::source::ReadAt;
+use crate::structure::place::joined;
+use crate::tree::{OpenFile, Tree};
+
+/// The files below a database's directory.
+pub(super) struct Store<'a> {
+    tree: &'a Tree,
+    directory: &'a str,
+    files: &'a dyn OpenFile,
+    /// The file that was read last: nodes and values of one file follow one another.
+    open: Option<(Rc<str>, Box<dyn ReadAt>)>,
+}
+
+impl<'a> Store<'a> {
+    pub(super) fn new(tree: &'a Tree, directory: &'a str, files: &'a dyn OpenFile) -> Self {
+        Self {
+            tree,
+            directory,
+            files,
+            open: None,
+        }
+    }
+
+    /// What may be unpacked of a database as large as this one.
+    pub(super) fn budget(&self) -> Budget {
+        let prefix = joined(self.directory, "");
+        let sizes = self
+            .tree
+            .files()
+            .filter(|(path, _)| path.starts_with(&prefix))
+            .filter_map(|(path, _)| self.tree.file_size_bytes(path));
+        Budget::new(sizes.fold(0, u64::saturating_add))
+    }
+
+    /// Where a file of the database is in the tree.
+    pub(super) fn path_of(&self, path: &str) -> String {
+        joined(self.directory, path)
+    }
+
+    /// Checks that a range is inside its file.
+    pub(super) fn hold(&self, path: &str, location: Location, what: &str) -> Result<(), Fault> {
+        let Location { offset, length_bytes } = location;
+        let whole = self.path_of(path);
+        let Some(size_bytes) = self.tree.file_size_bytes(&whole) else {
+            return Err(Fault::broken(format!(
+                "{what} is in {whole}, and that file is missing"
+            )));
+        };
+        let end = offset.checked_add(length_bytes);
+        if end.is_none_or(|end| end > size_bytes) {
+            return Err(Fault::broken(format!(
+                "{what} is {length_bytes} bytes at byte {offset} of {whole}, which ends at byte {size_bytes}: \
+                 the file was cut off"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Reads a range, at most `limit_bytes` long.
+    pub(super) fn read(
+        &mut self,
+        path: &Rc<str>,
+        location: Location,
+        limit_bytes: u64,
+        what: &str,
+    ) -> Result<Vec<u8>, Fault> {
+        self.hold(path, location, what)?;
+        let source = match self.open.take() {
+            Some((name, source)) if name == *path => source,
+            _ => self.files.open(&self.path_of(path))?,
+        };
+        let bytes = read_piece(
+            &*source,
+            location.offset,
+            location.length_bytes,
+            limit_bytes,
+            what,
+        );
+        self.open = Some((Rc::clone(path), source));
+        bytes
+    }
+
+    /// Reads a whole file, at most `limit_bytes` long.
+    pub(super) fn whole(&mut self, name: &str, limit_bytes: u64) -> Result<Vec<u8>, Fault> {
+        let path = self.path_of(name);
+        let source = self.files.open(&path)?;
+        read_piece(&*source, 0, source.size_bytes(), limit_bytes, &path)
+    }
+
+    /// The newest of the numbered manifests, by name.
+    pub(super) fn newest_numbered(&self) -> Option<String> {
+        self.tree
+            .children(self.directory)
+            .map(|(name, _)| name)
+            .filter(|name| is_numbered(name) && self.tree.is_file(&self.path_of(name)))
+            .max()
+            .map(str::to_owned)
+    }
+}
+
+fn is_numbered(name: &str) -> bool {
+    let number = name.strip_prefix("manifest.");
+    number.is_some_and(|number| number.len() == 16 && number.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}

@@ -1,0 +1,86 @@
+//! From the newest version's root to every key.
+
+use super::budget::Budget;
+use super::file_table::DataFile;
+use super::manifest::Root;
+use super::node::{self, Child, Expected, Statistics, Visit};
+use super::store::Store;
+use super::{MAX_HEIGHT, MAX_PIECE_BYTES};
+use crate::soundness::Fault;
+
+/// A node that is still to be read.
+struct Pending {
+    child: Child,
+    height: u8,
+}
+
+/// Reads every node below `root`, checks that each says what its parent says of it, and hands every key to `visit`.
+///
+/// Levels strictly fall and every byte is paid for from the budget, so it ends whatever the nodes say.
+pub(super) fn walk(
+    store: &mut Store<'_>,
+    root: &Root,
+    budget: &mut Budget,
+    visit: &mut WalkVisit<'_>,
+) -> Result<(), Fault> {
+    let Some((file, location)) = &root.place else {
+        return Ok(());
+    };
+    if root.height > MAX_HEIGHT {
+        return Err(Fault::Unknown(format!(
+            "the tree of keys has {} levels, more than the {MAX_HEIGHT} that are followed",
+            root.height
+        )));
+    }
+    let mut pending = vec![Pending {
+        child: Child {
+            file: file.clone(),
+            location: *location,
+            statistics: root.statistics,
+            prefix: Vec::new(),
+            first_key: Vec::new(),
+        },
+        height: root.height,
+    }];
+    while let Some(Pending { child, height }) = pending.pop() {
+        let what = named(store, &child.file, child.location.offset);
+        budget.spend(child.location.length_bytes, &what)?;
+        let encoded = store.read(&child.file.path, child.location, MAX_PIECE_BYTES, &what)?;
+        let expected = Expected {
+            height,
+            base: child.file.base(),
+            prefix: &child.prefix,
+            first_key: &child.first_key,
+        };
+        let mut each: Box<Visit<'_>> = Box::new(|key, value, budget| visit(store, key, value, budget));
+        let outcome = node::read(&encoded, &expected, &what, budget, &mut *each)?;
+        drop(each);
+        compare(child.statistics, outcome.statistics, &what)?;
+        let below = outcome.children.into_iter().rev().map(|child| Pending {
+            child,
+            height: height.saturating_sub(1),
+        });
+        pending.extend(below);
+    }
+    Ok(())
+}
+
+/// What is done with a key and its value, with the files at hand.
+pub(super) type WalkVisit<'v> =
+    dyn FnMut(&mut Store<'_>, &[u8], node::Value<'_>, &mut Budget) -> Result<(), Fault> + 'v;
+
+fn named(store: &Store<'_>, file: &DataFile, offset: u64) -> String {
+    format!("the index node at byte {offset} of {}", store.path_of(&file.path))
+}
+
+fn compare(said: Statistics, found: Statistics, what: &str) -> Result<(), Fault> {
+    if said == found {
+        return Ok(());
+    }
+    let why = if said.keys == found.keys {
+        "sizes that what refers to it does not expect".to_owned()
+    } else {
+        format!("{} keys, and what refers to it expects {}", found.keys, said.keys)
+    };
+    Err(Fault::broken(format!("{what} holds {why}")))
+}

@@ -1,0 +1,165 @@
+//! What the index says of a tensor: the few fields of its protocol buffers that tell where it is.
+
+use crate::soundness::Fault;
+use crate::structure::cursor::Cursor;
+
+/// The first value of an index.
+pub(super) struct Header {
+    /// How many data files there are.
+    pub(super) shards: u64,
+}
+
+impl Header {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Fault> {
+        let mut shards = 0;
+        each_field(bytes, "the header of the index", &mut |number, field| {
+            if let (1, Field::Number(value)) = (number, field) {
+                shards = value;
+            }
+            Ok(())
+        })?;
+        if shards == 0 || shards > 99_999 {
+            return Err(Fault::broken(format!(
+                "the header of the index is damaged: it says that there are {shards} data files"
+            )));
+        }
+        Ok(Self { shards })
+    }
+}
+
+/// A tensor.
+#[derive(Default)]
+pub(super) struct Entry {
+    element: u64,
+    /// `None` when its shape is no number of elements.
+    elements: Option<u64>,
+    shard: u64,
+    offset: u64,
+    length_bytes: u64,
+    is_sliced: bool,
+}
+
+impl Entry {
+    pub(super) fn parse(bytes: &[u8], name: &str) -> Result<Self, Fault> {
+        let what = format!("the entry of tensor {name}");
+        let mut entry = Self {
+            elements: Some(1),
+            ..Self::default()
+        };
+        each_field(bytes, &what, &mut |number, field| {
+            match (number, field) {
+                (1, Field::Number(value)) => entry.element = value,
+                (2, Field::Bytes(shape)) => entry.elements = elements(shape, &what)?,
+                (3, Field::Number(value)) => entry.shard = value,
+                (4, Field::Number(value)) => entry.offset = value,
+                (5, Field::Number(value)) => entry.length_bytes = value,
+                // The pieces of a partitioned tensor have entries of their own.
+                (7, Field::Bytes(_)) => entry.is_sliced = true,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(entry)
+    }
+
+    /// Checks that the tensor takes as many bytes as its type and shape say.
+    pub(super) fn check_length(&self, name: &str) -> Result<(), Fault> {
+        let (false, Some(elements), Some(element_bytes)) =
+            (self.is_sliced, self.elements, element_bytes(self.element))
+        else {
+            return Ok(());
+        };
+        match elements.checked_mul(element_bytes) {
+            Some(expected) if expected == self.length_bytes => Ok(()),
+            _ => Err(Fault::broken(format!(
+                "tensor {name} is {} bytes long, and {elements} elements of {element_bytes} bytes belong there",
+                self.length_bytes
+            ))),
+        }
+    }
+
+    /// Its data file and where in it it ends; `None` for one that is in pieces.
+    pub(super) fn place(&self, shards: u64, name: &str) -> Result<Option<(u64, u64)>, Fault> {
+        if self.is_sliced {
+            return Ok(None);
+        }
+        let end = self.offset.checked_add(self.length_bytes);
+        match end {
+            Some(end) if self.shard < shards => Ok(Some((self.shard, end))),
+            _ => Err(Fault::broken(format!(
+                "the entry of tensor {name} is damaged: it names data file {} of {shards}",
+                self.shard
+            ))),
+        }
+    }
+}
+
+enum Field<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+    Other,
+}
+
+/// Goes through the fields of a protocol buffer.
+fn each_field(
+    bytes: &[u8],
+    what: &str,
+    visit: &mut dyn FnMut(u64, Field<'_>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let mut cursor = Cursor::new(bytes, what);
+    while !cursor.is_empty() {
+        let tag = cursor.varint("tag")?;
+        let field = match tag & 7 {
+            0 => Field::Number(cursor.varint("number")?),
+            1 => cursor.array::<8>("fixed number").map(|_| Field::Other)?,
+            2 => {
+                let length_bytes = cursor.varint("length")?;
+                Field::Bytes(cursor.take(length_bytes, "bytes")?)
+            }
+            5 => cursor.array::<4>("fixed number").map(|_| Field::Other)?,
+            _ => {
+                return Err(Fault::broken(format!(
+                    "{what} is damaged: a field is of no kind there is"
+                )));
+            }
+        };
+        visit(tag >> 3, field)?;
+    }
+    Ok(())
+}
+
+/// How many elements a shape (`tensor_shape.proto`) has.
+fn elements(shape: &[u8], what: &str) -> Result<Option<u64>, Fault> {
+    let mut product = Some(1_u64);
+    each_field(shape, what, &mut |number, field| {
+        match (number, field) {
+            (2, Field::Bytes(dimension)) => {
+                let mut length = 0;
+                each_field(dimension, what, &mut |number, field| {
+                    if let (1, Field::Number(value)) = (number, field) {
+                        length = value;
+                    }
+                    Ok(())
+                })?;
+                product = product.and_then(|product| product.checked_mul(length));
+            }
+            // Of unknown rank.
+            (3, Field::Number(1)) => product = None,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(product)
+}
+
+/// Bytes of an element of the types (`types.proto`) that have a fixed length.
+fn element_bytes(element: u64) -> Option<u64> {
+    match element {
+        4 | 6 | 10 | 11 | 12 => Some(1),
+        5 | 14 | 15 | 16 | 17 | 19 => Some(2),
+        1 | 3 | 13 | 22 => Some(4),
+        2 | 8 | 9 | 23 => Some(8),
+        18 => Some(16),
+        _ => None,
+    }
+}

@@ -1,0 +1,107 @@
+//! A TensorFlow checkpoint: `PREFIX.index` and `PREFIX.data-00000-of-00002`, … beside it.
+//!
+//! The index is a table as `LevelDB` writes it, from names to where in which data file a tensor is. Checked are every
+//! block's checksum and the order of names, and that each tensor's range is inside its file and as long as its type
+//! and shape say. Rules are those of `tensorflow/core/protobuf/tensor_bundle.proto`,
+//! `tensorflow/core/util/tensor_bundle/tensor_bundle.cc` and `table/format.cc` of `LevelDB`. The tests write their
+//! own tables; of files that TensorFlow wrote, the variables of one saved model (basic-pitch 0.4.0) were tried.
+//!
+//! TensorFlow compresses no index; one that is compressed is not looked into.
+//!
+//! # Blind spots
+//!
+//! Tensors are not read, so other bytes in them are not seen, though each has a CRC-32C in the index. A data file in
+//! which no tensor lies is not missed.
+
+mod entry;
+mod table;
+
+use entry::{Entry, Header};
+
+use crate::soundness::Fault;
+use crate::structure::place::in_file;
+use crate::tree::{OpenFile, Tree};
+
+/// How the name of an index ends.
+pub const INDEX_ENDING: &str = ".index";
+/// The longest pointer file that is read.
+const MAX_POINTER_BYTES: usize = 1 << 20;
+
+/// Checks the checkpoint of this prefix, a path in the tree without the ending of the index.
+///
+/// # Errors
+/// [`Fault::Broken`] with the file in the text; [`Fault::Unknown`] when the index is compressed or too large;
+/// [`Fault::Read`] when a file cannot be read.
+pub fn check(tree: &Tree, prefix: &str, files: &dyn OpenFile) -> Result<(), Fault> {
+    let index_path = format!("{prefix}{INDEX_ENDING}");
+    if !tree.is_file(&index_path) {
+        return Err(Fault::broken(format!(
+            "{index_path} is missing, and without it no tensor can be found"
+        )));
+    }
+    let source = files.open(&index_path)?;
+    let mut shards = None;
+    table::read(&*source, &mut |key, value| {
+        let Some(shards) = shards else {
+            if !key.is_empty() {
+                return Err(Fault::broken(
+                    "the index does not begin with how many data files there are",
+                ));
+            }
+            shards = Some(Header::parse(value)?.shards);
+            return Ok(());
+        };
+        let name = String::from_utf8_lossy(key);
+        let entry = Entry::parse(value, &name)?;
+        entry.check_length(&name)?;
+        match entry.place(shards, &name)? {
+            None => Ok(()),
+            Some((shard, end)) => {
+                let path = format!("{prefix}.data-{shard:05}-of-{shards:05}");
+                hold(tree, &path, end, &name)
+            }
+        }
+    })
+    .map_err(|fault| in_file(&index_path, fault))?;
+    match shards {
+        Some(_) => Ok(()),
+        None => Err(Fault::broken(format!("{index_path} holds nothing"))),
+    }
+}
+
+/// The prefix that a `checkpoint` file names as the newest, as it says it: relative to the file's directory, or
+/// absolute.
+///
+/// # Errors
+/// [`Fault::Broken`] when it names none.
+pub fn parse_pointer(bytes: &[u8]) -> Result<String, Fault> {
+    let bytes = bytes
+        .get(..bytes.len().min(MAX_POINTER_BYTES))
+        .unwrap_or_default();
+    let text = String::from_utf8_lossy(bytes);
+    let said = text.lines().find_map(|line| {
+        let value = line.trim().strip_prefix("model_checkpoint_path:")?;
+        value.trim().strip_prefix('"')?.strip_suffix('"')
+    });
+    match said {
+        Some(prefix) if !prefix.is_empty() => Ok(prefix.to_owned()),
+        _ => Err(Fault::broken(
+            "it names no checkpoint: it has no model_checkpoint_path",
+        )),
+    }
+}
+
+fn hold(tree: &Tree, path: &str, end: u64, name: &str) -> Result<(), Fault> {
+    match tree.file_size_bytes(path) {
+        None => Err(Fault::broken(format!(
+            "tensor {name} is in {path}, and that file is missing"
+        ))),
+        Some(size_bytes) if end > size_bytes => Err(Fault::broken(format!(
+            "tensor {name} goes on to byte {end} of {path}, which ends at byte {size_bytes}: the file was cut off"
+        ))),
+        Some(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+//! The table of `LevelDB`: sorted keys and values in blocks, an index of the blocks, a footer.
+
+use stepvault_core::digest::Crc32c;
+
+use crate::soundness::{Fault, read_piece};
+use crate::source::ReadAt;
+use crate::structure::cursor::Cursor;
+
+/// Two handles of at most twenty bytes, padded, and the magic number.
+const FOOTER_BYTES: u64 = 48;
+/// The handles with their padding.
+const HANDLES_BYTES: usize = 40;
+const MAGIC: u64 = 0xdb47_7524_8b80_fb57;
+/// After each block: how it is compressed, and a checksum.
+const TRAILER_BYTES: u64 = 5;
+/// The largest block; TensorFlow begins a new one after 256 KiB.
+const MAX_BLOCK_BYTES: u64 = 64 << 20;
+/// The longest key.
+const MAX_KEY_BYTES: usize = 64 << 10;
+
+/// What is done with a key and its value.
+type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> Result<(), Fault> + 'v;
+
+/// Where a block is.
+#[derive(Clone, Copy)]
+struct Handle {
+    offset: u64,
+    length_bytes: u64,
+}
+
+/// Reads a table block by block, checks it, and hands every key to `visit`.
+pub(super) fn read(source: &dyn ReadAt, visit: &mut Visit<'_>) -> Result<(), Fault> {
+    let size_bytes = source.size_bytes();
+    let Some(footer_start) = size_bytes.checked_sub(FOOTER_BYTES) else {
+        return Err(Fault::broken(format!(
+            "it is {size_bytes} bytes long, less than any index: it was cut off"
+        )));
+    };
+    let footer = read_piece(source, footer_start, FOOTER_BYTES, FOOTER_BYTES, "the footer")?;
+    let Some((handles, magic)) = footer.split_last_chunk::<8>() else {
+        return Err(Fault::broken("it has no footer"));
+    };
+    if u64::from_le_bytes(*magic) != MAGIC {
+        return Err(Fault::at(
+            footer_start,
+            "it does not end as an index does: it was cut off or overwritten",
+        ));
+    }
+    let mut handles = Cursor::new(handles, "the footer");
+    let meta = handle(&mut handles)?;
+    let index = handle(&mut handles)?;
+    let padding = handles.into_rest();
+    // A last number that goes on into the padding has its value all the same, and no writer writes it so.
+    let numbers = [meta, index].map(|at| shortest_bytes(at.offset) + shortest_bytes(at.length_bytes));
+    let padding_bytes = HANDLES_BYTES.checked_sub(numbers.iter().sum());
+    if padding_bytes != Some(padding.len()) || padding.iter().any(|byte| *byte != 0) {
+        return Err(Fault::at(
+            footer_start,
+            "the footer is damaged: its padding is not empty",
+        ));
+    }
+    each_entry(&block(source, meta, footer_start)?, &mut |_, _| Ok(()))?;
+    let index = block(source, index, footer_start)?;
+    let mut end = 0;
+    let mut last_key: Option<Vec<u8>> = None;
+    each_entry(&index, &mut |_, value| {
+        let mut value = Cursor::new(value, "the index of blocks");
+        let at = handle(&mut value)?;
+        // Blocks follow one another, so that none is read twice.
+        if at.offset < end {
+            return Err(Fault::at(
+                at.offset,
+                "the index of blocks is damaged: two blocks overlap",
+            ));
+        }
+        let data = block(source, at, footer_start)?;
+        end = at
+            .offset
+            .saturating_add(at.length_bytes)
+            .saturating_add(TRAILER_BYTES);
+        each_entry(&data, &mut |key, value| {
+            if last_key.as_deref().is_some_and(|last| last >= key) {
+                return Err(Fault::at(
+                    at.offset,
+                    "a block is damaged: its names are out of order",
+                ));
+            }
+            let last = last_key.get_or_insert_default();
+            last.clear();
+            last.extend_from_slice(key);
+            visit(key, value)
+        })
+    })
+}
+
+/// How many bytes a number takes at seven bits each.
+fn shortest_bytes(value: u64) -> usize {
+    (value.checked_ilog2().unwrap_or(0) / 7 + 1) as usize
+}
+
+fn handle(cursor: &mut Cursor<'_>) -> Result<Handle, Fault> {
+    Ok(Handle {
+        offset: cursor.varint("place of a block")?,
+        length_bytes: cursor.varint("length of a block")?,
+    })
+}
+
+/// Reads a block and checks it against its checksum, which `LevelDB` rotates and shifts before it writes it.
+fn block(source: &dyn ReadAt, at: Handle, footer_start: u64) -> Result<Vec<u8>, Fault> {
+    let whole_bytes = at.length_bytes.saturating_add(TRAILER_BYTES);
+    if at
+        .offset
+        .checked_add(whole_bytes)
+        .is_none_or(|end| end > footer_start)
+    {
+        return Err(Fault::at(
+            at.offset,
+            format!(
+                "a block of {} bytes does not fit before the footer: the file was cut off",
+                at.length_bytes
+            ),
+        ));
+    }
+    let limit_bytes = MAX_BLOCK_BYTES + TRAILER_BYTES;
+    let mut bytes = read_piece(source, at.offset, whole_bytes, limit_bytes, "a block")?;
+    let Some((covered, masked)) = bytes.split_last_chunk::<4>() else {
+        return Err(Fault::at(at.offset, "a block has no checksum"));
+    };
+    let checksum = u32::from_le_bytes(*masked)
+        .wrapping_sub(0xa282_ead8)
+        .rotate_left(15);
+    if Crc32c::of(covered).0 != checksum {
+        return Err(Fault::at(
+            at.offset,
+            "a block does not match its checksum: its bytes are not those that were written",
+        ));
+    }
+    let compression = covered.last().copied().unwrap_or_default();
+    if compression != 0 {
+        return Err(Fault::Unknown(
+            "its blocks are compressed, which TensorFlow does not do".to_owned(),
+        ));
+    }
+    bytes.truncate(covered.len().saturating_sub(1));
+    Ok(bytes)
+}
+
+/// Hands out a block's entries. Each key begins as the one before it does; a list of the keys that do not ends the
+/// block, and is not needed to read it from its start.
+fn each_entry(block: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
+    let damaged = |why: &str| Fault::broken(format!("a block is damaged: {why}"));
+    let Some((rest, restarts)) = block.split_last_chunk::<4>() else {
+        return Err(damaged("it is too short"));
+    };
+    let entries_bytes = usize::try_from(u32::from_le_bytes(*restarts))
+        .ok()
+        .and_then(|count| count.checked_mul(4))
+        .and_then(|bytes| rest.len().checked_sub(bytes))
+        .ok_or_else(|| damaged("its list of restarts is longer than it is"))?;
+    let mut cursor = Cursor::new(rest.get(..entries_bytes).unwrap_or_default(), "a block");
+    let mut key: Vec<u8> = Vec::new();
+    while !cursor.is_empty() {
+        let shared = cursor.varint("shared length of a name")?;
+        let unshared_bytes = cursor.varint("length of a name")?;
+        let value_bytes = cursor.varint("length of a value")?;
+        let kept = usize::try_from(shared)
+            .ok()
+            .filter(|kept| *kept <= key.len())
+            .ok_or_else(|| damaged("a name begins as no name before it"))?;
+        key.truncate(kept);
+        key.extend_from_slice(cursor.take(unshared_bytes, "name")?);
+        if key.len() > MAX_KEY_BYTES {
+            return Err(Fault::Unknown(format!(
+                "a name is longer than the {MAX_KEY_BYTES} bytes that are looked at"
+            )));
+        }
+        visit(&key, cursor.take(value_bytes, "value")?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,238 @@
+use std::collections::BTreeMap;
+use std::io;
+
+use stepvault_core::digest::Crc32c;
+use stepvault_core::timestamp::Timestamp;
+
+use super::{check, parse_pointer};
+use crate::source::ReadAt;
+use crate::tree::{Entry, EntryKind, OpenFile, Tree};
+
+struct Files(BTreeMap<String, Vec<u8>>);
+
+impl OpenFile for Files {
+    fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
+        Ok(Box::new(self.0.get(path).ok_or(io::ErrorKind::NotFound)?.clone()))
+    }
+}
+
+impl Files {
+    fn why(&self) -> String {
+        let entry = |(path, bytes): (&String, &Vec<u8>)| {
+            let kind = EntryKind::File {
+                size_bytes: bytes.len() as u64,
+                allocated_bytes: None,
+            };
+            let mtime = Timestamp::from_seconds(0);
+            (path.clone(), Entry { kind, mtime })
+        };
+        let tree = Tree::new(self.0.iter().map(entry).collect());
+        check(&tree, "ckpt-7", self).map_or_else(|fault| fault.to_string(), |()| "sound".to_owned())
+    }
+
+    fn with(index: Vec<u8>) -> Self {
+        Self(BTreeMap::from([
+            ("ckpt-7.index".to_owned(), index),
+            ("ckpt-7.data-00000-of-00002".to_owned(), vec![1; 24]),
+            ("ckpt-7.data-00001-of-00002".to_owned(), vec![1; 8]),
+        ]))
+    }
+}
+
+/// A block of these entries, whose keys share nothing, with its trailer.
+fn block(entries: &[(&[u8], Vec<u8>)], compression: u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (key, value) in entries {
+        bytes.extend([
+            0,
+            u8::try_from(key.len()).unwrap(),
+            u8::try_from(value.len()).unwrap(),
+        ]);
+        bytes.extend(*key);
+        bytes.extend(value);
+    }
+    bytes.extend([0, 0, 0, 0, 1, 0, 0, 0, compression]);
+    let masked = Crc32c::of(&bytes).0.rotate_right(15).wrapping_add(0xa282_ead8);
+    bytes.extend(masked.to_le_bytes());
+    bytes
+}
+
+/// Where a block of so many bytes with its trailer is.
+fn handle(offset: usize, whole_bytes: usize) -> Vec<u8> {
+    let varint = |value: usize| match u8::try_from(value) {
+        Ok(byte @ 0..0x80) => vec![byte],
+        _ => vec![
+            u8::try_from(value & 0x7f).unwrap() | 0x80,
+            u8::try_from(value >> 7).unwrap(),
+        ],
+    };
+    [varint(offset), varint(whole_bytes - 5)].concat()
+}
+
+/// A table of these blocks, each with the last key in it.
+fn table(blocks: &[(&[u8], Vec<u8>)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut index = Vec::new();
+    for (key, block) in blocks {
+        index.push((*key, handle(bytes.len(), block.len())));
+        bytes.extend(block);
+    }
+    let meta = block(&[], 0);
+    let index = block(&index, 0);
+    let mut footer = handle(bytes.len(), meta.len());
+    footer.extend(handle(bytes.len() + meta.len(), index.len()));
+    footer.resize(40, 0);
+    footer.extend(0xdb47_7524_8b80_fb57_u64.to_le_bytes());
+    [bytes, meta, index, footer].concat()
+}
+
+/// A tensor of floats of one dimension.
+fn tensor(length: u8, shard: u8, offset: u8, bytes: u8) -> Vec<u8> {
+    let mut entry = vec![8, 1, 18, 4, 18, 2, 8, length];
+    entry.extend([24, shard, 32, offset, 40, bytes, 53, 1, 2, 3, 4]);
+    entry
+}
+
+fn header(shards: u8) -> Vec<u8> {
+    vec![8, shards, 26, 2, 8, 1]
+}
+
+fn index() -> Vec<u8> {
+    table(&[
+        (b"a", block(&[(b"", header(2)), (b"a", tensor(2, 0, 0, 8))], 0)),
+        (
+            b"c",
+            block(&[(b"b", tensor(4, 0, 8, 16)), (b"c", tensor(2, 1, 0, 8))], 0),
+        ),
+    ])
+}
+
+#[test]
+fn a_whole_checkpoint_is_sound() {
+    assert_eq!(Files::with(index()).why(), "sound");
+}
+
+#[test]
+fn no_cut_and_no_flipped_bit_of_the_index_passes() {
+    let whole = index();
+    for length in 0..whole.len() {
+        assert_ne!(
+            Files::with(whole[..length].to_vec()).why(),
+            "sound",
+            "cut to {length}"
+        );
+    }
+    for bit in 0..whole.len() * 8 {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert_ne!(Files::with(bytes).why(), "sound", "bit {bit}");
+    }
+}
+
+#[test]
+fn data_files_hold_every_tensor() {
+    let cut = |path: &str, length: usize| {
+        let mut files = Files::with(index());
+        files.0.get_mut(path).unwrap().truncate(length);
+        files.why()
+    };
+    for length in 0..24 {
+        assert_ne!(cut("ckpt-7.data-00000-of-00002", length), "sound");
+    }
+    assert_eq!(
+        cut("ckpt-7.data-00000-of-00002", 23),
+        "ckpt-7.index: tensor b goes on to byte 24 of ckpt-7.data-00000-of-00002, which ends at byte 23: \
+         the file was cut off"
+    );
+    let mut files = Files::with(index());
+    files.0.remove("ckpt-7.data-00001-of-00002");
+    assert_eq!(
+        files.why(),
+        "ckpt-7.index: tensor c is in ckpt-7.data-00001-of-00002, and that file is missing"
+    );
+    files.0.remove("ckpt-7.index");
+    assert_eq!(
+        files.why(),
+        "ckpt-7.index is missing, and without it no tensor can be found"
+    );
+}
+
+#[test]
+fn broken_rules_are_named() {
+    let one = |entries: &[(&[u8], Vec<u8>)]| Files::with(table(&[(b"z", block(entries, 0))])).why();
+    for (found, why) in [
+        (
+            Files::with(vec![0; 20]).why(),
+            "ckpt-7.index: it is 20 bytes long, less than any index: it was cut off",
+        ),
+        (
+            Files::with(vec![0; 60]).why(),
+            "ckpt-7.index, at byte 12: it does not end as an index does: it was cut off or overwritten",
+        ),
+        (Files::with(table(&[])).why(), "ckpt-7.index holds nothing"),
+        (
+            one(&[(b"a", tensor(2, 0, 0, 8))]),
+            "ckpt-7.index: the index does not begin with how many data files there are",
+        ),
+        (
+            one(&[
+                (b"", header(2)),
+                (b"b", tensor(2, 0, 0, 8)),
+                (b"a", tensor(2, 0, 0, 8)),
+            ]),
+            "ckpt-7.index, at byte 0: a block is damaged: its names are out of order",
+        ),
+        (
+            one(&[(b"", header(2)), (b"a", tensor(2, 0, 0, 9))]),
+            "ckpt-7.index: tensor a is 9 bytes long, and 2 elements of 4 bytes belong there",
+        ),
+        (
+            one(&[(b"", header(2)), (b"a", tensor(2, 2, 0, 8))]),
+            "ckpt-7.index: the entry of tensor a is damaged: it names data file 2 of 2",
+        ),
+        (
+            one(&[(b"", header(0))]),
+            "ckpt-7.index: the header of the index is damaged: it says that there are 0 data files",
+        ),
+        (
+            one(&[(b"", vec![7])]),
+            "ckpt-7.index: the header of the index is damaged: a field is of no kind there is",
+        ),
+    ] {
+        assert_eq!(found, why);
+    }
+}
+
+#[test]
+fn a_partitioned_tensor_is_in_pieces_elsewhere() {
+    let mut sliced = tensor(100, 9, 100, 1);
+    sliced.extend([58, 0]);
+    let blocks = block(&[(b"", header(2)), (b"a", sliced)], 0);
+    assert_eq!(Files::with(table(&[(b"a", blocks)])).why(), "sound");
+}
+
+#[test]
+fn compressed_blocks_are_not_looked_into() {
+    let bytes = table(&[(b"a", block(&[(b"", header(2))], 1))]);
+    assert_eq!(
+        Files::with(bytes).why(),
+        "ckpt-7.index: its blocks are compressed, which TensorFlow does not do"
+    );
+}
+
+#[test]
+fn pointers_name_a_prefix() {
+    let text = b"model_checkpoint_path: \"ckpt-7\"\nall_model_checkpoint_paths: \"ckpt-6\"\n";
+    assert_eq!(parse_pointer(text).unwrap(), "ckpt-7");
+    for text in [
+        &b""[..],
+        b"model_checkpoint_path: \"\"",
+        b"model_checkpoint_path: \"ck",
+        b"\xff",
+    ] {
+        assert_eq!(
+            parse_pointer(text).unwrap_err().to_string(),
+            "it names no checkpoint: it has no model_checkpoint_path"
+        );
+    }
+}

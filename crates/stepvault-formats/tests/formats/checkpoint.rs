@@ -1,0 +1,178 @@
+//! A checkpoint in memory, to be damaged.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use stepvault_core::timestamp::Timestamp;
+use stepvault_formats::soundness::{Fault, Soundness, judged};
+use stepvault_formats::source::ReadAt;
+use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
+
+/// Files and directories by path, and how much of them was read.
+#[derive(Clone, Default)]
+pub(crate) struct Checkpoint {
+    pub(crate) files: BTreeMap<String, Arc<Vec<u8>>>,
+    directories: BTreeSet<String>,
+    read_bytes: Arc<AtomicU64>,
+}
+
+impl Checkpoint {
+    /// One of the real ones, by the name of its archive without ending.
+    pub(crate) fn fixture(name: &str) -> Self {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+        let archive = [".tar.gz", ".tar"]
+            .iter()
+            .map(|ending| fixtures.join(format!("{name}{ending}")))
+            .find(|path| path.exists())
+            .unwrap();
+        let target = tempfile::tempdir().unwrap();
+        let status = Command::new("tar")
+            .arg("-xpf")
+            .arg(archive)
+            .arg("-C")
+            .arg(target.path())
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let mut checkpoint = Self::default();
+        checkpoint.load(&target.path().join(name), "");
+        checkpoint
+    }
+
+    fn load(&mut self, directory: &Path, prefix: &str) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let entry = entry.unwrap();
+            let path = format!("{prefix}{}", entry.file_name().to_str().unwrap());
+            if entry.file_type().unwrap().is_dir() {
+                self.load(&entry.path(), &format!("{path}/"));
+                self.directories.insert(path);
+            } else {
+                self.set(&path, std::fs::read(entry.path()).unwrap());
+            }
+        }
+    }
+
+    /// Puts a file in, with the directories above it.
+    pub(crate) fn set(&mut self, path: &str, bytes: Vec<u8>) {
+        for (end, _) in path.match_indices('/') {
+            self.directories.insert(path[..end].to_owned());
+        }
+        self.files.insert(path.to_owned(), Arc::new(bytes));
+    }
+
+    /// The same with this file.
+    pub(crate) fn with(&self, path: &str, bytes: &[u8]) -> Self {
+        let mut other = self.clone();
+        other.set(path, bytes.to_vec());
+        other
+    }
+
+    /// The same without this file.
+    pub(crate) fn without(&self, path: &str) -> Self {
+        let mut other = self.clone();
+        assert!(other.files.remove(path).is_some(), "{path}");
+        other
+    }
+
+    /// The one file below `directory` whose path contains `part`.
+    pub(crate) fn only(&self, directory: &str, part: &str) -> String {
+        let prefix = format!("{directory}/");
+        let mut found = self
+            .files
+            .keys()
+            .filter(|path| path.strip_prefix(&prefix).is_some_and(|rest| rest.contains(part)));
+        let path = found.next().unwrap().clone();
+        assert_eq!(found.next(), None);
+        path
+    }
+
+    pub(crate) fn tree(&self) -> Tree {
+        let mtime = Timestamp::from_seconds(0);
+        let directories = self.directories.iter().map(|path| {
+            let kind = EntryKind::Directory;
+            (path.clone(), Entry { kind, mtime })
+        });
+        let files = self.files.iter().map(|(path, bytes)| {
+            let kind = EntryKind::File {
+                size_bytes: bytes.len() as u64,
+                allocated_bytes: None,
+            };
+            (path.clone(), Entry { kind, mtime })
+        });
+        Tree::new(directories.chain(files).collect())
+    }
+
+    /// What a check says of a directory of it.
+    pub(crate) fn judge(
+        &self,
+        check: impl Fn(&Tree, &str, &dyn OpenFile) -> Result<(), Fault>,
+        directory: &str,
+    ) -> Soundness {
+        judged(check(&self.tree(), directory, self)).unwrap()
+    }
+
+    /// All bytes of its files together.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.files.values().map(|bytes| bytes.len() as u64).sum()
+    }
+
+    /// Bytes that checks have read of it and of its copies.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl OpenFile for Checkpoint {
+    fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
+        let bytes = self.files.get(path).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Box::new(Counted {
+            bytes: Arc::clone(bytes),
+            read_bytes: Arc::clone(&self.read_bytes),
+        }))
+    }
+}
+
+struct Counted {
+    bytes: Arc<Vec<u8>>,
+    read_bytes: Arc<AtomicU64>,
+}
+
+impl ReadAt for Counted {
+    fn size_bytes(&self) -> u64 {
+        self.bytes.size_bytes()
+    }
+
+    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.read_bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+        self.bytes.read_exact_at(offset, buffer)
+    }
+}
+
+/// The same numbers on every run.
+pub(crate) fn scattered(count: usize, below: usize) -> impl Iterator<Item = usize> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    std::iter::repeat_with(move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state % below.max(1) as u64).unwrap()
+    })
+    .take(count)
+}
+
+pub(crate) fn is_broken(soundness: &Soundness) -> bool {
+    matches!(soundness, Soundness::Broken { .. })
+}
+
+/// What is wrong, or that nothing is.
+pub(crate) fn why(soundness: Soundness) -> String {
+    match soundness {
+        Soundness::Sound => "sound".to_owned(),
+        Soundness::Broken { why, .. } => why,
+        Soundness::Unknown { why } => format!("unknown: {why}"),
+    }
+}
