@@ -4,8 +4,10 @@
 //! reads no clock and no directory: facts come in, verdicts go out.
 
 pub mod completeness;
+pub mod pickle;
 pub mod soundness;
 pub mod source;
 pub mod step_name;
+pub mod structure;
 pub mod temporary;
 pub mod tree;

@@ -1,0 +1,3 @@
+//! Checks of formats against files that frameworks wrote, and against the same files damaged.
+
+mod torch;
