@@ -43,15 +43,28 @@ impl<'a> Machine<'a> {
 
     /// Reads up to and with `STOP`.
     pub(super) fn run(mut self) -> Result<Pickle, Fault> {
+        self.run_to_stop()?;
+        self.finish()
+    }
+
+    fn run_to_stop(&mut self) -> Result<(), Fault> {
         loop {
             self.opcode_offset = self.cursor.position();
             self.opcode = self.cursor.byte()?;
             if self.opcode == opcode::STOP {
-                return self.finish();
+                return Ok(());
             }
             self.step()?;
             self.leave_frame()?;
         }
+    }
+
+    /// What it keeps at the end of a pickle that has no `STOP`.
+    #[cfg(test)]
+    pub(super) fn kept_bytes_when_cut_off(&mut self) -> u64 {
+        assert!(self.run_to_stop().is_err());
+        assert_eq!(self.cursor.left_bytes(), 0);
+        self.store.kept_bytes
     }
 
     fn finish(mut self) -> Result<Pickle, Fault> {

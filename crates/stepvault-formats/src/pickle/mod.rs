@@ -75,3 +75,6 @@ pub fn read_whole(source: &dyn ReadAt, range: Range<u64>, keep: Keep) -> Result<
     }
     Ok(pickle)
 }
+
+#[cfg(test)]
+mod tests;

@@ -88,3 +88,68 @@ fn element_bytes(module: &str, name: &str) -> Option<u64> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pickle::{Keep, read_whole};
+
+    fn sizes(pickle: &[u8]) -> Vec<Result<Option<u64>, String>> {
+        let pickle = read_whole(&pickle.to_vec(), 0..pickle.len() as u64, Keep::Values).unwrap();
+        references(&pickle, "data.pkl")
+            .map(|reference| reference.and_then(|reference| reference.size_bytes("data.pkl")))
+            .map(|size| size.map_err(|fault| fault.to_string()))
+            .collect()
+    }
+
+    fn of_class(module: &str, name: &str) -> Vec<Result<Option<u64>, String>> {
+        let pickle = format!("(Vstorage\nc{module}\n{name}\nV0\nVcpu\nI3\ntQ.");
+        sizes(pickle.as_bytes())
+    }
+
+    #[test]
+    fn elements_of_every_class() {
+        for (name, bytes) in [
+            ("BoolStorage", 1),
+            ("ByteStorage", 1),
+            ("CharStorage", 1),
+            ("ShortStorage", 2),
+            ("HalfStorage", 2),
+            ("BFloat16Storage", 2),
+            ("IntStorage", 4),
+            ("FloatStorage", 4),
+            ("LongStorage", 8),
+            ("DoubleStorage", 8),
+            ("ComplexFloatStorage", 8),
+            ("ComplexDoubleStorage", 16),
+            ("QInt8Storage", 1),
+            ("QUInt8Storage", 1),
+            ("QInt32Storage", 4),
+        ] {
+            assert_eq!(of_class("torch", name), [Ok(Some(3 * bytes))], "{name}");
+            assert_eq!(of_class("torch.cuda", name), [Ok(Some(3 * bytes))], "{name}");
+        }
+        assert_eq!(of_class("torch.storage", "UntypedStorage"), [Ok(Some(3))]);
+        assert_eq!(of_class("torch", "QUInt4x2Storage"), [Ok(None)]);
+        assert_eq!(of_class("torchaudio", "FloatStorage"), [Ok(None)]);
+    }
+
+    #[test]
+    fn what_says_too_little_or_too_much() {
+        // Another kind of persistent id.
+        assert_eq!(sizes(b"(Vmodule\nV0\ntQ."), []);
+        assert_eq!(sizes(b"V0\nQ."), []);
+        let too_little = "data.pkl names a storage without saying its type, its key and its size";
+        assert_eq!(sizes(b"(Vstorage\nV0\ntQ."), [Err(too_little.to_owned())]);
+        assert_eq!(
+            sizes(b"(Vstorage\nctorch\nFloatStorage\nV0\nVcpu\nI-1\ntQ."),
+            [Err(too_little.to_owned())]
+        );
+        assert_eq!(
+            sizes(b"(Vstorage\nctorch\nDoubleStorage\nV0\nVcpu\nI9223372036854775807\ntQ."),
+            [Err(
+                "data.pkl names storage 0 of 9223372036854775807 elements, more than there can be".to_owned()
+            )]
+        );
+    }
+}
