@@ -7,6 +7,7 @@ pub mod completeness;
 pub mod detect;
 pub mod expendable;
 pub mod find;
+pub mod pickle;
 pub mod pointer;
 pub mod profile;
 pub mod resume;

@@ -13,4 +13,5 @@ mod ocdbt;
 mod orbax;
 mod profiles;
 mod tf_bundle;
+mod torch;
 mod zarr;

@@ -1,0 +1,106 @@
+//! Lengths and numbers.
+
+use super::Value;
+use super::machine::Machine;
+use crate::soundness::Fault;
+
+/// The longest number whose value is looked at, in bytes.
+const MAX_NUMBER_BYTES: u64 = 64;
+
+impl Machine<'_> {
+    pub(super) fn length1(&mut self) -> Result<u64, Fault> {
+        Ok(u64::from(self.cursor.byte()?))
+    }
+
+    pub(super) fn length4(&mut self) -> Result<u64, Fault> {
+        Ok(u64::from(u32::from_le_bytes(self.cursor.array()?)))
+    }
+
+    pub(super) fn length8(&mut self) -> Result<u64, Fault> {
+        Ok(u64::from_le_bytes(self.cursor.array()?))
+    }
+
+    pub(super) fn signed_length(&mut self) -> Result<u64, Fault> {
+        let length = i32::from_le_bytes(self.cursor.array()?);
+        u64::try_from(length).map_err(|_| self.fault(&format!("has a length of {length} bytes")))
+    }
+
+    pub(super) fn number_line(&mut self) -> Result<Option<String>, Fault> {
+        let Some(line) = self.cursor.line(MAX_NUMBER_BYTES)? else {
+            return Ok(None);
+        };
+        match String::from_utf8(line) {
+            Ok(text) => Ok(Some(text.trim().to_owned())),
+            Err(_) => Err(self.fault("holds a number that is no text")),
+        }
+    }
+
+    pub(super) fn decimal_int(&mut self) -> Result<(), Fault> {
+        match self.number_line()?.as_deref() {
+            None => self.push(Value::Scalar),
+            Some("00") => self.push(Value::Bool(false)),
+            Some("01") => self.push(Value::Bool(true)),
+            Some(digits) => self.push_decimal(digits),
+        }
+    }
+
+    pub(super) fn decimal_long(&mut self) -> Result<(), Fault> {
+        match self.number_line()? {
+            None => self.push(Value::Scalar),
+            Some(line) => self.push_decimal(line.strip_suffix('L').unwrap_or(&line)),
+        }
+    }
+
+    pub(super) fn push_decimal(&mut self, digits: &str) -> Result<(), Fault> {
+        let unsigned = digits.strip_prefix(['-', '+']).unwrap_or(digits);
+        if unsigned.is_empty() || !unsigned.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(self.fault(&format!("holds {digits:?}, which is no integer")));
+        }
+        match digits.parse::<i128>() {
+            Err(_) => self.push(Value::Scalar),
+            Ok(wide) => self.push_integer(&wide.to_le_bytes()),
+        }
+    }
+
+    pub(super) fn decimal_index(&mut self) -> Result<u64, Fault> {
+        let line = self.number_line()?;
+        line.as_deref()
+            .and_then(|digits| digits.parse().ok())
+            .ok_or_else(|| self.fault("names a slot that is no number"))
+    }
+
+    pub(super) fn decimal_float(&mut self) -> Result<(), Fault> {
+        if let Some(line) = self.number_line()?
+            && line.parse::<f64>().is_err()
+        {
+            return Err(self.fault(&format!("holds {line:?}, which is no number")));
+        }
+        self.push(Value::Scalar)
+    }
+
+    pub(super) fn long(&mut self, length: u64) -> Result<(), Fault> {
+        if length > MAX_NUMBER_BYTES {
+            self.cursor.skip(length)?;
+            return self.push(Value::Scalar);
+        }
+        let bytes = self.cursor.bytes(length)?;
+        self.push_integer(&bytes)
+    }
+
+    /// Pushes an integer in two's complement, little-endian.
+    pub(super) fn push_integer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+        let fill = if negative { 0xff } else { 0 };
+        let (low, high) = bytes.split_at(bytes.len().min(8));
+        let mut narrow = [fill; 8];
+        if let Some(part) = narrow.get_mut(..low.len()) {
+            part.copy_from_slice(low);
+        }
+        let narrow = i64::from_le_bytes(narrow);
+        if high.iter().all(|byte| *byte == fill) && (narrow < 0) == negative {
+            return self.push(Value::Integer(narrow));
+        }
+        let span = self.store.text(bytes)?;
+        self.push(Value::LargeInteger(span))
+    }
+}

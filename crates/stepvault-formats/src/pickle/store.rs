@@ -1,0 +1,288 @@
+//! What a pickle holds, as flat data.
+
+use super::{Keep, MAX_KEPT_BYTES};
+use crate::soundness::Fault;
+
+/// Where a text's bytes are in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Span {
+    start: u32,
+    length_bytes: u32,
+}
+
+/// Which object of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObjectId(u32);
+
+/// One value of a pickle. It means something only to the [`Pickle`] that it is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value {
+    /// `None`.
+    None,
+    /// `True` or `False`.
+    Bool(bool),
+    /// An integer that fits.
+    Integer(i64),
+    /// A larger one, in two's complement, little-endian: see [`Pickle::large_integer`].
+    LargeInteger(Span),
+    /// A text: see [`Pickle::text`].
+    Text(Span),
+    /// A float, bytes, or a text that is too long to keep.
+    Scalar,
+    /// What only the process that wrote it knows: an extension code, an out-of-band buffer.
+    Unknown,
+    /// A container, a name or a call: see [`Pickle::object`].
+    Object(ObjectId),
+}
+
+/// A value with parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Object {
+    /// A tuple.
+    Tuple(Box<[Value]>),
+    /// A list.
+    List(Vec<Value>),
+    /// A set or a frozen set.
+    Set(Vec<Value>),
+    /// A dictionary, in the order it was filled.
+    Dict(Vec<(Value, Value)>),
+    /// The name of a class or function. Nothing is imported.
+    Global {
+        /// The module, a text.
+        module: Span,
+        /// The name in it, a text.
+        name: Span,
+    },
+    /// What a call or a class would have made, if it were run.
+    Call(Box<Call>),
+    /// What a persistent id stands for: the id.
+    Persistent(Value),
+}
+
+/// A call that a pickle asks for. Nothing is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// What would be called.
+    pub callable: Value,
+    /// With which arguments.
+    pub arguments: Value,
+    /// The state that would be set afterwards, or [`Value::None`].
+    pub state: Value,
+    /// What would be appended afterwards.
+    pub items: Vec<Value>,
+    /// What would be put in afterwards, by key.
+    pub entries: Vec<(Value, Value)>,
+}
+
+/// A pickle that has been read.
+#[derive(Debug, Clone)]
+pub struct Pickle {
+    pub(super) root: Value,
+    pub(super) end: u64,
+    pub(super) objects: Vec<Object>,
+    pub(super) text: Vec<u8>,
+    pub(super) kept_bytes: u64,
+}
+
+impl Pickle {
+    /// The value that the pickle is of.
+    pub fn root(&self) -> Value {
+        self.root
+    }
+
+    /// The offset in the file just behind its `STOP`.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Bytes that its values were counted at, at most, while it was read.
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept_bytes
+    }
+
+    /// Every object, in the order in which they were made.
+    pub fn objects(&self) -> impl Iterator<Item = &Object> {
+        self.objects.iter()
+    }
+
+    /// The object that a value is, if it is one.
+    pub fn object(&self, value: Value) -> Option<&Object> {
+        let Value::Object(ObjectId(index)) = value else {
+            return None;
+        };
+        self.objects.get(usize::try_from(index).ok()?)
+    }
+
+    /// The text that a value is, if it is one and valid UTF-8.
+    pub fn text(&self, value: Value) -> Option<&str> {
+        let Value::Text(span) = value else { return None };
+        self.span(span)
+    }
+
+    /// The integer that a value is, if it is one of at most 128 bits.
+    pub fn integer(&self, value: Value) -> Option<i128> {
+        match value {
+            Value::Integer(integer) => Some(i128::from(integer)),
+            Value::LargeInteger(span) => {
+                let bytes = self.bytes(span)?;
+                let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+                let mut wide = if negative { [0xff; 16] } else { [0; 16] };
+                wide.get_mut(..bytes.len())?.copy_from_slice(bytes);
+                Some(i128::from_le_bytes(wide))
+            }
+            _ => None,
+        }
+    }
+
+    /// The integer that a value is, if it is one and not negative.
+    pub fn unsigned(&self, value: Value) -> Option<u64> {
+        u64::try_from(self.integer(value)?).ok()
+    }
+
+    /// Module and name, if a value is the name of a class or function.
+    pub fn global(&self, value: Value) -> Option<(&str, &str)> {
+        let Object::Global { module, name } = self.object(value)? else {
+            return None;
+        };
+        Some((self.span(*module)?, self.span(*name)?))
+    }
+
+    /// The call that a value is, if it is one.
+    pub fn call(&self, value: Value) -> Option<&Call> {
+        match self.object(value)? {
+            Object::Call(call) => Some(call),
+            _ => None,
+        }
+    }
+
+    /// What a dictionary, or what would be one once called, holds: pairs of key and value.
+    pub fn entries(&self, value: Value) -> Option<&[(Value, Value)]> {
+        match self.object(value)? {
+            Object::Dict(entries) => Some(entries),
+            Object::Call(call) => Some(&call.entries),
+            _ => None,
+        }
+    }
+
+    /// What a dictionary holds under a text key, the last of several.
+    pub fn entry(&self, value: Value, key: &str) -> Option<Value> {
+        let found = |(other, _): &&(Value, Value)| self.text(*other) == Some(key);
+        self.entries(value)?
+            .iter()
+            .rev()
+            .find(found)
+            .map(|(_, value)| *value)
+    }
+
+    /// The elements of a tuple or a list.
+    pub fn elements(&self, value: Value) -> Option<&[Value]> {
+        match self.object(value)? {
+            Object::Tuple(elements) => Some(elements),
+            Object::List(elements) => Some(elements),
+            _ => None,
+        }
+    }
+
+    fn bytes(&self, span: Span) -> Option<&[u8]> {
+        let start = usize::try_from(span.start).ok()?;
+        let length = usize::try_from(span.length_bytes).ok()?;
+        self.text.get(start..start.checked_add(length)?)
+    }
+
+    fn span(&self, span: Span) -> Option<&str> {
+        str::from_utf8(self.bytes(span)?).ok()
+    }
+}
+
+/// Where the values of a pickle are put while it is read, each held against the limit before it is.
+pub(super) struct Store {
+    keep: Keep,
+    pub(super) objects: Vec<Object>,
+    pub(super) text: Vec<u8>,
+    pub(super) kept_bytes: u64,
+}
+
+impl Store {
+    pub(super) fn new(keep: Keep) -> Self {
+        Self {
+            keep,
+            objects: Vec::new(),
+            text: Vec::new(),
+            kept_bytes: 0,
+        }
+    }
+
+    /// Whether what is put into containers stays in them.
+    pub(super) fn keeps_values(&self) -> bool {
+        self.keep == Keep::Values
+    }
+
+    /// Counts so many elements of a type as kept.
+    pub(super) fn count<T>(&mut self, elements: usize) -> Result<(), Fault> {
+        let bytes = (size_of::<T>() as u64).saturating_mul(elements as u64);
+        self.kept_bytes = self.kept_bytes.saturating_add(bytes);
+        if self.kept_bytes > MAX_KEPT_BYTES {
+            return Err(Fault::Unknown(format!(
+                "the pickle holds more values than are looked into: they would take more than {MAX_KEPT_BYTES} \
+                 bytes"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Takes a count back, of elements that are no longer held.
+    pub(super) fn release<T>(&mut self, elements: usize) {
+        let bytes = (size_of::<T>() as u64).saturating_mul(elements as u64);
+        self.kept_bytes = self.kept_bytes.saturating_sub(bytes);
+    }
+
+    pub(super) fn text(&mut self, bytes: &[u8]) -> Result<Span, Fault> {
+        if !self.keeps_values() {
+            return Ok(Span::default());
+        }
+        self.count::<u8>(bytes.len())?;
+        let too_many = || Fault::Unknown("the pickle holds more text than is looked into".to_owned());
+        let span = Span {
+            start: u32::try_from(self.text.len()).map_err(|_| too_many())?,
+            length_bytes: u32::try_from(bytes.len()).map_err(|_| too_many())?,
+        };
+        self.text.extend_from_slice(bytes);
+        Ok(span)
+    }
+
+    /// Puts an object in. Where values are not kept, one object of each kind stands for all.
+    pub(super) fn object(&mut self, object: Object) -> Result<Value, Fault> {
+        if !self.keeps_values()
+            && let Some(index) = self
+                .objects
+                .iter()
+                .position(|other| std::mem::discriminant(other) == std::mem::discriminant(&object))
+        {
+            return Ok(Value::Object(ObjectId(u32::try_from(index).unwrap_or_default())));
+        }
+        self.count::<Object>(1)?;
+        match &object {
+            Object::Call(_) => self.count::<Call>(1)?,
+            Object::Tuple(elements) => self.count::<Value>(elements.len())?,
+            _ => {}
+        }
+        let index = u32::try_from(self.objects.len())
+            .map_err(|_| Fault::Unknown("the pickle holds more objects than are looked into".to_owned()))?;
+        self.objects.push(object);
+        Ok(Value::Object(ObjectId(index)))
+    }
+
+    pub(super) fn get(&self, value: Value) -> Option<&Object> {
+        let Value::Object(ObjectId(index)) = value else {
+            return None;
+        };
+        self.objects.get(usize::try_from(index).ok()?)
+    }
+
+    pub(super) fn get_mut(&mut self, value: Value) -> Option<&mut Object> {
+        let Value::Object(ObjectId(index)) = value else {
+            return None;
+        };
+        self.objects.get_mut(usize::try_from(index).ok()?)
+    }
+}

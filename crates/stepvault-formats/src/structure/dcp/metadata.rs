@@ -1,0 +1,100 @@
+//! `.metadata`: which item is in which file, from where to where.
+
+use crate::pickle::{self, Keep, Pickle, Value};
+use crate::soundness::Fault;
+use crate::source::ReadAt;
+
+/// The longest `.metadata` that is read, in bytes: a few million items.
+pub const MAX_METADATA_BYTES: u64 = 1 << 30;
+/// The most attributes that an object of DCP's own can have and be looked into.
+const MAX_ATTRIBUTES: usize = 64;
+
+/// Where the bytes of an item are: a `_StorageInfo` of torch/distributed/checkpoint/filesystem.py.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StorageItem {
+    /// The file, relative to the directory of `.metadata`. As written: it may be absolute or lead elsewhere.
+    pub relative_path: String,
+    /// Its first byte there.
+    pub offset_bytes: u64,
+    /// How many there are.
+    pub length_bytes: u64,
+    /// Whether the bytes were transformed on the way, compressed for one: `transform_descriptors` is set.
+    pub transformed: bool,
+}
+
+/// Reads the items of a `.metadata`, in its order.
+///
+/// # Errors
+/// [`Fault::Broken`] where it is not one whole pickle of a `Metadata`, or an item does not say its place;
+/// [`Fault::Unknown`] where it is of another kind of storage, or too large.
+pub fn read_metadata(source: &dyn ReadAt) -> Result<Vec<StorageItem>, Fault> {
+    let size_bytes = source.size_bytes();
+    if size_bytes == 0 {
+        return Err(Fault::broken(
+            "the file is empty: it was created and never written",
+        ));
+    }
+    if size_bytes > MAX_METADATA_BYTES {
+        return Err(Fault::Unknown(format!(
+            "it is {size_bytes} bytes long, more than the {MAX_METADATA_BYTES} that are read"
+        )));
+    }
+    let pickle = pickle::read_whole(source, 0..size_bytes, Keep::Values)?;
+    let attributes = attributes_of(
+        &pickle,
+        pickle.root(),
+        ("torch.distributed.checkpoint.metadata", "Metadata"),
+    )
+    .ok_or_else(|| Fault::broken("it holds no Metadata of torch.distributed.checkpoint"))?;
+    let storage_data = attributes.get(&pickle, "storage_data").unwrap_or(Value::None);
+    if storage_data == Value::None {
+        return Ok(Vec::new());
+    }
+    let entries = pickle
+        .entries(storage_data)
+        .ok_or_else(|| Fault::broken("its storage_data, which says where each item is, is no dictionary"))?;
+    entries.iter().map(|(_, value)| item(&pickle, *value)).collect()
+}
+
+fn item(pickle: &Pickle, value: Value) -> Result<StorageItem, Fault> {
+    let class = ("torch.distributed.checkpoint.filesystem", "_StorageInfo");
+    let Some(attributes) = attributes_of(pickle, value, class) else {
+        return Err(Fault::Unknown(
+            "its items are of another storage than files: where they are is not known here".to_owned(),
+        ));
+    };
+    let read = || {
+        let transforms = attributes
+            .get(pickle, "transform_descriptors")
+            .unwrap_or(Value::None);
+        let none = pickle.elements(transforms).is_some_and(<[_]>::is_empty) || transforms == Value::None;
+        Some(StorageItem {
+            relative_path: pickle.text(attributes.get(pickle, "relative_path")?)?.to_owned(),
+            offset_bytes: pickle.unsigned(attributes.get(pickle, "offset")?)?,
+            length_bytes: pickle.unsigned(attributes.get(pickle, "length")?)?,
+            transformed: !none,
+        })
+    };
+    read().ok_or_else(|| Fault::broken("one of its items does not say its file, its offset and its length"))
+}
+
+/// The attributes of an object.
+struct Attributes<'a>(&'a [(Value, Value)]);
+
+impl Attributes<'_> {
+    fn get(&self, pickle: &Pickle, name: &str) -> Option<Value> {
+        let found = |(key, _): &&(Value, Value)| pickle.text(*key) == Some(name);
+        self.0.iter().rev().find(found).map(|(_, value)| *value)
+    }
+}
+
+/// The attributes that a pickle sets on an object of a class. They may be shared between objects, so that a limit on
+/// their number is what keeps the work in proportion to the file.
+fn attributes_of<'a>(pickle: &'a Pickle, value: Value, class: (&str, &str)) -> Option<Attributes<'a>> {
+    let call = pickle.call(value)?;
+    if pickle.global(call.callable)? != class {
+        return None;
+    }
+    let entries = pickle.entries(call.state)?;
+    (entries.len() <= MAX_ATTRIBUTES).then_some(Attributes(entries))
+}

@@ -1,0 +1,196 @@
+//! A directory of PyTorch's distributed checkpoint (DCP): `.metadata`, and the files whose pieces it names.
+//!
+//! `.metadata` is a pickle that says for each item in which file it is, from which byte, and how long
+//! (torch/distributed/checkpoint/filesystem.py). It is written last, under another name, and renamed. Each item is a
+//! `torch.save` file of its own. Files that no item names are ignored: a rank without items leaves an empty one.
+//!
+//! # Blind spots
+//! - How many ranks there were: DCP does not say. Whether all files of a rank are there is known by the items alone.
+//! - The bytes of tensors, and two files of equal layout that were swapped.
+//! - In `.metadata`, which carries no checksum: see [`crate::pickle`]. A flipped bit in an item's name or shape makes
+//!   another name or shape; one in its file, offset or length is found.
+//! - A save over an older one, cut off before the first file was replaced, is the older one, whole.
+
+mod metadata;
+mod ranges;
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::finding::{Finding, inside, shown};
+use super::torch;
+use crate::soundness::{Fault, Soundness, judged};
+use crate::source::{ReadAt, Window};
+use crate::tree::{EntryKind, OpenFile, Tree};
+
+pub use metadata::{MAX_METADATA_BYTES, StorageItem, read_metadata};
+
+/// The name of the marker and table of contents.
+const METADATA: &str = ".metadata";
+
+/// Checks a directory that DCP has saved to. `directory` is a path of the tree, `""` the tree's own.
+///
+/// One finding for each table of contents and for each file that one names, missing ones included; the worst of each.
+///
+/// # Errors
+/// When a file could not be read.
+pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> io::Result<Vec<Finding>> {
+    let path_of = |name: &str| match directory {
+        "" => name.to_owned(),
+        _ => format!("{directory}/{name}"),
+    };
+    let tables = tables(tree, directory);
+    if tables.is_empty() {
+        let why =
+            "the directory has no .metadata, which DCP writes last: the save was cut off, or is not done yet";
+        return Ok(vec![Finding::broken(path_of(METADATA), why)]);
+    }
+    let mut findings = Vec::new();
+    if let Some(missing) = missing_rank(&tables) {
+        let name = format!("__{missing}{METADATA}");
+        let why = "the rank that writes this table of contents is missing, and ranks above it are there";
+        findings.push(Finding::broken(path_of(&name), why));
+    }
+    for table in tables {
+        let table_path = path_of(&table);
+        let items = match read_metadata(&*files.open(&table_path)?) {
+            Ok(items) => items,
+            Err(fault) => {
+                findings.push(Finding::of(table_path, Err(fault))?);
+                continue;
+            }
+        };
+        let mut by_file: BTreeMap<&str, Vec<&StorageItem>> = BTreeMap::new();
+        for item in &items {
+            by_file.entry(&item.relative_path).or_default().push(item);
+        }
+        let mut table_soundness = Soundness::Sound;
+        for (name, mut items) in by_file {
+            if let Some(why) = refusal_of_path(name) {
+                table_soundness = Soundness::Broken {
+                    offset: None,
+                    why: format!("it names the file {}, {why}", shown(name)),
+                };
+                continue;
+            }
+            items.sort_by_key(|item| (item.offset_bytes, item.length_bytes));
+            let path = path_of(name);
+            let outcome = check_file(tree, &path, &table_path, &items, files);
+            findings.push(Finding::of(path, outcome)?);
+        }
+        findings.push(Finding {
+            path: table_path,
+            soundness: table_soundness,
+        });
+    }
+    Ok(findings)
+}
+
+/// The tables of contents of a directory: one, or one of each rank where they saved without talking to each other
+/// (`use_collectives=False`).
+fn tables(tree: &Tree, directory: &str) -> Vec<String> {
+    let names = || {
+        tree.children(directory)
+            .filter(|(_, entry)| matches!(entry.kind, EntryKind::File { .. }))
+    };
+    if names().any(|(name, _)| name == METADATA) {
+        return vec![METADATA.to_owned()];
+    }
+    let mut ranks: Vec<(u64, String)> = names()
+        .filter_map(|(name, _)| Some((rank_of(name)?, name.to_owned())))
+        .collect();
+    ranks.sort();
+    ranks.into_iter().map(|(_, name)| name).collect()
+}
+
+/// The rank of `__7.metadata`.
+fn rank_of(name: &str) -> Option<u64> {
+    name.strip_prefix("__")?.strip_suffix(METADATA)?.parse().ok()
+}
+
+/// The first rank whose table of contents is missing from a series.
+fn missing_rank(tables: &[String]) -> Option<u64> {
+    let ranks = tables.iter().filter_map(|name| rank_of(name));
+    (0..)
+        .zip(ranks)
+        .find(|(expected, rank)| expected != rank)
+        .map(|(expected, _)| expected)
+}
+
+/// Why a path that a table of contents names is none of its directory.
+fn refusal_of_path(path: &str) -> Option<&'static str> {
+    if path.starts_with('/') {
+        return Some("which is not in its directory");
+    }
+    let odd = |segment: &str| matches!(segment, "" | "." | "..");
+    (path.split('/').any(odd) || path.contains('\0')).then_some("which leaves its directory or is no path")
+}
+
+/// Checks one file against the items that are said to be in it, in the order of their places.
+fn check_file(
+    tree: &Tree,
+    path: &str,
+    table_path: &str,
+    items: &[&StorageItem],
+    files: &dyn OpenFile,
+) -> Result<(), Fault> {
+    let table = shown(table_path);
+    let entry = tree.get(path);
+    let Some(entry) = entry else {
+        return Err(Fault::broken(format!(
+            "{table} names this file, and it is not there"
+        )));
+    };
+    let EntryKind::File { size_bytes, .. } = entry.kind else {
+        return Err(Fault::broken(format!(
+            "{table} names this file, and what is there is no regular file"
+        )));
+    };
+    ranges::check(items, size_bytes, &table)?;
+    if let Some(table_entry) = tree.get(table_path)
+        && entry.mtime > table_entry.mtime
+    {
+        return Err(Fault::broken(format!(
+            "it was written after {table}, which is written last: a save over an older one was cut off"
+        )));
+    }
+    let source = files.open(path)?;
+    if source.size_bytes() != size_bytes {
+        return Err(Fault::Unknown(format!(
+            "it was {size_bytes} bytes long when the directory was read, and is {} now",
+            source.size_bytes()
+        )));
+    }
+    let mut unknown = None;
+    for item in items {
+        match judged(check_item(&*source, item))? {
+            Soundness::Sound => {}
+            Soundness::Broken { offset, why } => return Err(Fault::Broken { offset, why }),
+            Soundness::Unknown { why } => unknown = Some(why),
+        }
+    }
+    if let Some(why) = unknown {
+        return Err(Fault::Unknown(why));
+    }
+    ranges::check_gaps(items, size_bytes, &table)
+}
+
+/// Checks one item, which is a file of `torch.save` unless it was transformed or is of safetensors.
+fn check_item(source: &dyn ReadAt, item: &StorageItem) -> Result<(), Fault> {
+    let what = format!(
+        "the item of {} bytes at byte {}",
+        item.length_bytes, item.offset_bytes
+    );
+    if item.transformed {
+        return Err(Fault::Unknown(format!(
+            "{what} was transformed when it was saved"
+        )));
+    }
+    let Some(window) = Window::new(source, item.offset_bytes, item.length_bytes) else {
+        return Err(Fault::at(
+            item.offset_bytes,
+            format!("{what} is not all in the file"),
+        ));
+    };
+    torch::check(&window).map_err(|fault| inside(fault, &what, item.offset_bytes))
+}

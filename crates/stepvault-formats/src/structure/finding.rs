@@ -1,0 +1,95 @@
+//! What a check of a directory says, file by file; and how its messages quote what they find.
+
+use std::io;
+
+use crate::soundness::{Fault, Soundness, judged};
+
+/// The longest piece of a file's own text that a message quotes, in characters.
+const MAX_SHOWN_CHARACTERS: usize = 120;
+
+/// What a check says of one file of a directory, or of one that should be there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The path in the tree that was checked.
+    pub path: String,
+    /// What it says.
+    pub soundness: Soundness,
+}
+
+impl Finding {
+    /// What the outcome of a check says of a file.
+    ///
+    /// # Errors
+    /// When the file could not be read.
+    pub fn of(path: impl Into<String>, outcome: Result<(), Fault>) -> io::Result<Self> {
+        Ok(Self {
+            path: path.into(),
+            soundness: judged(outcome)?,
+        })
+    }
+
+    /// A broken rule.
+    pub fn broken(path: impl Into<String>, why: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            soundness: Soundness::Broken {
+                offset: None,
+                why: why.into(),
+            },
+        }
+    }
+
+    /// What cannot be told.
+    pub fn unknown(path: impl Into<String>, why: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            soundness: Soundness::Unknown { why: why.into() },
+        }
+    }
+}
+
+/// A text from a file, fit for a message: on one line, and no longer than a line.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown: String = text
+        .chars()
+        .take(MAX_SHOWN_CHARACTERS)
+        .flat_map(char::escape_debug)
+        .collect();
+    if text.chars().nth(MAX_SHOWN_CHARACTERS).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Puts words in front of a fault's reason, and its offset so much further on: for a piece of a file that was
+/// checked as a file of its own.
+pub(crate) fn inside(fault: Fault, what: &str, start: u64) -> Fault {
+    match fault {
+        Fault::Broken { offset, why } => Fault::Broken {
+            offset: offset.map(|offset| offset.saturating_add(start)),
+            why: format!("{what}: {why}"),
+        },
+        Fault::Unknown(why) => Fault::Unknown(format!("{what}: {why}")),
+        Fault::Read(error) => Fault::Read(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quoted_text_stays_on_its_line() {
+        assert_eq!(shown("data/0"), "data/0");
+        assert_eq!(shown("a\nb\u{1b}[0m"), "a\\nb\\u{1b}[0m");
+        assert_eq!(shown(&"x".repeat(9000)), "x".repeat(120) + "…");
+    }
+
+    #[test]
+    fn a_fault_inside_a_piece_is_told_from_the_file() {
+        let fault = inside(Fault::at(3, "it is cut off"), "the item at byte 100", 100);
+        assert!(
+            matches!(&fault, Fault::Broken { offset: Some(103), why } if why == "the item at byte 100: it is cut off")
+        );
+    }
+}

@@ -1,0 +1,184 @@
+//! What `torch.save` wrote before version 1.6, and still does on request: five pickles, then the storages.
+//!
+//! The pickles are a magic number, a protocol version, facts about the system, the object, and the keys of its
+//! storages. Behind them, for each key in that order: the number of elements, eight bytes, and the elements
+//! (`_legacy_save` and `_legacy_load` in torch/serialization.py). The file ends with the last one.
+//!
+//! # Blind spots
+//! There is no checksum anywhere: the bytes of tensors, and those of every pickle (see [`crate::pickle`]), except
+//! for the magic number, the protocol version, and the keys, sizes and classes of storages, which are held against
+//! each other and the file's length.
+
+use std::collections::{HashMap, HashSet};
+
+use super::finding::{inside, shown};
+use super::torch_storage::{StorageReference, references};
+use crate::pickle::{self, Keep, Pickle, Value};
+use crate::soundness::{Fault, read_piece};
+use crate::source::ReadAt;
+
+/// `MAGIC_NUMBER` of torch/serialization.py.
+const MAGIC_NUMBER: i128 = 0x1950_a86a_20f9_469c_fc6c;
+/// Bytes that it takes, little-endian.
+const MAGIC_BYTES: usize = 10;
+/// `PROTOCOL_VERSION` of torch/serialization.py.
+const PROTOCOL_VERSION: i128 = 1001;
+/// How far into the file the magic number can begin, in bytes: behind a protocol, a frame and a length.
+const MAGIC_WINDOW_BYTES: u64 = 48;
+/// Bytes of a storage's element count.
+const COUNT_BYTES: u64 = 8;
+
+/// The pickles in front of the storages, and where the storages begin.
+struct Head {
+    object: Pickle,
+    keys: Pickle,
+}
+
+/// Whether a file begins with the magic number of the format, whatever pickle protocol it was written with.
+///
+/// # Errors
+/// When the file could not be read.
+pub fn is_legacy(source: &dyn ReadAt) -> Result<bool, Fault> {
+    let length = source.size_bytes().min(MAGIC_WINDOW_BYTES);
+    let head = read_piece(source, 0, length, MAGIC_WINDOW_BYTES, "the file")?;
+    let little_endian = MAGIC_NUMBER.to_le_bytes();
+    let binary = little_endian.get(..MAGIC_BYTES).unwrap_or_default();
+    let decimal = MAGIC_NUMBER.to_string();
+    Ok(head.windows(binary.len()).any(|part| part == binary)
+        || head.windows(decimal.len()).any(|part| part == decimal.as_bytes()))
+}
+
+/// Checks a file of the legacy format.
+///
+/// # Errors
+/// [`Fault::Broken`] where one of its pickles is damaged or cut off, or its storages are not those that the object
+/// names; [`Fault::Unknown`] where a storage is of a class whose elements are not known here.
+pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
+    let head = read_head(source)?;
+    let named = named_storages(&head.object)?;
+    let mut offset = head.keys.end();
+    let mut seen = HashSet::new();
+    for key in storage_keys(&head.keys)? {
+        let Some(reference) = named.get(key) else {
+            return Err(Fault::broken(format!(
+                "the list of storages has {}, which the object does not name",
+                shown(key)
+            )));
+        };
+        if !seen.insert(key) {
+            return Err(Fault::broken(format!(
+                "the list of storages has {} twice",
+                shown(key)
+            )));
+        }
+        offset = check_storage(source, offset, reference)?;
+    }
+    if let Some(key) = named.keys().find(|key| !seen.contains(*key)) {
+        return Err(Fault::broken(format!(
+            "the object names storage {}, which the list of storages does not have",
+            shown(key)
+        )));
+    }
+    let left_bytes = source.size_bytes().saturating_sub(offset);
+    if left_bytes > 0 {
+        return Err(Fault::at(
+            offset,
+            format!("{left_bytes} bytes follow the last storage, where nothing should"),
+        ));
+    }
+    Ok(())
+}
+
+/// Reads the object that a file of the legacy format holds, as data.
+///
+/// # Errors
+/// As [`check`], of the pickles.
+pub fn read_object(source: &dyn ReadAt) -> Result<Pickle, Fault> {
+    read_head(source).map(|head| head.object)
+}
+
+fn read_head(source: &dyn ReadAt) -> Result<Head, Fault> {
+    let size_bytes = source.size_bytes();
+    let read = |start: u64, what: &str| {
+        pickle::read(source, start..size_bytes, Keep::Values).map_err(|fault| inside(fault, what, 0))
+    };
+    let magic = read(0, "the magic number")?;
+    if magic.integer(magic.root()) != Some(MAGIC_NUMBER) {
+        return Err(Fault::at(0, "the file does not begin with torch's magic number"));
+    }
+    let version = read(magic.end(), "the protocol version")?;
+    if version.integer(version.root()) != Some(PROTOCOL_VERSION) {
+        return Err(Fault::at(
+            magic.end(),
+            format!("the protocol version is not {PROTOCOL_VERSION}, the only one there is"),
+        ));
+    }
+    let system = read(version.end(), "the facts about the system")?;
+    if system.entries(system.root()).is_none() {
+        return Err(Fault::at(
+            version.end(),
+            "the facts about the system are no dictionary",
+        ));
+    }
+    let object = read(system.end(), "the object")?;
+    let keys = read(object.end(), "the list of storages")?;
+    Ok(Head { object, keys })
+}
+
+/// The storages that the object names, by key. Views of one storage share its key.
+fn named_storages(object: &Pickle) -> Result<HashMap<&str, StorageReference<'_>>, Fault> {
+    let mut named: HashMap<&str, StorageReference<'_>> = HashMap::new();
+    for reference in references(object, "the object") {
+        let reference = reference?;
+        let first = *named.entry(reference.key).or_insert(reference);
+        if (first.elements, first.element_bytes) != (reference.elements, reference.element_bytes) {
+            return Err(Fault::broken(format!(
+                "the object names storage {} with two different sizes",
+                shown(reference.key)
+            )));
+        }
+    }
+    Ok(named)
+}
+
+fn storage_keys(keys: &Pickle) -> Result<Vec<&str>, Fault> {
+    let no_list = || Fault::broken("the list of storages is not one of names");
+    let elements = keys.elements(keys.root()).ok_or_else(no_list)?;
+    let text = |element: &Value| keys.text(*element).ok_or_else(no_list);
+    elements.iter().map(text).collect()
+}
+
+/// Holds one storage against what the object says of it, and returns where it ends.
+fn check_storage(source: &dyn ReadAt, offset: u64, reference: &StorageReference<'_>) -> Result<u64, Fault> {
+    let key = shown(reference.key);
+    let Some(size_bytes) = reference.size_bytes("the object")? else {
+        return Err(Fault::Unknown(format!(
+            "storage {key} is of a class whose elements are not known here"
+        )));
+    };
+    let left_bytes = source.size_bytes().saturating_sub(offset);
+    let needed_bytes = size_bytes.saturating_add(COUNT_BYTES);
+    if needed_bytes > left_bytes {
+        return Err(Fault::at(
+            offset,
+            format!(
+                "storage {key} takes {needed_bytes} bytes, and {left_bytes} are left of the file: the save was cut off"
+            ),
+        ));
+    }
+    let count = read_piece(source, offset, COUNT_BYTES, COUNT_BYTES, "the size of a storage")?;
+    let count = count
+        .iter()
+        .rev()
+        .fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
+    if count != reference.elements {
+        return Err(Fault::at(
+            offset,
+            format!(
+                "storage {key} says that it has {count} elements, and the object says {}",
+                reference.elements
+            ),
+        ));
+    }
+    Ok(offset.saturating_add(needed_bytes))
+}

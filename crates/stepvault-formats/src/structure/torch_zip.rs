@@ -1,0 +1,246 @@
+//! What `torch.save` writes since version 1.6, and TorchScript: a zip archive of one folder, with a pickle that
+//! names the storages and a record for each of them.
+//!
+//! The rules are those of `torch/serialization.py` and `caffe2/serialize/inline_container.cc`. Tensors are never read:
+//! of their records, only headers and places are. That storages are aligned, that the archive uses 64-bit fields,
+//! and that checksums follow the data is what torch writes, and not asked for: an archive that another tool has
+//! rewritten loads as well.
+//!
+//! # Blind spots
+//! - The bytes of tensors: only a digest tells. The checksums that torch writes over them are not computed here.
+//! - With `torch.serialization.set_crc32_options(False)`, a flipped bit in `data.pkl` that leaves it a pickle.
+//! - What torch does not read either: times, versions and attributes of records, the padding before the data, the
+//!   name of the folder where it is the same in both headers.
+
+use std::collections::HashMap;
+
+use super::finding::{inside, shown};
+use super::torch_storage::references;
+use super::zip::{self, Record};
+use crate::pickle::{self, Keep, Pickle};
+use crate::soundness::{Fault, read_piece};
+use crate::source::ReadAt;
+
+/// The longest `data.pkl` whose checksum is computed, in bytes. What is longer holds arrays inside the pickle.
+pub const MAX_CHECKSUMMED_PICKLE_BYTES: u64 = 64 << 20;
+/// The longest of the other records whose checksum is computed, in bytes.
+const MAX_SMALL_RECORD_BYTES: u64 = 4096;
+/// Bytes of a record that are read at a time for its checksum.
+const CHECKSUM_PIECE_BYTES: u64 = 64 * 1024;
+/// The pickles of an archive, and the folder that each one's storages are in. TorchScript keeps the constants of its
+/// code apart.
+const PICKLES: [(&str, &str); 2] = [("data.pkl", "data/"), ("constants.pkl", "constants/")];
+
+/// Checks a file that begins with `PK`.
+///
+/// # Errors
+/// [`Fault::Broken`] where it is not a whole archive, or a storage that the pickle names is missing or has another
+/// size; [`Fault::Unknown`] where the pickle is compressed or too large to look into.
+pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
+    let archive = Archive::open(source)?;
+    archive.check_small_records()?;
+    archive.check_version()?;
+    archive.check_byte_order()?;
+    for (name, storages) in PICKLES {
+        if let Some(record) = archive.find(name) {
+            let pickle = archive.read_pickle(name, record)?;
+            archive.check_storages(&pickle, name, storages)?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads the object that an archive holds, as data.
+///
+/// # Errors
+/// As [`check`].
+pub fn read_object(source: &dyn ReadAt) -> Result<Pickle, Fault> {
+    let archive = Archive::open(source)?;
+    let (name, _) = PICKLES[0];
+    match archive.find(name) {
+        Some(record) => archive.read_pickle(name, record),
+        None => Err(no_pickle()),
+    }
+}
+
+fn no_pickle() -> Fault {
+    Fault::broken("the archive has no data.pkl in its first record's folder, which torch.save writes first")
+}
+
+/// An archive with its records by name, inside its folder.
+struct Archive<'a> {
+    source: &'a dyn ReadAt,
+    records: HashMap<String, Record>,
+}
+
+impl<'a> Archive<'a> {
+    fn open(source: &'a dyn ReadAt) -> Result<Self, Fault> {
+        let listed = zip::read(source)?;
+        let folder = listed
+            .first()
+            .and_then(|record| record.name().split_once('/'))
+            .map(|(folder, _)| format!("{folder}/"))
+            .ok_or_else(no_pickle)?;
+        let mut records = HashMap::new();
+        for record in listed {
+            // Records beside the folder are a rewriting tool's own; torch does not see them.
+            let Some(name) = record.name().strip_prefix(&folder).map(str::to_owned) else {
+                continue;
+            };
+            if let Some(other) = records.insert(name, record) {
+                let name = shown(other.name());
+                return Err(Fault::at(
+                    other.header_offset(),
+                    format!("the archive holds {name} twice"),
+                ));
+            }
+        }
+        if !records.contains_key(PICKLES[0].0) {
+            // An archive of torch.package holds Python modules and pickles under names of their own.
+            return if records.contains_key(".data/extern_modules") {
+                Err(Fault::Unknown(
+                    "the archive is one of torch.package, whose pickles are not looked into".to_owned(),
+                ))
+            } else {
+                Err(no_pickle())
+            };
+        }
+        Ok(Self { source, records })
+    }
+
+    fn find(&self, name: &str) -> Option<&Record> {
+        self.records.get(name)
+    }
+
+    /// The checksums of the records that describe the others.
+    fn check_small_records(&self) -> Result<(), Fault> {
+        for (name, record) in &self.records {
+            let limit_bytes = if PICKLES.iter().any(|(pickle, _)| name == pickle) {
+                MAX_CHECKSUMMED_PICKLE_BYTES
+            } else if PICKLES.iter().any(|(_, storages)| name.starts_with(storages)) {
+                continue;
+            } else {
+                MAX_SMALL_RECORD_BYTES
+            };
+            // torch writes 0 for every record when checksums are turned off.
+            if record.is_stored() && record.crc32() != 0 && record.size_bytes() <= limit_bytes {
+                self.check_checksum(name, record)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_checksum(&self, name: &str, record: &Record) -> Result<(), Fault> {
+        let mut checksum = rawzip::Crc32::new();
+        let mut done_bytes = 0;
+        while done_bytes < record.size_bytes() {
+            let length = (record.size_bytes() - done_bytes).min(CHECKSUM_PIECE_BYTES);
+            let offset = record.data_offset().saturating_add(done_bytes);
+            checksum.update(&read_piece(
+                self.source,
+                offset,
+                length,
+                CHECKSUM_PIECE_BYTES,
+                name,
+            )?);
+            done_bytes += length;
+        }
+        if checksum.checksum() != record.crc32() {
+            return Err(Fault::at(
+                record.data_offset(),
+                format!(
+                    "{} does not have the checksum that was written with it",
+                    shown(name)
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// `version`, which torch does not open an archive without, is a number.
+    fn check_version(&self) -> Result<(), Fault> {
+        let record = self.find("version").or_else(|| self.find(".data/version"));
+        let Some(record) = record else {
+            return Err(Fault::broken(
+                "the archive has no version record, without which torch does not open it: the save was cut off",
+            ));
+        };
+        let Some(text) = self.small_text(record)? else {
+            return Ok(());
+        };
+        let digits = text.trim_ascii();
+        if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+            return Err(Fault::at(
+                record.data_offset(),
+                "the archive's version record is no number",
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_byte_order(&self) -> Result<(), Fault> {
+        let Some(record) = self.find("byteorder") else {
+            return Ok(());
+        };
+        match self.small_text(record)?.as_deref() {
+            None | Some(b"little" | b"big") => Ok(()),
+            Some(_) => Err(Fault::at(
+                record.data_offset(),
+                "the archive's byteorder record says neither little nor big",
+            )),
+        }
+    }
+
+    /// The bytes of a small record, or `None` when it is compressed.
+    fn small_text(&self, record: &Record) -> Result<Option<Vec<u8>>, Fault> {
+        if !record.is_stored() {
+            return Ok(None);
+        }
+        let length = record.size_bytes();
+        read_piece(
+            self.source,
+            record.data_offset(),
+            length,
+            MAX_SMALL_RECORD_BYTES,
+            record.name(),
+        )
+        .map(Some)
+    }
+
+    fn read_pickle(&self, name: &str, record: &Record) -> Result<Pickle, Fault> {
+        if !record.is_stored() {
+            return Err(Fault::Unknown(format!(
+                "{name} is compressed, which torch.save never does"
+            )));
+        }
+        let start = record.data_offset();
+        let range = start..start.saturating_add(record.size_bytes());
+        pickle::read_whole(self.source, range, Keep::Values).map_err(|fault| inside(fault, name, 0))
+    }
+
+    /// Every storage that a pickle names is there, and as long as it says. Neither the zip's own list nor its
+    /// checksums tell: torch closes the archive properly even when saving fails midway.
+    fn check_storages(&self, pickle: &Pickle, pickle_name: &str, storages: &str) -> Result<(), Fault> {
+        for reference in references(pickle, pickle_name) {
+            let reference = reference?;
+            let size_bytes = reference.size_bytes(pickle_name)?;
+            let key = shown(reference.key);
+            let named = match size_bytes {
+                Some(size_bytes) => format!("{pickle_name} names storage {key} of {size_bytes} bytes"),
+                None => format!("{pickle_name} names storage {key}"),
+            };
+            let Some(record) = self.find(&format!("{storages}{}", reference.key)) else {
+                return Err(Fault::broken(format!(
+                    "{named}, and the archive has no {storages}{key}: the save was cut off"
+                )));
+            };
+            if size_bytes.is_some_and(|size_bytes| size_bytes != record.size_bytes()) {
+                return Err(Fault::at(
+                    record.data_offset(),
+                    format!("{named}, and {storages}{key} holds {}", record.size_bytes()),
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,188 @@
+//! One record of an archive: what the list says of it, and what stands at its place.
+
+use rawzip::{CompressionMethod, ZipArchive, ZipArchiveEntryWayfinder, ZipFileHeaderRecord};
+
+use super::{Adapter, number, zip_fault};
+use crate::soundness::{Fault, read_piece};
+use crate::source::ReadAt;
+use crate::structure::finding::shown;
+
+/// Bytes of a record's own header, without its name and extra.
+const HEADER_BYTES: u64 = 30;
+/// Flag bit 3: checksum and sizes follow the data.
+const HAS_DESCRIPTOR: u16 = 1 << 3;
+/// The longest descriptor behind a record's data, in bytes.
+const MAX_DESCRIPTOR_BYTES: u64 = 24;
+
+/// A record of an archive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    name: String,
+    method: CompressionMethod,
+    flags: u16,
+    crc32: u32,
+    size_bytes: u64,
+    stored_bytes: u64,
+    header_offset: u64,
+    data_offset: u64,
+}
+
+impl Record {
+    /// Its path in the archive.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether its bytes stand in the archive as they are, not compressed.
+    pub fn is_stored(&self) -> bool {
+        self.method == CompressionMethod::STORE
+    }
+
+    /// The CRC-32 of its bytes by the list. torch writes 0 for all when checksums are turned off.
+    pub fn crc32(&self) -> u32 {
+        self.crc32
+    }
+
+    /// Its length in bytes, once unpacked.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// The offset in the file of its own header.
+    pub fn header_offset(&self) -> u64 {
+        self.header_offset
+    }
+
+    /// The offset in the file of its bytes.
+    pub fn data_offset(&self) -> u64 {
+        self.data_offset
+    }
+
+    /// What the list says.
+    pub(super) fn listed(entry: &ZipFileHeaderRecord<'_>, damaged: &str) -> Result<Self, Fault> {
+        let name = entry.file_path();
+        let at = entry.central_directory_offset();
+        let name = str::from_utf8(name.as_ref()).map_err(|_| Fault::at(at, damaged))?;
+        let record = Self {
+            name: name.to_owned(),
+            method: entry.compression_method(),
+            flags: entry.flags().bits(),
+            crc32: entry.crc32(),
+            size_bytes: entry.uncompressed_size_hint(),
+            stored_bytes: entry.compressed_size_hint(),
+            header_offset: entry.local_header_offset(),
+            data_offset: 0,
+        };
+        if entry.flags().is_encrypted() {
+            return Err(Fault::at(at, format!("{} is encrypted", shown(name))));
+        }
+        if record.is_stored() && record.size_bytes != record.stored_bytes {
+            return Err(Fault::at(
+                at,
+                format!(
+                    "{} is {} bytes long, and takes {} without being compressed",
+                    shown(name),
+                    record.size_bytes,
+                    record.stored_bytes
+                ),
+            ));
+        }
+        Ok(record)
+    }
+
+    /// Holds the header and the descriptor at the record's place against the list. All of it must end before `limit`,
+    /// where the next record or the list begins.
+    pub(super) fn check_place(
+        &mut self,
+        source: &dyn ReadAt,
+        archive: &ZipArchive<Adapter<'_>>,
+        wayfinder: ZipArchiveEntryWayfinder,
+        limit: u64,
+    ) -> Result<(), Fault> {
+        let name = shown(&self.name);
+        let damaged = || {
+            Fault::at(
+                self.header_offset,
+                format!("the header of {name} is damaged: it does not say what the archive's list says"),
+            )
+        };
+        let overlaps = || {
+            Fault::at(
+                self.header_offset,
+                format!("{name} reaches over what comes behind it in the archive"),
+            )
+        };
+        if self
+            .header_offset
+            .checked_add(HEADER_BYTES)
+            .is_none_or(|end| end > limit)
+        {
+            return Err(overlaps());
+        }
+        let absent = format!(
+            "the archive's list says that {name} begins at byte {}, and no record does",
+            self.header_offset
+        );
+        let entry = archive
+            .get_entry(wayfinder)
+            .map_err(|error| zip_fault(error, &absent))?;
+        let (data_start, data_end) = entry.compressed_data_range();
+        if data_end > limit {
+            return Err(overlaps());
+        }
+        // Not more than what has just been found to lie inside the file, and at most 128 KiB.
+        let variable_bytes = data_start
+            .saturating_sub(self.header_offset)
+            .saturating_sub(HEADER_BYTES);
+        let mut buffer = vec![0; usize::try_from(variable_bytes).unwrap_or_default()];
+        let header = entry
+            .local_header(&mut buffer)
+            .map_err(|error| zip_fault(error, &absent))?;
+        let same_sizes = header.crc32() == self.crc32
+            && header.compressed_size_hint() == self.stored_bytes
+            && header.uncompressed_size_hint() == self.size_bytes;
+        let no_sizes = self.has_descriptor()
+            && header.crc32() == 0
+            && header.compressed_size_hint() == 0
+            && header.uncompressed_size_hint() == 0;
+        let says_the_same = header.file_path().as_ref() == self.name.as_bytes()
+            && header.flags().bits() == self.flags
+            && header.compression_method() == self.method
+            && (same_sizes || no_sizes);
+        if !says_the_same {
+            return Err(damaged());
+        }
+        if self.has_descriptor() {
+            let length = limit.saturating_sub(data_end).min(MAX_DESCRIPTOR_BYTES);
+            let behind = read_piece(source, data_end, length, MAX_DESCRIPTOR_BYTES, &name)?;
+            if !self.is_described_by(&behind) {
+                return Err(Fault::at(
+                    data_end,
+                    format!("the checksum and length behind {name} are not those of the archive's list"),
+                ));
+            }
+        }
+        self.data_offset = data_start;
+        Ok(())
+    }
+
+    fn has_descriptor(&self) -> bool {
+        self.flags & HAS_DESCRIPTOR != 0
+    }
+
+    /// Whether the bytes behind the data repeat checksum and lengths. With or without a mark in front; and with
+    /// lengths of four or eight bytes, whatever the list uses: torch writes eight as soon as the record *begins*
+    /// beyond 4 GiB, however short it is (`mz_zip_writer_add_mem_ex_v2` in its miniz).
+    fn is_described_by(&self, behind: &[u8]) -> bool {
+        [behind.strip_prefix(b"PK\x07\x08"), Some(behind)]
+            .into_iter()
+            .flatten()
+            .flat_map(|fields| [(fields, 4_usize), (fields, 8)])
+            .any(|(fields, width)| {
+                fields.len() >= 4 + 2 * width
+                    && number(fields, 0, 4) == u64::from(self.crc32)
+                    && number(fields, 4, width) == self.stored_bytes
+                    && number(fields, 4 + width, width) == self.size_bytes
+            })
+    }
+}

@@ -1,0 +1,10 @@
+//! Formats that `torch` writes.
+
+mod dcp;
+mod deepspeed;
+mod hostile;
+mod legacy;
+mod real;
+mod support;
+mod trap;
+mod zip;
