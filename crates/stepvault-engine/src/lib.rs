@@ -6,6 +6,7 @@ pub mod blocking;
 pub mod catalog;
 pub mod content;
 pub mod gc;
+pub mod inspect;
 pub mod leases;
 pub mod local_digest;
 pub mod memory;

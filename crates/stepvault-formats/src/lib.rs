@@ -3,6 +3,7 @@
 //! Nothing here loads a tensor, executes a pickle, or allocates by a header that has not been checked. This crate
 //! reads no clock and no directory: facts come in, verdicts go out.
 
+pub mod check;
 pub mod completeness;
 pub mod detect;
 pub mod expendable;

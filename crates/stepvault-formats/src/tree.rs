@@ -98,6 +98,27 @@ impl Tree {
             .filter(|(name, _)| !name.contains('/'))
     }
 
+    /// Everything below one of its directories, by paths of this tree.
+    pub fn inside<'a>(&'a self, directory: &str) -> impl Iterator<Item = (&'a str, &'a Entry)> {
+        let prefix = format!("{directory}/");
+        self.entries
+            .range(prefix.clone()..)
+            .take_while(move |(path, _)| path.starts_with(&prefix))
+            .map(|(path, entry)| (path.as_str(), entry))
+    }
+
+    /// The same tree, seen from the directory above it, where it has this name.
+    #[must_use]
+    pub fn under(self, name: &str, entry: Entry) -> Self {
+        let inside = self
+            .entries
+            .into_iter()
+            .map(|(path, entry)| (format!("{name}/{path}"), entry));
+        Self {
+            entries: inside.chain([(name.to_owned(), entry)]).collect(),
+        }
+    }
+
     /// The part of this tree below one of its directories, as a tree of its own.
     #[must_use]
     pub fn below(&self, directory: &str) -> Self {

@@ -4,7 +4,7 @@
 //! is simply not there.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -56,10 +56,7 @@ pub fn survey(root: &Path) -> Result<Tree> {
             if kind == EntryKind::Directory {
                 pending.push((found.path(), path.clone()));
             }
-            let mtime = Timestamp {
-                seconds: facts.mtime(),
-                nanoseconds: u32::try_from(facts.mtime_nsec()).unwrap_or_default(),
-            };
+            let mtime = mtime_of(&facts);
             entries.insert(path, Entry { kind, mtime });
             if entries.len() > MAX_ENTRIES {
                 return Err(Error::new(ErrorKind::Refused, WHAT)
@@ -72,7 +69,23 @@ pub fn survey(root: &Path) -> Result<Tree> {
     Ok(Tree::new(entries))
 }
 
-fn kind_of(path: &Path, facts: &std::fs::Metadata) -> Option<EntryKind> {
+/// What stands at one path, without what is in it. `None` for a link to something whose name is not UTF-8.
+pub fn entry(path: &Path) -> io::Result<Option<Entry>> {
+    let facts = path.symlink_metadata()?;
+    Ok(kind_of(path, &facts).map(|kind| Entry {
+        kind,
+        mtime: mtime_of(&facts),
+    }))
+}
+
+fn mtime_of(facts: &Metadata) -> Timestamp {
+    Timestamp {
+        seconds: facts.mtime(),
+        nanoseconds: u32::try_from(facts.mtime_nsec()).unwrap_or_default(),
+    }
+}
+
+fn kind_of(path: &Path, facts: &Metadata) -> Option<EntryKind> {
     let file_type = facts.file_type();
     Some(if file_type.is_dir() {
         EntryKind::Directory

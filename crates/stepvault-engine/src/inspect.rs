@@ -1,0 +1,187 @@
+//! What stands in a directory of checkpoints: which framework wrote it, which steps, complete and sound or not, and why.
+//!
+//! It needs no vault, no remote and no configuration.
+
+use std::path::Path;
+
+use stepvault_core::clock::Clock;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_formats::check::{StepCheck, check_step};
+use stepvault_formats::detect::{Detection, detect};
+use stepvault_formats::find::{FindOptions, Found, FoundStep, find_steps};
+use stepvault_formats::profile::{Profile, ProfileSet};
+use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
+use stepvault_local::survey::{SurveyFiles, survey};
+
+const WHAT: &str = "cannot inspect";
+
+/// What to go by.
+#[derive(Debug)]
+pub struct InspectRequest<'a> {
+    /// The profiles to choose from.
+    pub profiles: &'a ProfileSet,
+    /// The profile to use, whatever the directory looks like.
+    pub profile: Option<&'a str>,
+    /// Rules for steps that nothing proves complete.
+    pub options: FindOptions,
+}
+
+/// A step and what the checks say of it.
+#[derive(Debug)]
+pub struct InspectedStep {
+    /// The step.
+    pub step: FoundStep,
+    /// What its files look like.
+    pub check: StepCheck,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub struct Inspection {
+    /// The name of the profile.
+    pub framework: String,
+    /// What shows that it is this one.
+    pub why: Vec<String>,
+    /// The steps, in the order of [`Found`].
+    pub steps: Vec<InspectedStep>,
+    /// Everything else that was found; its steps are in [`Self::steps`].
+    pub found: Found,
+}
+
+/// Whether a directory holds anything to go on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The newest step is complete and sound.
+    Newest,
+    /// The newest step is not, and an older one is.
+    Older,
+    /// There are steps, and none is complete and sound.
+    NoneValid,
+    /// There is no step.
+    NoStep,
+}
+
+/// Looks into a directory of checkpoints, into one checkpoint, or into a single file. Blocks.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] for a profile that is not known; what the filesystem says where `path` cannot be read.
+pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> Result<Inspection> {
+    let chosen = request.profile.map(|name| named(request.profiles, name)).transpose()?;
+    let facts = path
+        .metadata()
+        .map_err(|error| stepvault_local::errors::io(WHAT, path, error))?;
+    let now = clock.now();
+    if facts.is_dir() {
+        let tree = survey(path)?;
+        let files = SurveyFiles::open(path)?;
+        let inspection = look(&tree, &files, chosen, request, now)?;
+        if !inspection.steps.is_empty() {
+            return Ok(inspection);
+        }
+        // Nothing in it is a step: perhaps it is one itself.
+        let Some((tree, files)) = seen_from_above(path, tree)? else {
+            return Ok(inspection);
+        };
+        let itself = look(&tree, &files, chosen, request, now)?;
+        return Ok(if itself.steps.is_empty() { inspection } else { itself });
+    }
+    let Some((tree, files)) = seen_from_above(path, Tree::default())? else {
+        return Err(Error::new(ErrorKind::Usage, WHAT)
+            .on(path.display())
+            .because("it ends in no name")
+            .hint("name the directory that holds the checkpoints"));
+    };
+    look(&tree, &files, chosen, request, now)
+}
+
+fn named<'a>(profiles: &'a ProfileSet, name: &str) -> Result<&'a Profile> {
+    profiles.get(name).ok_or_else(|| {
+        let known: Vec<&str> = profiles.iter().map(|profile| profile.name.as_str()).collect();
+        Error::new(ErrorKind::Usage, "no such profile")
+            .on(format!("{name:?}"))
+            .because("none of the built-in ones has that name")
+            .hint(format!("known are {}", known.join(", ")))
+    })
+}
+
+/// The entry at `path` with what is in it, in a tree of the directory above that holds nothing else.
+fn seen_from_above(path: &Path, inside: Tree) -> Result<Option<(Tree, SurveyFiles)>> {
+    let fault = |error| stepvault_local::errors::io(WHAT, path, error);
+    let path = path.canonicalize().map_err(fault)?;
+    let (Some(above), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return Ok(None);
+    };
+    let Some(entry) = stepvault_local::survey::entry(&path).map_err(fault)? else {
+        return Ok(None);
+    };
+    Ok(Some((inside.under(name, entry), SurveyFiles::open(above)?)))
+}
+
+fn look(
+    tree: &Tree,
+    files: &dyn OpenFile,
+    chosen: Option<&Profile>,
+    request: &InspectRequest<'_>,
+    now: Timestamp,
+) -> Result<Inspection> {
+    let (profile, why) = match chosen {
+        Some(profile) => (profile, vec!["it was asked for".to_owned()]),
+        None => match detect(tree, files, request.profiles) {
+            Some(Detection { profile, why, .. }) => (profile, why),
+            None => return Err(Error::new(ErrorKind::Failed, "there is no profile to go by")),
+        },
+    };
+    let mut found = find_steps(profile, tree, files, now, &request.options);
+    let steps = std::mem::take(&mut found.steps)
+        .into_iter()
+        .map(|step| InspectedStep {
+            check: check_step(&step, tree, files),
+            step,
+        })
+        .collect();
+    Ok(Inspection {
+        framework: profile.name.clone(),
+        why,
+        steps,
+        found,
+    })
+}
+
+impl InspectedStep {
+    /// Whether the trainer could go on from it, as far as can be told: complete, and no check found it broken.
+    pub fn is_valid(&self) -> bool {
+        self.step.is_complete() && self.check.is_sound() != Some(false)
+    }
+
+    /// What is wrong with it, in words: completeness first, then each broken file.
+    pub fn reasons(&self) -> Vec<String> {
+        let broken = self.check.broken().map(|(path, why)| format!("{path}: {why}"));
+        self.step.reasons().iter().cloned().chain(broken).collect()
+    }
+}
+
+impl Inspection {
+    /// Whether there is anything to go on from. What has a temporary name is no step; steps that a trainer cannot go
+    /// on from count only where there are no others.
+    pub fn verdict(&self) -> Verdict {
+        let named = |entry: &&InspectedStep| !self.found.temporary.contains(&entry.step.path);
+        let resumable = self.steps.iter().any(|entry| entry.step.resumable && named(&entry));
+        let counted = || {
+            self.steps
+                .iter()
+                .filter(named)
+                .filter(move |entry| entry.step.resumable == resumable)
+        };
+        let Some(newest) = counted().map(|entry| entry.step.step).max() else {
+            return if self.steps.is_empty() { Verdict::NoStep } else { Verdict::NoneValid };
+        };
+        if counted().any(|entry| entry.step.step == newest && entry.is_valid()) {
+            Verdict::Newest
+        } else if counted().any(InspectedStep::is_valid) {
+            Verdict::Older
+        } else {
+            Verdict::NoneValid
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Whether a step is sound: which structural check looks at which of its files, and what they say together.
+
+use std::collections::BTreeSet;
+
+use crate::find::FoundStep;
+use crate::soundness::{Fault, Soundness};
+use crate::structure::finding::Finding;
+use crate::structure::{
+    dcp, deepspeed, hf_index, kind, megatron, ocdbt, orbax, tf_bundle, zarr,
+};
+use crate::tree::{OpenFile, Tree};
+
+/// One check to make. Directories and files are paths of the tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Check {
+    /// One file, by its kind.
+    File(String),
+    /// A directory of PyTorch's distributed checkpoint.
+    Dcp(String),
+    /// The files of every rank of a DeepSpeed step.
+    DeepSpeed(String),
+    /// The shards that an index names.
+    HfIndex(String),
+    /// Shards that carry their count in their names.
+    HfShards(String),
+    /// A distributed checkpoint of Megatron, apart from its DCP files.
+    Megatron(String),
+    /// A step of Orbax.
+    Orbax(String),
+    /// An OCDBT database outside a step of Orbax.
+    Ocdbt(String),
+    /// A TensorFlow bundle, by the prefix of its files.
+    TfBundle(String),
+    /// A zarr array outside a step of Orbax.
+    Zarr(String),
+}
+
+/// What the checks say of a step.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StepCheck {
+    /// What is not sound, and what cannot be told.
+    pub findings: Vec<Finding>,
+    /// Bytes of all files of the step.
+    pub bytes: u64,
+    /// Bytes of files of which nothing can be told.
+    pub unknown_bytes: u64,
+}
+
+impl StepCheck {
+    /// False when any check found a broken rule; true when none did and more than half of the bytes are in files whose
+    /// format says something about them; `None` when only a digest could tell.
+    pub fn is_sound(&self) -> Option<bool> {
+        if self.broken().next().is_some() {
+            return Some(false);
+        }
+        (self.bytes > 0 && self.unknown_bytes < self.bytes.div_ceil(2)).then_some(true)
+    }
+
+    /// The broken rules: path and reason.
+    pub fn broken(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.findings.iter().filter_map(|finding| match &finding.soundness {
+            Soundness::Broken { why, .. } => Some((finding.path.as_str(), why.as_str())),
+            _ => None,
+        })
+    }
+}
+
+/// Makes every check that [`plan`] names. Reads headers, never tensors. A file that cannot be read is unknown, with the
+/// reason: it may have vanished, or belong to another user.
+pub fn check_step(step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> StepCheck {
+    let mut result = StepCheck::default();
+    for check in plan(step, tree) {
+        for finding in check.run(tree, files) {
+            if matches!(finding.soundness, Soundness::Unknown { .. }) {
+                let size_bytes = tree.file_size_bytes(&finding.path).unwrap_or_default();
+                result.unknown_bytes = result.unknown_bytes.saturating_add(size_bytes);
+            }
+            // Two checks may say the same of one file.
+            if finding.soundness != Soundness::Sound && !result.findings.contains(&finding) {
+                result.findings.push(finding);
+            }
+        }
+    }
+    result.bytes = step.bytes;
+    result
+}
+
+/// Which checks a step needs.
+pub fn plan(step: &FoundStep, tree: &Tree) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let mut covered = Covered::default();
+    let sharded: BTreeSet<&str> = hf_index::sharded_directories(tree).into_iter().collect();
+    for member in &step.members {
+        if !tree.is_directory(member) {
+            continue;
+        }
+        let inside = tree.inside(member).map(|(path, _)| path);
+        for directory in std::iter::once(member.as_str()).chain(inside) {
+            if tree.is_directory(directory) && !covered.has(directory) {
+                plan_directory(directory, tree, &mut checks, &mut covered);
+                if sharded.contains(directory) && !covered.has(directory) {
+                    checks.push(Check::HfShards(directory.to_owned()));
+                }
+            }
+        }
+    }
+    for member in &step.members {
+        let inside = tree.inside(member).map(|(path, _)| path);
+        for path in std::iter::once(member.as_str()).chain(inside) {
+            if tree.is_file(path) && !covered.has(path) {
+                checks.push(Check::File(path.to_owned()));
+            }
+        }
+    }
+    checks
+}
+
+/// What a check of a directory has looked at, so that no other does.
+#[derive(Debug, Default)]
+struct Covered {
+    files: BTreeSet<String>,
+    directories: BTreeSet<String>,
+}
+
+impl Covered {
+    fn has(&self, path: &str) -> bool {
+        let mut above = path;
+        loop {
+            if self.directories.contains(above) {
+                return true;
+            }
+            match above.rsplit_once('/') {
+                Some((parent, _)) => above = parent,
+                None => return self.files.contains(path),
+            }
+        }
+    }
+}
+
+fn plan_directory(directory: &str, tree: &Tree, checks: &mut Vec<Check>, covered: &mut Covered) {
+    let at = |name: &str| format!("{directory}/{name}");
+    let has = |name: &str| tree.is_file(&at(name));
+    let whole = directory.to_owned();
+    if has(orbax::STEP_METADATA_NAME) {
+        covered.directories.insert(whole.clone());
+        checks.push(Check::Orbax(whole));
+        return;
+    }
+    if has(ocdbt::MANIFEST_NAME) {
+        covered.directories.insert(whole.clone());
+        checks.push(Check::Ocdbt(whole));
+        return;
+    }
+    if zarr::is_array(tree, directory) {
+        covered.directories.insert(whole.clone());
+        checks.push(Check::Zarr(whole));
+        return;
+    }
+    let names: Vec<&str> = tree
+        .children(directory)
+        .map(|(name, _)| name)
+        .filter(|name| has(name))
+        .collect();
+    let is_dcp = |name: &&str| name.ends_with(".metadata") || name.ends_with(".distcp");
+    if names.iter().any(is_dcp) {
+        checks.push(Check::Dcp(whole.clone()));
+        covered.files.extend(names.iter().filter(|name| is_dcp(name)).map(|name| at(name)));
+    }
+    if has(megatron::METADATA_NAME) && [".metadata", "common.pt", megatron::INTEGRITY_NAME].into_iter().any(has) {
+        checks.push(Check::Megatron(whole.clone()));
+    }
+    if names
+        .iter()
+        .any(|name| name.ends_with("_model_states.pt") || name.ends_with("_optim_states.pt"))
+    {
+        checks.push(Check::DeepSpeed(whole.clone()));
+    }
+    for name in names {
+        if hf_index::is_index(name) {
+            checks.push(Check::HfIndex(at(name)));
+        }
+        if let Some(prefix) = name.strip_suffix(tf_bundle::INDEX_ENDING) {
+            plan_bundle(&at(prefix), &at(name), tree, checks, covered);
+        }
+    }
+}
+
+/// A TensorFlow bundle, if there is data beside what has the name of an index.
+fn plan_bundle(prefix: &str, index: &str, tree: &Tree, checks: &mut Vec<Check>, covered: &mut Covered) {
+    let data = format!("{prefix}.data-");
+    let parts = tree.entries().map(|(path, _)| path).filter(|path| path.starts_with(&data));
+    let before = covered.files.len();
+    covered.files.extend(parts.map(str::to_owned));
+    if covered.files.len() > before {
+        covered.files.insert(index.to_owned());
+        checks.push(Check::TfBundle(prefix.to_owned()));
+    }
+}
+
+impl Check {
+    fn run(&self, tree: &Tree, files: &dyn OpenFile) -> Vec<Finding> {
+        match self {
+            Self::File(path) => {
+                let checked = files.open(path).and_then(|source| kind::check_file(path, &*source));
+                vec![checked.map_or_else(
+                    |error| unreadable(path, &error),
+                    |soundness| Finding { path: path.clone(), soundness },
+                )]
+            }
+            Self::Dcp(path) => several(path, dcp::check(tree, path, files)),
+            Self::DeepSpeed(path) => several(path, deepspeed::check(tree, path, files)),
+            Self::HfIndex(path) => one(path, hf_index::check(tree, path, files)),
+            Self::HfShards(path) => one(path, hf_index::check_sharded(tree, path, files)),
+            Self::Megatron(path) => one(path, megatron::check(tree, path, files)),
+            Self::Orbax(path) => one(path, orbax::check(tree, path, files)),
+            Self::Ocdbt(path) => one(path, ocdbt::check(tree, path, files)),
+            Self::TfBundle(path) => one(path, tf_bundle::check(tree, path, files)),
+            Self::Zarr(path) => one(path, zarr::check(tree, path, files, zarr::Presence::Optional)),
+        }
+    }
+}
+
+fn one(path: &str, outcome: Result<(), Fault>) -> Vec<Finding> {
+    vec![Finding::of(path, outcome).unwrap_or_else(|error| unreadable(path, &error))]
+}
+
+fn several(path: &str, outcome: std::io::Result<Vec<Finding>>) -> Vec<Finding> {
+    outcome.unwrap_or_else(|error| vec![unreadable(path, &error)])
+}
+
+fn unreadable(path: &str, error: &std::io::Error) -> Finding {
+    Finding::unknown(path, format!("it cannot be read: {error}"))
+}
