@@ -7,5 +7,6 @@ pub mod completeness;
 pub mod soundness;
 pub mod source;
 pub mod step_name;
+pub mod structure;
 pub mod temporary;
 pub mod tree;

@@ -1,0 +1,11 @@
+//! Whether the bytes of one file, or of files that belong together, obey the rules of their format.
+//!
+//! Checks read headers and tables, never tensors. What a header claims is compared with the size of the file and
+//! with a limit that has a name before anything is allocated or walked.
+
+mod forward;
+pub mod holes;
+pub mod json;
+mod json_stream;
+pub mod safetensors;
+mod text;
