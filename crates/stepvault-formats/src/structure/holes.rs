@@ -17,7 +17,7 @@ pub const SMALLEST_HOLE_BYTES: u64 = 64 * 1024;
 /// In how many places the end of a file is looked at.
 pub const MOST_SAMPLES: u64 = 64;
 /// How much is read in each.
-const SAMPLE_BYTES: u64 = 4096;
+const SAMPLE_BYTES: usize = 4096;
 
 /// Says why to doubt that the end of a file was ever written, where there is reason to. Reads at most
 /// [`MOST_SAMPLES`] pieces of 4096 bytes, and none where the filesystem reports no holes.
@@ -35,11 +35,12 @@ pub fn unwritten_end(source: &dyn ReadAt) -> io::Result<Option<String>> {
     let first = size_bytes - missing_bytes;
     // The last sample first: it ends with the file, and of a file that was written it is the one to show it.
     let steps = MOST_SAMPLES - 1;
-    let stride = (missing_bytes - SAMPLE_BYTES) / steps;
-    let mut sample = [0; SAMPLE_BYTES as usize];
+    let mut sample = [0; SAMPLE_BYTES];
+    let last = size_bytes - sample.len() as u64;
+    let stride = (last - first) / steps;
     for step in (0..=steps).rev() {
         let offset = if step == steps {
-            size_bytes - SAMPLE_BYTES
+            last
         } else {
             first + step * stride
         };

@@ -10,8 +10,8 @@ use super::text::bytes;
 use crate::soundness::Fault;
 use crate::source::ReadAt;
 
-/// The longest string or number that is read. PyTorch's writer for sharded safetensors puts a line for every tensor
-/// into one string.
+/// The longest string or number that is read. DCP's writer of safetensors puts a line for every tensor into one
+/// string.
 pub(crate) const LONGEST_TOKEN_BYTES: u64 = 16 * 1024 * 1024;
 /// The deepest nesting that is followed; `serde_json` itself gives up at 128.
 pub(crate) const DEEPEST_NESTING: u32 = 100;

@@ -4,6 +4,7 @@
 //! with a limit that has a name before anything is allocated or walked.
 
 mod forward;
+pub mod gguf;
 pub mod holes;
 pub mod json;
 mod json_stream;

@@ -88,6 +88,17 @@ fn steps_and_world_sizes_are_read() {
     );
 }
 
+/// Too large a file, of which not a byte may be read.
+struct Large;
+impl ReadAt for Large {
+    fn size_bytes(&self) -> u64 {
+        LARGEST_FILE_BYTES + 1
+    }
+
+    fn read_exact_at(&self, _: u64, _: &mut [u8]) -> std::io::Result<()> {
+        panic!("read");
+    }
+}
 #[test]
 fn says_what_is_wrong() {
     assert_eq!(judge(br#"{"loss": NaN, "grad_norm": -Infinity}"#, object), Sound);
@@ -113,17 +124,6 @@ fn says_what_is_wrong() {
         why_broken(judge(br#"{"global_step": 10, "#, object)),
         "the JSON file ends in the middle of its JSON: the write was cut off"
     );
-
-    struct Large;
-    impl ReadAt for Large {
-        fn size_bytes(&self) -> u64 {
-            LARGEST_FILE_BYTES + 1
-        }
-
-        fn read_exact_at(&self, _: u64, _: &mut [u8]) -> std::io::Result<()> {
-            panic!("read");
-        }
-    }
     assert_eq!(
         judged(check(&Large, Root::Any)).unwrap(),
         Unknown {

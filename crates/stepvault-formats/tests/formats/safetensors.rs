@@ -274,7 +274,7 @@ fn every_flipped_bit_of_the_header_is_noticed_or_known_not_to_be() {
             let noticed = matches!(said, Soundness::Broken { .. });
             if free.contains(&offset) {
                 // Only what ends a string, or is no text, shows.
-                let shows = byte >= 0x80 || byte < 0x20 || byte == b'"' || byte == b'\\';
+                let shows = !(0x20..0x80).contains(&byte) || byte == b'"' || byte == b'\\';
                 assert_eq!(noticed, shows, "{what}: {said:?}");
             } else if dtype.contains(&offset) && byte.is_ascii_graphic() && byte != b'"' && byte != b'\\' {
                 // A dtype of no release up to 0.8 may be one of a later release.

@@ -159,3 +159,35 @@ pub(crate) fn cuts(length: usize, boundaries: &[usize]) -> Vec<usize> {
 pub(crate) fn assert_broken(said: &Soundness, what: &str) {
     assert!(matches!(said, Soundness::Broken { .. }), "{what}: {said:?}");
 }
+
+/// A small file that is kept beside the tests; samples/README.md says what wrote it.
+pub(crate) fn sample(name: &str) -> Vec<u8> {
+    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples");
+    std::fs::read(samples.join(name)).unwrap()
+}
+
+/// Turns over every bit of every field, and lists for how many of them a field's damage stays unnoticed: found sound,
+/// and found unknown. Fields in which every flip is noticed are not listed.
+pub(crate) fn unnoticed<'a>(
+    bytes: &[u8],
+    fields: &[(&'a str, std::ops::Range<usize>)],
+    check: fn(&dyn ReadAt) -> Result<(), Fault>,
+) -> Vec<(&'a str, usize, usize)> {
+    let mut unnoticed = Vec::new();
+    for (field, range) in fields {
+        let (mut sound, mut unknown) = (0, 0);
+        for offset in range.clone() {
+            for bit in 0..8 {
+                match judge(&flipped(bytes, offset, bit), check) {
+                    Soundness::Sound => sound += 1,
+                    Soundness::Unknown { .. } => unknown += 1,
+                    Soundness::Broken { .. } => {}
+                }
+            }
+        }
+        if sound + unknown > 0 {
+            unnoticed.push((*field, sound, unknown));
+        }
+    }
+    unnoticed
+}
