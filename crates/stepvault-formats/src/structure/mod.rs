@@ -8,5 +8,7 @@ pub mod gguf;
 pub mod holes;
 pub mod json;
 mod json_stream;
+pub mod npy;
+pub mod npz;
 pub mod safetensors;
 mod text;

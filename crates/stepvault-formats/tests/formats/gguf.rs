@@ -132,7 +132,7 @@ fn what_gguf_writes_is_sound() {
 fn says_what_is_wrong() {
     assert_eq!(
         typical().data(1, 0).why_broken_without(41),
-        "the tensors take 168 bytes, and 41 bytes of them are missing: the save was cut off"
+        "the tensors take 168 bytes, and the file ends 41 bytes too early: the save was cut off"
     );
     let one = |kind, dimensions: &[u64], offset| {
         Writer::new(3, 1, 0)

@@ -3,5 +3,7 @@
 
 mod gguf;
 mod json;
+mod npy;
+mod npz;
 mod safetensors;
 mod support;

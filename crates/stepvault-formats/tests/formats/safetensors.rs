@@ -124,7 +124,7 @@ fn says_what_is_wrong() {
         broken(&file(one, 5)),
         (
             Some(end + 5),
-            "the tensors take 8 bytes, and 3 bytes of them are missing: the save was cut off".to_owned()
+            "the tensors take 8 bytes, and the file ends 3 bytes too early: the save was cut off".to_owned()
         )
     );
     assert_eq!(

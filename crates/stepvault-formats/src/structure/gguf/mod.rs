@@ -52,7 +52,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
         let (end, missing) = (bytes(end), bytes(end - there));
         return Err(Fault::at(
             source.size_bytes(),
-            format!("the tensors take {end}, and {missing} of them are missing: the save was cut off"),
+            format!("the tensors take {end}, and the file ends {missing} too early: the save was cut off"),
         ));
     }
     if let Some(Placed { name, kind, .. }) = table.iter().find(|tensor| tensor.size_bytes.is_none()) {

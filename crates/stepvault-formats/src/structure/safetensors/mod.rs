@@ -123,7 +123,7 @@ fn whole(size_bytes: u64, data_start: u64, reached: u64) -> Result<(), Fault> {
         return Err(Fault::at(
             size_bytes,
             format!(
-                "the tensors take {}, and {missing} of them are missing: the save was cut off",
+                "the tensors take {}, and the file ends {missing} too early: the save was cut off",
                 bytes(reached)
             ),
         ));
