@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 
-use super::json_stream::{Kind, parse};
+use super::json_stream::{Kind, parse, parse_values};
 use super::text::shown;
 use crate::soundness::{Fault, read_piece};
 use crate::source::ReadAt;
@@ -20,10 +20,14 @@ use crate::source::ReadAt;
 /// The largest file that is read through. A tokenizer has tens of megabytes, the log of a long run as many.
 pub const LARGEST_FILE_BYTES: u64 = 256 * 1024 * 1024;
 
+/// What texts call it.
+const WHAT: &str = "the JSON file";
+
 /// What a JSON file must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Root {
-    /// Any value.
+    /// Any value, or several one after the other: JSON Lines go by the name of JSON in places, as in Detectron2's
+    /// `metrics.json`.
     Any,
     /// An object.
     Object,
@@ -37,6 +41,10 @@ pub enum Root {
 /// [`Fault::Broken`] where it is not, [`Fault::Unknown`] where it is too large, too deep, or has a string too long to
 /// be read.
 pub fn check(source: &dyn ReadAt, root: Root) -> Result<(), Fault> {
+    if root == Root::Any {
+        readable(source)?;
+        return parse_values(source, 0, source.size_bytes(), WHAT);
+    }
     let kind = read(source, PhantomData::<Kind>)?;
     match (root, kind) {
         (Root::Any, _) | (Root::Object, Kind::Object) | (Root::Array, Kind::Array) => Ok(()),
@@ -77,6 +85,12 @@ pub fn whole_numbers<const COUNT: usize>(
 }
 
 pub(super) fn read<'de, S: DeserializeSeed<'de>>(source: &dyn ReadAt, seed: S) -> Result<S::Value, Fault> {
+    readable(source)?;
+    parse(source, 0, source.size_bytes(), WHAT, seed)
+}
+
+/// Refuses what need not be parsed to be seen through.
+fn readable(source: &dyn ReadAt) -> Result<(), Fault> {
     let size_bytes = source.size_bytes();
     if size_bytes == 0 {
         return Err(Fault::broken("the JSON file is empty: the write was cut off"));
@@ -92,7 +106,7 @@ pub(super) fn read<'de, S: DeserializeSeed<'de>>(source: &dyn ReadAt, seed: S) -
             "the JSON file begins with a zero byte: its contents were lost, as after a power cut",
         ));
     }
-    parse(source, 0, size_bytes, "the JSON file", seed)
+    Ok(())
 }
 
 /// Some fields of an object.

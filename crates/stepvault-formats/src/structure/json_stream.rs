@@ -38,6 +38,21 @@ pub(crate) fn parse<'de, S: DeserializeSeed<'de>>(
     })
 }
 
+/// Parses one JSON value or several, one after the other, between two offsets of a file.
+pub(crate) fn parse_values(source: &dyn ReadAt, start: u64, end: u64, what: &str) -> Result<(), Fault> {
+    let mut guard = Guard::new(Forward::new(source, start, end));
+    let mut values = serde_json::Deserializer::from_reader(&mut guard).into_iter::<Kind>();
+    let first = values.next();
+    let none = first.is_none();
+    let flaw = first.into_iter().chain(values).find_map(Result::err);
+    match (flaw, guard.refusal.take()) {
+        (Some(_), Some(refusal)) => Err(Fault::Unknown(format!("{what} {refusal}"))),
+        (Some(error), None) => Err(fault_of(error, guard.inner.position(), what)),
+        (None, _) if none => Err(Fault::at(start, format!("{what} holds nothing but white space"))),
+        (None, _) => Ok(()),
+    }
+}
+
 fn fault_of(error: serde_json::Error, position: u64, what: &str) -> Fault {
     let message = error.to_string();
     let reason = message.rfind(" at line ").and_then(|end| message.get(..end));

@@ -5,10 +5,14 @@
 
 mod forward;
 pub mod gguf;
+pub mod hf_index;
 pub mod holes;
 pub mod json;
 mod json_stream;
+pub mod kind;
 pub mod npy;
 pub mod npz;
+pub mod rank_set;
 pub mod safetensors;
 mod text;
+pub mod yaml;

@@ -104,6 +104,14 @@ fn says_what_is_wrong() {
     assert_eq!(judge(br#"{"loss": NaN, "grad_norm": -Infinity}"#, object), Sound);
     assert_eq!(judge(b"[1]", array), Sound);
     assert_eq!(judge(b"null", any), Sound);
+    // Several values are JSON Lines.
+    assert_eq!(judge(b"{\"step\": 1}\n{\"step\": 2}\n", any), Sound);
+    assert_broken(&judge(b"{\"step\": 1}\n{\"step\"", any), "cut off");
+    assert_broken(&judge(b"{} {}", object), "one object is expected");
+    assert_eq!(
+        why_broken(judge(b" \n", any)),
+        "the JSON file holds nothing but white space"
+    );
     assert_eq!(
         why_broken(judge(b"", any)),
         "the JSON file is empty: the write was cut off"
@@ -178,10 +186,11 @@ proptest! {
         judge(text.as_bytes(), any);
     }
 
-    /// Whatever serde_json takes, is taken here.
+    /// Whatever `serde_json` takes, is taken here.
     #[test]
     fn valid_texts_are_sound(text in r#"(\[|\{|"[a-z]*"|:|,|[0-9]{1,4}|\]|\}| ){1,30}"#) {
-        let valid = serde_json::from_str::<serde_json::Value>(&text).is_ok();
+        let mut values = serde_json::Deserializer::from_str(&text).into_iter::<serde_json::Value>();
+        let valid = !text.trim().is_empty() && values.all(|value| value.is_ok());
         prop_assert_eq!(judge(text.as_bytes(), any) == Sound, valid);
     }
 }

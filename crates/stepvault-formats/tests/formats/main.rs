@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod gguf;
+mod hf_index;
 mod json;
+mod kind;
 mod npy;
 mod npz;
 mod safetensors;

@@ -1,4 +1,4 @@
-//! `.npy` files as NumPy writes them, and damaged.
+//! `.npy` files as `np.save` writes them, and damaged.
 
 use proptest::prelude::*;
 use stepvault_formats::soundness::Soundness::{self, Sound, Unknown};
@@ -184,7 +184,7 @@ proptest! {
     #[test]
     fn arbitrary_descriptions_do_no_harm(
         text in r#"[{}()\[\]'",:<|a-z0-9 \\]{0,200}"#,
-        dtype in r#"[<>|=a-zA-Z0-9()\[\]', ]{0,20}"#,
+        dtype in r"[<>|=a-zA-Z0-9()\[\]', ]{0,20}",
         data_bytes in 0_usize..100,
     ) {
         judge(&array(&text, data_bytes), check);

@@ -1,4 +1,4 @@
-//! `.npz` files as NumPy writes them, and damaged.
+//! `.npz` files as `np.savez` writes them, and damaged.
 
 use proptest::prelude::*;
 use stepvault_formats::soundness::Soundness::{self, Sound, Unknown};

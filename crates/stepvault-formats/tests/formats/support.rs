@@ -1,12 +1,15 @@
 //! Real checkpoints, and ways to damage them that are the same in every run.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::soundness::{Fault, Soundness, judged};
 use stepvault_formats::source::ReadAt;
+use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
 
 /// A fixture, unpacked for as long as this lives.
 pub(crate) struct Fixture {
@@ -64,6 +67,55 @@ impl Fixture {
         }
         files.sort();
         files
+    }
+}
+
+/// Files in memory, as a tree.
+#[derive(Clone)]
+pub(crate) struct Files(pub(crate) BTreeMap<String, Vec<u8>>);
+
+impl Files {
+    pub(crate) fn of(fixture: &Fixture) -> Self {
+        let paths = fixture.files().into_iter();
+        Self(paths.map(|path| (path.clone(), fixture.read(&path))).collect())
+    }
+
+    /// Those below a directory, by their path from there.
+    pub(crate) fn below(&self, directory: &str) -> Self {
+        let prefix = format!("{directory}/");
+        let files = self.0.iter();
+        Self(
+            files
+                .filter_map(|(path, bytes)| Some((path.strip_prefix(&prefix)?.to_owned(), bytes.clone())))
+                .collect(),
+        )
+    }
+
+    pub(crate) fn tree(&self) -> Tree {
+        let mut entries = BTreeMap::new();
+        let entry = |kind| Entry {
+            kind,
+            mtime: Timestamp::from_seconds(0),
+        };
+        for (path, bytes) in &self.0 {
+            let size_bytes = bytes.len() as u64;
+            let kind = EntryKind::File {
+                size_bytes,
+                allocated_bytes: None,
+            };
+            entries.insert(path.clone(), entry(kind));
+            for (end, _) in path.match_indices('/') {
+                entries.insert(path[..end].to_owned(), entry(EntryKind::Directory));
+            }
+        }
+        Tree::new(entries)
+    }
+}
+
+impl OpenFile for Files {
+    fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
+        let bytes = self.0.get(path).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Box::new(Counting::new(bytes.clone())))
     }
 }
 
