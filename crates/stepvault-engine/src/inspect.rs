@@ -67,7 +67,10 @@ pub enum Verdict {
 /// # Errors
 /// [`ErrorKind::Usage`] for a profile that is not known; what the filesystem says where `path` cannot be read.
 pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> Result<Inspection> {
-    let chosen = request.profile.map(|name| named(request.profiles, name)).transpose()?;
+    let chosen = request
+        .profile
+        .map(|name| named(request.profiles, name))
+        .transpose()?;
     let facts = path
         .metadata()
         .map_err(|error| stepvault_local::errors::io(WHAT, path, error))?;
@@ -84,7 +87,11 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
             return Ok(inspection);
         };
         let itself = look(&tree, &files, chosen, request, now)?;
-        return Ok(if itself.steps.is_empty() { inspection } else { itself });
+        return Ok(if itself.steps.is_empty() {
+            inspection
+        } else {
+            itself
+        });
     }
     let Some((tree, files)) = seen_from_above(path, Tree::default())? else {
         return Err(Error::new(ErrorKind::Usage, WHAT)
@@ -166,7 +173,10 @@ impl Inspection {
     /// on from count only where there are no others.
     pub fn verdict(&self) -> Verdict {
         let named = |entry: &&InspectedStep| !self.found.temporary.contains(&entry.step.path);
-        let resumable = self.steps.iter().any(|entry| entry.step.resumable && named(&entry));
+        let resumable = self
+            .steps
+            .iter()
+            .any(|entry| entry.step.resumable && named(&entry));
         let counted = || {
             self.steps
                 .iter()
@@ -174,7 +184,11 @@ impl Inspection {
                 .filter(move |entry| entry.step.resumable == resumable)
         };
         let Some(newest) = counted().map(|entry| entry.step.step).max() else {
-            return if self.steps.is_empty() { Verdict::NoStep } else { Verdict::NoneValid };
+            return if self.steps.is_empty() {
+                Verdict::NoStep
+            } else {
+                Verdict::NoneValid
+            };
         };
         if counted().any(|entry| entry.step.step == newest && entry.is_valid()) {
             Verdict::Newest

@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 use crate::find::FoundStep;
 use crate::soundness::{Fault, Soundness};
 use crate::structure::finding::Finding;
-use crate::structure::{
-    dcp, deepspeed, hf_index, kind, megatron, ocdbt, orbax, tf_bundle, zarr,
-};
+use crate::structure::{dcp, deepspeed, hf_index, kind, megatron, ocdbt, orbax, tf_bundle, zarr};
 use crate::tree::{OpenFile, Tree};
 
 /// One check to make. Directories and files are paths of the tree.
@@ -58,10 +56,12 @@ impl StepCheck {
 
     /// The broken rules: path and reason.
     pub fn broken(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.findings.iter().filter_map(|finding| match &finding.soundness {
-            Soundness::Broken { why, .. } => Some((finding.path.as_str(), why.as_str())),
-            _ => None,
-        })
+        self.findings
+            .iter()
+            .filter_map(|finding| match &finding.soundness {
+                Soundness::Broken { why, .. } => Some((finding.path.as_str(), why.as_str())),
+                _ => None,
+            })
     }
 }
 
@@ -164,9 +164,15 @@ fn plan_directory(directory: &str, tree: &Tree, checks: &mut Vec<Check>, covered
     let is_dcp = |name: &&str| name.ends_with(".metadata") || name.ends_with(".distcp");
     if names.iter().any(is_dcp) {
         checks.push(Check::Dcp(whole.clone()));
-        covered.files.extend(names.iter().filter(|name| is_dcp(name)).map(|name| at(name)));
+        covered
+            .files
+            .extend(names.iter().filter(|name| is_dcp(name)).map(|name| at(name)));
     }
-    if has(megatron::METADATA_NAME) && [".metadata", "common.pt", megatron::INTEGRITY_NAME].into_iter().any(has) {
+    if has(megatron::METADATA_NAME)
+        && [".metadata", "common.pt", megatron::INTEGRITY_NAME]
+            .into_iter()
+            .any(has)
+    {
         checks.push(Check::Megatron(whole.clone()));
     }
     if names
@@ -188,7 +194,10 @@ fn plan_directory(directory: &str, tree: &Tree, checks: &mut Vec<Check>, covered
 /// A TensorFlow bundle, if there is data beside what has the name of an index.
 fn plan_bundle(prefix: &str, index: &str, tree: &Tree, checks: &mut Vec<Check>, covered: &mut Covered) {
     let data = format!("{prefix}.data-");
-    let parts = tree.entries().map(|(path, _)| path).filter(|path| path.starts_with(&data));
+    let parts = tree
+        .entries()
+        .map(|(path, _)| path)
+        .filter(|path| path.starts_with(&data));
     let before = covered.files.len();
     covered.files.extend(parts.map(str::to_owned));
     if covered.files.len() > before {
@@ -201,10 +210,15 @@ impl Check {
     fn run(&self, tree: &Tree, files: &dyn OpenFile) -> Vec<Finding> {
         match self {
             Self::File(path) => {
-                let checked = files.open(path).and_then(|source| kind::check_file(path, &*source));
+                let checked = files
+                    .open(path)
+                    .and_then(|source| kind::check_file(path, &*source));
                 vec![checked.map_or_else(
                     |error| unreadable(path, &error),
-                    |soundness| Finding { path: path.clone(), soundness },
+                    |soundness| Finding {
+                        path: path.clone(),
+                        soundness,
+                    },
                 )]
             }
             Self::Dcp(path) => several(path, dcp::check(tree, path, files)),

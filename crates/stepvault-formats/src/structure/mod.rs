@@ -1,20 +1,36 @@
-//! Whether the files of a checkpoint are whole, format by format: headers are read, tensors never.
+//! Whether the bytes of one file, or of files that belong together, obey the rules of their format.
+//!
+//! Checks read headers and tables, never tensors. What a header claims is compared with the size of the file and
+//! with a limit that has a name before anything is allocated or walked.
 
 mod cursor;
 pub mod dcp;
 pub mod deepspeed;
 pub mod finding;
+mod forward;
+pub mod gguf;
+pub mod hf_index;
+pub mod holes;
+pub mod json;
+mod json_stream;
+pub mod kind;
 pub mod megatron;
 pub mod msgpack;
+pub mod npy;
+pub mod npz;
 pub mod ocdbt;
 pub mod orbax;
 pub mod pickle_file;
 mod place;
+pub mod rank_set;
+pub mod safetensors;
+mod text;
 pub mod tf_bundle;
 pub mod torch;
 pub mod torch_legacy;
 mod torch_storage;
 pub mod torch_zip;
+pub mod yaml;
 pub mod zarr;
 pub mod zip;
 mod zstd;

@@ -8,10 +8,18 @@
 
 mod checkpoint;
 mod directory;
+mod gguf;
+mod hf_index;
+mod json;
+mod kind;
 mod megatron;
+mod npy;
+mod npz;
 mod ocdbt;
 mod orbax;
 mod profiles;
+mod safetensors;
+mod support;
 mod tf_bundle;
 mod torch;
 mod zarr;

@@ -1,0 +1,104 @@
+//! A range of a file, read from front to back in small pieces.
+
+use std::io::{self, Read};
+
+use crate::source::ReadAt;
+
+/// Held of the file at any time.
+const PIECE_BYTES: u64 = 64 * 1024;
+
+/// Reads the bytes from a start to an end once, holding one piece of them. What is skipped is not read.
+pub(crate) struct Forward<'a> {
+    source: &'a dyn ReadAt,
+    /// Where the piece after the one at hand begins.
+    next: u64,
+    end: u64,
+    piece: Vec<u8>,
+    taken: usize,
+}
+
+impl<'a> Forward<'a> {
+    /// The bytes from `start` to `end`, as far as the file has them.
+    pub(crate) fn new(source: &'a dyn ReadAt, start: u64, end: u64) -> Self {
+        let end = end.min(source.size_bytes());
+        Self {
+            source,
+            next: start.min(end),
+            end,
+            piece: Vec::new(),
+            taken: 0,
+        }
+    }
+
+    /// The offset in the file of the next byte.
+    pub(crate) fn position(&self) -> u64 {
+        self.next - self.rest().len() as u64
+    }
+
+    /// How many bytes are still to come.
+    pub(crate) fn remaining(&self) -> u64 {
+        self.end - self.position()
+    }
+
+    /// Goes on `count` bytes later; false, and no further, when there are not as many.
+    pub(crate) fn skip(&mut self, count: u64) -> bool {
+        if count > self.remaining() {
+            return false;
+        }
+        let held = self.rest().len() as u64;
+        if let Ok(step) = usize::try_from(count)
+            && count <= held
+        {
+            self.taken += step;
+        } else {
+            self.next += count - held;
+            self.piece.clear();
+            self.taken = 0;
+        }
+        true
+    }
+
+    fn rest(&self) -> &[u8] {
+        self.piece.get(self.taken..).unwrap_or_default()
+    }
+}
+
+impl Read for Forward<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.rest().is_empty() {
+            let length = PIECE_BYTES.min(self.end - self.next);
+            // Bounded by PIECE_BYTES, so it fits.
+            self.piece.resize(usize::try_from(length).unwrap_or(0), 0);
+            self.taken = 0;
+            self.source.read_exact_at(self.next, &mut self.piece)?;
+            self.next += length;
+        }
+        let read = self.rest().read(buffer)?;
+        self.taken += read;
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skips_without_losing_its_place() {
+        let bytes: Vec<u8> = (0..200_000_u32).map(|index| index.to_le_bytes()[0]).collect();
+        let mut forward = Forward::new(&bytes, 10, u64::MAX);
+        let mut next = [0];
+        forward.read_exact(&mut next).unwrap();
+        assert_eq!((next, forward.position()), ([10], 11));
+        assert!(forward.skip(5));
+        forward.read_exact(&mut next).unwrap();
+        assert_eq!((next, forward.position()), ([16], 17));
+        assert!(forward.skip(150_000 - 17));
+        forward.read_exact(&mut next).unwrap();
+        assert_eq!((next[0], forward.position()), (bytes[150_000], 150_001));
+        assert!(!forward.skip(50_000) && forward.position() == 150_001);
+        assert!(forward.skip(49_999));
+        assert_eq!(forward.remaining(), 0);
+        assert_eq!(forward.read(&mut next).unwrap(), 0);
+    }
+}

@@ -1,0 +1,224 @@
+//! GGUF: key-value pairs, a table of tensors, and the tensors one after the other at an alignment.
+//!
+//! The rules are those of docs/gguf.md in ggml and of its readers (gguf-py 0.19.0, `gguf_reader.py`; ggml,
+//! `gguf.cpp`), versions 2 and 3, little and big endian.
+//!
+//! # Blind spots
+//!
+//! - The bytes of tensors and of padding carry no checksum: any change in them goes unnoticed.
+//! - So does a change in a value, in a key or a name, in the version where 2 becomes 3 (both are laid out alike), and
+//!   in the shape or kind of a tensor where the padding after it takes up the difference.
+//! - A version or a kind of tensor that gguf 0.19.0 does not know is `Unknown`, not broken: a later release may have
+//!   brought it. So is a file that goes on after its last tensor: readers do not mind.
+
+mod cursor;
+mod ggml_type;
+mod metadata;
+mod names;
+
+use self::cursor::Cursor;
+pub use self::cursor::LONGEST_HEADER_BYTES;
+use self::ggml_type::{Block, block_of};
+use self::names::Names;
+use super::text::{bytes, shown};
+use crate::soundness::{Fault, read_piece};
+use crate::source::ReadAt;
+
+/// Most tensors that are kept track of.
+pub const MOST_TENSORS: u64 = 500_000;
+
+/// The magic and the version.
+const PREFIX_BYTES: u64 = 8;
+/// The length of an empty name, no dimension, the kind and the offset.
+const SMALLEST_TENSOR_BYTES: u64 = 24;
+/// The length of an empty key, the kind of the value and its one byte.
+const SMALLEST_PAIR_BYTES: u64 = 13;
+
+/// Checks a GGUF file, reading its header only.
+///
+/// # Errors
+/// [`Fault::Broken`] where a rule does not hold, [`Fault::Unknown`] where a limit or the module's blind spots stand
+/// in the way.
+pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
+    let mut cursor = Cursor::new(source, PREFIX_BYTES, is_big_endian(source)?);
+    let tensors = cursor.count(SMALLEST_TENSOR_BYTES, "the number of tensors")?;
+    let pairs = cursor.count(SMALLEST_PAIR_BYTES, "the number of key-value pairs")?;
+    let alignment = metadata::alignment_bytes(&mut cursor, pairs)?;
+    let table = table(&mut cursor, tensors)?;
+    let data_start = aligned(cursor.position(), alignment)?;
+    let end = end_of_data(&table, alignment)?;
+    let there = source.size_bytes().saturating_sub(data_start);
+    if end > there {
+        let (end, missing) = (bytes(end), bytes(end - there));
+        return Err(Fault::at(
+            source.size_bytes(),
+            format!("the tensors take {end}, and the file ends {missing} too early: the save was cut off"),
+        ));
+    }
+    if let Some(Placed { name, kind, .. }) = table.iter().find(|tensor| tensor.size_bytes.is_none()) {
+        let name = shown(name);
+        return Err(Fault::Unknown(format!(
+            "tensor {name} is of kind {kind}, which gguf 0.19.0 does not know"
+        )));
+    }
+    // Some writers pad after the last tensor, some do not.
+    let padded = aligned(end, alignment)?;
+    if there > padded {
+        let more = bytes(there - padded);
+        return Err(Fault::Unknown(format!(
+            "the file goes on for {more} after the last tensor, which readers do not mind"
+        )));
+    }
+    Ok(())
+}
+
+/// Checks magic and version.
+fn is_big_endian(source: &dyn ReadAt) -> Result<bool, Fault> {
+    let prefix = read_piece(
+        source,
+        0,
+        PREFIX_BYTES,
+        PREFIX_BYTES,
+        "the beginning of a GGUF file",
+    )?;
+    let (Some(magic), Some(version)) = (prefix.first_chunk::<4>(), prefix.last_chunk::<4>()) else {
+        return Err(Fault::at(
+            0,
+            "the file is shorter than the beginning of a GGUF file",
+        ));
+    };
+    if magic != b"GGUF" {
+        return Err(Fault::at(
+            0,
+            "the file does not begin with GGUF: it is another format, or its beginning is lost",
+        ));
+    }
+    let version = u32::from_le_bytes(*version);
+    // Versions are small, so one whose low half is empty was written in the other order of bytes.
+    let big_endian = version != 0 && version.trailing_zeros() >= 16;
+    match if big_endian { version.swap_bytes() } else { version } {
+        0 => Err(Fault::at(
+            4,
+            "the GGUF version is 0, and there is none: the file was reserved and never written",
+        )),
+        2 | 3 => Ok(big_endian),
+        other => Err(Fault::Unknown(format!(
+            "the GGUF version is {other}; 2 and 3 are known"
+        ))),
+    }
+}
+
+/// A tensor of the table.
+struct Placed {
+    name: String,
+    kind: u32,
+    /// First byte, counted from the start of the data.
+    start: u64,
+    /// `None` for a kind that is not known.
+    size_bytes: Option<u64>,
+}
+
+fn table(cursor: &mut Cursor<'_>, tensors: u64) -> Result<Vec<Placed>, Fault> {
+    if tensors > MOST_TENSORS {
+        return Err(Fault::Unknown(format!(
+            "the header has {tensors} tensors, more than the {MOST_TENSORS} that are kept track of"
+        )));
+    }
+    let mut names = Names::default();
+    let mut table = Vec::new();
+    for _ in 0..tensors {
+        let tensor = tensor(cursor)?;
+        names.add(tensor.name.clone())?;
+        table.push(tensor);
+    }
+    match names.twice() {
+        Some(name) => Err(Fault::broken(format!(
+            "the header names tensor {} twice",
+            shown(name)
+        ))),
+        None => Ok(table),
+    }
+}
+
+fn tensor(cursor: &mut Cursor<'_>) -> Result<Placed, Fault> {
+    let at = cursor.position();
+    let name = cursor.name("the name of a tensor")?;
+    let dimensions = u64::from(cursor.u32("the number of dimensions")?);
+    cursor.fits(at, dimensions, 8, "the number of dimensions")?;
+    let (mut row, mut elements) = (1, Some(1_u64));
+    for index in 0..dimensions {
+        let dimension = cursor.u64("a dimension")?;
+        elements = elements.and_then(|elements| elements.checked_mul(dimension));
+        if index == 0 {
+            row = dimension;
+        }
+    }
+    let kind = cursor.u32("the kind of a tensor")?;
+    let start = cursor.u64("the place of a tensor")?;
+    let size_bytes = match block_of(kind) {
+        Some(block) => Some(size_of(elements, row, block).map_err(|why| {
+            Fault::at(
+                at,
+                format!("tensor {} {why}: the header is damaged", shown(&name)),
+            )
+        })?),
+        None => None,
+    };
+    Ok(Placed {
+        name,
+        kind,
+        start,
+        size_bytes,
+    })
+}
+
+fn size_of(elements: Option<u64>, row: u64, block: Block) -> Result<u64, String> {
+    if !row.is_multiple_of(block.elements) {
+        return Err(format!(
+            "has rows of {row}, and {} comes in blocks of {}",
+            block.name, block.elements
+        ));
+    }
+    elements
+        .and_then(|elements| (elements / block.elements).checked_mul(block.bytes))
+        .ok_or_else(|| "has a shape of more elements than any file holds".to_owned())
+}
+
+/// Tensors follow each other at the alignment, as ggml's own reader insists; gives the end of the last.
+fn end_of_data(table: &[Placed], alignment: u64) -> Result<u64, Fault> {
+    let mut places: Vec<_> = table.iter().collect();
+    places.sort_unstable_by_key(|tensor| (tensor.start, tensor.size_bytes));
+    // `None` after a tensor whose size is not known.
+    let mut reached = Some(0);
+    let mut end = 0;
+    for Placed {
+        name,
+        start,
+        size_bytes,
+        ..
+    } in places
+    {
+        let name = shown(name);
+        let expected = reached.map_or(Ok(*start), |reached| aligned(reached, alignment))?;
+        if *start != expected || !start.is_multiple_of(alignment) {
+            return Err(Fault::broken(format!(
+                "tensor {name} begins at byte {start} of the data, and should at {expected}, aligned to \
+                 {alignment} after the one before it: the header is damaged"
+            )));
+        }
+        reached = match size_bytes {
+            Some(size_bytes) => Some(start.checked_add(*size_bytes).ok_or_else(too_far)?),
+            None => None,
+        };
+        end = reached.unwrap_or(*start);
+    }
+    Ok(end)
+}
+
+fn aligned(offset: u64, alignment: u64) -> Result<u64, Fault> {
+    offset.checked_next_multiple_of(alignment).ok_or_else(too_far)
+}
+
+fn too_far() -> Fault {
+    Fault::broken("a tensor lies beyond the end of any file: the header is damaged")
+}

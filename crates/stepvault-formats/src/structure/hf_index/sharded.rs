@@ -1,0 +1,135 @@
+//! What DCP's `HuggingFaceStorageWriter` leaves before weights are put together: for every rank and every file of the
+//! final set, `shard-<rank>-model-<i>-of-<n>.safetensors`, beside or below the final files
+//! (`hf_storage.py` in `torch.distributed.checkpoint`).
+//!
+//! A rank writes no file where it has nothing to write: with pipeline stages that is usual for a file of the set, and
+//! with replicas possible for a whole rank. So it is not the files that are counted but, where the final files are
+//! there to compare with, the elements of every tensor.
+//!
+//! # Blind spots
+//!
+//! Without the final files nothing tells how many ranks there were: the highest may be missing. A shard of another
+//! save of the same model, of the same shapes, fits.
+
+use std::collections::BTreeMap;
+
+use super::{first_gap, joined, tensors_of};
+use crate::soundness::Fault;
+use crate::structure::rank_set::{RankPattern, are_missing};
+use crate::structure::safetensors::MOST_TENSORS;
+use crate::structure::text::shown;
+use crate::tree::{OpenFile, Tree};
+
+/// The directories of a tree that hold shards of ranks, `""` for its own.
+pub fn sharded_directories(tree: &Tree) -> Vec<&str> {
+    let mut directories: Vec<_> = tree
+        .files()
+        .map(|(path, _)| path.rsplit_once('/').unwrap_or(("", path)))
+        .filter(|(_, name)| shard_set(name).is_some())
+        .map(|(directory, _)| directory)
+        .collect();
+    directories.sort_unstable();
+    directories.dedup();
+    directories
+}
+
+/// Checks a directory that holds shards of ranks. Each file must be a sound safetensors file; together they must be
+/// of every file of the set; and no tensor may have fewer elements than it has in the final files, where these are in
+/// the same directory or, for a directory `sharded`, in the one above.
+///
+/// # Errors
+/// [`Fault::Broken`] where that is not so, [`Fault::Unknown`] where a limit stands in the way, or where a rank below
+/// the highest has no file and there are no final files to say whether it should.
+pub fn check_sharded(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), Fault> {
+    let weights = |directory| {
+        tree.children(directory)
+            .map(|(name, _)| name)
+            .filter(move |name| name.ends_with(".safetensors") && tree.is_file(&joined(directory, name)))
+    };
+    let shards: Vec<_> = weights(directory)
+        .filter_map(|name| Some((name, shard_set(name)?)))
+        .collect();
+    every_set(&shards)?;
+    let mut found = Elements::default();
+    for (name, _) in &shards {
+        found.add(&joined(directory, name), files)?;
+    }
+    let above = match directory.rsplit_once('/') {
+        Some((above, "sharded")) => above,
+        None if directory == "sharded" => "",
+        _ => directory,
+    };
+    let mut whole = Elements::default();
+    for name in weights(above).filter(|name| shard_set(name).is_none()) {
+        whole.add(&joined(above, name), files)?;
+    }
+    if whole.0.is_empty() {
+        return every_rank(&shards);
+    }
+    for (tensor, elements) in &whole.0 {
+        let there = found.0.get(tensor).copied().unwrap_or_default();
+        if there < *elements {
+            return Err(Fault::broken(format!(
+                "tensor {} has {there} of its {elements} elements in the shards: the file of a rank is missing",
+                shown(tensor)
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// For `shard-00002-model-00001-of-00003.safetensors`: `00002`, and the name of the final file.
+fn shard_set(name: &str) -> Option<(&str, &str)> {
+    let (rank, file) = name.strip_prefix("shard-")?.split_once('-')?;
+    let is_number = !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number && file.ends_with(".safetensors")).then_some((rank, file))
+}
+
+fn every_set(shards: &[(&str, (&str, &str))]) -> Result<(), Fault> {
+    match first_gap(shards.iter().map(|(_, (_, file))| *file))? {
+        None => Ok(()),
+        Some(gap) => {
+            let missing = are_missing(&gap.missing, gap.missing_count);
+            Err(Fault::broken(format!("{missing}: no rank has a shard of it")))
+        }
+    }
+}
+
+fn every_rank(shards: &[(&str, (&str, &str))]) -> Result<(), Fault> {
+    let Some(pattern) = RankPattern::new("shard-{rank}", 1) else {
+        return Ok(());
+    };
+    let ranks: Vec<_> = shards
+        .iter()
+        .map(|(_, (rank, _))| format!("shard-{rank}"))
+        .collect();
+    let gap = pattern
+        .gap(ranks.iter().map(String::as_str), None)
+        .map_err(Fault::broken)?;
+    match gap.filter(|gap| gap.missing_count > 0) {
+        None => Ok(()),
+        Some(gap) => Err(Fault::Unknown(format!(
+            "{}: that rank had nothing to write, or was cut off",
+            are_missing(&gap.missing, gap.missing_count)
+        ))),
+    }
+}
+
+/// How many elements of each tensor files hold together.
+#[derive(Default)]
+struct Elements(BTreeMap<String, u64>);
+
+impl Elements {
+    fn add(&mut self, path: &str, files: &dyn OpenFile) -> Result<(), Fault> {
+        for tensor in tensors_of(path, files)? {
+            let total = self.0.entry(tensor.name).or_default();
+            *total = total.saturating_add(tensor.elements);
+        }
+        if self.0.len() > MOST_TENSORS {
+            return Err(Fault::Unknown(format!(
+                "the files hold more than the {MOST_TENSORS} tensors that are kept track of"
+            )));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,334 @@
+//! JSON read as a stream, with a limit on everything that a parser would hold in memory.
+
+use std::fmt;
+use std::io::{self, Read};
+
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+
+use super::forward::Forward;
+use super::text::bytes;
+use crate::soundness::Fault;
+use crate::source::ReadAt;
+
+/// The longest string or number that is read. DCP's writer of safetensors puts a line for every tensor into one
+/// string.
+pub(crate) const LONGEST_TOKEN_BYTES: u64 = 16 * 1024 * 1024;
+/// The deepest nesting that is followed; `serde_json` itself gives up at 128.
+pub(crate) const DEEPEST_NESTING: u32 = 100;
+
+/// Parses the JSON text between two offsets of a file, and nothing but white space after it. `what` names the text.
+///
+/// `NaN`, `Infinity` and `-Infinity` pass for numbers with a fraction: Python writes them into the logs of every run
+/// that has diverged, and reads them back.
+pub(crate) fn parse<'de, S: DeserializeSeed<'de>>(
+    source: &dyn ReadAt,
+    start: u64,
+    end: u64,
+    what: &str,
+    seed: S,
+) -> Result<S::Value, Fault> {
+    let mut guard = Guard::new(Forward::new(source, start, end));
+    let mut deserializer = serde_json::Deserializer::from_reader(&mut guard);
+    let parsed = seed
+        .deserialize(&mut deserializer)
+        .and_then(|value| deserializer.end().map(|()| value));
+    parsed.map_err(|error| match guard.refusal.take() {
+        Some(refusal) => Fault::Unknown(format!("{what} {refusal}")),
+        None => fault_of(error, guard.inner.position(), what),
+    })
+}
+
+/// Parses one JSON value or several, one after the other, between two offsets of a file.
+pub(crate) fn parse_values(source: &dyn ReadAt, start: u64, end: u64, what: &str) -> Result<(), Fault> {
+    let mut guard = Guard::new(Forward::new(source, start, end));
+    let mut values = serde_json::Deserializer::from_reader(&mut guard).into_iter::<Kind>();
+    let first = values.next();
+    let none = first.is_none();
+    let flaw = first.into_iter().chain(values).find_map(Result::err);
+    match (flaw, guard.refusal.take()) {
+        (Some(_), Some(refusal)) => Err(Fault::Unknown(format!("{what} {refusal}"))),
+        (Some(error), None) => Err(fault_of(error, guard.inner.position(), what)),
+        (None, _) if none => Err(Fault::at(start, format!("{what} holds nothing but white space"))),
+        (None, _) => Ok(()),
+    }
+}
+
+fn fault_of(error: serde_json::Error, position: u64, what: &str) -> Fault {
+    let message = error.to_string();
+    let reason = message.rfind(" at line ").and_then(|end| message.get(..end));
+    let reason = reason.unwrap_or(&message);
+    match error.classify() {
+        serde_json::error::Category::Io => Fault::Read(error.into()),
+        serde_json::error::Category::Eof => Fault::at(
+            position,
+            format!("{what} ends in the middle of its JSON: the write was cut off"),
+        ),
+        serde_json::error::Category::Syntax | serde_json::error::Category::Data => {
+            // The parser has taken the byte that it stumbles over.
+            let at = position.saturating_sub(1);
+            Fault::at(at, format!("{what} is damaged at byte {at}: {reason}"))
+        }
+    }
+}
+
+/// Lets bytes through to the parser until a token or the nesting gets too large to be held.
+struct Guard<'a> {
+    inner: Forward<'a>,
+    refusal: Option<String>,
+    place: Place,
+    depth: u32,
+    token_bytes: u64,
+}
+
+/// Where in the JSON text the guard is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Between,
+    InString,
+    AfterBackslash,
+    /// Inside one of Python's numbers, with what is still expected of it.
+    InWord(&'static [u8]),
+}
+
+impl<'a> Guard<'a> {
+    fn new(inner: Forward<'a>) -> Self {
+        Self {
+            inner,
+            refusal: None,
+            place: Place::Between,
+            depth: 0,
+            token_bytes: 0,
+        }
+    }
+
+    /// Takes note of a byte, and gives what the parser shall see in its place.
+    fn pass(&mut self, byte: u8) -> u8 {
+        self.token_bytes += 1;
+        match self.place {
+            Place::InString => match byte {
+                b'"' => self.place = Place::Between,
+                b'\\' => self.place = Place::AfterBackslash,
+                _ => {}
+            },
+            Place::AfterBackslash => self.place = Place::InString,
+            Place::InWord([expected, rest @ ..]) => {
+                let as_expected = *expected == byte;
+                self.place = Place::InWord(rest);
+                // `NaN` and `Infinity` become `0.5` and blanks, which no reader takes for a whole number; a word
+                // that only begins like them becomes what no parser takes for anything.
+                return match self.token_bytes {
+                    _ if !as_expected => b'?',
+                    2 => b'.',
+                    3 => b'5',
+                    _ => b' ',
+                };
+            }
+            // `NaN1` must not become the number 0.51.
+            Place::InWord([]) if byte.is_ascii_alphanumeric() || b".+-".contains(&byte) => {
+                self.place = Place::Between;
+                return b'?';
+            }
+            Place::InWord([]) | Place::Between => return self.pass_outside(byte),
+        }
+        byte
+    }
+
+    fn pass_outside(&mut self, byte: u8) -> u8 {
+        self.place = Place::Between;
+        match byte {
+            b'"' => {
+                self.place = Place::InString;
+                self.token_bytes = 0;
+            }
+            b'N' | b'I' => {
+                self.place = Place::InWord(if byte == b'N' { b"aN" } else { b"nfinity" });
+                self.token_bytes = 1;
+                return b'0';
+            }
+            b'{' | b'[' => {
+                self.depth += 1;
+                self.token_bytes = 0;
+            }
+            b'}' | b']' => {
+                self.depth = self.depth.saturating_sub(1);
+                self.token_bytes = 0;
+            }
+            b',' | b':' | b' ' | b'\t' | b'\r' | b'\n' => self.token_bytes = 0,
+            _ => {}
+        }
+        byte
+    }
+
+    fn limit_reached(&self) -> Option<String> {
+        if self.token_bytes > LONGEST_TOKEN_BYTES {
+            let limit = bytes(LONGEST_TOKEN_BYTES);
+            return Some(format!("has a string longer than the {limit} that are read"));
+        }
+        (self.depth > DEEPEST_NESTING)
+            .then(|| format!("is nested deeper than the {DEEPEST_NESTING} levels that are followed"))
+    }
+}
+
+impl Read for Guard<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        for byte in buffer.iter_mut().take(read) {
+            *byte = self.pass(*byte);
+            if let Some(refusal) = self.limit_reached() {
+                self.refusal = Some(refusal);
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+        }
+        Ok(read)
+    }
+}
+
+/// What a value is; the value itself is read through and dropped. Unlike serde's own `IgnoredAny`, it looks at the
+/// text of strings, so that bytes that are no UTF-8 are noticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Object,
+    Array,
+    Whole(u64),
+    Null,
+    Other,
+}
+
+impl<'de> Deserialize<'de> for Kind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyValue)
+    }
+}
+
+struct AnyValue;
+
+impl<'de> Visitor<'de> for AnyValue {
+    type Value = Kind;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON value")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Kind, E> {
+        Ok(Kind::Null)
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<Kind, E> {
+        Ok(Kind::Other)
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Kind, E> {
+        Ok(Kind::Whole(value))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Kind, E> {
+        Ok(u64::try_from(value).map_or(Kind::Other, Kind::Whole))
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<Kind, E> {
+        Ok(Kind::Other)
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<Kind, E> {
+        Ok(Kind::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Kind, A::Error> {
+        while items.next_element::<Kind>()?.is_some() {}
+        Ok(Kind::Array)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Kind, A::Error> {
+        while entries.next_entry::<Kind, Kind>()?.is_some() {}
+        Ok(Kind::Object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::marker::PhantomData;
+
+    use super::*;
+    use crate::soundness::{Soundness, judged};
+
+    fn say(text: &[u8]) -> Soundness {
+        let text = text.to_vec();
+        let parsed = parse(&text, 0, u64::MAX, "x.json", PhantomData::<Kind>);
+        judged(parsed.map(drop)).unwrap()
+    }
+
+    fn broken(text: &[u8]) -> (Option<u64>, String) {
+        match say(text) {
+            Soundness::Broken { offset, why } => (offset, why),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn takes_what_python_writes() {
+        for text in [
+            r#"{"loss": NaN, "grad_norm": [Infinity, -Infinity, NaN], "x": 1e400 }"#.replace("1e400", "1e40"),
+            "{\"Infinity\": \"NaN, \\\" Infinity\"}\n".to_owned(),
+            "[]".to_owned(),
+            " NaN ".to_owned(),
+        ] {
+            assert_eq!(say(text.as_bytes()), Soundness::Sound, "{text}");
+        }
+        for text in [
+            "[Nan]",
+            "[NaN1]",
+            "[Inf]",
+            "[Infinit]",
+            "[InfinityInfinity]",
+            "nan",
+            "[NaNaN]",
+        ] {
+            assert!(matches!(say(text.as_bytes()), Soundness::Broken { .. }), "{text}");
+        }
+    }
+
+    #[test]
+    fn says_where_it_went_wrong() {
+        assert_eq!(
+            broken(br#"{"step": 10, "los"#),
+            (
+                Some(17),
+                "x.json ends in the middle of its JSON: the write was cut off".to_owned()
+            )
+        );
+        assert_eq!(
+            broken(b"{\"step\": 10,,}"),
+            (
+                Some(12),
+                "x.json is damaged at byte 12: key must be a string".to_owned()
+            )
+        );
+        assert_eq!(broken(b"{} {}").0, Some(3));
+        assert_eq!(
+            broken(b"{\"a\": \"\xff\"}").1,
+            "x.json is damaged at byte 9: invalid unicode code point"
+        );
+    }
+
+    #[test]
+    fn holds_no_more_than_it_says() {
+        let deep = "[".repeat(1_000_000);
+        assert_eq!(
+            say(deep.as_bytes()),
+            Soundness::Unknown {
+                why: "x.json is nested deeper than the 100 levels that are followed".to_owned()
+            }
+        );
+        for long in ["\"a", "1"] {
+            let long = format!("{long}{}", "1".repeat(17 << 20));
+            assert_eq!(
+                say(long.as_bytes()),
+                Soundness::Unknown {
+                    why: "x.json has a string longer than the 16777216 bytes that are read".to_owned()
+                }
+            );
+        }
+        let wide = format!("[{}]", "[],".repeat(200_000).trim_end_matches(','));
+        assert_eq!(say(wide.as_bytes()), Soundness::Sound);
+    }
+}

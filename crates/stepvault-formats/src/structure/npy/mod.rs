@@ -1,0 +1,171 @@
+//! `.npy`: a magic, a Python literal that describes the array, and its elements.
+//!
+//! The rules are those of numpy/lib/format.py (2.4), versions 1.0, 2.0 and 3.0. `np.save` to an open file may put
+//! several arrays one after the other: each is checked.
+//!
+//! # Blind spots
+//!
+//! - The elements carry no checksum: any change in them goes unnoticed. So does a change in the header that leaves an
+//!   array of the same size: another order of bytes, another dtype of that size, `fortran_order`, names of fields,
+//!   white space, a version that is read alike.
+//! - Arrays of Python objects are pickles: `Unknown`.
+
+mod dtype;
+mod literal;
+
+use self::dtype::{NoSize, element_bytes, elements, too_large};
+use self::literal::Literal;
+use super::text::bytes;
+use crate::soundness::{Fault, read_piece};
+use crate::source::ReadAt;
+
+/// The longest header that is read. `np.load` itself reads no more than 10,000 bytes unless it is told to.
+pub const LONGEST_HEADER_BYTES: u64 = 256 * 1024;
+/// Most arrays in one file that are followed.
+pub const MOST_ARRAYS: u32 = 10_000;
+
+const MAGIC: &[u8] = b"\x93NUMPY";
+
+/// Checks an `.npy` file, reading headers only.
+///
+/// # Errors
+/// [`Fault::Broken`] where a rule does not hold, [`Fault::Unknown`] where a limit or a pickle stands in the way.
+pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
+    let size_bytes = source.size_bytes();
+    let mut end = array(source, 0)?;
+    for _ in 1..MOST_ARRAYS {
+        if end == size_bytes {
+            return Ok(());
+        }
+        let mut next = [0; MAGIC.len()];
+        let another = size_bytes.saturating_sub(end) >= next.len() as u64;
+        if another {
+            source.read_exact_at(end, &mut next)?;
+        }
+        if !another || next != *MAGIC {
+            let more = bytes(size_bytes.saturating_sub(end));
+            return Err(Fault::at(
+                end,
+                format!(
+                    "the file goes on for {more} after the array: the header is damaged, or something was appended"
+                ),
+            ));
+        }
+        end = array(source, end)?;
+    }
+    Err(Fault::Unknown(format!(
+        "the file holds more than the {MOST_ARRAYS} arrays that are followed"
+    )))
+}
+
+/// Checks the array that begins at `start`, and gives where it ends.
+fn array(source: &dyn ReadAt, start: u64) -> Result<u64, Fault> {
+    let size_bytes = source.size_bytes();
+    let (header_start, header_bytes) = header_place(source, start)?;
+    let header_end = header_start.saturating_add(header_bytes);
+    if header_end > size_bytes {
+        return Err(Fault::at(
+            start,
+            format!(
+                "the header takes {}, and the file ends after {size_bytes}: the save was cut off",
+                bytes(header_bytes)
+            ),
+        ));
+    }
+    let header = read_piece(
+        source,
+        header_start,
+        header_bytes,
+        LONGEST_HEADER_BYTES,
+        "the header",
+    )?;
+    let literal = literal::parse(&header).map_err(|flaw| {
+        let at = header_start.saturating_add(flaw.at as u64);
+        Fault::at(at, format!("the header is damaged at byte {at}: {}", flaw.why))
+    })?;
+    let data_bytes = data_bytes(&literal).map_err(|no_size| match no_size {
+        NoSize::Wrong(why) => Fault::at(header_start, why),
+        NoSize::Unknown(why) => Fault::Unknown(why),
+    })?;
+    let there = size_bytes - header_end;
+    if data_bytes > there {
+        let (array, missing) = (bytes(data_bytes), bytes(data_bytes - there));
+        return Err(Fault::at(
+            size_bytes,
+            format!("the array takes {array}, and the file ends {missing} too early: the save was cut off"),
+        ));
+    }
+    Ok(header_end + data_bytes)
+}
+
+/// Where the description begins, and how long it is.
+fn header_place(source: &dyn ReadAt, start: u64) -> Result<(u64, u64), Fault> {
+    let piece = |offset: u64, length: u64| {
+        let size_bytes = source.size_bytes();
+        if start.saturating_add(offset + length) > size_bytes {
+            let size = bytes(size_bytes);
+            return Err(Fault::at(
+                start,
+                format!("the file ends after {size}, in the beginning of a header: the save was cut off"),
+            ));
+        }
+        read_piece(
+            source,
+            start + offset,
+            length,
+            length,
+            "the beginning of the header",
+        )
+    };
+    let prefix = piece(0, 8)?;
+    let Some(version) = prefix.strip_prefix(MAGIC) else {
+        return Err(Fault::at(
+            start,
+            "the file does not begin as NumPy begins an array: it is another format, or its beginning is lost",
+        ));
+    };
+    let (length_bytes, known) = match version {
+        [1, 0] => (2, true),
+        [2 | 3, 0] => (4, true),
+        _ => (0, false),
+    };
+    if !known {
+        return Err(Fault::Unknown(format!(
+            "the array is of format version {version:?}; 1.0, 2.0 and 3.0 are known"
+        )));
+    }
+    let mut length = [0; 8];
+    for (to, from) in length.iter_mut().zip(piece(8, length_bytes)?) {
+        *to = from;
+    }
+    Ok((start + 8 + length_bytes, u64::from_le_bytes(length)))
+}
+
+/// What the elements take.
+fn data_bytes(header: &Literal) -> Result<u64, NoSize> {
+    let wrong = |why: &str| NoSize::Wrong(why.to_owned());
+    let Literal::Dictionary(entries) = header else {
+        return Err(wrong("the header is no dictionary"));
+    };
+    // As in Python, of a key that stands there twice the last one counts.
+    let field = |name: &str| {
+        let entry = entries
+            .iter()
+            .rev()
+            .find(|(key, _)| matches!(key, Literal::Text(key) if key == name));
+        entry
+            .map(|(_, value)| value)
+            .ok_or_else(|| NoSize::Wrong(format!("the header does not say {name}")))
+    };
+    let (description, order, shape) = (field("descr")?, field("fortran_order")?, field("shape")?);
+    let own = |key: &Literal| matches!(key, Literal::Text(key) if ["descr", "fortran_order", "shape"].contains(&key.as_str()));
+    if !entries.iter().all(|(key, _)| own(key)) {
+        return Err(wrong("the header says more than descr, fortran_order and shape"));
+    }
+    if !matches!(order, Literal::Truth(_)) {
+        return Err(wrong("fortran_order in the header is neither True nor False"));
+    }
+    elements(shape)?
+        .checked_mul(element_bytes(description)?)
+        .ok_or_else(too_large)
+}

@@ -1,0 +1,206 @@
+//! The header of a safetensors file, read without holding its text.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+
+use super::dtype::Dtype;
+use crate::soundness::{Fault, read_piece};
+use crate::source::ReadAt;
+use crate::structure::json_stream;
+use crate::structure::text::bytes;
+
+/// Longest header that safetensors itself reads (safetensors/src/tensor.rs, `MAX_HEADER_SIZE`).
+pub const LONGEST_HEADER_BYTES: u64 = 100_000_000;
+/// Most tensors that are kept track of. The largest models of 2026 have fewer in all their files together.
+pub const MOST_TENSORS: usize = 500_000;
+/// Most bytes of names that are held.
+pub const MOST_NAME_BYTES: usize = 32 * 1024 * 1024;
+
+/// The length that stands in front of the header.
+const PREFIX_BYTES: u64 = 8;
+
+/// A header whose text has been read; what it claims is not checked yet.
+pub(super) struct Header {
+    /// Offset in the file of the first tensor's first byte.
+    pub(super) data_start: u64,
+    /// In the order of the header.
+    pub(super) tensors: Vec<Claim>,
+}
+
+/// What the header says of one tensor.
+pub(super) struct Claim {
+    pub(super) name: String,
+    pub(super) dtype: Dtype,
+    /// Product of the shape; `None` when that is no 64-bit number.
+    pub(super) elements: Option<u64>,
+    /// First byte, counted from the end of the header.
+    pub(super) start: u64,
+    /// The byte after the last.
+    pub(super) end: u64,
+}
+
+pub(super) fn read(source: &dyn ReadAt) -> Result<Header, Fault> {
+    let size_bytes = source.size_bytes();
+    if size_bytes < PREFIX_BYTES {
+        let size = bytes(size_bytes);
+        return Err(Fault::broken(format!(
+            "a safetensors file begins with the length of its header, and this one has only {size}"
+        )));
+    }
+    let prefix = read_piece(source, 0, PREFIX_BYTES, PREFIX_BYTES, "the length of the header")?;
+    let length_bytes = prefix
+        .try_into()
+        .map_or(0, |prefix: [u8; 8]| u64::from_le_bytes(prefix));
+    if length_bytes == 0 {
+        return Err(Fault::at(
+            0,
+            "the header has a length of 0 bytes: the file was reserved and never written",
+        ));
+    }
+    if length_bytes > LONGEST_HEADER_BYTES {
+        return Err(Fault::at(
+            0,
+            format!(
+                "the header would be {length_bytes} bytes long, and safetensors reads no more than \
+                 {LONGEST_HEADER_BYTES}: this is not a safetensors file, or its first bytes are damaged"
+            ),
+        ));
+    }
+    let data_start = PREFIX_BYTES + length_bytes;
+    if data_start > size_bytes {
+        return Err(Fault::at(
+            0,
+            format!(
+                "the header takes {length_bytes} bytes, and the file ends after {size_bytes}: the save was cut off"
+            ),
+        ));
+    }
+    let mut claims = Claims::default();
+    let parsed = json_stream::parse(source, PREFIX_BYTES, data_start, "the header", &mut claims);
+    match (parsed, claims.refusal) {
+        (Err(Fault::Broken { .. }), Some(refusal)) => Err(Fault::Unknown(refusal)),
+        (Err(fault), _) => Err(fault),
+        (Ok(()), _) => Ok(Header {
+            data_start,
+            tensors: claims.tensors,
+        }),
+    }
+}
+
+/// Gathers what the header says, and stops when it gets too much.
+#[derive(Default)]
+struct Claims {
+    tensors: Vec<Claim>,
+    name_bytes: usize,
+    has_metadata: bool,
+    refusal: Option<String>,
+}
+
+impl Claims {
+    fn add(&mut self, name: String, tensor: TensorInfo) -> Result<(), &'static str> {
+        self.name_bytes = self.name_bytes.saturating_add(name.len());
+        if self.tensors.len() == MOST_TENSORS || self.name_bytes > MOST_NAME_BYTES {
+            self.refusal = Some(format!(
+                "the header names more than {MOST_TENSORS} tensors or {MOST_NAME_BYTES} bytes of names, \
+                 which is more than is kept track of"
+            ));
+            return Err("too many tensors");
+        }
+        self.tensors.push(Claim {
+            name,
+            dtype: tensor.dtype,
+            elements: tensor.shape.0,
+            start: tensor.data_offsets.0,
+            end: tensor.data_offsets.1,
+        });
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for &mut Claims {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for &mut Claims {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        while let Some(name) = entries.next_key::<String>()? {
+            if name == "__metadata__" {
+                if std::mem::replace(&mut self.has_metadata, true) {
+                    return Err(A::Error::custom("__metadata__ stands there twice"));
+                }
+                entries.next_value::<Option<TextMap>>()?;
+            } else {
+                let tensor = entries.next_value()?;
+                self.add(name, tensor).map_err(A::Error::custom)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A tensor's entry, as safetensors' own `TensorInfo` has it: fields that are not known pass.
+#[derive(Deserialize)]
+struct TensorInfo {
+    dtype: Dtype,
+    shape: ElementCount,
+    data_offsets: (u64, u64),
+}
+
+/// A shape, of which only the product is kept.
+struct ElementCount(Option<u64>);
+
+impl<'de> Deserialize<'de> for ElementCount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Shape;
+        impl<'de> Visitor<'de> for Shape {
+            type Value = ElementCount;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a list of dimensions")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut dimensions: A) -> Result<ElementCount, A::Error> {
+                let mut product = Some(1_u64);
+                while let Some(dimension) = dimensions.next_element::<u64>()? {
+                    product = product.and_then(|product| product.checked_mul(dimension));
+                }
+                Ok(ElementCount(product))
+            }
+        }
+        deserializer.deserialize_seq(Shape)
+    }
+}
+
+/// `__metadata__`: text by text, dropped as it is read.
+struct TextMap;
+
+impl<'de> Deserialize<'de> for TextMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Texts;
+        impl<'de> Visitor<'de> for Texts {
+            type Value = TextMap;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object of strings")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<TextMap, A::Error> {
+                while entries.next_entry::<String, String>()?.is_some() {}
+                Ok(TextMap)
+            }
+        }
+        deserializer.deserialize_map(Texts)
+    }
+}

@@ -1,0 +1,56 @@
+//! Names out of a file, made fit for a sentence.
+
+/// As much of a name as a sentence bears.
+const SHOWN_CHARACTERS: usize = 80;
+
+/// A name as a file gives it, shortened and with control characters escaped: a hostile file does not write on the
+/// reader's terminal.
+pub(crate) fn shown(name: &str) -> String {
+    let mut shown: String = name
+        .chars()
+        .take(SHOWN_CHARACTERS)
+        .flat_map(|character| {
+            let escaped = character.is_control().then(|| character.escape_default());
+            let plain = escaped.is_none().then_some(character);
+            escaped.into_iter().flatten().chain(plain)
+        })
+        .collect();
+    if name.chars().nth(SHOWN_CHARACTERS).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// `1 byte`, `2 bytes`.
+pub(crate) fn bytes(count: u64) -> String {
+    counted(count, "byte")
+}
+
+/// `1 tensor`, `2 tensors`.
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    if count == 1 {
+        format!("1 {what}")
+    } else {
+        format!("{count} {what}s")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_name_stays_on_its_line() {
+        assert_eq!(shown("layers.0.weight"), "layers.0.weight");
+        assert_eq!(shown("a\n\u{1b}[2J重"), "a\\n\\u{1b}[2J重");
+        let long = shown(&"x".repeat(10_000));
+        assert_eq!(long.chars().count(), SHOWN_CHARACTERS + 1);
+        assert!(long.ends_with('…'));
+    }
+
+    #[test]
+    fn counts_read_as_words() {
+        assert_eq!(bytes(1), "1 byte");
+        assert_eq!(counted(0, "tensor"), "0 tensors");
+    }
+}

@@ -1,0 +1,70 @@
+//! YAML files beside the tensors: hyperparameters and configurations.
+//!
+//! # Blind spots
+//!
+//! Most texts that are cut off are still YAML, so no grammar is applied: only that there is a text.
+
+use crate::soundness::{Fault, read_piece};
+use crate::source::ReadAt;
+
+/// The largest file that is read through.
+pub const LARGEST_FILE_BYTES: u64 = 1024 * 1024;
+
+/// Checks that a file is a text that is not empty.
+///
+/// # Errors
+/// [`Fault::Broken`] where it is not, [`Fault::Unknown`] where it is too large to be read.
+pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
+    let size_bytes = source.size_bytes();
+    let file = read_piece(source, 0, size_bytes, LARGEST_FILE_BYTES, "the YAML file")?;
+    if file.iter().all(u8::is_ascii_whitespace) {
+        return Err(Fault::broken("the YAML file is empty: the write was cut off"));
+    }
+    if let Some(at) = file.iter().position(|byte| *byte == 0) {
+        return Err(Fault::at(
+            at as u64,
+            format!("the YAML file has a zero byte at {at}: its contents were lost, as after a power cut"),
+        ));
+    }
+    match std::str::from_utf8(&file) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let at = error.valid_up_to();
+            Err(Fault::at(
+                at as u64,
+                format!("the YAML file is damaged at byte {at}: this is no UTF-8 text"),
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soundness::{Soundness, judged};
+
+    #[test]
+    fn only_what_is_no_text_is_broken() {
+        let why = |file: &[u8]| match judged(check(&file.to_vec())).unwrap() {
+            Soundness::Sound => None,
+            Soundness::Broken { why, .. } | Soundness::Unknown { why } => Some(why),
+        };
+        assert_eq!(why("lr: 1.0e-3 # größe\n".as_bytes()), None);
+        assert_eq!(
+            why(b"\n").as_deref(),
+            Some("the YAML file is empty: the write was cut off")
+        );
+        assert_eq!(
+            why(b"lr: 1\n\0\0\0").as_deref(),
+            Some("the YAML file has a zero byte at 6: its contents were lost, as after a power cut")
+        );
+        assert_eq!(
+            why(b"lr: \xff").as_deref(),
+            Some("the YAML file is damaged at byte 4: this is no UTF-8 text")
+        );
+        assert_eq!(
+            why(&vec![b'a'; 2 << 20]).as_deref(),
+            Some("the YAML file is 2097152 bytes long, more than the 1048576 that are read")
+        );
+    }
+}
