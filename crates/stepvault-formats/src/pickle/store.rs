@@ -23,7 +23,7 @@ pub enum Value {
     Bool(bool),
     /// An integer that fits.
     Integer(i64),
-    /// A larger one, in two's complement, little-endian: see [`Pickle::large_integer`].
+    /// A larger one, in two's complement, little-endian: see [`Pickle::integer`].
     LargeInteger(Span),
     /// A text: see [`Pickle::text`].
     Text(Span),

@@ -17,7 +17,7 @@ fn refusal(bytes: &[u8]) -> (Option<u64>, String) {
     unreachable!()
 }
 
-/// What CPython writes of
+/// What Python itself writes of
 /// `{'a': [1, -2, 3.5, True, None, 'k', (1, 2), (), 300, 70000, 2**40, 2**70, -2**70, -1], 'b': {'c': b'xy'}}`
 /// in each protocol.
 #[test]
@@ -171,14 +171,16 @@ fn persistent_ids_and_what_only_their_process_knows() {
     assert_eq!(elements[2..], [Value::Unknown; 4]);
 }
 
+fn assert_refused(cases: &[(&[u8], u64, &str)]) {
+    for (bytes, offset, why) in cases {
+        assert_eq!(refusal(bytes), (Some(*offset), (*why).to_owned()), "{bytes:?}");
+    }
+}
+
 #[test]
-fn refusals_say_where_and_what() {
-    for (bytes, offset, why) in [
-        (
-            b"".as_slice(),
-            0,
-            "the pickle is cut off: it ends before its STOP",
-        ),
+fn what_ends_too_soon_or_takes_what_is_not_there() {
+    assert_refused(&[
+        (b"", 0, "the pickle is cut off: it ends before its STOP"),
         (b"\x80\x02}", 3, "the pickle is cut off: it ends before its STOP"),
         (
             b"\x80\x06N.",
@@ -213,6 +215,12 @@ fn refusals_say_where_and_what() {
             "the pickle's BINGET recalls slot 7, in which nothing was put",
         ),
         (b"gx\n.", 0, "the pickle's GET names a slot that is no number"),
+    ]);
+}
+
+#[test]
+fn lengths_numbers_and_texts_that_cannot_be() {
+    assert_refused(&[
         (
             b"X\x05\x00\x00\x00ab.",
             5,
@@ -245,6 +253,12 @@ fn refusals_say_where_and_what() {
             2,
             "the pickle's STACK_GLOBAL names a class by something other than two texts",
         ),
+    ]);
+}
+
+#[test]
+fn calls_and_containers_that_do_not_fit() {
+    assert_refused(&[
         (
             b"K\x01)R.",
             3,
@@ -269,6 +283,12 @@ fn refusals_say_where_and_what() {
             "the pickle's SETITEM puts entries into what is no dictionary",
         ),
         (b"}(Nu.", 3, "the pickle's SETITEMS has a key without a value"),
+    ]);
+}
+
+#[test]
+fn frames_hold_whole_instructions() {
+    assert_refused(&[
         (
             b"\x95\x09\x00\x00\x00\x00\x00\x00\x00N.",
             0,
@@ -289,14 +309,16 @@ fn refusals_say_where_and_what() {
             9,
             "the pickle's FRAME begins a frame inside another",
         ),
-        (
-            b"N.xyz",
-            2,
-            "3 bytes follow the end of the pickle, where nothing should",
-        ),
-    ] {
-        assert_eq!(refusal(bytes), (Some(offset), why.to_owned()), "{bytes:?}");
-    }
+    ]);
+}
+
+#[test]
+fn nothing_follows_the_end() {
+    assert_refused(&[(
+        b"N.xyz",
+        2,
+        "3 bytes follow the end of the pickle, where nothing should",
+    )]);
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod ocdbt;
 mod orbax;
 mod profiles;
 mod safetensors;
+mod steps;
 mod support;
 mod tf_bundle;
 mod torch;

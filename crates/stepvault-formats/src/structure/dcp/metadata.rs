@@ -9,6 +9,9 @@ pub const MAX_METADATA_BYTES: u64 = 1 << 30;
 /// The most attributes that an object of DCP's own can have and be looked into.
 const MAX_ATTRIBUTES: usize = 64;
 
+/// The Python module of what describes items.
+const METADATA_MODULE: &str = "torch.distributed.checkpoint.metadata";
+
 /// Where the bytes of an item are: a `_StorageInfo` of torch/distributed/checkpoint/filesystem.py.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageItem {
@@ -25,7 +28,8 @@ pub struct StorageItem {
 /// Reads the items of a `.metadata`, in its order.
 ///
 /// # Errors
-/// [`Fault::Broken`] where it is not one whole pickle of a `Metadata`, or an item does not say its place;
+/// [`Fault::Broken`] where it is not one whole pickle of a `Metadata`, or an item does not say its place, or fewer
+/// places are said than there are pieces of items;
 /// [`Fault::Unknown`] where it is of another kind of storage, or too large.
 pub fn read_metadata(source: &dyn ReadAt) -> Result<Vec<StorageItem>, Fault> {
     let size_bytes = source.size_bytes();
@@ -40,20 +44,43 @@ pub fn read_metadata(source: &dyn ReadAt) -> Result<Vec<StorageItem>, Fault> {
         )));
     }
     let pickle = pickle::read_whole(source, 0..size_bytes, Keep::Values)?;
-    let attributes = attributes_of(
-        &pickle,
-        pickle.root(),
-        ("torch.distributed.checkpoint.metadata", "Metadata"),
-    )
-    .ok_or_else(|| Fault::broken("it holds no Metadata of torch.distributed.checkpoint"))?;
-    let storage_data = attributes.get(&pickle, "storage_data").unwrap_or(Value::None);
-    if storage_data == Value::None {
-        return Ok(Vec::new());
+    let attributes = attributes_of(&pickle, pickle.root(), (METADATA_MODULE, "Metadata"))
+        .ok_or_else(|| Fault::broken("it holds no Metadata of torch.distributed.checkpoint"))?;
+    let (Some(described), Some(places)) = (
+        attributes.get(&pickle, "state_dict_metadata"),
+        attributes.get(&pickle, "storage_data"),
+    ) else {
+        return Err(Fault::broken(
+            "its Metadata does not say which items there are, or not where they are",
+        ));
+    };
+    let described = pickle.entries(described).ok_or_else(|| {
+        Fault::broken("its state_dict_metadata, which says which items there are, is no dictionary")
+    })?;
+    let places = match places {
+        Value::None if described.is_empty() => &[],
+        places => pickle.entries(places).ok_or_else(|| {
+            Fault::broken("its storage_data, which says where each item is, is no dictionary")
+        })?,
+    };
+    let pieces: usize = described
+        .iter()
+        .map(|(_, value)| pieces_of(&pickle, *value))
+        .sum();
+    if places.len() < pieces {
+        return Err(Fault::broken(format!(
+            "it describes {pieces} pieces, and says where {} of them are",
+            places.len()
+        )));
     }
-    let entries = pickle
-        .entries(storage_data)
-        .ok_or_else(|| Fault::broken("its storage_data, which says where each item is, is no dictionary"))?;
-    entries.iter().map(|(_, value)| item(&pickle, *value)).collect()
+    places.iter().map(|(_, value)| item(&pickle, *value)).collect()
+}
+
+/// How many pieces an item is in: a tensor has a list of them, anything else is one.
+fn pieces_of(pickle: &Pickle, value: Value) -> usize {
+    attributes_of(pickle, value, (METADATA_MODULE, "TensorStorageMetadata"))
+        .and_then(|attributes| pickle.elements(attributes.get(pickle, "chunks")?))
+        .map_or(1, <[_]>::len)
 }
 
 fn item(pickle: &Pickle, value: Value) -> Result<StorageItem, Fault> {

@@ -11,6 +11,10 @@ use crate::structure::finding::shown;
 const HEADER_BYTES: u64 = 30;
 /// Flag bit 3: checksum and sizes follow the data.
 const HAS_DESCRIPTOR: u16 = 1 << 3;
+/// What a descriptor behind a record's data begins with, mostly.
+const DESCRIPTOR_MARK: &[u8] = b"PK\x07\x08";
+/// Bytes of that mark.
+const MARK_BYTES: u64 = 4;
 /// The longest descriptor behind a record's data, in bytes.
 const MAX_DESCRIPTOR_BYTES: u64 = 24;
 
@@ -152,15 +156,11 @@ impl Record {
         if !says_the_same {
             return Err(damaged());
         }
-        if self.has_descriptor() {
-            let length = limit.saturating_sub(data_end).min(MAX_DESCRIPTOR_BYTES);
-            let behind = read_piece(source, data_end, length, MAX_DESCRIPTOR_BYTES, &name)?;
-            if !self.is_described_by(&behind) {
-                return Err(Fault::at(
-                    data_end,
-                    format!("the checksum and length behind {name} are not those of the archive's list"),
-                ));
-            }
+        if self.has_descriptor() && !self.is_described(source, data_end, limit)? {
+            return Err(Fault::at(
+                data_end,
+                format!("the checksum and length behind {name} are not those of the archive's list"),
+            ));
         }
         self.data_offset = data_start;
         Ok(())
@@ -173,16 +173,25 @@ impl Record {
     /// Whether the bytes behind the data repeat checksum and lengths. With or without a mark in front; and with
     /// lengths of four or eight bytes, whatever the list uses: torch writes eight as soon as the record *begins*
     /// beyond 4 GiB, however short it is (`mz_zip_writer_add_mem_ex_v2` in its miniz).
-    fn is_described_by(&self, behind: &[u8]) -> bool {
-        [behind.strip_prefix(b"PK\x07\x08"), Some(behind)]
-            .into_iter()
-            .flatten()
-            .flat_map(|fields| [(fields, 4_usize), (fields, 8)])
-            .any(|(fields, width)| {
-                fields.len() >= 4 + 2 * width
-                    && number(fields, 0, 4) == u64::from(self.crc32)
-                    && number(fields, 4, width) == self.stored_bytes
-                    && number(fields, 4 + width, width) == self.size_bytes
-            })
+    fn is_described(&self, source: &dyn ReadAt, data_end: u64, limit: u64) -> Result<bool, Fault> {
+        // The header lies in front of the data, so that there always are so many bytes to look back on.
+        let start = data_end.saturating_sub(MARK_BYTES);
+        let length = limit.saturating_sub(start).min(MARK_BYTES + MAX_DESCRIPTOR_BYTES);
+        let around = read_piece(source, start, length, length, "the checksum behind a record")?;
+        let Some((before, behind)) = around.split_at_checked(DESCRIPTOR_MARK.len()) else {
+            return Ok(false);
+        };
+        let fields = match behind.strip_prefix(DESCRIPTOR_MARK) {
+            Some(fields) => fields,
+            // The mark is taken for data: the data is said to end too late.
+            None if before == DESCRIPTOR_MARK => return Ok(false),
+            None => behind,
+        };
+        Ok([4_usize, 8].into_iter().any(|width| {
+            fields.len() >= 4 + 2 * width
+                && number(fields, 0, 4) == u64::from(self.crc32)
+                && number(fields, 4, width) == self.stored_bytes
+                && number(fields, 4 + width, width) == self.size_bytes
+        }))
     }
 }

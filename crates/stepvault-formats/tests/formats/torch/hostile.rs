@@ -1,1 +1,147 @@
-//! tmp
+//! Bytes of any kind: no panic, and no more read or kept than their length allows.
+
+use std::sync::LazyLock;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use stepvault_formats::pickle::{KEPT_BYTES_PER_INPUT_BYTE, Keep, read, read_whole};
+use stepvault_formats::soundness::Fault;
+use stepvault_formats::source::ReadAt;
+use stepvault_formats::structure::{dcp, deepspeed, torch, torch_legacy, torch_zip};
+
+use super::support::{Check, Counted, Fixture, InMemory};
+
+/// What a check may read of a file: a few times its length, and a little more.
+fn limit_bytes(length: usize) -> u64 {
+    4 * length as u64 + 64 * 1024
+}
+
+const CHECKS: [Check; 5] = [
+    torch::check,
+    torch_zip::check,
+    torch_legacy::check,
+    metadata,
+    world_size,
+];
+
+fn metadata(source: &dyn ReadAt) -> Result<(), Fault> {
+    dcp::read_metadata(source).map(drop)
+}
+
+fn world_size(source: &dyn ReadAt) -> Result<(), Fault> {
+    deepspeed::read_world_size(source)?;
+    deepspeed::read_partition_count(source).map(drop)
+}
+
+fn try_all(bytes: &[u8]) {
+    for check in CHECKS {
+        let counted = Counted::new(bytes);
+        // A fault of the medium would be one of the check: the medium is memory.
+        assert!(!matches!(check(&counted), Err(Fault::Read(_))));
+        let read_bytes = counted.read_bytes.load(Ordering::Relaxed);
+        assert!(
+            read_bytes <= 2 * limit_bytes(bytes.len()),
+            "{read_bytes} of {} bytes",
+            bytes.len()
+        );
+    }
+    for keep in [Keep::Values, Keep::Shape] {
+        let counted = Counted::new(bytes);
+        if let Ok(pickle) = read(&counted, 0..bytes.len() as u64, keep) {
+            assert!(pickle.kept_bytes() <= KEPT_BYTES_PER_INPUT_BYTE * bytes.len() as u64);
+        }
+        assert!(counted.read_bytes.load(Ordering::Relaxed) <= limit_bytes(bytes.len()));
+    }
+}
+
+/// Small files of each format.
+static REAL: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+    let formats = Fixture::unpack("torch-formats");
+    let step = Fixture::unpack("dcp-2rank-zero-byte-shard");
+    let ranks = Fixture::unpack("deepspeed-zero1");
+    vec![
+        formats.bytes("no_tensor.pt"),
+        formats.bytes("odd.pt"),
+        formats.bytes("zip_nocrc.pt"),
+        formats.bytes("legacy.pt"),
+        step.bytes("step_1/.metadata"),
+        step.bytes("step_1/__0_0.distcp"),
+        ranks.bytes("global_step10/mp_rank_00_model_states.pt"),
+    ]
+});
+
+static STEP: LazyLock<InMemory> =
+    LazyLock::new(|| InMemory::of(&Fixture::unpack("dcp-2rank-zero-byte-shard"), "step_1"));
+
+/// Instructions of pickles, more often than chance would have them, and small operands.
+fn instructions() -> impl Strategy<Value = Vec<u8>> {
+    let opcodes =
+        b"(.012FIJKLMNPQRSTUVXabc}eghilj]opqr)stuGBC\x80\x81\x82\x83\x84\x85\x86\x87\x88\x89\x8a\x8b\x8c\
+                    \x8d\x8e\x8f\x90\x91\x92\x93\x94\x95\x96\x97\x98";
+    prop::collection::vec(
+        prop_oneof![
+            6 => prop::sample::select(opcodes.to_vec()),
+            2 => 0_u8..4,
+            1 => Just(b'\n'),
+            1 => any::<u8>(),
+        ],
+        0..300,
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        try_all(&bytes);
+    }
+
+    #[test]
+    fn any_instructions(bytes in instructions()) {
+        try_all(&bytes);
+        let whole = |keep| read_whole(&bytes, 0..bytes.len() as u64, keep).is_ok();
+        // What is not kept changes nothing of what is a pickle.
+        prop_assert_eq!(whole(Keep::Values), whole(Keep::Shape));
+    }
+
+    #[test]
+    fn real_files_with_other_bytes(
+        which in any::<prop::sample::Index>(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        from_end in prop::collection::vec((0_usize..200, any::<u8>()), 0..3),
+        length in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut bytes = which.get(&REAL).clone();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        // The end of an archive is where everything hangs.
+        for (back, byte) in from_end {
+            let at = bytes.len() - 1 - back;
+            bytes[at] = byte;
+        }
+        if let Some(length) = length {
+            bytes.truncate(length.index(bytes.len()));
+        }
+        try_all(&bytes);
+    }
+
+    #[test]
+    fn steps_with_other_bytes(
+        in_table in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        in_shard in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+    ) {
+        let mut files = STEP.clone();
+        for (path, changes) in [(".metadata", in_table), ("__0_0.distcp", in_shard)] {
+            let bytes = files.bytes(path);
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+        }
+        let findings = dcp::check(&files.tree(), "", &files);
+        prop_assert!(findings.is_ok_and(|findings| !findings.is_empty()));
+    }
+}

@@ -1,5 +1,6 @@
 //! Formats that `torch` writes.
 
+mod archive;
 mod dcp;
 mod deepspeed;
 mod hostile;
