@@ -15,8 +15,11 @@ impl Machine<'_> {
         if module.is_empty() || name.is_empty() {
             return Err(self.fault("names a class without a name"));
         }
-        let module = self.store.text(&module)?;
-        let name = self.store.text(&name)?;
+        let (Ok(module), Ok(name)) = (str::from_utf8(&module), str::from_utf8(&name)) else {
+            return Err(self.fault("names a class by what is no text"));
+        };
+        let module = self.store.text(module)?;
+        let name = self.store.text(name)?;
         self.store.object(Object::Global { module, name })
     }
 

@@ -81,6 +81,7 @@ impl<'a> Machine<'a> {
             root,
             end: self.cursor.position(),
             objects: self.store.objects,
+            integers: self.store.integers,
             text: self.store.text,
             kept_bytes: self.store.kept_bytes,
         })

@@ -58,7 +58,10 @@ impl Machine<'_> {
         }
         match digits.parse::<i128>() {
             Err(_) => self.push(Value::Scalar),
-            Ok(wide) => self.push_integer(&wide.to_le_bytes()),
+            Ok(wide) => {
+                let value = self.store.integer(wide)?;
+                self.push(value)
+            }
         }
     }
 
@@ -78,29 +81,21 @@ impl Machine<'_> {
         self.push(Value::Scalar)
     }
 
+    /// An integer in two's complement, little-endian.
     pub(super) fn long(&mut self, length: u64) -> Result<(), Fault> {
         if length > MAX_NUMBER_BYTES {
             self.cursor.skip(length)?;
             return self.push(Value::Scalar);
         }
         let bytes = self.cursor.bytes(length)?;
-        self.push_integer(&bytes)
-    }
-
-    /// Pushes an integer in two's complement, little-endian.
-    pub(super) fn push_integer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
         let fill = if negative { 0xff } else { 0 };
-        let (low, high) = bytes.split_at(bytes.len().min(8));
-        let mut narrow = [fill; 8];
-        if let Some(part) = narrow.get_mut(..low.len()) {
-            part.copy_from_slice(low);
-        }
-        let narrow = i64::from_le_bytes(narrow);
-        if high.iter().all(|byte| *byte == fill) && (narrow < 0) == negative {
-            return self.push(Value::Integer(narrow));
-        }
-        let span = self.store.text(bytes)?;
-        self.push(Value::LargeInteger(span))
+        let mut wide = [fill; 16];
+        let Some(low) = wide.get_mut(..bytes.len()) else {
+            return self.push(Value::Scalar);
+        };
+        low.copy_from_slice(&bytes);
+        let value = self.store.integer(i128::from_le_bytes(wide))?;
+        self.push(value)
     }
 }

@@ -4,18 +4,22 @@ use super::{Keep, MAX_KEPT_BYTES};
 use crate::soundness::Fault;
 
 /// Where a text's bytes are in the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Span {
     start: u32,
     length_bytes: u32,
 }
 
+/// Which large integer of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct IntegerId(u32);
+
 /// Which object of the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ObjectId(u32);
 
 /// One value of a pickle. It means something only to the [`Pickle`] that it is from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Value {
     /// `None`.
     None,
@@ -23,11 +27,11 @@ pub enum Value {
     Bool(bool),
     /// An integer that fits.
     Integer(i64),
-    /// A larger one, in two's complement, little-endian: see [`Pickle::integer`].
-    LargeInteger(Span),
+    /// A larger one, of at most 128 bits: see [`Pickle::integer`].
+    LargeInteger(IntegerId),
     /// A text: see [`Pickle::text`].
     Text(Span),
-    /// A float, bytes, or a text that is too long to keep.
+    /// A float, bytes, an integer of more bits, or a text that is too long to keep or no UTF-8.
     Scalar,
     /// What only the process that wrote it knows: an extension code, an out-of-band buffer.
     Unknown,
@@ -80,7 +84,8 @@ pub struct Pickle {
     pub(super) root: Value,
     pub(super) end: u64,
     pub(super) objects: Vec<Object>,
-    pub(super) text: Vec<u8>,
+    pub(super) integers: Vec<i128>,
+    pub(super) text: String,
     pub(super) kept_bytes: u64,
 }
 
@@ -113,7 +118,7 @@ impl Pickle {
         self.objects.get(usize::try_from(index).ok()?)
     }
 
-    /// The text that a value is, if it is one and valid UTF-8.
+    /// The text that a value is, if it is one.
     pub fn text(&self, value: Value) -> Option<&str> {
         let Value::Text(span) = value else { return None };
         self.span(span)
@@ -123,13 +128,7 @@ impl Pickle {
     pub fn integer(&self, value: Value) -> Option<i128> {
         match value {
             Value::Integer(integer) => Some(i128::from(integer)),
-            Value::LargeInteger(span) => {
-                let bytes = self.bytes(span)?;
-                let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
-                let mut wide = if negative { [0xff; 16] } else { [0; 16] };
-                wide.get_mut(..bytes.len())?.copy_from_slice(bytes);
-                Some(i128::from_le_bytes(wide))
-            }
+            Value::LargeInteger(IntegerId(index)) => self.integers.get(usize::try_from(index).ok()?).copied(),
             _ => None,
         }
     }
@@ -183,14 +182,10 @@ impl Pickle {
         }
     }
 
-    fn bytes(&self, span: Span) -> Option<&[u8]> {
+    fn span(&self, span: Span) -> Option<&str> {
         let start = usize::try_from(span.start).ok()?;
         let length = usize::try_from(span.length_bytes).ok()?;
         self.text.get(start..start.checked_add(length)?)
-    }
-
-    fn span(&self, span: Span) -> Option<&str> {
-        str::from_utf8(self.bytes(span)?).ok()
     }
 }
 
@@ -198,7 +193,8 @@ impl Pickle {
 pub(super) struct Store {
     keep: Keep,
     pub(super) objects: Vec<Object>,
-    pub(super) text: Vec<u8>,
+    pub(super) integers: Vec<i128>,
+    pub(super) text: String,
     pub(super) kept_bytes: u64,
 }
 
@@ -207,7 +203,8 @@ impl Store {
         Self {
             keep,
             objects: Vec::new(),
-            text: Vec::new(),
+            integers: Vec::new(),
+            text: String::new(),
             kept_bytes: 0,
         }
     }
@@ -236,18 +233,34 @@ impl Store {
         self.kept_bytes = self.kept_bytes.saturating_sub(bytes);
     }
 
-    pub(super) fn text(&mut self, bytes: &[u8]) -> Result<Span, Fault> {
+    /// Puts a text in. Where values are not kept, one text stands for all.
+    pub(super) fn text(&mut self, text: &str) -> Result<Span, Fault> {
         if !self.keeps_values() {
             return Ok(Span::default());
         }
-        self.count::<u8>(bytes.len())?;
-        let too_many = || Fault::Unknown("the pickle holds more text than is looked into".to_owned());
+        self.count::<u8>(text.len())?;
+        let too_much = |_| Fault::Unknown("the pickle holds more text than is looked into".to_owned());
         let span = Span {
-            start: u32::try_from(self.text.len()).map_err(|_| too_many())?,
-            length_bytes: u32::try_from(bytes.len()).map_err(|_| too_many())?,
+            start: u32::try_from(self.text.len()).map_err(too_much)?,
+            length_bytes: u32::try_from(text.len()).map_err(too_much)?,
         };
-        self.text.extend_from_slice(bytes);
+        self.text.push_str(text);
         Ok(span)
+    }
+
+    /// Puts an integer in: beside the others where it is large, and values are kept.
+    pub(super) fn integer(&mut self, integer: i128) -> Result<Value, Fault> {
+        if let Ok(narrow) = i64::try_from(integer) {
+            return Ok(Value::Integer(narrow));
+        }
+        if !self.keeps_values() {
+            return Ok(Value::Scalar);
+        }
+        self.count::<i128>(1)?;
+        let index = u32::try_from(self.integers.len())
+            .map_err(|_| Fault::Unknown("the pickle holds more integers than are looked into".to_owned()))?;
+        self.integers.push(integer);
+        Ok(Value::LargeInteger(IntegerId(index)))
     }
 
     /// Puts an object in. Where values are not kept, one object of each kind stands for all.

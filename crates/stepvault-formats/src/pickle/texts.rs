@@ -41,8 +41,12 @@ impl Machine<'_> {
         let Some(bytes) = line else {
             return self.push(Value::Scalar);
         };
-        let span = self.store.text(&bytes)?;
-        self.push(Value::Text(span))
+        // What is no UTF-8 is one of Python 2's byte strings, or a text with lone surrogates: neither is a name.
+        let value = match str::from_utf8(&bytes) {
+            Ok(text) => Value::Text(self.store.text(text)?),
+            Err(_) => Value::Scalar,
+        };
+        self.push(value)
     }
 
     pub(super) fn bytes(&mut self, length: u64) -> Result<(), Fault> {

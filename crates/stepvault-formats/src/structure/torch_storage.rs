@@ -4,6 +4,9 @@ use super::finding::shown;
 use crate::pickle::{Object, Pickle, Value};
 use crate::soundness::Fault;
 
+/// The longest key of a storage, in bytes: a key is a number. Of a longer one, every mention would cost its length.
+const MAX_KEY_BYTES: usize = 64;
+
 /// A storage by a persistent id: `('storage', type, key, location, elements)`, and a view of it in legacy files
 /// (`persistent_id` in torch/serialization.py).
 #[derive(Debug, Clone, Copy)]
@@ -64,8 +67,9 @@ fn reference<'a>(pickle: &'a Pickle, parts: &[Value]) -> Option<StorageReference
         return None;
     };
     let (module, name) = pickle.global(*kind)?;
+    let key = pickle.text(*key).filter(|key| key.len() <= MAX_KEY_BYTES)?;
     Some(StorageReference {
-        key: pickle.text(*key)?,
+        key,
         elements: pickle.unsigned(*elements)?,
         element_bytes: element_bytes(module, name),
     })
@@ -145,6 +149,11 @@ mod tests {
             sizes(b"(Vstorage\nctorch\nFloatStorage\nV0\nVcpu\nI-1\ntQ."),
             [Err(too_little.to_owned())]
         );
+        let long = format!(
+            "(Vstorage\nctorch\nFloatStorage\nV{}\nVcpu\nI1\ntQ.",
+            "0".repeat(65)
+        );
+        assert_eq!(sizes(long.as_bytes()), [Err(too_little.to_owned())]);
         assert_eq!(
             sizes(b"(Vstorage\nctorch\nDoubleStorage\nV0\nVcpu\nI9223372036854775807\ntQ."),
             [Err(

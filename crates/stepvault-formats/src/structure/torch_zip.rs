@@ -9,8 +9,7 @@
 //! # Blind spots
 //! - The bytes of tensors: only a digest tells. The checksums that torch writes over them are not computed here.
 //! - With `torch.serialization.set_crc32_options(False)`, a flipped bit in `data.pkl` that leaves it a pickle.
-//! - What torch does not read either: times, versions and attributes of records, the padding before the data, the
-//!   name of the folder where it is the same in both headers.
+//! - What torch does not read either: times, versions and attributes of records, and the padding in front of their bytes.
 
 use std::collections::HashMap;
 

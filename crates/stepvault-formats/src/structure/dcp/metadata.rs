@@ -1,5 +1,8 @@
 //! `.metadata`: which item is in which file, from where to where.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use crate::pickle::{self, Keep, Pickle, Value};
 use crate::soundness::Fault;
 use crate::source::ReadAt;
@@ -9,14 +12,18 @@ pub const MAX_METADATA_BYTES: u64 = 1 << 30;
 /// The most attributes that an object of DCP's own can have and be looked into.
 const MAX_ATTRIBUTES: usize = 64;
 
+/// The longest path of a file in a step, in bytes. Paths may be shared between items: of a longer one, every mention
+/// would cost its length.
+const MAX_PATH_BYTES: usize = 1024;
 /// The Python module of what describes items.
 const METADATA_MODULE: &str = "torch.distributed.checkpoint.metadata";
 
 /// Where the bytes of an item are: a `_StorageInfo` of torch/distributed/checkpoint/filesystem.py.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageItem {
-    /// The file, relative to the directory of `.metadata`. As written: it may be absolute or lead elsewhere.
-    pub relative_path: String,
+    /// The file, relative to the directory of `.metadata`. As written: it may be absolute or lead elsewhere. Shared
+    /// by the items of one file.
+    pub relative_path: Arc<str>,
     /// Its first byte there.
     pub offset_bytes: u64,
     /// How many there are.
@@ -73,7 +80,11 @@ pub fn read_metadata(source: &dyn ReadAt) -> Result<Vec<StorageItem>, Fault> {
             places.len()
         )));
     }
-    places.iter().map(|(_, value)| item(&pickle, *value)).collect()
+    let mut paths = HashMap::new();
+    places
+        .iter()
+        .map(|(_, value)| item(&pickle, *value, &mut paths))
+        .collect()
 }
 
 /// How many pieces an item is in: a tensor has a list of them, anything else is one.
@@ -83,23 +94,25 @@ fn pieces_of(pickle: &Pickle, value: Value) -> usize {
         .map_or(1, <[_]>::len)
 }
 
-fn item(pickle: &Pickle, value: Value) -> Result<StorageItem, Fault> {
+fn item(pickle: &Pickle, value: Value, paths: &mut HashMap<Value, Arc<str>>) -> Result<StorageItem, Fault> {
     let class = ("torch.distributed.checkpoint.filesystem", "_StorageInfo");
     let Some(attributes) = attributes_of(pickle, value, class) else {
         return Err(Fault::Unknown(
             "its items are of another storage than files: where they are is not known here".to_owned(),
         ));
     };
-    let read = || {
-        let transforms = attributes
-            .get(pickle, "transform_descriptors")
-            .unwrap_or(Value::None);
-        let none = pickle.elements(transforms).is_some_and(<[_]>::is_empty) || transforms == Value::None;
+    let transforms = attributes
+        .get(pickle, "transform_descriptors")
+        .unwrap_or(Value::None);
+    let untransformed = transforms == Value::None || pickle.elements(transforms).is_some_and(<[_]>::is_empty);
+    let mut read = || {
+        let path = attributes.get(pickle, "relative_path")?;
+        let text = pickle.text(path).filter(|text| text.len() <= MAX_PATH_BYTES)?;
         Some(StorageItem {
-            relative_path: pickle.text(attributes.get(pickle, "relative_path")?)?.to_owned(),
+            relative_path: Arc::clone(paths.entry(path).or_insert_with(|| text.into())),
             offset_bytes: pickle.unsigned(attributes.get(pickle, "offset")?)?,
             length_bytes: pickle.unsigned(attributes.get(pickle, "length")?)?,
-            transformed: !none,
+            transformed: !untransformed,
         })
     };
     read().ok_or_else(|| Fault::broken("one of its items does not say its file, its offset and its length"))

@@ -9,6 +9,8 @@
 //! - The bytes of tensors, and two files of equal layout that were swapped.
 //! - In `.metadata`, which carries no checksum: see [`crate::pickle`]. A flipped bit in an item's name or shape makes
 //!   another name or shape; one in its file, offset or length is found.
+//! - Where each node keeps its files on a disk of its own, the table names files of all of them: those of other nodes
+//!   are found missing.
 //! - A save over an older one, cut off before the first file was replaced, is the older one, whole.
 
 mod metadata;

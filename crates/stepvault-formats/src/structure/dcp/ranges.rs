@@ -58,7 +58,7 @@ mod tests {
         let items: Vec<_> = ranges
             .iter()
             .map(|(offset_bytes, length_bytes)| StorageItem {
-                relative_path: "__0_0.distcp".to_owned(),
+                relative_path: "__0_0.distcp".into(),
                 offset_bytes: *offset_bytes,
                 length_bytes: *length_bytes,
                 transformed: false,

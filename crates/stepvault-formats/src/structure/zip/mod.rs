@@ -19,8 +19,8 @@ use crate::source::ReadAt;
 
 pub use record::Record;
 
-/// The longest list of records that is read, in bytes: about two million records.
-pub const MAX_DIRECTORY_BYTES: u64 = 1 << 28;
+/// The longest list of records that is read, in bytes: about a million records.
+pub const MAX_DIRECTORY_BYTES: u64 = 1 << 26;
 /// The end record with the longest comment there can be, in bytes.
 const MAX_END_BYTES: u64 = 22 + 65_535;
 /// Bytes of a record in the list, without its name, extra and comment.

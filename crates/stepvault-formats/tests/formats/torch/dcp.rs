@@ -76,7 +76,7 @@ fn the_table_of_a_real_step() {
     assert_eq!(
         items,
         [StorageItem {
-            relative_path: "__0_0.distcp".to_owned(),
+            relative_path: "__0_0.distcp".into(),
             offset_bytes: 0,
             length_bytes: 1641,
             transformed: false,
@@ -113,7 +113,7 @@ fn a_file_cut_off_anywhere_is_broken() {
     let whole = files.0["__1_0.distcp"].0.clone();
     let boundaries: Vec<_> = items
         .iter()
-        .filter(|item| item.relative_path == "__1_0.distcp")
+        .filter(|item| &*item.relative_path == "__1_0.distcp")
         .map(|item| usize::try_from(item.offset_bytes).unwrap())
         .collect();
     for length in cuts(whole.len(), &boundaries, 11) {

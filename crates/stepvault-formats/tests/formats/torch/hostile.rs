@@ -89,6 +89,38 @@ fn instructions() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
+/// A long text that is shared by many, where each mention could cost its length.
+#[test]
+fn long_texts_that_are_shared_do_not_multiply_the_work() {
+    const MENTIONS: usize = 200_000;
+    let long = "x".repeat(60_000);
+    let mut storages = format!("(Vstorage\nctorch\nFloatStorage\nV{long}\nVcpu\nI1\ntp0\n0]").into_bytes();
+    storages.extend(b"h\x00Qa".repeat(MENTIONS));
+    storages.push(b'.');
+    let archive = super::archive::small_archive(&storages).finish(b"");
+    assert!(torch::check(&archive).is_err());
+
+    let class = "ctorch.distributed.checkpoint.filesystem\n_StorageInfo\n)R";
+    let keys: Vec<String> = (0..60)
+        .map(|index| format!("V{}{index}\nNs", &long[..1000]))
+        .collect();
+    let keys = keys.concat();
+    let mut metadata = format!(
+        "{class}(d{keys}Vrelative_path\nV{}\nsVoffset\nI0\nsVlength\nI1\nsbp0\n0ctorch.distributed.checkpoint.metadata\n\
+         Metadata\n)R(dVstate_dict_metadata\n(dsVstorage_data\n(d",
+        &long[..1000]
+    )
+    .into_bytes();
+    metadata.extend(b"Nh\x00s".repeat(MENTIONS));
+    metadata.extend(b"sb.");
+    let items = dcp::read_metadata(&metadata).unwrap();
+    assert_eq!(items.len(), MENTIONS);
+    assert!(std::sync::Arc::ptr_eq(
+        &items[0].relative_path,
+        &items[MENTIONS - 1].relative_path
+    ));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 

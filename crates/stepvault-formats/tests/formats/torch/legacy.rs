@@ -137,16 +137,16 @@ fn what_is_written_once_goes_unseen() {
             .iter()
             .flat_map(|start| *start..start + 9),
     ) {
-        for bit in 0..8 {
-            bytes[at] ^= 1 << bit;
-            let places = match verdict(torch::check, &bytes) {
-                Soundness::Broken { .. } => &mut told,
-                // A storage class with another name is one that is not known.
-                Soundness::Sound | Soundness::Unknown { .. } => &mut unseen,
-            };
-            places.insert(part(at));
-            bytes[at] ^= 1 << bit;
-        }
+        // One of each byte: together with the test above, every kind of place is met.
+        let flip = 1 << (at % 8);
+        bytes[at] ^= flip;
+        let places = match verdict(torch::check, &bytes) {
+            Soundness::Broken { .. } => &mut told,
+            // A storage class with another name is one that is not known.
+            Soundness::Sound | Soundness::Unknown { .. } => &mut unseen,
+        };
+        places.insert(part(at));
+        bytes[at] ^= flip;
     }
     assert_eq!(
         unseen,
