@@ -5,7 +5,7 @@ use stepvault_core::timestamp::Timestamp;
 
 /// The machine's clock.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct SystemClock;
+pub struct SystemClock;
 
 impl Clock for SystemClock {
     #[expect(

@@ -25,6 +25,7 @@ mod sealer;
 mod shared;
 mod supervisor;
 
+pub use clock::SystemClock;
 pub use note::{AgentNote, FailedStep, RemoteNote, read_note};
 pub use options::{AgentOptions, AgentRemote, AgentRun};
 pub use report::{AgentReport, NotDurable, RunStep, SkippedEntry, StepOnRemote, Tally};

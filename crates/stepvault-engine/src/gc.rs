@@ -278,10 +278,9 @@ impl Known {
                     Judgement::Orphan
                 }
             }
-            Some(KeyKind::Probe(_)) => Judgement::Orphan,
             // The claim of a committed step is what tells its data; it goes with the step.
             Some(KeyKind::Claim(id)) if self.committed.contains(&id) => Judgement::Referenced,
-            Some(KeyKind::Claim(_) | KeyKind::Part(..)) => Judgement::Orphan,
+            Some(KeyKind::Claim(_) | KeyKind::Part(..) | KeyKind::Probe(_)) => Judgement::Orphan,
             // Data that nobody ever claimed was not written by us.
             Some(KeyKind::Data { name, attempt, .. }) => {
                 if self.claimed.contains_key(&(name, attempt)) {

@@ -10,8 +10,8 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::check::{StepCheck, check_step};
 use stepvault_formats::detect::{Detection, detect};
 use stepvault_formats::find::{FindOptions, Found, FoundStep, find_steps};
-use stepvault_formats::profile::{Profile, ProfileSet};
-use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
+use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
+use stepvault_formats::tree::Tree;
 use stepvault_local::survey::{SurveyFiles, survey};
 
 const WHAT: &str = "cannot inspect";
@@ -75,31 +75,27 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         .metadata()
         .map_err(|error| stepvault_local::errors::io(WHAT, path, error))?;
     let now = clock.now();
-    if facts.is_dir() {
-        let tree = survey(path)?;
-        let files = SurveyFiles::open(path)?;
-        let inspection = look(&tree, &files, chosen, request, now)?;
-        if !inspection.steps.is_empty() {
-            return Ok(inspection);
-        }
-        // Nothing in it is a step: perhaps it is one itself.
-        let Some((tree, files)) = seen_from_above(path, tree)? else {
-            return Ok(inspection);
-        };
-        let itself = look(&tree, &files, chosen, request, now)?;
-        return Ok(if itself.steps.is_empty() {
-            inspection
-        } else {
-            itself
+    let inside = if facts.is_dir() { Some(survey(path)?) } else { None };
+    // It may itself be a step, which shows only to who stands above it.
+    let above = seen_from_above(path, inside.clone().unwrap_or_default())?;
+    let above = above
+        .map(|(tree, files)| look(tree, files, chosen, request, now))
+        .transpose()?;
+    let Some(tree) = inside else {
+        return above.map(Looked::checked).ok_or_else(|| {
+            Error::new(ErrorKind::Usage, WHAT)
+                .on(path.display())
+                .because("it ends in no name")
+                .hint("name the directory that holds the checkpoints")
         });
-    }
-    let Some((tree, files)) = seen_from_above(path, Tree::default())? else {
-        return Err(Error::new(ErrorKind::Usage, WHAT)
-            .on(path.display())
-            .because("it ends in no name")
-            .hint("name the directory that holds the checkpoints"));
     };
-    look(&tree, &files, chosen, request, now)
+    let inside = look(tree, SurveyFiles::open(path)?, chosen, request, now)?;
+    let is_itself_a_step = |above: &Looked| {
+        let tells = above.framework != GENERIC || inside.found.steps.is_empty();
+        // A step further down is one of its own, seen from too far away.
+        tells && above.found.steps.iter().any(|step| !step.path.contains('/'))
+    };
+    Ok(above.filter(is_itself_a_step).unwrap_or(inside).checked())
 }
 
 fn named<'a>(profiles: &'a ProfileSet, name: &str) -> Result<&'a Profile> {
@@ -125,34 +121,53 @@ fn seen_from_above(path: &Path, inside: Tree) -> Result<Option<(Tree, SurveyFile
     Ok(Some((inside.under(name, entry), SurveyFiles::open(above)?)))
 }
 
+/// What was found, before any file is checked.
+struct Looked {
+    tree: Tree,
+    files: SurveyFiles,
+    framework: String,
+    why: Vec<String>,
+    found: Found,
+}
+
 fn look(
-    tree: &Tree,
-    files: &dyn OpenFile,
+    tree: Tree,
+    files: SurveyFiles,
     chosen: Option<&Profile>,
     request: &InspectRequest<'_>,
     now: Timestamp,
-) -> Result<Inspection> {
+) -> Result<Looked> {
     let (profile, why) = match chosen {
         Some(profile) => (profile, vec!["it was asked for".to_owned()]),
-        None => match detect(tree, files, request.profiles) {
+        None => match detect(&tree, &files, request.profiles) {
             Some(Detection { profile, why, .. }) => (profile, why),
             None => return Err(Error::new(ErrorKind::Failed, "there is no profile to go by")),
         },
     };
-    let mut found = find_steps(profile, tree, files, now, &request.options);
-    let steps = std::mem::take(&mut found.steps)
-        .into_iter()
-        .map(|step| InspectedStep {
-            check: check_step(&step, tree, files),
-            step,
-        })
-        .collect();
-    Ok(Inspection {
+    let found = find_steps(profile, &tree, &files, now, &request.options);
+    Ok(Looked {
         framework: profile.name.clone(),
+        tree,
+        files,
         why,
-        steps,
         found,
     })
+}
+
+impl Looked {
+    fn checked(mut self) -> Inspection {
+        let steps = std::mem::take(&mut self.found.steps);
+        let checked = steps.into_iter().map(|step| InspectedStep {
+            check: check_step(&step, &self.tree, &self.files),
+            step,
+        });
+        Inspection {
+            steps: checked.collect(),
+            framework: self.framework,
+            why: self.why,
+            found: self.found,
+        }
+    }
 }
 
 impl InspectedStep {
@@ -169,33 +184,44 @@ impl InspectedStep {
 }
 
 impl Inspection {
-    /// Whether there is anything to go on from. What has a temporary name is no step; steps that a trainer cannot go
-    /// on from count only where there are no others.
+    /// Whether there is anything to go on from.
     pub fn verdict(&self) -> Verdict {
-        let named = |entry: &&InspectedStep| !self.found.temporary.contains(&entry.step.path);
-        let resumable = self
-            .steps
-            .iter()
-            .any(|entry| entry.step.resumable && named(&entry));
-        let counted = || {
-            self.steps
-                .iter()
-                .filter(named)
-                .filter(move |entry| entry.step.resumable == resumable)
-        };
-        let Some(newest) = counted().map(|entry| entry.step.step).max() else {
+        let Some(newest) = self.counted().map(|entry| entry.step.step).max() else {
             return if self.steps.is_empty() {
                 Verdict::NoStep
             } else {
                 Verdict::NoneValid
             };
         };
-        if counted().any(|entry| entry.step.step == newest && entry.is_valid()) {
-            Verdict::Newest
-        } else if counted().any(InspectedStep::is_valid) {
-            Verdict::Older
-        } else {
-            Verdict::NoneValid
+        match self.newest_valid() {
+            Some(entry) if entry.step.step == newest => Verdict::Newest,
+            Some(_) => Verdict::Older,
+            None => Verdict::NoneValid,
         }
+    }
+
+    /// The valid step with the highest number; of several with one number, the first.
+    pub fn newest_valid(&self) -> Option<&InspectedStep> {
+        let valid = self.counted().filter(|entry| entry.is_valid());
+        valid.reduce(|best, entry| {
+            if entry.step.step > best.step.step {
+                entry
+            } else {
+                best
+            }
+        })
+    }
+
+    /// The steps that count: what has a temporary name is none, and steps that a trainer cannot go on from count only
+    /// where there are no others.
+    fn counted(&self) -> impl Iterator<Item = &InspectedStep> {
+        let is_named = |entry: &InspectedStep| !self.found.temporary.contains(&entry.step.path);
+        let resumable = self
+            .steps
+            .iter()
+            .any(|entry| entry.step.resumable && is_named(entry));
+        self.steps
+            .iter()
+            .filter(move |entry| is_named(entry) && entry.step.resumable == resumable)
     }
 }

@@ -84,6 +84,7 @@ pub(crate) enum Command {
     List(commands::list::ListArguments),
     Show(commands::show::ShowArguments),
     Status(commands::status::StatusArguments),
+    Inspect(commands::inspect::InspectArguments),
     Verify(commands::verify::VerifyArguments),
     Prune(commands::prune::PruneArguments),
     Pin(commands::pin::PinArguments),

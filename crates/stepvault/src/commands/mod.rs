@@ -6,6 +6,7 @@ pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod gc;
 pub(crate) mod init;
+pub(crate) mod inspect;
 mod inventory;
 mod keep;
 pub(crate) mod list;
@@ -52,6 +53,7 @@ pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode>
         Command::Pin(arguments) => pin::run_pin(session, &arguments).await,
         Command::Unpin(arguments) => pin::run_unpin(session, &arguments).await,
         Command::Gc(arguments) => gc::run(session, &arguments).await,
+        Command::Inspect(arguments) => inspect::run(session, arguments).await,
         Command::Config(arguments) => config::run(session, &arguments),
         Command::Completions(arguments) => Ok(completions::run(session, &arguments)),
         Command::Man(arguments) => man::run(session, &arguments),

@@ -20,7 +20,7 @@ const GONE: &str =
     "--remote main=file://$PWD/remote --remote 'gone=s3://b/p?endpoint=http://127.0.0.1:1&retry-deadline=1s'";
 
 /// Each document's name, and the commands whose documents have that shape; the first is shown.
-const DOCUMENTS: [(&str, &[&str]); 16] = [
+const DOCUMENTS: [(&str, &[&str]); 17] = [
     (
         "push",
         &[
@@ -31,6 +31,10 @@ const DOCUMENTS: [(&str, &[&str]); 16] = [
     ("list", &["list", "list GONE"]),
     ("show", &["show 101", "show 101 GONE"]),
     ("status", &["status"]),
+    (
+        "inspect",
+        &["inspect checkpoints --quiet-time 0s", "inspect megatron"],
+    ),
     ("verify", &["verify --deep", "verify GONE"]),
     ("pin", &["pin 100 --note baseline"]),
     ("unpin", &["unpin 100"]),
@@ -77,7 +81,9 @@ fn the_reference_of_json_documents_is_what_is_printed() {
     place.output(&format!("stepvault push checkpoints/step_100 {COMMON}"));
     place.output(
         "printf '[local]\\nlinks = \"soft\"\\n' > wrong.toml; mkdir -p watched/step_5 watched/step_x; \
-                  echo weights > watched/step_5/model.pt",
+                  echo weights > watched/step_5/model.pt; mkdir -p megatron/iter_0000010; \
+                  echo x > megatron/iter_0000010/metadata.json; \
+                  printf 10 > megatron/latest_checkpointed_iteration.txt",
     );
     place.output(
         "printf '[run.\"my-run\"]\\nwatch = \"watched\"\\ncomplete = \"rename\"\\npattern = \"step_*\"\\n\
