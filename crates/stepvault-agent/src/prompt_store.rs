@@ -11,6 +11,7 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_remote::payload::Payload;
 use stepvault_remote::store::{
     Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
 };
@@ -117,7 +118,7 @@ impl RemoteStore for PromptStore {
         self.inner.abilities()
     }
 
-    async fn create(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<Created> {
+    async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         self.ask(self.inner.create(key, body, digest)).await
     }
 
@@ -134,7 +135,7 @@ impl RemoteStore for PromptStore {
         key: &str,
         upload: &str,
         index: u32,
-        body: Bytes,
+        body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         self.ask(self.inner.upload_part(key, upload, index, body, digest))

@@ -21,6 +21,15 @@ impl Sha256Digest {
         Self(sha2::Sha256::digest(bytes).into())
     }
 
+    /// The digest of bytes that do not lie in a row: the blocks one after another.
+    pub fn of_blocks<'a>(blocks: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut hasher = sha2::Sha256::new();
+        for block in blocks {
+            hasher.update(block);
+        }
+        Self(hasher.finalize().into())
+    }
+
     /// The 32 raw bytes.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0

@@ -1,10 +1,11 @@
-//! The memory budget: buffers from a pool, and waiting instead of growing.
+//! The memory budget: blocks from a pool, and waiting instead of growing.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use stepvault_core::file_parts::MINIMUM_PART_SIZE_BYTES;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_remote::payload::{BLOCK_BYTES, Payload};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Permits are counted in KiB: a semaphore's count has to fit 32 bits.
@@ -19,9 +20,8 @@ pub struct MemoryBudget {
 #[derive(Debug)]
 struct Inner {
     permits: Arc<Semaphore>,
-    total_permits: u32,
-    /// Buffers of the common part size, kept because fresh memory costs page faults; larger and smaller ones go
-    /// back to the allocator.
+    total_permits: usize,
+    /// Whole blocks, kept because fresh memory costs page faults; smaller ones go back to the allocator.
     idle: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -29,87 +29,136 @@ impl MemoryBudget {
     /// A budget of `budget_bytes`, at least one part of the common size.
     pub fn new(budget_bytes: u64) -> Self {
         let bytes = usize::try_from(budget_bytes.max(MINIMUM_PART_SIZE_BYTES)).unwrap_or(usize::MAX);
-        let total_permits = u32::try_from(bytes / PERMIT_BYTES)
-            .unwrap_or(u32::MAX / 16)
-            .min(u32::MAX / 16);
-        let permits = Arc::new(Semaphore::new(total_permits as usize));
+        let total_permits = (bytes / PERMIT_BYTES).min(u32::MAX as usize / 16);
         Self {
             inner: Arc::new(Inner {
-                permits,
+                permits: Arc::new(Semaphore::new(total_permits)),
                 total_permits,
                 idle: Mutex::default(),
             }),
         }
     }
 
-    /// A buffer of exactly `size_bytes`, when there is room. A single buffer larger than the whole budget is let
-    /// through alone, so that a small budget slows a transfer and never blocks it for good.
+    /// A buffer of exactly `size_bytes`, when there is room for all of it: two that had half of theirs would wait for
+    /// each other. A single buffer larger than the whole budget is let through alone, so that a small budget slows a
+    /// transfer and never blocks it for good.
     pub async fn take(&self, size_bytes: usize) -> Result<Buffer> {
-        let wanted = u32::try_from(size_bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
-        let wanted = wanted.clamp(1, self.inner.total_permits);
-        let permit = Arc::clone(&self.inner.permits)
-            .acquire_many_owned(wanted)
+        let wanted = permits_of(size_bytes).min(self.inner.total_permits);
+        let mut permits = Arc::clone(&self.inner.permits)
+            .acquire_many_owned(u32::try_from(wanted).unwrap_or(u32::MAX))
             .await
             .map_err(|_| Error::new(ErrorKind::Interrupted, "the transfer was shut down"))?;
-        let reused = if size_bytes > common_size() / 2 && size_bytes <= common_size() {
-            self.inner
-                .idle
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .pop()
-        } else {
-            None
-        };
-        let mut bytes = reused.unwrap_or_default();
-        bytes.resize(size_bytes, 0);
-        Ok(Buffer {
-            bytes,
-            budget: Arc::clone(&self.inner),
-            _permit: permit,
-        })
+        let mut reused = self.inner.take_idle(size_bytes / BLOCK_BYTES);
+        let blocks = (0..size_bytes)
+            .step_by(BLOCK_BYTES)
+            .map(|position| {
+                let length = BLOCK_BYTES.min(size_bytes - position);
+                let bytes = match reused.pop() {
+                    Some(bytes) if length == BLOCK_BYTES => bytes,
+                    _ => vec![0; length],
+                };
+                // Only what is beyond a whole budget is without.
+                let share = permits_of(length).min(permits.num_permits());
+                Block {
+                    bytes,
+                    budget: Arc::clone(&self.inner),
+                    _permit: permits.split(share),
+                }
+            })
+            .collect();
+        Ok(Buffer { blocks, size_bytes })
     }
 }
 
-fn common_size() -> usize {
-    usize::try_from(MINIMUM_PART_SIZE_BYTES).unwrap_or(usize::MAX)
+impl Inner {
+    fn take_idle(&self, most: usize) -> Vec<Vec<u8>> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let rest = idle.len().saturating_sub(most);
+        idle.split_off(rest)
+    }
 }
 
-/// A buffer that returns to its budget when dropped.
+fn permits_of(size_bytes: usize) -> usize {
+    size_bytes.div_ceil(PERMIT_BYTES)
+}
+
+/// A piece of a buffer, which returns to its budget by itself: a connection that keeps one keeps no other.
 #[derive(Debug)]
-pub struct Buffer {
+struct Block {
     bytes: Vec<u8>,
     budget: Arc<Inner>,
-    _permit: OwnedSemaphorePermit,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Buffer {
-    /// The bytes, to fill.
-    pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.bytes
-    }
-
-    /// The bytes as a shared body; the buffer returns to its budget when the last clone is dropped.
-    pub fn into_bytes(self) -> Bytes {
-        Bytes::from_owner(self)
-    }
-}
-
-impl AsRef<[u8]> for Buffer {
+impl AsRef<[u8]> for Block {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Buffer {
+impl Drop for Block {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        if bytes.capacity() >= common_size() / 2 && bytes.capacity() <= common_size() {
+        if bytes.len() == BLOCK_BYTES {
             let mut idle = self.budget.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            let room = self.budget.total_permits as usize * PERMIT_BYTES / common_size();
-            if idle.len() < room {
+            if idle.len() < self.budget.total_permits / permits_of(BLOCK_BYTES) {
                 idle.push(bytes);
             }
         }
+    }
+}
+
+/// Memory of the budget, in blocks that are each as large as [`BLOCK_BYTES`] but for the last.
+#[derive(Debug)]
+pub struct Buffer {
+    blocks: Vec<Block>,
+    size_bytes: usize,
+}
+
+impl Buffer {
+    /// Length of all blocks together.
+    pub fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
+    /// The blocks in order.
+    pub fn blocks(&self) -> impl Iterator<Item = &[u8]> {
+        self.blocks.iter().map(|block| block.bytes.as_slice())
+    }
+
+    /// Has `read` fill one block after another; it is told where each begins.
+    pub fn fill(&mut self, mut read: impl FnMut(u64, &mut [u8]) -> Result<()>) -> Result<()> {
+        let mut position = 0;
+        for block in &mut self.blocks {
+            read(position, &mut block.bytes)?;
+            position += block.bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Copies `piece` to `position`; false when it would reach past the end.
+    #[must_use]
+    pub fn write_at(&mut self, position: usize, mut piece: &[u8]) -> bool {
+        if self.size_bytes.saturating_sub(position) < piece.len() {
+            return false;
+        }
+        let mut start = position % BLOCK_BYTES;
+        for block in self.blocks.iter_mut().skip(position / BLOCK_BYTES) {
+            let room = &mut block.bytes[start..];
+            let (now, later) = piece.split_at(piece.len().min(room.len()));
+            room[..now.len()].copy_from_slice(now);
+            (piece, start) = (later, 0);
+            if piece.is_empty() {
+                break;
+            }
+        }
+        true
+    }
+
+    /// The bytes as a body to send; each block returns to its budget when the last that has it lets go.
+    pub fn into_payload(self) -> Payload {
+        let blocks: Vec<Bytes> = self.blocks.into_iter().map(Bytes::from_owner).collect();
+        blocks.into()
     }
 }
 
@@ -117,21 +166,71 @@ impl Drop for Buffer {
 mod tests {
     use super::*;
 
+    const PART_BYTES: usize = 8 << 20;
+
     #[tokio::test]
     async fn waits_when_the_budget_is_spent_and_goes_on_when_it_returns() {
         let budget = MemoryBudget::new(MINIMUM_PART_SIZE_BYTES);
-        let first = budget.take(common_size()).await.unwrap();
+        let first = budget.take(PART_BYTES).await.unwrap();
         let second = budget.take(1);
         tokio::pin!(second);
         assert!(futures::poll!(&mut second).is_pending());
-        drop(first.into_bytes());
-        assert_eq!(second.await.unwrap().as_ref().len(), 1);
+        drop(first.into_payload());
+        assert_eq!(second.await.unwrap().size_bytes(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_block_that_is_kept_takes_its_own_bytes_and_no_more() {
+        let budget = MemoryBudget::new(MINIMUM_PART_SIZE_BYTES);
+        let payload = budget.take(PART_BYTES).await.unwrap().into_payload();
+        let kept = payload.blocks()[3].clone();
+        drop(payload);
+        let rest = budget.take(PART_BYTES - BLOCK_BYTES).await.unwrap();
+        let one_more = budget.take(1);
+        tokio::pin!(one_more);
+        assert!(futures::poll!(&mut one_more).is_pending());
+        drop(kept);
+        one_more.await.unwrap();
+        drop(rest);
     }
 
     #[tokio::test]
     async fn a_buffer_larger_than_the_budget_is_let_through_alone() {
         let budget = MemoryBudget::new(0);
-        let large = budget.take(3 * common_size()).await.unwrap();
-        assert_eq!(large.as_ref().len(), 3 * common_size());
+        let large = budget.take(3 * PART_BYTES).await.unwrap();
+        assert_eq!(large.blocks().map(<[u8]>::len).sum::<usize>(), 3 * PART_BYTES);
+        assert!(futures::poll!(Box::pin(budget.take(1))).is_pending());
+        drop(large);
+        budget.take(PART_BYTES).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn whole_blocks_are_used_again_and_small_bodies_take_what_they_need() {
+        let budget = MemoryBudget::new(0);
+        let first = budget.take(BLOCK_BYTES + 5).await.unwrap();
+        let place = first.blocks[0].bytes.as_ptr();
+        assert_eq!(first.blocks[1].bytes.capacity(), 5);
+        drop(first);
+        let small = budget.take(7).await.unwrap();
+        assert_eq!(small.blocks[0].bytes.capacity(), 7);
+        assert_eq!(
+            budget.take(BLOCK_BYTES).await.unwrap().blocks[0].bytes.as_ptr(),
+            place
+        );
+        assert_eq!(budget.take(0).await.unwrap().into_payload().size_bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn pieces_are_written_across_blocks() {
+        let mut buffer = MemoryBudget::new(0).take(2 * BLOCK_BYTES + 10).await.unwrap();
+        let pieces: Vec<u8> = (0..=250).cycle().take(buffer.size_bytes()).collect();
+        let mut position = 0;
+        for piece in pieces.chunks(BLOCK_BYTES - 3) {
+            assert!(buffer.write_at(position, piece));
+            position += piece.len();
+        }
+        assert!(buffer.write_at(position, &[]));
+        assert!(!buffer.write_at(position - 1, &[1, 2]));
+        assert!(buffer.blocks().collect::<Vec<_>>().concat() == pieces);
     }
 }

@@ -86,7 +86,10 @@ impl RunRemote {
         // What this program could not read back must not be written: a step would be durable and unreadable.
         decode::<R>(&bytes, &self.describe(key))?;
         let body = Bytes::from(bytes.clone());
-        let written = self.store.create(key, body, &PartDigest::of(&bytes)).await?;
+        let written = self
+            .store
+            .create(key, body.into(), &PartDigest::of(&bytes))
+            .await?;
         let conflict = |why: &str| {
             Error::new(ErrorKind::Conflict, format!("cannot write the {}", R::WHAT))
                 .on(self.describe(key))

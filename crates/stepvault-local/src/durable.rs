@@ -29,7 +29,12 @@ pub enum CreateOutcome {
 
 /// Creates `path` with `bytes` unless something has that name. Durable when it returns [`CreateOutcome::Written`].
 pub fn create_new(path: &Path, bytes: &[u8]) -> Result<CreateOutcome> {
-    let temporary = Temporary::write(path, bytes)?;
+    create_new_of(path, &[bytes])
+}
+
+/// The same with bytes that do not lie in a row: the blocks one after another.
+pub fn create_new_of(path: &Path, blocks: &[impl AsRef<[u8]>]) -> Result<CreateOutcome> {
+    let temporary = Temporary::write(path, blocks)?;
     match rename::no_replace(Place::path(&temporary.path), Place::path(path)) {
         Ok(()) => temporary.forget(),
         Err(Errno::EXIST) => return Ok(CreateOutcome::Exists),
@@ -44,7 +49,7 @@ pub fn create_new(path: &Path, bytes: &[u8]) -> Result<CreateOutcome> {
 
 /// Writes `bytes` to `path`, in place of whatever file stands there: readers see the old or the new, never a mixture.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let temporary = Temporary::write(path, bytes)?;
+    let temporary = Temporary::write(path, &[bytes])?;
     rename::over(&temporary.path, path).map_err(|error| errors::io("cannot replace", path, error))?;
     temporary.forget();
     fsync_directory(parent_of(path))
@@ -126,7 +131,7 @@ struct Temporary {
 }
 
 impl Temporary {
-    fn write(beside: &Path, bytes: &[u8]) -> Result<Self> {
+    fn write(beside: &Path, blocks: &[impl AsRef<[u8]>]) -> Result<Self> {
         let name = format!("{TEMPORARY_PREFIX}{}", uuid::Uuid::new_v4().simple());
         let path = parent_of(beside).join(name);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -135,18 +140,17 @@ impl Temporary {
         // From here on the file is there and this removes it, whatever happens.
         let temporary = Self { path, armed: true };
         let mut file = File::from(descriptor);
-        let length = file
-            .write_all(bytes)
+        let length = blocks
+            .iter()
+            .try_for_each(|block| file.write_all(block.as_ref()))
             .and_then(|()| file.metadata())
             .map_err(|error| errors::io("cannot write", beside, error))?
             .len();
-        if length != bytes.len() as u64 {
+        let written: u64 = blocks.iter().map(|block| block.as_ref().len() as u64).sum();
+        if length != written {
             return Err(Error::new(ErrorKind::Failed, "cannot write")
                 .on(beside.display())
-                .because(format!(
-                    "{} bytes were written and the file has {length}",
-                    bytes.len()
-                )));
+                .because(format!("{written} bytes were written and the file has {length}")));
         }
         file.sync_all()
             .map_err(|error| errors::io("cannot sync", beside, error))?;

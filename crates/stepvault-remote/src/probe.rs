@@ -5,6 +5,7 @@ use stepvault_core::digest::{Crc32c, FileDigest, PartDigest, Sha256Digest};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::{Error, ErrorKind, Result};
 
+use crate::payload::Payload;
 use crate::store::{Created, ObjectHead, PartReceipt, RemoteStore};
 
 /// What a store was seen to do. What it was not seen to do, it must not be relied on for.
@@ -59,6 +60,10 @@ struct Probe<'a> {
 const BODY: &[u8] = b"stepvault looks whether this store keeps its word\n";
 const OTHER_BODY: &[u8] = b"stepvault looks whether this store breaks its word\n";
 
+fn sent(body: &'static [u8]) -> Payload {
+    Bytes::from_static(body).into()
+}
+
 /// A digest of `body`'s length that nothing has.
 fn wrong_digest(body: &[u8]) -> PartDigest {
     let mut other = body.to_vec();
@@ -95,7 +100,7 @@ impl Probe<'_> {
     async fn refuses_wrong_object(&self) -> Result<bool> {
         match self
             .store
-            .create(&self.wrong, Bytes::from_static(BODY), &wrong_digest(BODY))
+            .create(&self.wrong, sent(BODY), &wrong_digest(BODY))
             .await
         {
             Ok(_) => Ok(false),
@@ -110,15 +115,10 @@ impl Probe<'_> {
     /// Whether an object's checksum proves it, and whether a second create leaves it alone.
     async fn keeps_object(&self) -> Result<(bool, bool)> {
         let digest = PartDigest::of(BODY);
-        self.store
-            .create(&self.whole, Bytes::from_static(BODY), &digest)
-            .await?;
+        self.store.create(&self.whole, sent(BODY), &digest).await?;
         let head = self.head(&self.whole).await?;
         let other = PartDigest::of(OTHER_BODY);
-        let again = self
-            .store
-            .create(&self.whole, Bytes::from_static(OTHER_BODY), &other)
-            .await?;
+        let again = self.store.create(&self.whole, sent(OTHER_BODY), &other).await?;
         Ok((proves(&head, &digest), again == Created::Exists))
     }
 
@@ -137,7 +137,7 @@ impl Probe<'_> {
         let wrong = wrong_digest(BODY);
         let refused = match self
             .store
-            .upload_part(&self.parts, upload, 0, Bytes::from_static(BODY), &wrong)
+            .upload_part(&self.parts, upload, 0, sent(BODY), &wrong)
             .await
         {
             Ok(_) => false,
@@ -183,7 +183,7 @@ impl Probe<'_> {
 
     async fn send_part(&self, key: &str, upload: &str, body: &'static [u8]) -> Result<PartReceipt> {
         self.store
-            .upload_part(key, upload, 0, Bytes::from_static(body), &PartDigest::of(body))
+            .upload_part(key, upload, 0, sent(body), &PartDigest::of(body))
             .await
     }
 

@@ -10,6 +10,8 @@ use futures::stream::BoxStream;
 use stepvault_core::Result;
 use stepvault_core::digest::{Crc32c, FileDigest, PartDigest, Sha256Digest};
 
+use crate::payload::Payload;
+
 /// What a store says of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectInfo {
@@ -139,7 +141,7 @@ pub trait RemoteStore: Send + Sync + Debug {
     fn abilities(&self) -> StoreAbilities;
 
     /// Writes a whole object if the key is free. `digest` is of `body` and is given to the store to check.
-    async fn create(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<Created>;
+    async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created>;
 
     /// Writes a whole object over whatever is there: only for the few mutable records (leases, sweeps).
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()>;
@@ -154,7 +156,7 @@ pub trait RemoteStore: Send + Sync + Debug {
         key: &str,
         upload: &str,
         index: u32,
-        body: Bytes,
+        body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt>;
 

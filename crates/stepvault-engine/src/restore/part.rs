@@ -56,8 +56,12 @@ pub(super) async fn fetch_part(
         let staged = Arc::clone(staged);
         let start = range.start;
         let (back, present) = blocking(move || {
-            let whole = staged.read_at(start, buffer.as_mut_slice())?;
-            let right = whole && Sha256Digest::of(buffer.as_ref()) == expected;
+            let mut whole = true;
+            buffer.fill(|position, block| {
+                whole = whole && staged.read_at(start + position, block)?;
+                Ok(())
+            })?;
+            let right = whole && Sha256Digest::of_blocks(buffer.blocks()) == expected;
             Ok((buffer, right))
         })
         .await?;
@@ -79,9 +83,11 @@ pub(super) async fn fetch_part(
                 let staged = Arc::clone(staged);
                 let start = range.start;
                 let (back, right) = blocking(move || {
-                    let right = Sha256Digest::of(buffer.as_ref()) == expected;
-                    if right {
-                        staged.write_at(start, buffer.as_ref())?;
+                    let right = Sha256Digest::of_blocks(buffer.blocks()) == expected;
+                    let mut position = start;
+                    for block in buffer.blocks().filter(|_| right) {
+                        staged.write_at(position, block)?;
+                        position += block.len() as u64;
                     }
                     Ok((buffer, right))
                 })
@@ -127,8 +133,8 @@ async fn read_local(
         return Ok((buffer, Err(missing)));
     };
     blocking(move || {
-        let read =
-            SourceFile::open(&path, &sealed).and_then(|source| source.read_at(start, buffer.as_mut_slice()));
+        let read = SourceFile::open(&path, &sealed)
+            .and_then(|source| buffer.fill(|position, block| source.read_at(start + position, block)));
         Ok((buffer, read))
     })
     .await
@@ -143,7 +149,7 @@ async fn read_remote(
     index: u32,
     mut buffer: Buffer,
 ) -> (Buffer, Result<()>) {
-    let read = read_remote_into(context, resolved, remote, file, index, buffer.as_mut_slice()).await;
+    let read = read_remote_into(context, resolved, remote, file, index, &mut buffer).await;
     (buffer, read)
 }
 
@@ -153,10 +159,10 @@ async fn read_remote_into(
     remote: &RunRemote,
     file: &FileEntry,
     index: u32,
-    buffer: &mut [u8],
+    buffer: &mut Buffer,
 ) -> Result<()> {
     let key = remote.keys.data(&resolved.name, resolved.id, &file.path)?;
-    if buffer.is_empty() {
+    if buffer.size_bytes() == 0 {
         return match remote.store.head(&key).await? {
             Some(head) if head.info.size_bytes == 0 => Ok(()),
             Some(_) => {
@@ -176,14 +182,13 @@ async fn read_remote_into(
             Ok(mut stream) => loop {
                 match stream.next().await {
                     Some(Ok(piece)) => {
-                        let Some(room) = buffer.get_mut(filled..filled + piece.len()) else {
+                        if !buffer.write_at(filled, &piece) {
                             return Err(Error::new(
                                 ErrorKind::Damaged,
                                 "a store sent more bytes than were asked for",
                             )
                             .on(remote.describe(&key)));
-                        };
-                        room.copy_from_slice(&piece);
+                        }
                         filled += piece.len();
                         context.observer.on_event(&Event::BytesMoved {
                             tier: &remote.tier,
@@ -191,7 +196,7 @@ async fn read_remote_into(
                         });
                     }
                     Some(Err(error)) => break error,
-                    None if filled == buffer.len() => return Ok(()),
+                    None if filled == buffer.size_bytes() => return Ok(()),
                     None => {
                         break Error::new(ErrorKind::Unreachable, "a read ended early")
                             .on(remote.describe(&key));

@@ -19,9 +19,6 @@ use super::lane::Lane;
 use crate::blocking::blocking;
 use crate::memory::Buffer;
 
-/// Bytes read and digested at a time, small enough that the digest finds them in the cache.
-const READ_SLICE_BYTES: usize = 256 << 10;
-
 /// A file under way.
 #[derive(Debug)]
 pub(super) struct FileUpload {
@@ -139,7 +136,7 @@ impl FileUpload {
             })
             .await?;
         let (body, digest) = self.read_part(index).await?;
-        let body = body.into_bytes();
+        let body = body.into_payload();
         let store = &self.lane.remote.store;
         let mut sent = store
             .upload_part(&self.key, upload, index, body.clone(), &digest)
@@ -216,7 +213,7 @@ impl FileUpload {
             Ok(read)
         })
         .await?;
-        let body = body.into_bytes();
+        let body = body.into_payload();
         let parts = [digest];
         let file_digest = FileDigest::from_parts(&parts);
         let store = &self.lane.remote.store;
@@ -372,11 +369,11 @@ fn range_length(cut: FileParts, index: u32) -> u64 {
 
 fn read_and_digest(source: &SourceFile, offset: u64, mut buffer: Buffer) -> Result<(Buffer, PartDigest)> {
     let mut hasher = PartHasher::default();
-    let mut position = offset;
-    for slice in buffer.as_mut_slice().chunks_mut(READ_SLICE_BYTES) {
-        source.read_at(position, slice)?;
-        hasher.update(slice);
-        position += slice.len() as u64;
-    }
+    // Blocks are small enough that the digest finds them in the cache.
+    buffer.fill(|position, block| {
+        source.read_at(offset + position, block)?;
+        hasher.update(block);
+        Ok(())
+    })?;
     Ok((buffer, hasher.finish()))
 }

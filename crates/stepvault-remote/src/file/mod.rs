@@ -31,6 +31,7 @@ use self::blocking::Blocking;
 use self::layout::Layout;
 use self::uploads::Upload;
 use crate::generic::options::refuse_options;
+use crate::payload::Payload;
 use crate::store::{
     Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities, StoredChecksum,
 };
@@ -139,12 +140,14 @@ impl RemoteStore for FileStore {
         }
     }
 
-    async fn create(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<Created> {
+    async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         const WHAT: &str = "cannot write the object";
         let owned = key.to_owned();
         let work = move |layout: &Layout| {
             let path = layout.path(&owned)?;
-            placing::in_directory_of(WHAT, layout, &owned, || durable::create_new(&path, &body))
+            placing::in_directory_of(WHAT, layout, &owned, || {
+                durable::create_new_of(&path, body.blocks())
+            })
         };
         let outcome = self.run(WHAT, key, digest.size_bytes, work).await?;
         self.created(WHAT, key, outcome, digest.size_bytes).await
@@ -173,7 +176,7 @@ impl RemoteStore for FileStore {
         key: &str,
         upload: &str,
         index: u32,
-        body: Bytes,
+        body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         let (upload, digest) = (self.upload(upload)?, *digest);

@@ -17,6 +17,7 @@ use stepvault_local::errors;
 
 use super::layout::{Layout, UPLOADS_DIRECTORY};
 use super::placing::{place, prepare_root};
+use crate::payload::Payload;
 use crate::store::{PartReceipt, PendingUpload};
 
 const KEY_FILE: &str = "key";
@@ -90,10 +91,10 @@ impl Upload {
     }
 
     /// Writes part `index` at its place. On disk when this returns.
-    pub(super) fn write_part(&self, index: u32, body: &[u8], digest: &PartDigest) -> Result<PartReceipt> {
+    pub(super) fn write_part(&self, index: u32, body: &Payload, digest: &PartDigest) -> Result<PartReceipt> {
         let what = format!("cannot upload part {}", index + 1);
         let range = self.parts.range(index);
-        let size_bytes = body.len() as u64;
+        let size_bytes = body.size_bytes();
         if index >= self.parts.count()
             || size_bytes != range.end - range.start
             || digest.size_bytes != size_bytes
@@ -107,9 +108,13 @@ impl Upload {
                 )));
         }
         let file = self.open(&what)?;
-        let written = file
-            .write_all_at(body, range.start)
-            .and_then(|()| file.sync_data());
+        let mut position = range.start;
+        let written = body.blocks().iter().try_for_each(|block| {
+            let place = position;
+            position += block.len() as u64;
+            file.write_all_at(block, place)
+        });
+        let written = written.and_then(|()| file.sync_data());
         written.map_err(|error| errors::io(&what, &self.data(), error))?;
         Ok(PartReceipt {
             index,

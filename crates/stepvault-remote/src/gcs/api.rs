@@ -1,23 +1,19 @@
 //! Requests to Google's XML API that neither SDK offers: parts with checksums, completion, copies with a storage
-//! class, listings with generations, pending uploads. They go through the HTTP client of `object_store`.
+//! class, listings with generations, pending uploads.
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::StreamExt as _;
 use http::{HeaderMap, HeaderValue, Method, Request};
-use object_store::client::{HttpClient, HttpConnector as _};
 use stepvault_core::digest::Crc32c;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::access::Access;
+use super::client::Client;
 use super::xml::{Element, root};
-use crate::generic::errors::{refused, transport_error};
+use crate::generic::errors::refused;
 use crate::generic::keys::KeySpace;
-use crate::generic::transport::{GuardedConnector, Refusal, client_options};
-
-/// The largest document that is read: a page of 1,000 entries has well under 2 MiB.
-const MAXIMUM_DOCUMENT_BYTES: usize = 16 << 20;
+use crate::generic::transport::Refusal;
+use crate::payload::Payload;
 
 /// What every new object is given.
 #[derive(Debug, Clone, Default)]
@@ -34,8 +30,7 @@ pub(super) struct Api {
     pub(super) keys: KeySpace,
     pub(super) options: ObjectOptions,
     access: Access,
-    client: HttpClient,
-    stall_timeout: Duration,
+    client: Client,
 }
 
 /// A request before it is sent.
@@ -49,7 +44,7 @@ pub(super) struct Call<'a> {
     /// Names and values, not encoded.
     pub(super) query: &'a [(&'a str, &'a str)],
     pub(super) headers: Vec<(&'static str, String)>,
-    pub(super) body: Bytes,
+    pub(super) body: Payload,
 }
 
 /// An answer of 2xx with its whole body.
@@ -70,14 +65,11 @@ impl Api {
         options: ObjectOptions,
         stall_timeout: Duration,
     ) -> Result<Self> {
-        let connector = GuardedConnector { stall_timeout };
-        let client = connector
-            .connect(&client_options(access.plain_http))
-            .map_err(|error| {
-                Error::new(ErrorKind::Failed, "cannot open the remote")
-                    .on(&url)
-                    .caused_by(error)
-            })?;
+        let client = Client::new(access.plain_http, stall_timeout).map_err(|error| {
+            Error::new(ErrorKind::Failed, "cannot open the remote")
+                .on(&url)
+                .caused_by(error)
+        })?;
         Ok(Self {
             url,
             bucket,
@@ -85,7 +77,6 @@ impl Api {
             options,
             access,
             client,
-            stall_timeout,
         })
     }
 
@@ -110,7 +101,7 @@ impl Api {
         let mut request = Request::builder()
             .method(call.method)
             .uri(self.request_url(call.key, call.query)?)
-            .header(http::header::CONTENT_LENGTH, call.body.len());
+            .header(http::header::CONTENT_LENGTH, call.body.size_bytes());
         let bearer = self.access.bearer().await?;
         if !bearer.is_empty() {
             let mut value =
@@ -121,54 +112,14 @@ impl Api {
         for (name, value) in call.headers {
             request = request.header(name, value);
         }
-        let request = request.body(call.body.into()).map_err(fault)?;
-        let response = self
-            .client
-            .execute(request)
-            .await
-            .map_err(|error| transport_error(call.what, &subject, &error))?;
-        let (parts, body) = response.into_parts();
-        let document = self.collect(call.what, &subject, body.bytes_stream()).await?;
+        let request = request.body(call.body).map_err(fault)?;
+        let (headers, document) = self.client.send(call.what, &subject, request).await?;
         Ok(Answer {
-            headers: parts.headers,
+            headers,
             document,
             subject,
             what: call.what.to_owned(),
         })
-    }
-
-    async fn collect(
-        &self,
-        what: &str,
-        subject: &str,
-        mut pieces: futures::stream::BoxStream<
-            'static,
-            std::result::Result<Bytes, object_store::client::HttpError>,
-        >,
-    ) -> Result<String> {
-        let fault = |kind, why: String| Error::new(kind, what).on(subject).because(why);
-        let mut document = Vec::new();
-        loop {
-            let next = tokio::time::timeout(self.stall_timeout, pieces.next())
-                .await
-                .map_err(|_| {
-                    let why = format!(
-                        "no byte of the answer came for {} seconds",
-                        self.stall_timeout.as_secs()
-                    );
-                    fault(ErrorKind::Unreachable, why)
-                })?;
-            let Some(piece) = next else { break };
-            document.extend_from_slice(&piece.map_err(|error| transport_error(what, subject, &error))?);
-            if document.len() > MAXIMUM_DOCUMENT_BYTES {
-                return Err(fault(
-                    ErrorKind::Failed,
-                    "the answer is larger than any that is expected".to_owned(),
-                ));
-            }
-        }
-        String::from_utf8(document)
-            .map_err(|_| fault(ErrorKind::Unreachable, "the answer is not text".to_owned()))
     }
 
     fn request_url(&self, key: Option<&str>, query: &[(&str, &str)]) -> Result<String> {
@@ -209,7 +160,7 @@ impl Api {
             key: Some(key),
             query: &[],
             headers: vec![("x-goog-if-generation-match", generation.to_owned())],
-            body: Bytes::new(),
+            body: Payload::default(),
         };
         if let Err(error) = self.send(call).await {
             tracing::warn!("{error}");

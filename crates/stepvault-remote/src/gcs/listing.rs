@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::time::SystemTime;
 
-use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use http::Method;
@@ -14,6 +13,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use super::api::{Answer, Api, Call};
 use super::xml::Element;
+use crate::payload::Payload;
 use crate::store::{ObjectInfo, PendingUpload};
 
 /// More pages of pending uploads than this are a fault, not a backlog.
@@ -136,7 +136,7 @@ impl Api {
             key: None,
             query,
             headers: Vec::new(),
-            body: Bytes::new(),
+            body: Payload::default(),
         };
         self.send(call).await
     }

@@ -11,8 +11,10 @@
 
 mod access;
 mod api;
+mod client;
 mod listing;
 mod multipart;
+mod source;
 mod write;
 mod xml;
 
@@ -40,6 +42,7 @@ use crate::generic::keys::KeySpace;
 use crate::generic::objects::Objects;
 use crate::generic::options::refuse_options;
 use crate::generic::transport::{GuardedConnector, client_options, no_retries};
+use crate::payload::Payload;
 use crate::store::{
     Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities, StoredChecksum,
 };
@@ -145,7 +148,7 @@ impl RemoteStore for GcsStore {
         }
     }
 
-    async fn create(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<Created> {
+    async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         let written = self
             .writer
             .write("cannot write the object", key, body, digest, true)
@@ -155,7 +158,7 @@ impl RemoteStore for GcsStore {
 
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
         self.writer
-            .write("cannot replace the object", key, body, digest, false)
+            .write("cannot replace the object", key, body.into(), digest, false)
             .await?;
         Ok(())
     }
@@ -169,7 +172,7 @@ impl RemoteStore for GcsStore {
         key: &str,
         upload: &str,
         index: u32,
-        body: Bytes,
+        body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         self.api.upload_part(key, upload, index, body, digest).await

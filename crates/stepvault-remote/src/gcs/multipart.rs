@@ -9,6 +9,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use super::api::{Answer, Api, Call, crc32c_of, encode};
 use super::xml::escape;
+use crate::payload::Payload;
 use crate::store::PartReceipt;
 
 impl Api {
@@ -22,7 +23,7 @@ impl Api {
             key: Some(key),
             query: &[("uploads", "")],
             headers,
-            body: Bytes::new(),
+            body: Payload::default(),
         };
         self.send(call)
             .await?
@@ -36,7 +37,7 @@ impl Api {
         key: &str,
         upload: &str,
         index: u32,
-        body: Bytes,
+        body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         let what = format!("cannot upload part {}", index + 1);
@@ -96,7 +97,7 @@ impl Api {
                 key: Some(key),
                 query: &[("uploadId", upload)],
                 headers: vec![("content-type", "application/xml".to_owned())],
-                body: listed.into(),
+                body: Bytes::from(listed).into(),
             })
             .await?;
         answer.root("CompleteMultipartUploadResult")?;
@@ -111,7 +112,7 @@ impl Api {
             key: Some(key),
             query: &[("uploadId", upload)],
             headers: Vec::new(),
-            body: Bytes::new(),
+            body: Payload::default(),
         };
         match self.send(call).await {
             Err(gone) if gone.kind() == ErrorKind::NotFound => Ok(()),
@@ -131,7 +132,7 @@ impl Api {
             key: Some(to),
             query: &[],
             headers,
-            body: Bytes::new(),
+            body: Payload::default(),
         };
         match self.send(call).await {
             Ok(answer) => answer.root("CopyObjectResult").map(|_| true),

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use google_cloud_auth::errors::CredentialsError;
 use google_cloud_storage::client::Storage;
 use google_cloud_storage::error::WriteError;
@@ -13,8 +12,10 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use super::access::kind_of;
 use super::api::Api;
+use super::source::Source;
 use crate::generic::errors::{find, refused};
 use crate::generic::transport::{Refusal, patience};
+use crate::payload::Payload;
 use crate::store::{ObjectHead, ObjectInfo, StoredChecksum};
 
 /// Writes objects of one bucket.
@@ -31,16 +32,17 @@ impl Writer {
         &self,
         what: &str,
         key: &str,
-        body: Bytes,
+        body: Payload,
         digest: &PartDigest,
         only_if_free: bool,
     ) -> Result<Option<ObjectHead>> {
         self.api.check_credentials().await?;
         let bucket = format!("projects/_/buckets/{}", self.api.bucket);
-        let limit = patience(self.stall_timeout, body.len() as u64);
+        let limit = patience(self.stall_timeout, body.size_bytes());
+        let (source, _take_back) = Source::lend(body);
         let mut request = self
             .storage
-            .write_object(bucket, self.api.keys.full(key)?, body)
+            .write_object(bucket, self.api.keys.full(key)?, source)
             // In one request: with a session there is a moment at which the SDK takes an object for its own without
             // looking at it.
             .with_resumable_upload_threshold(usize::MAX)

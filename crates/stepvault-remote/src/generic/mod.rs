@@ -29,6 +29,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use self::errors::store_error;
 use self::keys::KeySpace;
 use self::objects::Objects;
+use crate::payload::Payload;
 use crate::store::{
     Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities, StoredChecksum,
 };
@@ -119,6 +120,11 @@ impl GenericStore {
     }
 }
 
+/// The same blocks as `object_store` has them.
+fn blocks(body: &Payload) -> PutPayload {
+    body.blocks().iter().cloned().collect()
+}
+
 #[async_trait]
 impl RemoteStore for GenericStore {
     fn url(&self) -> &str {
@@ -135,17 +141,12 @@ impl RemoteStore for GenericStore {
         }
     }
 
-    async fn create(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<Created> {
+    async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         const WHAT: &str = "cannot write the object";
         let path = self.objects.keys.path(key)?;
         let _alone = self.alone().await;
         let options = PutOptions::from(PutMode::Create);
-        match self
-            .objects
-            .store
-            .put_opts(&path, PutPayload::from(body), options)
-            .await
-        {
+        match self.objects.store.put_opts(&path, blocks(&body), options).await {
             Ok(_) => self.written(WHAT, key, digest.size_bytes).await,
             Err(error) => match store_error(WHAT, &self.objects.subject(key), error) {
                 taken if taken.kind() == ErrorKind::Conflict => Ok(Created::Exists),
@@ -186,13 +187,13 @@ impl RemoteStore for GenericStore {
         key: &str,
         upload: &str,
         index: u32,
-        body: Bytes,
+        body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         let path = self.objects.keys.path(key)?;
         let sent = self
             .multipart
-            .put_part(&path, &upload.to_owned(), index as usize, PutPayload::from(body))
+            .put_part(&path, &upload.to_owned(), index as usize, blocks(&body))
             .await;
         let part = sent.map_err(|error| {
             store_error(

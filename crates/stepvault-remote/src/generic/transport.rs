@@ -16,12 +16,12 @@ use object_store::client::{
 use object_store::{ClientOptions, RetryConfig};
 
 /// How much of an error document is read.
-const MAXIMUM_REFUSAL_BYTES: usize = 16 << 10;
+pub(crate) const MAXIMUM_REFUSAL_BYTES: usize = 16 << 10;
 /// A request body may take the stall time once more for each of these that it has. The HTTP client does not tell when
 /// a byte leaves, so a request that is slower than this counts as stalled.
 const BYTES_PER_STALL_TIME: u64 = 1 << 20;
 /// How long a connection may take to be made.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A server's answer other than 2xx.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -184,7 +184,7 @@ fn state_length(headers: &mut HeaderMap) {
     }
 }
 
-fn silent(limit: Duration) -> HttpError {
+pub(crate) fn silent(limit: Duration) -> HttpError {
     HttpError::new(
         HttpErrorKind::Timeout,
         Silent {

@@ -16,6 +16,7 @@ use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::timeout;
 
+use crate::payload::Payload;
 use crate::store::{
     Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
 };
@@ -50,7 +51,7 @@ impl FlowStore {
         }
     }
 
-    async fn pay(&self, bytes: usize) {
+    async fn pay(&self, bytes: u64) {
         if let Some(limiter) = &self.limiter {
             pay(limiter, bytes).await;
         }
@@ -62,7 +63,7 @@ impl FlowStore {
 }
 
 /// Waits until `bytes` may pass, in pieces that the limiter's burst can hold.
-async fn pay(limiter: &Limiter, bytes: usize) {
+async fn pay(limiter: &Limiter, bytes: u64) {
     let mut rest = u32::try_from(bytes).unwrap_or(u32::MAX);
     let mut piece = rest;
     while let Some(wanted) = NonZeroU32::new(piece.min(rest)) {
@@ -94,13 +95,13 @@ impl RemoteStore for FlowStore {
         self.inner.abilities()
     }
 
-    async fn create(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<Created> {
-        self.pay(body.len()).await;
+    async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
+        self.pay(body.size_bytes()).await;
         self.inner.create(key, body, digest).await
     }
 
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
-        self.pay(body.len()).await;
+        self.pay(body.len() as u64).await;
         self.inner.replace(key, body, digest).await
     }
 
@@ -113,10 +114,10 @@ impl RemoteStore for FlowStore {
         key: &str,
         upload: &str,
         index: u32,
-        body: Bytes,
+        body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
-        self.pay(body.len()).await;
+        self.pay(body.size_bytes()).await;
         self.inner.upload_part(key, upload, index, body, digest).await
     }
 
@@ -159,7 +160,7 @@ impl RemoteStore for FlowStore {
                     Ok(Some(Err(error))) => Some((Err(error), None)),
                     Ok(Some(Ok(bytes))) => {
                         if let Some(limiter) = &limiter {
-                            pay(limiter, bytes.len()).await;
+                            pay(limiter, bytes.len() as u64).await;
                         }
                         Some((Ok(bytes), Some(body)))
                     }

@@ -11,6 +11,7 @@ use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::payload::Payload;
 use crate::store::{
     Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
 };
@@ -53,7 +54,7 @@ impl RemoteStore for RequestLimitStore {
         self.inner.abilities()
     }
 
-    async fn create(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<Created> {
+    async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         let _permit = self.permit().await?;
         self.inner.create(key, body, digest).await
     }
@@ -73,7 +74,7 @@ impl RemoteStore for RequestLimitStore {
         key: &str,
         upload: &str,
         index: u32,
-        body: Bytes,
+        body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         let _permit = self.permit().await?;

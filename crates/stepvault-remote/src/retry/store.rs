@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::gate::{Gate, backoff};
 use super::listing;
+use crate::payload::Payload;
 use crate::store::{
     Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
 };
@@ -169,7 +170,7 @@ impl RemoteStore for RetryStore {
     }
 
     /// A lost answer looks like `Exists`: the caller compares, as the contract asks for anyway.
-    async fn create(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<Created> {
+    async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         self.retries
             .run(|_| self.inner.create(key, body.clone(), digest))
             .await
@@ -193,7 +194,7 @@ impl RemoteStore for RetryStore {
         key: &str,
         upload: &str,
         index: u32,
-        body: Bytes,
+        body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         self.retries

@@ -4,8 +4,8 @@
 //! stalled-stream protection asks for a throughput. Here only silence counts.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A body goes out in slices of this size, so that its progress can be seen.
-const SLICE_BYTES: usize = 32 << 10;
+use crate::lent::lend;
+
 /// A connection that takes longer to open will hardly open at all.
 const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 
@@ -77,17 +77,20 @@ impl HttpConnector for Watched {
         let stall_timeout = self.stall_timeout;
         let progress = Arc::new(Progress::default());
         let body = std::mem::replace(request.body_mut(), SdkBody::taken());
-        let mut lent = None;
+        let mut take_back = None;
         *request.body_mut() = if body.content_length() == Some(0) {
             body
         } else {
-            let sliced = SlicedBody::new(body, Arc::clone(&progress));
-            lent = Some(TakeBack(Arc::clone(&sliced.lent)));
-            SdkBody::from_body_1_x(sliced)
+            let (body, lender) = lend(NotedBody {
+                inner: body,
+                progress: Arc::clone(&progress),
+            });
+            take_back = Some(lender);
+            SdkBody::from_body_1_x(body)
         };
         let answer = self.inner.call(request);
         HttpConnectorFuture::new(async move {
-            let _lent = lent;
+            let _take_back = take_back;
             let response = tokio::select! {
                 response = answer => response?,
                 () = progress.stalled(stall_timeout) => {
@@ -143,95 +146,33 @@ impl Progress {
     }
 }
 
-/// What is left of a request body, and the request's means to take it back.
-type Lent = Arc<Mutex<Option<Remainder>>>;
-
-struct Remainder {
+/// A request body that notes each slice taken of it.
+struct NotedBody {
     inner: SdkBody,
-    rest: Bytes,
-}
-
-/// Frees a request's body when the request is over, however it ended. A connection to a peer that has stopped reading
-/// outlives the request by up to a quarter of an hour, and would keep the buffer from whoever needs it next.
-struct TakeBack(Lent);
-
-impl Drop for TakeBack {
-    fn drop(&mut self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
-}
-
-/// A request body in slices that notes each one taken. Slices are copies: what a dead connection has queued must not
-/// keep the whole buffer alive.
-struct SlicedBody {
-    lent: Lent,
     progress: Arc<Progress>,
 }
 
-impl SlicedBody {
-    fn new(inner: SdkBody, progress: Arc<Progress>) -> Self {
-        let remainder = Remainder {
-            inner,
-            rest: Bytes::new(),
-        };
-        Self {
-            lent: Arc::new(Mutex::new(Some(remainder))),
-            progress,
-        }
-    }
-}
-
-impl Body for SlicedBody {
+impl Body for NotedBody {
     type Data = Bytes;
     type Error = aws_smithy_types::body::Error;
 
     fn poll_frame(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(remainder) = lent.as_mut() else {
-            return Poll::Ready(Some(Err("the request was given up".into())));
-        };
-        if remainder.rest.is_empty() {
-            let frame = match ready!(Pin::new(&mut remainder.inner).poll_frame(context)) {
-                Some(Ok(frame)) => frame,
-                end => return Poll::Ready(end),
-            };
-            match frame.into_data() {
-                Ok(data) => remainder.rest = data,
-                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
-            }
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(context));
+        if matches!(frame, Some(Ok(_))) {
+            self.progress.note(self.inner.is_end_stream());
         }
-        let length = remainder.rest.len().min(SLICE_BYTES);
-        let slice = Bytes::copy_from_slice(&remainder.rest.split_to(length));
-        self.progress.note(remainder.is_end());
-        Poll::Ready(Some(Ok(Frame::data(slice))))
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        let lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
-        lent.as_ref().is_some_and(Remainder::is_end)
+        self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(remainder) = lent.as_ref() else {
-            return SizeHint::new();
-        };
-        let inner = remainder.inner.size_hint();
-        let mut hint = SizeHint::new();
-        hint.set_lower(inner.lower() + remainder.rest.len() as u64);
-        if let Some(upper) = inner.upper() {
-            hint.set_upper(upper + remainder.rest.len() as u64);
-        }
-        hint
-    }
-}
-
-impl Remainder {
-    fn is_end(&self) -> bool {
-        self.rest.is_empty() && self.inner.is_end_stream()
+        self.inner.size_hint()
     }
 }
 

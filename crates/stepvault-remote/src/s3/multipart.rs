@@ -1,15 +1,14 @@
 //! Objects in parts: begun, sent, completed or aborted.
 
 use aws_sdk_s3::operation::complete_multipart_upload::CompleteMultipartUploadOutput;
-use aws_sdk_s3::primitives::ByteStream;
 use aws_sdk_s3::types::{ChecksumAlgorithm, ChecksumType, CompletedMultipartUpload, CompletedPart};
-use bytes::Bytes;
 use stepvault_core::digest::{FileDigest, PartDigest, Sha256Digest};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::date::AnswerDate;
 use super::store::S3Store;
-use super::write::stored_sha256;
+use super::write::{byte_stream, stored_sha256};
+use crate::payload::Payload;
 use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, StoredChecksum};
 
 /// What completion is asked to check of the whole.
@@ -51,7 +50,7 @@ impl S3Store {
         key: &str,
         upload: &str,
         index: u32,
-        body: Bytes,
+        body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         let what = "cannot send a part";
@@ -62,7 +61,7 @@ impl S3Store {
             .key(self.full_key(key))
             .upload_id(upload)
             .part_number(self.part_number(what, key, index)?)
-            .body(ByteStream::from(body))
+            .body(byte_stream(body))
             .checksum_sha256(digest.sha256.to_base64())
             .set_expected_bucket_owner(self.owner.clone());
         // The checksum is in a signed header, so an unsigned body is still protected; signing it would hash twice.

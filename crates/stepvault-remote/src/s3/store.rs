@@ -16,6 +16,7 @@ use stepvault_core::{Error, Result};
 use super::attributes::Attributes;
 use super::client::{Clients, StaticKeys};
 use super::errors::Fault;
+use crate::payload::Payload;
 use crate::store::{
     Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
 };
@@ -107,12 +108,12 @@ impl RemoteStore for S3Store {
         }
     }
 
-    async fn create(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<Created> {
+    async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         self.put_new(key, body, digest).await
     }
 
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
-        self.put_over(key, body, digest).await
+        self.put_over(key, body.into(), digest).await
     }
 
     async fn start_upload(&self, key: &str, _size_bytes: u64) -> Result<String> {
@@ -124,7 +125,7 @@ impl RemoteStore for S3Store {
         key: &str,
         upload: &str,
         index: u32,
-        body: Bytes,
+        body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         self.put_part(key, upload, index, body, digest).await

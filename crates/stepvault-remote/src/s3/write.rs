@@ -3,9 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use aws_sdk_s3::operation::put_object::builders::PutObjectFluentBuilder;
-use aws_sdk_s3::primitives::ByteStream;
+use aws_sdk_s3::primitives::{ByteStream, SdkBody};
 use aws_sdk_s3::types::{Delete, ObjectIdentifier};
-use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use stepvault_core::digest::{PartDigest, Sha256Digest};
 use stepvault_core::{Error, ErrorKind, Result};
@@ -13,6 +12,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use super::date::AnswerDate;
 use super::errors::Fault;
 use super::store::S3Store;
+use crate::payload::Payload;
 use crate::store::{Created, ObjectHead, ObjectInfo, StoredChecksum};
 
 /// Most keys in one `DeleteObjects`.
@@ -21,7 +21,7 @@ const KEYS_IN_A_BATCH: usize = 1000;
 const SINGLE_DELETES: usize = 8;
 
 impl S3Store {
-    pub(super) async fn put_new(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<Created> {
+    pub(super) async fn put_new(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         let what = "cannot write the object";
         let date = AnswerDate::default();
         let request = self.put_request(key, body, digest).await?.if_none_match("*");
@@ -55,7 +55,7 @@ impl S3Store {
         }))
     }
 
-    pub(super) async fn put_over(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
+    pub(super) async fn put_over(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<()> {
         let what = "cannot replace the object";
         let request = self.put_request(key, body, digest).await?;
         let sent = request.customize().disable_payload_signing().send().await;
@@ -71,7 +71,7 @@ impl S3Store {
     async fn put_request(
         &self,
         key: &str,
-        body: Bytes,
+        body: Payload,
         digest: &PartDigest,
     ) -> Result<PutObjectFluentBuilder> {
         let client = self.client().await?;
@@ -79,7 +79,7 @@ impl S3Store {
             .put_object()
             .bucket(&self.bucket)
             .key(self.full_key(key))
-            .body(ByteStream::from(body))
+            .body(byte_stream(body))
             .checksum_sha256(digest.sha256.to_base64())
             .set_storage_class(self.attributes.storage_class_of(key))
             .set_server_side_encryption(self.attributes.encryption.clone())
@@ -190,6 +190,13 @@ impl S3Store {
         }
         Ok(true)
     }
+}
+
+/// A payload as the SDK takes one. The SDK keeps a way to begin anew, and sends no copy.
+pub(super) fn byte_stream(payload: Payload) -> ByteStream {
+    ByteStream::new(SdkBody::retryable(move || {
+        SdkBody::from_body_1_x(payload.clone().into_body())
+    }))
 }
 
 /// A SHA-256 as S3 tells it: of the whole, or with the number of parts for a composite one.

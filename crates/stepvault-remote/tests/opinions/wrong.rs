@@ -19,13 +19,15 @@ pub(crate) fn digest() -> PartDigest {
 
 /// A whole object with a wrong digest.
 pub(crate) async fn object(store: &dyn RemoteStore, key: &str) -> Result<Created> {
-    store.create(key, sent(), &digest()).await
+    store.create(key, sent().into(), &digest()).await
 }
 
 /// An upload whose only part has a wrong digest, completed with that digest.
 pub(crate) async fn part(store: &dyn RemoteStore, key: &str) -> Result<Created> {
     let upload = store.start_upload(key, 1_000).await?;
-    let receipt = store.upload_part(key, &upload, 0, sent(), &digest()).await?;
+    let receipt = store
+        .upload_part(key, &upload, 0, sent().into(), &digest())
+        .await?;
     let whole = FileDigest::from_parts(&[digest()]);
     store.complete_upload(key, &upload, &[receipt], &whole).await
 }

@@ -22,7 +22,7 @@ fn open(root: &Path) -> Arc<dyn RemoteStore> {
 
 async fn create(store: &Arc<dyn RemoteStore>, key: &str, body: &[u8]) -> Result<Created> {
     store
-        .create(key, Bytes::copy_from_slice(body), &PartDigest::of(body))
+        .create(key, Bytes::copy_from_slice(body).into(), &PartDigest::of(body))
         .await
 }
 
@@ -67,7 +67,7 @@ async fn send(
     body: &Bytes,
 ) -> Result<PartReceipt> {
     store
-        .upload_part(key, upload, index, body.clone(), &PartDigest::of(body))
+        .upload_part(key, upload, index, body.clone().into(), &PartDigest::of(body))
         .await
 }
 

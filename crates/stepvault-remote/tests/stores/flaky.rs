@@ -11,6 +11,7 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_remote::payload::Payload;
 use stepvault_remote::store::{
     Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
 };
@@ -102,7 +103,7 @@ impl RemoteStore for Flaky {
         }
     }
 
-    async fn create(&self, _key: &str, _body: Bytes, _digest: &PartDigest) -> Result<Created> {
+    async fn create(&self, _key: &str, _body: Payload, _digest: &PartDigest) -> Result<Created> {
         unused()
     }
 
@@ -119,7 +120,7 @@ impl RemoteStore for Flaky {
         key: &str,
         _upload: &str,
         index: u32,
-        _body: Bytes,
+        _body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
         self.serve(key).await?;

@@ -50,7 +50,9 @@ fn payload(length: usize) -> Bytes {
 }
 
 async fn create(store: &Arc<dyn RemoteStore>, key: &str, body: &Bytes) -> stepvault_core::Result<Created> {
-    store.create(key, body.clone(), &PartDigest::of(body)).await
+    store
+        .create(key, body.clone().into(), &PartDigest::of(body))
+        .await
 }
 
 async fn read(
@@ -86,7 +88,7 @@ async fn send_part(
     body: &Bytes,
 ) -> stepvault_core::Result<PartReceipt> {
     store
-        .upload_part(key, upload, index, body.clone(), &PartDigest::of(body))
+        .upload_part(key, upload, index, body.clone().into(), &PartDigest::of(body))
         .await
 }
 

@@ -3,6 +3,7 @@
 
 mod conformance;
 mod conformance_runs;
+mod dead_connections;
 mod file_store;
 mod flaky;
 mod gcs;

@@ -20,7 +20,7 @@ fn open(url: &str) -> Arc<dyn RemoteStore> {
 
 async fn create(store: &Arc<dyn RemoteStore>, key: &str, body: &'static [u8]) -> Result<Created> {
     store
-        .create(key, Bytes::from_static(body), &PartDigest::of(body))
+        .create(key, Bytes::from_static(body).into(), &PartDigest::of(body))
         .await
 }
 
@@ -108,7 +108,13 @@ async fn uploads_complete_once_and_never_replace() {
     for (index, part) in (0..).zip(&parts) {
         receipts.push(
             store
-                .upload_part("big", &upload, index, part.clone(), &digests[index as usize])
+                .upload_part(
+                    "big",
+                    &upload,
+                    index,
+                    part.clone().into(),
+                    &digests[index as usize],
+                )
                 .await
                 .unwrap(),
         );
@@ -133,14 +139,14 @@ async fn uploads_complete_once_and_never_replace() {
         .await
         .expect("gone is no error");
     let error = store
-        .upload_part("big", &upload, 0, parts[0].clone(), &digests[0])
+        .upload_part("big", &upload, 0, parts[0].clone().into(), &digests[0])
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 
     let upload = store.start_upload("short", 7).await.unwrap();
     let receipt = store
-        .upload_part("short", &upload, 0, parts[0].clone(), &digests[0])
+        .upload_part("short", &upload, 0, parts[0].clone().into(), &digests[0])
         .await
         .unwrap();
     let error = store

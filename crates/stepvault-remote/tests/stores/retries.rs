@@ -33,7 +33,7 @@ async fn send_parts(store: &dyn RemoteStore) -> usize {
         async move {
             let mut given_up = 0;
             while store
-                .upload_part("file", "upload", index, body.clone(), &digest)
+                .upload_part("file", "upload", index, body.clone().into(), &digest)
                 .await
                 .is_err()
             {

@@ -79,7 +79,7 @@ async fn every_request_names_the_expected_owner() {
         store.replace("a", file.bytes.clone(), &digest).await.unwrap_err(),
         store.start_upload("a", 100).await.map(drop).unwrap_err(),
         store
-            .upload_part("a", "upload", 0, file.bytes.clone(), &digest)
+            .upload_part("a", "upload", 0, file.bytes.clone().into(), &digest)
             .await
             .map(drop)
             .unwrap_err(),

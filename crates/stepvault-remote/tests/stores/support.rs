@@ -156,7 +156,7 @@ impl File {
             let index = u32::try_from(index).unwrap();
             receipts.push(
                 store
-                    .upload_part(key, upload, index, body.clone(), digest)
+                    .upload_part(key, upload, index, body.clone().into(), digest)
                     .await?,
             );
         }
@@ -172,7 +172,9 @@ impl File {
 }
 
 pub(crate) async fn create(store: &dyn RemoteStore, key: &str, body: &Bytes) -> Result<Created> {
-    store.create(key, body.clone(), &PartDigest::of(body)).await
+    store
+        .create(key, body.clone().into(), &PartDigest::of(body))
+        .await
 }
 
 pub(crate) async fn read(

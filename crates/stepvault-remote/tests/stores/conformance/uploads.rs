@@ -128,7 +128,7 @@ pub(super) async fn wrong_digests_are_refused(store: Store) -> Outcome {
         size_bytes: body.len() as u64,
     };
     let error = store
-        .create("wrong/object", body.clone(), &wrong)
+        .create("wrong/object", body.clone().into(), &wrong)
         .await
         .err()
         .ok_or("it was accepted")?;
@@ -142,7 +142,9 @@ pub(super) async fn wrong_digests_are_refused(store: Store) -> Outcome {
         "the damaged object is there"
     );
     let upload = store.start_upload("wrong/parts", 1_000).await.map_err(text)?;
-    let sent = store.upload_part("wrong/parts", &upload, 0, body, &wrong).await;
+    let sent = store
+        .upload_part("wrong/parts", &upload, 0, body.into(), &wrong)
+        .await;
     let error = sent.err().ok_or("the part was accepted")?;
     ensure!(
         error.kind() == ErrorKind::Damaged,

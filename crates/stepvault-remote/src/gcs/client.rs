@@ -1,0 +1,119 @@
+//! The HTTP client under our own requests. `object_store`'s would give a connection the whole body, and could not take
+//! it back; what it does besides is done here too: bounded waits, and refusals that keep their status.
+
+use std::time::Duration;
+
+use http::{HeaderMap, Request};
+use object_store::client::{HttpError, HttpErrorKind};
+use stepvault_core::{Error, ErrorKind, Result};
+use tokio::time::timeout;
+
+use crate::generic::errors::{refused, transport_error};
+use crate::generic::transport::{CONNECT_TIMEOUT, MAXIMUM_REFUSAL_BYTES, Refusal, patience, silent};
+use crate::lent::lend;
+use crate::payload::Payload;
+
+/// The largest document that is read: a page of 1,000 entries has well under 2 MiB.
+const MAXIMUM_DOCUMENT_BYTES: usize = 16 << 20;
+
+/// Sends requests whose answers are short documents.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    http: reqwest::Client,
+    stall_timeout: Duration,
+}
+
+impl Client {
+    /// `plain_http` where the endpoint is meant to be one.
+    pub(super) fn new(plain_http: bool, stall_timeout: Duration) -> reqwest::Result<Self> {
+        let http = reqwest::Client::builder()
+            .user_agent(concat!("stepvault/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT_TIMEOUT)
+            .https_only(!plain_http)
+            .build()?;
+        Ok(Self { http, stall_timeout })
+    }
+
+    /// Sends a request once; the headers and the document of an answer of 2xx.
+    pub(super) async fn send(
+        &self,
+        what: &str,
+        subject: &str,
+        request: Request<Payload>,
+    ) -> Result<(HeaderMap, String)> {
+        let lost = |error: HttpError| transport_error(what, subject, &error);
+        let limit = patience(self.stall_timeout, request.body().size_bytes());
+        let (parts, payload) = request.into_parts();
+        let (body, _take_back) = lend(payload.into_body());
+        let request = Request::from_parts(parts, reqwest::Body::wrap(body));
+        let request = reqwest::Request::try_from(request).map_err(|error| lost(http_error(error)))?;
+        let mut response = timeout(limit, self.http.execute(request))
+            .await
+            .map_err(|_| lost(silent(limit)))?
+            .map_err(|error| lost(http_error(error)))?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        if !status.is_success() {
+            let mut document = Vec::new();
+            let reading = collect(&mut response, MAXIMUM_REFUSAL_BYTES, &mut document);
+            // A refusal is one even when its explanation got lost.
+            let _ = timeout(self.stall_timeout, reading).await;
+            return Err(refused(
+                what,
+                subject,
+                &Refusal::new(status.as_u16(), &headers, &document),
+            ));
+        }
+        let document = self.document(what, subject, &mut response).await?;
+        Ok((headers, document))
+    }
+
+    async fn document(&self, what: &str, subject: &str, response: &mut reqwest::Response) -> Result<String> {
+        let fault = |kind, why: &str| Error::new(kind, what).on(subject).because(why);
+        let mut document = Vec::new();
+        loop {
+            let length = document.len();
+            let piece = timeout(self.stall_timeout, collect(response, length, &mut document)).await;
+            let piece = piece.map_err(|_| {
+                let seconds = self.stall_timeout.as_secs();
+                let why = format!("no byte of the answer came for {seconds} seconds");
+                fault(ErrorKind::Unreachable, &why)
+            })?;
+            piece.map_err(|error| transport_error(what, subject, &http_error(error)))?;
+            if document.len() == length {
+                break;
+            }
+            if document.len() > MAXIMUM_DOCUMENT_BYTES {
+                return Err(fault(
+                    ErrorKind::Failed,
+                    "the answer is larger than any that is expected",
+                ));
+            }
+        }
+        String::from_utf8(document).map_err(|_| fault(ErrorKind::Unreachable, "the answer is not text"))
+    }
+}
+
+/// Adds what comes of a body to `document` until that has more than `most` bytes, or the body ends.
+async fn collect(
+    response: &mut reqwest::Response,
+    most: usize,
+    document: &mut Vec<u8>,
+) -> reqwest::Result<()> {
+    while document.len() <= most {
+        let Some(piece) = response.chunk().await? else {
+            break;
+        };
+        document.extend_from_slice(&piece);
+    }
+    Ok(())
+}
+
+/// In the terms of the other clients. The URL stands in the message already.
+fn http_error(error: reqwest::Error) -> HttpError {
+    let kind = if error.is_connect() {
+        HttpErrorKind::Connect
+    } else {
+        HttpErrorKind::Request
+    };
+    HttpError::new(kind, error.without_url())
+}

@@ -1,0 +1,151 @@
+//! What is uploaded: bytes in blocks that belong to nobody together.
+//!
+//! A connection to a peer that has stopped reading outlives its request, with whatever it has queued. Of a payload in
+//! blocks it keeps those few that are queued, and nothing has to be copied to achieve that.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+
+/// The size of the blocks that large payloads are made of: large enough to be read and digested at one go, small enough
+/// for the cache, and for a dead connection to keep.
+pub const BLOCK_BYTES: usize = 256 << 10;
+/// A block is handed to the HTTP client in slices of this size, so that progress can be seen within it.
+const SLICE_BYTES: usize = 32 << 10;
+
+/// Bytes in blocks. Cheap to clone; a block is freed when neither a clone nor a connection has it any more.
+#[derive(Debug, Clone, Default)]
+pub struct Payload {
+    blocks: Arc<[Bytes]>,
+    size_bytes: u64,
+}
+
+impl Payload {
+    /// Length of all blocks together.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// The blocks in order, none of them empty.
+    pub fn blocks(&self) -> &[Bytes] {
+        &self.blocks
+    }
+
+    /// The body of one request.
+    pub(crate) fn into_body(self) -> PayloadBody {
+        PayloadBody {
+            remaining_bytes: self.size_bytes,
+            payload: self,
+            next: 0,
+            rest: Bytes::new(),
+        }
+    }
+}
+
+impl From<Bytes> for Payload {
+    fn from(bytes: Bytes) -> Self {
+        vec![bytes].into()
+    }
+}
+
+impl From<Vec<Bytes>> for Payload {
+    fn from(mut blocks: Vec<Bytes>) -> Self {
+        blocks.retain(|block| !block.is_empty());
+        Self {
+            size_bytes: blocks.iter().map(|block| block.len() as u64).sum(),
+            blocks: blocks.into(),
+        }
+    }
+}
+
+/// A payload on its way out, slice by slice.
+#[derive(Debug)]
+pub(crate) struct PayloadBody {
+    payload: Payload,
+    next: usize,
+    /// Of the block before `next`.
+    rest: Bytes,
+    remaining_bytes: u64,
+}
+
+impl PayloadBody {
+    /// Back to the first byte.
+    pub(crate) fn rewind(&mut self) {
+        *self = std::mem::take(&mut self.payload).into_body();
+    }
+}
+
+impl Body for PayloadBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
+        if this.rest.is_empty() {
+            let Some(block) = this.payload.blocks.get(this.next) else {
+                return Poll::Ready(None);
+            };
+            this.rest = block.clone();
+            this.next += 1;
+        }
+        let slice = this.rest.split_to(this.rest.len().min(SLICE_BYTES));
+        this.remaining_bytes -= slice.len() as u64;
+        Poll::Ready(Some(Ok(Frame::data(slice))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.remaining_bytes == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.remaining_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Waker;
+
+    fn slices(body: &mut PayloadBody) -> Vec<Bytes> {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut slices = Vec::new();
+        while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut *body).poll_frame(&mut context) {
+            slices.push(frame.into_data().unwrap());
+        }
+        slices
+    }
+
+    #[test]
+    fn a_body_is_its_blocks_in_slices_that_are_no_copies() {
+        let large = Bytes::from(vec![7; SLICE_BYTES + 5]);
+        let blocks = vec![Bytes::new(), large.clone(), Bytes::from_static(b"end")];
+        let payload = Payload::from(blocks);
+        assert_eq!(payload.size_bytes(), SLICE_BYTES as u64 + 8);
+        assert_eq!(payload.blocks().len(), 2);
+        let mut body = payload.into_body();
+        for _ in 0..2 {
+            assert_eq!(body.size_hint().exact(), Some(SLICE_BYTES as u64 + 8));
+            let slices = slices(&mut body);
+            let lengths: Vec<usize> = slices.iter().map(Bytes::len).collect();
+            assert_eq!(lengths, [SLICE_BYTES, 5, 3]);
+            assert_eq!(slices[0].as_ptr(), large.as_ptr());
+            assert!(body.is_end_stream());
+            body.rewind();
+        }
+    }
+
+    #[test]
+    fn nothing_is_at_its_end_from_the_beginning() {
+        let body = Payload::from(Bytes::new()).into_body();
+        assert!(body.is_end_stream());
+        assert_eq!(body.size_hint().exact(), Some(0));
+    }
+}
