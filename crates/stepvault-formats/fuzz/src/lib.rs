@@ -5,6 +5,11 @@ use std::io;
 
 use stepvault_core::digest::Crc32c;
 use stepvault_core::timestamp::Timestamp;
+use stepvault_formats::check::check_step;
+use stepvault_formats::detect::detect;
+use stepvault_formats::find::{FindOptions, find_steps};
+use stepvault_formats::profile::ProfileSet;
+use stepvault_formats::resume::resumed_by_framework;
 use stepvault_formats::soundness::Fault;
 use stepvault_formats::source::ReadAt;
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
@@ -48,22 +53,30 @@ fn prepared(
     prepare: impl Fn(&str, Vec<u8>) -> Vec<u8>,
     check: impl Fn(&Tree, &str, &dyn OpenFile) -> Result<(), Fault>,
 ) {
-    let mut rest = bytes;
-    let mut files = BTreeMap::new();
-    for (index, name) in names.iter().enumerate() {
-        let piece = if index + 1 == names.len() {
-            std::mem::take(&mut rest)
-        } else {
-            let Some((length, more)) = rest.split_first_chunk::<2>() else {
-                break;
-            };
-            let length = usize::from(u16::from_le_bytes(*length)).min(more.len());
-            let (piece, more) = more.split_at(length);
-            rest = more;
-            piece
-        };
-        files.insert(format!("s/{name}"), prepare(name, piece.to_vec()));
-    }
+    let files: BTreeMap<String, Vec<u8>> = pieces(bytes, names.len())
+        .zip(names)
+        .map(|(piece, name)| (format!("s/{name}"), prepare(name, piece.to_vec())))
+        .collect();
+    let (tree, files) = checkpoint(files);
+    let _ = check(&tree, "s", &files);
+}
+
+/// The bytes in as many pieces. The first two bytes of each say how long it is; the last takes the rest.
+fn pieces(bytes: &[u8], count: usize) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(bytes);
+    (1..=count).map_while(move |number| {
+        let bytes = rest.take()?;
+        if number == count {
+            return Some(bytes);
+        }
+        let (length, more) = bytes.split_first_chunk::<2>()?;
+        let (piece, more) = more.split_at(usize::from(u16::from_le_bytes(*length)).min(more.len()));
+        rest = Some(more);
+        Some(piece)
+    })
+}
+
+fn checkpoint(files: BTreeMap<String, Vec<u8>>) -> (Tree, Files) {
     let mut entries = BTreeMap::new();
     let mtime = Timestamp::from_seconds(0);
     for (path, bytes) in &files {
@@ -77,7 +90,74 @@ fn prepared(
         };
         entries.insert(path.clone(), Entry { kind, mtime });
     }
-    let _ = check(&Tree::new(entries), "s", &Files(files));
+    (Tree::new(entries), Files(files))
+}
+
+/// A watched directory, described by one line for each file: its path, a `=`, and what is in it. Everything that is
+/// asked of a directory is asked of it: which framework, which steps, complete and sound, and what a restore would do.
+pub fn watched(description: &str) {
+    let files = description.lines().filter_map(|line| line.split_once('='));
+    let files = files
+        .filter(|(path, _)| is_path(path))
+        .map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec()))
+        .collect();
+    let (tree, files) = checkpoint(files);
+    let now = Timestamp::from_seconds(1 << 31);
+    for profile in stepvault_formats::profile::builtin() {
+        let found = find_steps(profile, &tree, &files, now, &FindOptions::default());
+        for step in &found.steps {
+            let _ = check_step(step, &tree, &files).is_sound();
+        }
+    }
+    let profiles = ProfileSet::new(Vec::new()).expect("the built-in profiles are right");
+    if let Some(detected) = detect(&tree, &files, &profiles) {
+        let _ = resumed_by_framework(detected.profile, &tree, &files);
+    }
+}
+
+/// Whether a survey could have found a file under this path.
+fn is_path(path: &str) -> bool {
+    path.split('/')
+        .all(|name| !name.is_empty() && name != "." && name != "..")
+}
+
+/// A zip archive of files of these names, stored, with offsets and checksums made right: nothing in it would be looked
+/// into otherwise.
+pub fn archive(bytes: &[u8], names: &[&str]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    let mut directory = Vec::new();
+    let mut count = 0_u16;
+    for (piece, name) in pieces(bytes, names.len()).zip(names) {
+        let offset = archive.len() as u32;
+        let length = piece.len() as u32;
+        // Version 2.0, no flags, stored, no date.
+        let mut facts = vec![20, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        facts.extend(rawzip::crc32(piece).to_le_bytes());
+        facts.extend(length.to_le_bytes());
+        facts.extend(length.to_le_bytes());
+        facts.extend((name.len() as u16).to_le_bytes());
+        facts.extend([0; 2]);
+        archive.extend(b"PK\x03\x04");
+        archive.extend(&facts);
+        archive.extend(name.as_bytes());
+        archive.extend(piece);
+        directory.extend(b"PK\x01\x02\x14\0");
+        directory.extend(&facts);
+        directory.extend([0; 10]);
+        directory.extend(offset.to_le_bytes());
+        directory.extend(name.as_bytes());
+        count += 1;
+    }
+    let count = count.to_le_bytes();
+    let offset = archive.len() as u32;
+    archive.extend(&directory);
+    archive.extend(b"PK\x05\x06\0\0\0\0");
+    archive.extend(count);
+    archive.extend(count);
+    archive.extend((directory.len() as u32).to_le_bytes());
+    archive.extend(offset.to_le_bytes());
+    archive.extend([0; 2]);
+    archive
 }
 
 /// Makes lengths and checksums right, piece after piece, as far as they go.

@@ -1,5 +1,7 @@
 //! Texts with names in braces, filled in for a step.
 
+use std::fmt;
+
 use serde::Deserialize;
 
 use super::Profile;
@@ -55,6 +57,19 @@ impl Template {
                 Piece::Name(_) => "*".to_owned(),
             })
             .collect()
+    }
+}
+
+/// As it stands in a profile.
+impl fmt::Display for Template {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(text) => out.write_str(text)?,
+                Piece::Name(name) => write!(out, "{{{name}}}")?,
+            }
+        }
+        Ok(())
     }
 }
 

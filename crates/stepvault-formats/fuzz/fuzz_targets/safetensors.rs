@@ -1,0 +1,3 @@
+#![no_main]
+use stepvault_formats::structure::safetensors;
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| stepvault_formats_fuzz::file(bytes, safetensors::check));

@@ -1,0 +1,188 @@
+//! Files of several parts: what is sent, completed and proved, and what completes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use stepvault_core::ErrorKind;
+use stepvault_core::digest::{Crc32c, FileDigest, PartDigest};
+use stepvault_remote::store::{Created, PartReceipt, RemoteStore, StoredChecksum};
+use stepvault_testkit::faults::FaultAction;
+
+use super::{PART_BYTES, create, open, payload, read, start, stored};
+
+pub(super) async fn send_part(
+    store: &Arc<dyn RemoteStore>,
+    key: &str,
+    upload: &str,
+    index: u32,
+    body: &Bytes,
+) -> stepvault_core::Result<PartReceipt> {
+    store
+        .upload_part(key, upload, index, body.clone().into(), &PartDigest::of(body))
+        .await
+}
+
+pub(super) struct Large {
+    pub(super) parts: Vec<Bytes>,
+    pub(super) digest: FileDigest,
+}
+
+pub(super) fn large() -> Large {
+    let whole = payload(PART_BYTES + 1234);
+    let parts: Vec<Bytes> = (0..whole.len())
+        .step_by(PART_BYTES)
+        .map(|at| whole.slice(at..whole.len().min(at + PART_BYTES)))
+        .collect();
+    let digests: Vec<PartDigest> = parts.iter().map(|part| PartDigest::of(part)).collect();
+    Large {
+        parts,
+        digest: FileDigest::from_parts(&digests),
+    }
+}
+
+pub(super) async fn send_all(
+    store: &Arc<dyn RemoteStore>,
+    key: &str,
+    upload: &str,
+    large: &Large,
+) -> Vec<PartReceipt> {
+    let mut receipts = Vec::new();
+    for (index, part) in (0..).zip(&large.parts) {
+        receipts.push(send_part(store, key, upload, index, part).await.unwrap());
+    }
+    receipts
+}
+
+#[tokio::test]
+async fn a_completed_upload_with_other_bytes_is_removed_and_reported() {
+    let (server, store) = start().await;
+    let large = large();
+    let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
+    let receipts = send_all(&store, "big", &upload, &large).await;
+    let wrong = FileDigest {
+        crc32c: Crc32c(1),
+        ..large.digest.clone()
+    };
+    let error = store
+        .complete_upload("big", &upload, &receipts, &wrong)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    assert_eq!(stored(&server, "big"), None);
+}
+
+#[tokio::test]
+async fn large_files_go_in_parts_from_any_process() {
+    let (server, store) = start().await;
+    let large = large();
+    let upload = store
+        .start_upload("dir/big", large.digest.size_bytes)
+        .await
+        .unwrap();
+    let second = send_part(&store, "dir/big", &upload, 1, &large.parts[1])
+        .await
+        .unwrap();
+    // A restarted agent has the upload's id and the tags from its journal.
+    let store = open(&server).await;
+    let pending = store.pending_uploads("dir/").await.unwrap();
+    assert_eq!(
+        (pending[0].key.as_str(), &pending[0].upload),
+        ("dir/big", &upload)
+    );
+    assert!(
+        pending[0]
+            .initiated
+            .is_some_and(|begun| begun.elapsed().unwrap() < Duration::from_mins(1))
+    );
+    let first = send_part(&store, "dir/big", &upload, 0, &large.parts[0])
+        .await
+        .unwrap();
+    let Created::Written(head) = store
+        .complete_upload("dir/big", &upload, &[first, second], &large.digest)
+        .await
+        .unwrap()
+    else {
+        panic!("the key was free")
+    };
+    assert_eq!(head.checksum, StoredChecksum::Crc32c(large.digest.crc32c));
+    assert_eq!(head.checksum.proves(&large.digest, &[]), Some(true));
+    assert_eq!(read(&store, "dir/big", None).await.unwrap(), large.parts.concat());
+    assert_eq!(store.pending_uploads("").await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn completion_leaves_an_object_that_is_there() {
+    let (server, store) = start().await;
+    let large = large();
+    let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
+    let receipts = send_all(&store, "big", &upload, &large).await;
+    create(&store, "big", &payload(3)).await.unwrap();
+    assert_eq!(
+        store
+            .complete_upload("big", &upload, &receipts, &large.digest)
+            .await
+            .unwrap(),
+        Created::Exists
+    );
+    assert_eq!(stored(&server, "big"), Some(payload(3)));
+    store.abort_upload("big", &upload).await.unwrap();
+    store
+        .abort_upload("big", &upload)
+        .await
+        .expect("one that is gone is no error");
+    assert_eq!(server.pending_uploads(), []);
+    let error = send_part(&store, "big", &upload, 0, &large.parts[0])
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+}
+
+#[tokio::test]
+async fn a_wrong_part_list_completes_nothing() {
+    let (server, store) = start().await;
+    let large = large();
+    let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
+    let mut receipts = send_all(&store, "big", &upload, &large).await;
+    receipts[1].tag = receipts[0].tag.clone();
+    let error = store
+        .complete_upload("big", &upload, &receipts, &large.digest)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    assert_eq!(stored(&server, "big"), None);
+}
+
+#[tokio::test]
+async fn a_lost_answer_leaves_one_whole_object() {
+    let (server, store) = start().await;
+    let body = payload(1000);
+    server
+        .faults()
+        .inject("POST", "uploadType", 1, FaultAction::ApplyThenReset);
+    let lost = create(&store, "a", &body).await.unwrap_err();
+    assert!(lost.is_transient(), "{lost}");
+    assert_eq!(create(&store, "a", &body).await.unwrap(), Created::Exists);
+    assert_eq!(stored(&server, "a"), Some(body));
+
+    let large = large();
+    let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
+    let receipts = send_all(&store, "big", &upload, &large).await;
+    server
+        .faults()
+        .inject("POST", "uploadId", 1, FaultAction::ApplyThenReset);
+    let lost = store
+        .complete_upload("big", &upload, &receipts, &large.digest)
+        .await
+        .unwrap_err();
+    assert!(lost.is_transient(), "{lost}");
+    assert_eq!(
+        store
+            .complete_upload("big", &upload, &receipts, &large.digest)
+            .await
+            .unwrap(),
+        Created::Exists
+    );
+    let head = store.head("big").await.unwrap().expect("it is there");
+    assert_eq!(head.checksum.proves(&large.digest, &[]), Some(true));
+}

@@ -1,0 +1,196 @@
+//! What is known of each framework, from the profiles that the program goes by.
+
+use std::fmt::Write as _;
+
+use stepvault_formats::profile::{
+    Complete, DeletesFirst, Links, PathGlob, Pointer, PointerKind, PointerRole, Profile, Proof, Series,
+    StepKind, builtin,
+};
+
+use crate::generated::{check, heading};
+use crate::place::read;
+
+const INTRODUCTION: &str = "\
+Which framework wrote a directory is found out from what is in it; `--profile` or `profile` in the configuration says
+otherwise. Paths are relative to the watched directory; those with parentheses are regular expressions, the others
+globs. In what a pointer says and in what a trainer is told, `{root}` is the watched directory, `{path}` the step's path,
+`{parent}` the directory it is in, `{name}` its last component, `{stem}` the part of it that the user chose, `{step}` its
+number and `{rank}` the rank that wrote it. Each profile is a file in `crates/stepvault-formats/profiles`, whose comments
+name the source of every rule.
+
+";
+
+#[test]
+fn the_profiles_page_says_what_the_profiles_say() {
+    let mut page = heading("Frameworks", "the built-in profiles");
+    page.push_str(INTRODUCTION);
+    let mut profiles: Vec<&Profile> = builtin().iter().collect();
+    profiles.sort_by_key(|profile| &profile.name);
+    for profile in profiles {
+        page.push_str(&section(profile));
+    }
+    page.push_str(&blind_spots());
+    check("docs/reference/profiles.md", &format!("{}\n", page.trim_end()));
+}
+
+fn section(profile: &Profile) -> String {
+    let mut text = format!("## {}\n\n{}.\n\n", profile.name, profile.description);
+    for series in &profile.series {
+        writeln!(text, "- {}", steps(series)).unwrap();
+    }
+    if !profile.temporary.is_empty() {
+        let names = profile.temporary.iter().map(|name| code(name.text()));
+        writeln!(text, "- **Being written:** {}", list(names)).unwrap();
+    }
+    if !profile.ignored.is_empty() {
+        let names = profile.ignored.iter().map(|name| code(name.text()));
+        writeln!(text, "- **Never a step:** {}", list(names)).unwrap();
+    }
+    for pointer in &profile.pointer {
+        writeln!(text, "- {}", points(pointer)).unwrap();
+    }
+    writeln!(text, "- **To go on:** {}", code(&profile.resume.text.to_string())).unwrap();
+    if let Some(deletes) = &profile.deletes {
+        let first = match deletes.first {
+            DeletesFirst::LowestNumber => "the lowest number first",
+            DeletesFirst::OldestMtime => "the oldest modification time first",
+            DeletesFirst::Worst => "the worst by a metric first",
+            DeletesFirst::AbovePointer => "those above its pointer",
+        };
+        writeln!(text, "- **Removes by itself:** {first}: {}", deletes.words).unwrap();
+    }
+    for hazard in &profile.hazard {
+        writeln!(
+            text,
+            "- **Never to be created:** {}: {}",
+            code(hazard.path.text()),
+            hazard.words
+        )
+        .unwrap();
+    }
+    let links = match profile.links {
+        Links::Hard => "by reflink, hard link or copy: finished files are not written to again",
+        Links::CopyOrReflink => "by reflink or copy: finished files are overwritten in place",
+    };
+    writeln!(text, "- **Sealed** {links}").unwrap();
+    if profile.times_matter {
+        writeln!(text, "- **Modification times** decide what it goes on from").unwrap();
+    }
+    text.push('\n');
+    text
+}
+
+fn steps(series: &Series) -> String {
+    let kind = match series.kind {
+        StepKind::Directory => "directory",
+        StepKind::File => "file",
+        StepKind::Either => "directory or file",
+    };
+    let mut text = format!("**{}:** {kind} {}", series.name, code(series.path.text()));
+    if !series.holds.is_empty() {
+        write!(
+            text,
+            " with {}",
+            alternatives(series.holds.iter().map(PathGlob::text))
+        )
+        .unwrap();
+    }
+    if !series.resumable {
+        text.push_str(", which the trainer cannot go on from");
+    }
+    if series.alias {
+        text.push_str(", where no other step has its bytes");
+    }
+    write!(text, "; complete {}", complete(&series.complete)).unwrap();
+    text
+}
+
+fn complete(rule: &Complete) -> String {
+    let mut text = match &rule.proof {
+        Proof::Rename => "by its name".to_owned(),
+        Proof::Marker(files) => format!("by {}", alternatives(files.iter().map(PathGlob::text))),
+        Proof::MarkerRemoved(suffix) => format!("when its name with {} behind it is gone", code(suffix)),
+        Proof::Pointer => "when the pointer names it or a newer one".to_owned(),
+        Proof::PointerOrQuiet => {
+            "when the pointer names it or a newer one, or without a pointer when quiet".to_owned()
+        }
+        Proof::Quiet => "when quiet".to_owned(),
+    };
+    for required in &rule.required {
+        write!(
+            text,
+            ", with {}",
+            alternatives(required.any.iter().map(PathGlob::text))
+        )
+        .unwrap();
+        if let Some(when) = &required.when {
+            write!(text, " where there is {}", code(when.text())).unwrap();
+        }
+    }
+    for file in &rule.as_before {
+        write!(text, ", with {} if an earlier step has it", code(file.text())).unwrap();
+    }
+    for set in &rule.ranks {
+        write!(
+            text,
+            ", with {} of every rank ({})",
+            set.what,
+            code(set.files.text())
+        )
+        .unwrap();
+    }
+    for file in &rule.refused {
+        write!(text, ", without {}", code(file.text())).unwrap();
+    }
+    for newest in &rule.newest {
+        write!(
+            text,
+            ", with {} no older than {}",
+            code(newest.file.text()),
+            code(newest.than.text())
+        )
+        .unwrap();
+    }
+    text
+}
+
+fn points(pointer: &Pointer) -> String {
+    let kind = match pointer.kind {
+        PointerKind::Text => "a file that says",
+        PointerKind::RelativeSymlink => "a relative link to",
+        PointerKind::PathSymlink => "a link that holds the path the trainer was given,",
+        PointerKind::Copy => "a copy of",
+        PointerKind::CopyOrSymlink => "a copy of, or a link to,",
+    };
+    let role = match pointer.role {
+        PointerRole::Resume => "Pointer",
+        PointerRole::Best => "Pointer to the best step",
+    };
+    format!(
+        "**{role}:** {}, {kind} {}",
+        code(&pointer.path.to_string()),
+        code(&pointer.says.to_string())
+    )
+}
+
+/// The blind spots that the profiles' own documentation names.
+fn blind_spots() -> String {
+    let source = read("crates/stepvault-formats/src/profile/mod.rs");
+    let lines = source.lines().map_while(|line| line.strip_prefix("//!"));
+    let lines = lines.skip_while(|line| line.trim() != "# Blind spots").skip(2);
+    let lines: Vec<&str> = lines.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
+    assert!(!lines.is_empty(), "the profiles name no blind spots");
+    format!("## What no profile can tell\n\n{}\n", lines.join("\n"))
+}
+
+fn code(text: &str) -> String {
+    format!("`{text}`")
+}
+
+fn list(names: impl Iterator<Item = String>) -> String {
+    names.collect::<Vec<_>>().join(", ")
+}
+
+fn alternatives<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.map(code).collect::<Vec<_>>().join(" or ")
+}
