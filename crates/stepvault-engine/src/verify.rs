@@ -10,7 +10,7 @@ use stepvault_core::digest::{FileDigest, Sha256Digest};
 use stepvault_core::ids::StepId;
 use stepvault_core::manifest::{FileEntry, PartManifest};
 use stepvault_core::observe::{Event, Observer};
-use stepvault_core::{Error, Result};
+use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
 
 use crate::blocking::blocking;
@@ -135,6 +135,45 @@ pub async fn check_committed(
     }
     health.faults.sort();
     Ok(health)
+}
+
+/// Checks one step whose commit has been read, until nothing is left to believe: by the store's own checksums, and
+/// by reading it back where the store keeps none.
+pub async fn prove_committed(
+    remote: &RunRemote,
+    commit: &Commit,
+    observer: &Arc<dyn Observer>,
+) -> Result<StepHealth> {
+    let health = check_committed(remote, commit, Depth::Checksums, observer).await?;
+    if health.is_sound() && health.unproved_files > 0 {
+        return check_committed(remote, commit, Depth::Deep, observer).await;
+    }
+    Ok(health)
+}
+
+/// As [`prove_committed`], for whoever is about to call the step durable.
+///
+/// # Errors
+/// [`ErrorKind::Damaged`] when the remote no longer holds what was committed.
+///
+/// # Invariants
+/// What is called durable was proved (S1, S2), however long ago it was committed.
+pub(crate) async fn ensure_durable(
+    remote: &RunRemote,
+    commit: &Commit,
+    observer: &Arc<dyn Observer>,
+) -> Result<()> {
+    let health = prove_committed(remote, commit, observer).await?;
+    if health.is_sound() {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Damaged,
+        format!("{} is damaged on this remote", commit.id),
+    )
+    .on(remote.describe(&remote.keys.commit(commit.id)))
+    .because(health.faults.join("; "))
+    .hint("push it once more under another attempt, with --attempt"))
 }
 
 async fn check_file(

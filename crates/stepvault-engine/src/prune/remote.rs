@@ -21,7 +21,7 @@ use super::{PruneReport, local_now};
 use crate::catalog::{commits, leases, pins, read_tombstone, tombstones};
 use crate::leases::HeldLease;
 use crate::run_remote::RunRemote;
-use crate::verify::{Depth, StepHealth, check_committed};
+use crate::verify::{Depth, StepHealth, check_committed, prove_committed};
 
 /// What a prune of a remote works with.
 #[derive(Debug, Clone)]
@@ -246,17 +246,12 @@ fn note_health(view: &mut TierView, id: StepId, health: &StepHealth) {
     }
 }
 
-/// By the store's own checksums, and by reading it back where the store keeps none (S4: 'newest valid' means
-/// verified, not merely listed).
+/// S4: 'newest valid' means verified, not merely listed.
 async fn prove_newest(prune: &RemotePrune, found: &Found, id: StepId) -> Result<StepHealth> {
     let Some(commit) = found.commits.iter().find(|commit| commit.id == id) else {
         return Ok(StepHealth::default());
     };
-    let health = check_committed(&prune.remote, commit, Depth::Checksums, &prune.observer).await?;
-    if health.is_sound() && health.unproved_files > 0 {
-        return check_committed(&prune.remote, commit, Depth::Deep, &prune.observer).await;
-    }
-    Ok(health)
+    prove_committed(&prune.remote, commit, &prune.observer).await
 }
 
 /// Removes one step; a reason when it was spared. The tombstone comes first: whoever takes a lease after it sees

@@ -13,9 +13,11 @@ use stepvault_core::observe::Observer;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
+use crate::catalog::read_commit;
 use crate::memory::MemoryBudget;
 use crate::run_remote::RunRemote;
 use crate::upload::{Lane, Uploaded};
+use crate::verify::ensure_durable;
 
 pub use place::{Placed, StageRequest, stage};
 
@@ -65,14 +67,7 @@ pub async fn push(
     let newly_sealed = matches!(placed, Placed::Sealed { new: true, .. });
     let remotes = match &placed {
         Placed::Sealed { step, .. } => upload_everywhere(vault, remotes, step, budget, observer).await,
-        Placed::DurableEverywhere { .. } => remotes
-            .iter()
-            .map(|remote| RemoteOutcome {
-                remote: remote.name().clone(),
-                required: remote.settings.required,
-                result: Ok(Uploaded::AlreadyDurable),
-            })
-            .collect(),
+        Placed::DurableEverywhere { id, .. } => prove_everywhere(remotes, *id, observer).await,
     };
     Ok(PushReport {
         id,
@@ -83,6 +78,26 @@ pub async fn push(
         newly_sealed,
         remotes,
     })
+}
+
+/// Proves on every remote a step that all of them have committed.
+async fn prove_everywhere(
+    remotes: &[RunRemote],
+    id: StepId,
+    observer: &Arc<dyn Observer>,
+) -> Vec<RemoteOutcome> {
+    join_all(remotes.iter().map(|remote| async move {
+        let proved = async {
+            let commit = read_commit(remote, id).await?;
+            ensure_durable(remote, &commit, observer).await
+        };
+        RemoteOutcome {
+            remote: remote.name().clone(),
+            required: remote.settings.required,
+            result: proved.await.map(|()| Uploaded::AlreadyDurable),
+        }
+    }))
+    .await
 }
 
 /// Uploads a sealed step to all remotes at once. A slow or failing one does not hold up the others.

@@ -11,12 +11,14 @@ use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 use super::lane::Lane;
 use super::step::Uploaded;
 use crate::blocking::blocking;
+use crate::verify::ensure_durable;
 
 impl Lane {
-    /// Whether the step is committed here, with the same files.
+    /// Whether the step is committed here, with the same files, which are proved anew.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] when other files stand under the same step and attempt.
+    /// [`ErrorKind::Conflict`] when other files stand under the same step and attempt; [`ErrorKind::Damaged`] when
+    /// what stands there is no longer what was committed.
     pub(super) async fn committed_state(&self, sealed: &SealedStep) -> Result<Option<Uploaded>> {
         let record = sealed.record();
         let key = self.remote.keys.commit(record.id);
@@ -50,6 +52,7 @@ impl Lane {
         if Sha256Digest::of(&encode(&known)?) != part.manifest_sha256 {
             return Err(conflict("the digests of its files are others"));
         }
+        ensure_durable(&self.remote, &commit, &self.observer).await?;
         self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&bytes)))
             .await?;
         Ok(Some(Uploaded::AlreadyDurable))

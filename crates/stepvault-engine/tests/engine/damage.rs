@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use stepvault_core::ErrorKind;
+use stepvault_core::ids::Attempt;
 use stepvault_core::retention::{KeepRules, Verdict};
 use stepvault_engine::prune::{RemotePrune, prune_remote};
 use stepvault_engine::verify::{Depth, check_remote};
@@ -188,6 +189,37 @@ async fn push_goes_on_beside_damage_and_never_writes_over_it() {
             rig.push_durably(&rig.write_step(300, FILES, 3, 3_000)).await;
             assert_eq!(std::fs::read(&victim).ok(), left, "{object:?} {damage:?}");
             assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 300));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn push_does_not_call_durable_what_was_damaged_since() {
+    for vault_is_lost in [false, true] {
+        for damage in DAMAGES {
+            let mut rig = Rig::with_directory().await;
+            let source = rig.write_step(200, FILES, 2, 2_000);
+            rig.push_durably(&source).await;
+            rig.push_durably(&source).await;
+            hurt(&path_of(&rig, Object::Data), damage);
+            if vault_is_lost {
+                rig.lose_node();
+                rig.write_step(200, FILES, 2, 2_000);
+            }
+            let report = rig.push(&source).await.unwrap();
+            let error = report.remotes[0].result.as_ref().expect_err("it is damaged");
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{damage:?} {vault_is_lost}");
+            let text = error.to_string();
+            assert!(
+                text.contains("step 200 (attempt 1) is damaged on this remote")
+                    && text.contains("model.safetensors"),
+                "{text}"
+            );
+            let mut request = rig.request(&source);
+            request.attempt = Attempt::new(2).ok();
+            let report = rig.push_as(request).await.unwrap();
+            report.remotes[0].result.as_ref().unwrap();
+            assert_eq!(rig.restore().await.unwrap().decision.id, id(2, 200));
         }
     }
 }

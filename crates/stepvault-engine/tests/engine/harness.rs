@@ -175,14 +175,11 @@ impl Rig {
     }
 
     pub async fn push(&self, source: &Path) -> Result<PushReport> {
-        push(
-            &self.vault,
-            &self.remotes,
-            self.request(source),
-            &self.budget,
-            &self.observer,
-        )
-        .await
+        self.push_as(self.request(source)).await
+    }
+
+    pub async fn push_as(&self, request: StageRequest) -> Result<PushReport> {
+        push(&self.vault, &self.remotes, request, &self.budget, &self.observer).await
     }
 
     /// Pushes and fails unless it became durable everywhere.
