@@ -19,6 +19,8 @@ pub struct Detection<'a> {
     pub profile: &'a Profile,
     /// What shows it, in words.
     pub why: Vec<String>,
+    /// How telling that is; 0 when nothing is.
+    pub specificity: u32,
     /// The names of the others that fit, the most telling first.
     pub others: Vec<String>,
 }
@@ -33,16 +35,18 @@ pub fn detect<'a>(tree: &Tree, files: &dyn OpenFile, profiles: &'a ProfileSet) -
     // Stable: of equally telling ones a user's own comes first.
     fitting.sort_by_key(|(_, (specificity, _))| Reverse(*specificity));
     let mut fitting = fitting.into_iter();
-    let Some((profile, (_, why))) = fitting.next() else {
+    let Some((profile, (specificity, why))) = fitting.next() else {
         return Some(Detection {
             profile: profiles.get(GENERIC)?,
             why: vec!["nothing in it is the mark of a known framework".to_owned()],
+            specificity: 0,
             others: Vec::new(),
         });
     };
     Some(Detection {
         profile,
         why,
+        specificity,
         others: fitting.map(|(other, _)| other.name.clone()).collect(),
     })
 }

@@ -8,6 +8,7 @@ pub mod completeness;
 pub mod detect;
 pub mod expendable;
 pub mod find;
+pub mod handover;
 pub mod pickle;
 pub mod pointer;
 pub mod profile;

@@ -101,6 +101,21 @@ pub fn resume_text(profile: &Profile, root: &str, step: &str) -> Option<String> 
         .render(&Values::of(profile, Some(root), step)?)
 }
 
+/// Whether the framework would take this path, relative to the watched directory, for a step that it can go on from.
+pub(crate) fn looks_at(profile: &Profile, path: &str) -> bool {
+    match profile.resume.by {
+        ResumeBy::HighestNumber | ResumeBy::MetadataTimestamp => {
+            scan(profile).iter().any(|pattern| pattern.is_match(path))
+        }
+        // These scans look for what points to a step.
+        ResumeBy::Pointer
+        | ResumeBy::NewestMtime
+        | ResumeBy::NewestCtime
+        | ResumeBy::FixedPath
+        | ResumeBy::Told => profile.series.iter().any(|series| series.path.is_match(path)),
+    }
+}
+
 /// Paths that the framework's own scan fails over, and why.
 fn stumbling_blocks<'a>(profile: &'a Profile, tree: &'a Tree) -> impl Iterator<Item = (&'a str, &'a str)> {
     tree.entries().filter_map(|(path, _)| {

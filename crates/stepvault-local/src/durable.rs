@@ -50,7 +50,8 @@ pub fn create_new_of(path: &Path, blocks: &[impl AsRef<[u8]>]) -> Result<CreateO
 /// Writes `bytes` to `path`, in place of whatever file stands there: readers see the old or the new, never a mixture.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = Temporary::write(path, &[bytes])?;
-    rename::over(&temporary.path, path).map_err(|error| errors::io("cannot replace", path, error))?;
+    rename::over(Place::path(&temporary.path), Place::path(path))
+        .map_err(|error| errors::io("cannot replace", path, error))?;
     temporary.forget();
     fsync_directory(parent_of(path))
 }

@@ -9,6 +9,7 @@ pub mod compare;
 pub mod durable;
 pub mod errors;
 pub mod evict;
+pub mod handover;
 pub mod journal;
 pub mod leftovers;
 pub mod lock;

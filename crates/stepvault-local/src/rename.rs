@@ -52,9 +52,9 @@ fn no_replace_by_other_means(from: Place<'_>, to: Place<'_>) -> Result<()> {
     rustix::fs::unlinkat(from.directory, from.name, AtFlags::empty())
 }
 
-/// Renames `from` to `to`, in place of a file that stands there.
-pub(crate) fn over(from: &Path, to: &Path) -> Result<()> {
-    rustix::fs::renameat(CWD, from, CWD, to)
+/// Renames `from` to `to`, in place of a file or link that stands there.
+pub(crate) fn over(from: Place<'_>, to: Place<'_>) -> Result<()> {
+    rustix::fs::renameat(from.directory, from.name, to.directory, to.name)
 }
 
 /// Swaps two names in one step; `None` where the filesystem cannot.

@@ -28,6 +28,7 @@ pub use crate::staged_file::StagedFile;
 use crate::staging_abandoned;
 use crate::staging_place::{self, Base};
 use crate::stat::Facts;
+use crate::survey::SurveyFiles;
 use crate::vault::Vault;
 
 pub(crate) const WHAT: &str = "cannot restore";
@@ -115,6 +116,11 @@ impl Staging {
     /// Where the files are kept until the end.
     pub fn directory(&self) -> &Path {
         &self.own_path
+    }
+
+    /// Opens what was staged so far, for checks that look inside.
+    pub fn files(&self) -> Result<SurveyFiles> {
+        SurveyFiles::open(&self.own_path.join(DATA))
     }
 
     /// Opens a file for writing, with what an interrupted restore left of it, cut to at most `size_bytes`.
@@ -250,7 +256,7 @@ fn is_ours(facts: &Facts) -> bool {
     facts.owner == rustix::process::geteuid().as_raw()
 }
 
-fn take_lock(parent: &Path, vault: Option<&Vault>, key: &str) -> Result<(Base, PathBuf, File)> {
+pub(crate) fn take_lock(parent: &Path, vault: Option<&Vault>, key: &str) -> Result<(Base, PathBuf, File)> {
     let mut tries_left = 16;
     loop {
         let base = staging_place::choose(parent, vault)?;

@@ -13,10 +13,21 @@ use crate::errors;
 use crate::space::same_filesystem;
 use crate::vault::Vault;
 
+/// Beside the directory that holds the steps: the vault by default, and where restores are staged without one.
+pub(crate) const OWN: &str = ".stepvault";
+/// Inside that directory, where nothing beside it is on the same filesystem.
+pub(crate) const OWN_INSIDE: &str = ".stepvault-restore";
+/// Holds restores under way.
+pub(crate) const RESTORE: &str = "restore";
+/// Holds what restores moved out of the trainer's way.
+pub(crate) const MOVED_ASIDE: &str = "moved-aside";
+
 /// A directory that holds restores under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Base {
     pub(crate) path: PathBuf,
+    /// Where what stood in the trainer's way is put; beside `path`, and not there until it is needed.
+    pub(crate) aside: PathBuf,
     /// Directories that exist for restores alone and go when they are empty, the innermost first.
     pub(crate) removable: Vec<PathBuf>,
 }
@@ -28,27 +39,30 @@ pub(crate) fn choose(parent: &Path, vault: Option<&Vault>) -> Result<Base> {
         candidates.push((
             vault.root(),
             Base {
-                path: vault.root().join("restore"),
+                path: vault.root().join(RESTORE),
+                aside: vault.root().join(MOVED_ASIDE),
                 removable: Vec::new(),
             },
         ));
     }
     if let Some(above) = parent.parent() {
-        let own = above.join(".stepvault");
-        let path = own.join("restore");
+        let own = above.join(OWN);
+        let path = own.join(RESTORE);
         candidates.push((
             above,
             Base {
                 path: path.clone(),
+                aside: own.join(MOVED_ASIDE),
                 removable: vec![path, own],
             },
         ));
     }
-    let path = parent.join(".stepvault-restore");
+    let path = parent.join(OWN_INSIDE);
     candidates.push((
         parent,
         Base {
             path: path.clone(),
+            aside: path.join(MOVED_ASIDE),
             removable: vec![path],
         },
     ));

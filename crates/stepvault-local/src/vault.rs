@@ -7,6 +7,7 @@
 //! runs/<run>/{journal,pins,notes,quarantine}/
 //! staging/  trash/                    half-made and half-deleted; emptied at a start
 //! restore/                            restores under way, each with a lock of its own
+//! moved-aside/                        what restores moved out of a trainer's way; never deleted by us
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use crate::durable::{self, CreateOutcome, TEMPORARY_PREFIX};
 use crate::errors;
 use crate::lock::VaultLock;
+use crate::staging_place::{MOVED_ASIDE, RESTORE};
 
 const MARKER: &str = "vault.json";
 const MAX_MARKER_BYTES: u64 = 4096;
@@ -159,9 +161,11 @@ pub(crate) fn is_temporary(path: &Path) -> bool {
 fn foreign_entry(directory: &Path) -> Result<Option<String>> {
     // A fresh filesystem's root has the one; an interrupted creation leaves the other, or, seen by a second process
     // at the right moment, the marker itself.
+    // Restores use the vault's default place also where there is no vault.
+    let known = ["lost+found", MARKER, RESTORE, MOVED_ASIDE];
     let foreign = entries(directory)?
         .into_iter()
-        .find(|path| !is_temporary(path) && !path.ends_with("lost+found") && !path.ends_with(MARKER));
+        .find(|path| !is_temporary(path) && !known.iter().any(|name| path.ends_with(name)));
     Ok(foreign.map(|path| {
         path.file_name()
             .unwrap_or_default()

@@ -11,6 +11,7 @@ use stepvault_local::space;
 use stepvault_local::staging::{StagedFile, Staging};
 use tokio::sync::OnceCell;
 
+use super::handover::{HandedOver, Handover};
 use super::part::{PartOutcome, fetch_part};
 use super::resolve::{Resolved, Source};
 use super::{RestoreContext, RestoreDecision, RestoreRequest};
@@ -44,15 +45,19 @@ struct Shared {
     damaged: AtomicBool,
 }
 
+/// What came from where, and what was done for the trainer; or the reasons against the step.
+type Outcome = std::result::Result<(Fetched, Option<HandedOver>), Vec<String>>;
+
 /// Restores a resolved step; the reasons against it when its bytes turn out wrong on every tier that has it.
 pub(super) async fn execute(
     context: &RestoreContext,
     request: &RestoreRequest,
     resolved: &Arc<Resolved>,
     decision: &RestoreDecision,
-) -> Result<std::result::Result<Fetched, Vec<String>>> {
+    handover: Option<Handover>,
+) -> Result<Outcome> {
     let leases = take_leases(context, resolved).await;
-    let outcome = fetch_and_place(context, request, resolved, decision).await;
+    let outcome = fetch_and_place(context, request, resolved, decision, handover).await;
     for lease in leases {
         lease.release().await;
     }
@@ -80,7 +85,8 @@ async fn fetch_and_place(
     request: &RestoreRequest,
     resolved: &Arc<Resolved>,
     decision: &RestoreDecision,
-) -> Result<std::result::Result<Fetched, Vec<String>>> {
+    handover: Option<Handover>,
+) -> Result<Outcome> {
     let (target, vault, identity) = (
         decision.path.clone(),
         context.vault.clone(),
@@ -124,11 +130,15 @@ async fn fetch_and_place(
         resolved.shape,
         request.existing,
     );
-    blocking(move || {
+    let done = blocking(move || {
         for link in &symlinks {
             staging.symlink(&link.path, &link.target)?;
         }
-        staging.finish(shape, &directories, existing)
+        let place = |staging: Staging| staging.finish(shape, &directories, existing);
+        match handover {
+            Some(handover) => handover.around(staging, place).map(Some),
+            None => place(staging).map(|()| None),
+        }
     })
     .await?;
     let tier = resolved.sources.first().map_or(Tier::Local, Source::tier);
@@ -136,10 +146,11 @@ async fn fetch_and_place(
         tier: &tier,
         id: resolved.id,
     });
-    Ok(Ok(shared
+    let fetched = shared
         .fetched
         .into_inner()
-        .unwrap_or_else(PoisonError::into_inner)))
+        .unwrap_or_else(PoisonError::into_inner);
+    Ok(Ok((fetched, done)))
 }
 
 /// What an interrupted restore left, by allocated blocks: files that were only preallocated hold nothing yet.

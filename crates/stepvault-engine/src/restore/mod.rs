@@ -2,7 +2,10 @@
 
 mod candidates;
 mod execute;
+mod handover;
 mod part;
+mod peek;
+mod prospect;
 mod resolve;
 mod target;
 
@@ -13,14 +16,18 @@ use serde::Serialize;
 use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_formats::handover::HandoverPlan;
 use stepvault_local::staging::Existing;
 use stepvault_local::vault::Vault;
 
+use crate::blocking::blocking;
 use crate::memory::MemoryBudget;
 use crate::run_remote::RunRemote;
 
 use candidates::{Candidate, Candidates};
 pub use execute::Fetched;
+use handover::{HandedOver, Handover};
+pub use handover::{HandoverOptions, MovedAside};
 pub use target::Target;
 
 /// What to restore, and where to.
@@ -38,6 +45,8 @@ pub struct RestoreRequest {
     pub include: Vec<String>,
     /// What to do when the target exists and is something else.
     pub existing: Existing,
+    /// How the trainer is made to go on from the step; `None` to put the step in place and nothing else.
+    pub handover: Option<HandoverOptions>,
 }
 
 /// A step that was passed over.
@@ -70,6 +79,9 @@ pub struct RestoreDecision {
     pub skipped: Vec<SkippedStep>,
     /// Tiers that could not be asked.
     pub unreachable: Vec<(Tier, String)>,
+    /// How the trainer is made to go on from the step, or was; `None` when nobody asked for it, and for some of a
+    /// step's files.
+    pub handover: Option<HandoverPlan>,
 }
 
 /// What a restore came to.
@@ -81,6 +93,8 @@ pub struct RestoreReport {
     pub fetched: Fetched,
     /// The target held just this already.
     pub already_there: bool,
+    /// What was moved out of the trainer's way.
+    pub moved_aside: Vec<MovedAside>,
 }
 
 /// What a restore works with.
@@ -103,8 +117,13 @@ pub async fn plan(context: &RestoreContext, request: &RestoreRequest) -> Result<
     while let Some(candidate) = candidates.next_newest() {
         match resolve::resolve(context, request, &candidate).await? {
             Ok(groups) => {
-                if let Some(resolved) = groups.first() {
-                    return decision(request, &candidates, resolved, skipped);
+                if let Some(resolved) = groups.into_iter().next() {
+                    let resolved = Arc::new(resolved);
+                    let mut decision = decision(request, &candidates, &resolved, skipped)?;
+                    if let Some(handover) = Handover::of(context, request, &resolved)? {
+                        decision.handover = Some(handover.foresee().await?);
+                    }
+                    return Ok(decision);
                 }
             }
             Err(reasons) => skipped.push(passed_over(context, &candidate, reasons)),
@@ -134,21 +153,17 @@ pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Resu
         for resolved in groups {
             let resolved = Arc::new(resolved);
             let decision = decision(request, &candidates, &resolved, skipped.clone())?;
+            let handover = Handover::of(context, request, &resolved)?;
             if target::holds_already(&decision.path, &resolved, request).await? {
-                return Ok(RestoreReport {
-                    decision,
-                    fetched: Fetched::default(),
-                    already_there: true,
-                });
+                // A restore that was killed may have put the step in place, and no pointer yet.
+                let done = match handover {
+                    Some(handover) => Some(blocking(move || handover.complete()).await?),
+                    None => None,
+                };
+                return Ok(report(decision, Fetched::default(), true, done));
             }
-            match execute::execute(context, request, &resolved, &decision).await? {
-                Ok(fetched) => {
-                    return Ok(RestoreReport {
-                        decision,
-                        fetched,
-                        already_there: false,
-                    });
-                }
+            match execute::execute(context, request, &resolved, &decision, handover).await? {
+                Ok((fetched, done)) => return Ok(report(decision, fetched, false, done)),
                 Err(damage) => reasons.extend(damage),
             }
         }
@@ -156,6 +171,22 @@ pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Resu
         skipped.push(passed_over(context, &candidate, reasons));
     }
     Err(nothing_left(request, &candidates, &skipped))
+}
+
+fn report(
+    mut decision: RestoreDecision,
+    fetched: Fetched,
+    already_there: bool,
+    handed_over: Option<HandedOver>,
+) -> RestoreReport {
+    let (plan, moved_aside) = handed_over.map(|done| (done.plan, done.moved_aside)).unzip();
+    decision.handover = plan;
+    RestoreReport {
+        decision,
+        fetched,
+        already_there,
+        moved_aside: moved_aside.unwrap_or_default(),
+    }
 }
 
 fn decision(
@@ -177,6 +208,7 @@ fn decision(
             .iter()
             .map(|(tier, error)| (tier.clone(), error.to_string()))
             .collect(),
+        handover: None,
     })
 }
 
@@ -198,7 +230,7 @@ async fn quarantine(context: &RestoreContext, candidate: &Candidate, reasons: &[
         return;
     };
     let (run, id, reason) = (step.run().clone(), step.id(), reasons.join("; "));
-    let moved = crate::blocking::blocking(move || {
+    let moved = blocking(move || {
         let _lock = vault.lock()?;
         vault.quarantine(&run, id, &reason)
     })

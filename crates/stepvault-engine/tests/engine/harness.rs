@@ -218,6 +218,7 @@ impl Rig {
             attempt: None,
             include: Vec::new(),
             existing: Existing::Refuse,
+            handover: None,
         }
     }
 

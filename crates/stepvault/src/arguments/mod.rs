@@ -108,7 +108,7 @@ impl Command {
                 "what was sealed and uploaded is kept: the same command goes on where it ended, part by part"
             }
             Self::Restore(_) => {
-                "nothing stands at the target yet, and what was fetched is kept: the same command goes on with it"
+                "the target is whole or not there, and what was fetched is kept: the same command does what is left"
             }
             Self::Prune(_) | Self::Gc(_) => {
                 "no step is half there: the next prune finishes what was begun; a lease that was left runs out by itself"

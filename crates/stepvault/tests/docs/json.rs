@@ -54,6 +54,7 @@ const DOCUMENTS: [(&str, &[&str]); 17] = [
             "restore --into restored",
             "restore --into restored --plan",
             "restore --into other --local none GONE",
+            "restore --into trainer --run zero --local none",
         ],
     ),
     ("config show", &["config show"]),
@@ -88,6 +89,11 @@ fn the_reference_of_json_documents_is_what_is_printed() {
     place.output(
         "printf '[run.\"my-run\"]\\nwatch = \"watched\"\\ncomplete = \"rename\"\\npattern = \"step_*\"\\n\
          [keep.remote]\\nlast = 1\\n[keep.local]\\nlast = 1\\n' > agent.toml",
+    );
+    // A step with a pointer, and something in the pointer's place.
+    place.output(
+        "mkdir -p zero/global_step10 trainer/latest; echo weights > zero/global_step10/mp_rank_00_model_states.pt; \
+         stepvault push zero/global_step10 --run zero --local zero-vault --remote main=file://$PWD/remote",
     );
     let mut text = heading("JSON documents", "what the commands print with `--json`");
     text.push_str(INTRODUCTION);

@@ -119,6 +119,29 @@ const EXACT: &[(&str, &str, &str)] = &[
         "sources[].bytes",
         "bytes that came from there; null in a plan",
     ),
+    (
+        "restore",
+        "framework",
+        "the profile that the trainer's directory was taken for; null with `--include`",
+    ),
+    (
+        "restore",
+        "kept",
+        "a complete step in the directory that is newer than any tier's, which the trainer goes on from; mostly null",
+    ),
+    (
+        "restore",
+        "moved_aside",
+        "what the trainer would have failed over or gone on from instead, and where it is now",
+    ),
+    ("restore", "moved_aside[].path", "where it was"),
+    ("restore", "moved_aside[].to", "where it is; null in a plan"),
+    ("restore", "pointers", "what the trainer reads to find the step"),
+    (
+        "restore",
+        "pointers[].says",
+        "its text, its target, or the step that it is a copy of",
+    ),
     ("config show", "values[].source.path", "the file"),
     ("config check", "faults[].source.path", "the file"),
     ("init", "path", "the file that was written"),
@@ -255,7 +278,10 @@ const ANYWHERE: &[(&str, &str)] = &[
     ("remotes", "the remotes that have committed the step"),
     ("removed_bytes", "their bytes"),
     ("required", "whether the step has to be durable there to be safe"),
-    ("resume", "null in this version"),
+    (
+        "resume",
+        "how to start the trainer so that it goes on from the step; null with `--include`",
+    ),
     (
         "resumed_bytes",
         "bytes that an interrupted restore had left, and that were right",

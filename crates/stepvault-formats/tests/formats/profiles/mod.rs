@@ -3,6 +3,7 @@
 mod detection;
 mod fixtures;
 mod generic;
+mod handover;
 mod hostile;
 mod layouts;
 mod ranks;

@@ -89,6 +89,7 @@ impl Node {
             attempt: None,
             include: Vec::new(),
             existing: Existing::Refuse,
+            handover: None,
         };
         let decision = restore(&restore_context(&self.tiers), &request).await?.decision;
         let step = decision.id.step.number();

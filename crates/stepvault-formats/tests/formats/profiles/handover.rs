@@ -1,0 +1,159 @@
+//! What a restore does for the trainer, as a plan.
+
+use stepvault_formats::handover::{HandoverPlan, Restored, plan};
+use stepvault_formats::pointer::PointerContent;
+use stepvault_formats::profile::ProfileSet;
+
+use crate::directory::memory::Memory;
+
+/// The plan for a step in `/data/<directory>`.
+fn planned(directory: &str, memory: &Memory, name: &str, asked_for: bool) -> HandoverPlan {
+    let profiles = ProfileSet::default();
+    let restored = Restored {
+        directory: &format!("/data/{directory}"),
+        tree: &memory.tree(),
+        name,
+        asked_for,
+        profile: None,
+    };
+    plan(&restored, &profiles, memory).unwrap()
+}
+
+fn newest(directory: &str, memory: &Memory, name: &str) -> HandoverPlan {
+    planned(directory, memory, name, false)
+}
+
+#[test]
+fn the_directory_of_the_steps_is_also_seen_from_above() {
+    let accelerate = Memory::new(&[
+        "checkpoint_3/random_states_0.pkl",
+        "checkpoint_4/model.safetensors",
+    ]);
+    let plan = newest("checkpoints", &accelerate, "checkpoint_3");
+    assert_eq!(
+        (plan.framework.as_str(), &plan.aside[..]),
+        ("accelerate", &["checkpoint_4".to_owned()][..])
+    );
+    // Elsewhere no rule of that framework looks.
+    assert_eq!(
+        newest("mine", &accelerate, "checkpoint_3").aside,
+        Vec::<String>::new()
+    );
+    // Its own marks are in the name of the directory as well.
+    let titan = Memory::new(&["step-3/__0_0.distcp", "step-3/.metadata"]);
+    let plan = newest("checkpoint", &titan, "step-3");
+    assert_eq!(plan.framework, "torchtitan");
+    assert!(plan.resume.contains("checkpoint.load_step=3"), "{}", plan.resume);
+    assert_eq!(newest("mine", &titan, "step-3").framework, "dcp");
+}
+
+#[test]
+fn pointers_stay_inside_the_directory() {
+    let memory = Memory::new(&["epoch=0-step=5.ckpt = five"]);
+    let plan = newest("checkpoints", &memory, "epoch=0-step=5.ckpt");
+    let [pointer] = &plan.pointers[..] else {
+        panic!("{plan:?}")
+    };
+    assert_eq!(pointer.write.path, "last.ckpt");
+    assert_eq!(
+        pointer.write.content,
+        PointerContent::CopyOf("epoch=0-step=5.ckpt".to_owned())
+    );
+    assert!(!pointer.is_right && !plan.is_done());
+}
+
+#[test]
+fn a_pointer_that_is_right_is_left_alone() {
+    let mut memory = Memory::new(&["global_step5/mp_rank_00_model_states.pt", "latest = global_step5"]);
+    assert!(newest("run", &memory, "global_step5").is_done());
+    memory.write("latest = global_step4");
+    assert!(!newest("run", &memory, "global_step5").is_done());
+    let links = Memory::new(&["ep0-ba10-rank0.pt", "latest-rank0.pt -> ep0-ba10-rank0.pt"]);
+    assert!(newest("run", &links, "ep0-ba10-rank0.pt").is_done());
+    let copy = Memory::new(&["checkpoint-3.pth.tar = three", "last.pth.tar = three"]);
+    assert!(newest("run", &copy, "checkpoint-3.pth.tar").is_done());
+}
+
+#[test]
+fn what_is_no_pointer_is_not_written_over() {
+    for (in_the_way, aside) in [
+        ("last.pth.tar = other", true),
+        ("last.pth.tar/file", true),
+        ("last.pth.tar -> gone", false),
+        ("last.pth.tar = two", false),
+    ] {
+        let mut memory = Memory::new(&["checkpoint-2.pth.tar = two", "checkpoint-3.pth.tar = three"]);
+        memory.write(in_the_way);
+        let plan = planned("run", &memory, "checkpoint-3.pth.tar", true);
+        assert_eq!(plan.aside == ["last.pth.tar"], aside, "{in_the_way}: {plan:?}");
+        assert_eq!(plan.pointers.len(), 1, "{in_the_way}");
+    }
+}
+
+/// Without this a restore at each start would throw a run back to what the remote has (L4, S4).
+#[test]
+fn a_newer_complete_step_is_gone_on_from() {
+    let complete = |memory: &mut Memory, step: u32| {
+        for file in ["model.safetensors", "trainer_state.json"] {
+            memory.write(&format!("checkpoint-{step}/{file}"));
+        }
+    };
+    let mut memory = Memory::default();
+    complete(&mut memory, 10);
+    complete(&mut memory, 20);
+    memory.write("checkpoint-30/model.safetensors");
+    let plan = newest("run", &memory, "checkpoint-10");
+    assert_eq!(plan.kept.as_deref(), Some("checkpoint-20"));
+    assert_eq!(plan.aside, ["checkpoint-30"]);
+    assert!(plan.resume.contains("/data/run/checkpoint-20"), "{}", plan.resume);
+    let back = planned("run", &memory, "checkpoint-10", true);
+    assert_eq!(
+        (back.kept, &back.aside[..]),
+        (None, &["checkpoint-20", "checkpoint-30"].map(str::to_owned)[..])
+    );
+
+    // What was written before the restored step is of a line that the run has left.
+    let mut left = Memory::default();
+    complete(&mut left, 20);
+    complete(&mut left, 10);
+    let plan = newest("run", &left, "checkpoint-10");
+    assert_eq!(
+        (plan.kept, &plan.aside[..]),
+        (None, &["checkpoint-20".to_owned()][..])
+    );
+}
+
+#[test]
+fn pointers_name_the_kept_step() {
+    let memory = Memory::new(&[
+        "global_step5/mp_rank_00_model_states.pt",
+        "global_step9/mp_rank_00_model_states.pt",
+        "latest = global_step7",
+    ]);
+    let plan = newest("run", &memory, "global_step5");
+    assert_eq!(plan.kept.as_deref(), Some("global_step9"));
+    assert_eq!(
+        plan.pointers[0].write.content,
+        PointerContent::Text("global_step9".to_owned())
+    );
+}
+
+#[test]
+fn nothing_is_moved_that_holds_the_step_or_lies_in_it() {
+    let memory = Memory::new(&[
+        "iter_0000010/.metadata",
+        "iter_0000010/metadata.json",
+        "iter_0000010/iter_x/file",
+        "iter_5.tmp/iter_6.tmp/file",
+        "latest_checkpointed_iteration.txt = 10",
+    ]);
+    assert_eq!(newest("run", &memory, "iter_0000010").aside, ["iter_5.tmp"]);
+}
+
+#[test]
+fn a_trainer_without_a_profile_is_told_the_path() {
+    let plan = newest("run", &Memory::new(&["odd/file"]), "odd");
+    assert_eq!(plan.framework, "generic");
+    assert_eq!(plan.resume, "start the trainer from /data/run/odd");
+    assert!(plan.is_done());
+}

@@ -1,0 +1,383 @@
+//! What a restore says of itself.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::restore::{RestoreDecision, RestoreReport, SkippedStep};
+use stepvault_formats::handover::{HandoverPlan, PlannedPointer};
+use stepvault_formats::pointer::PointerContent;
+
+use crate::context::Tiers;
+use crate::output::{Report, human};
+
+/// What a restore came to, or would.
+#[derive(Serialize)]
+pub(super) struct RestoreDocument {
+    run: String,
+    step: u64,
+    attempt: u32,
+    path: PathBuf,
+    files: u64,
+    bytes: u64,
+    sources: Vec<SourceDocument>,
+    skipped: Vec<SkippedStep>,
+    unreachable: Vec<UnreachableDocument>,
+    /// Whether nothing was done because only the plan was wanted.
+    planned: bool,
+    /// Whether the target held just this before.
+    already_there: bool,
+    /// Bytes that an interrupted restore had left, and that were right.
+    resumed_bytes: u64,
+    pub(super) seconds: f64,
+    /// The profile that the trainer's directory was taken for.
+    framework: Option<String>,
+    /// What was moved out of the trainer's way.
+    moved_aside: Vec<MovedDocument>,
+    /// What the trainer reads to find the step.
+    pointers: Vec<PointerDocument>,
+    /// A newer step that was in the directory and on no tier.
+    kept: Option<PathBuf>,
+    /// How to start the trainer so that it goes on from the step; null for some of its files.
+    resume: Option<String>,
+}
+
+#[derive(Serialize)]
+struct SourceDocument {
+    tier: String,
+    /// Bytes that came from there; null in a plan.
+    bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct UnreachableDocument {
+    tier: String,
+    message: String,
+}
+
+#[derive(Serialize)]
+struct MovedDocument {
+    path: PathBuf,
+    /// Where it is now; null in a plan.
+    to: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct PointerDocument {
+    path: PathBuf,
+    says: String,
+    /// For the line that people read.
+    #[serde(skip)]
+    is_copy: bool,
+    /// Whether it said so before.
+    #[serde(skip)]
+    is_right: bool,
+}
+
+/// What would be done.
+pub(super) fn planned(tiers: &Tiers, decision: RestoreDecision) -> RestoreDocument {
+    let unreachable = decision.unreachable.into_iter();
+    let mut document = RestoreDocument {
+        run: tiers.run_name().to_string(),
+        step: decision.id.step.number(),
+        attempt: decision.id.attempt.number(),
+        files: decision.file_count,
+        bytes: decision.data_bytes,
+        sources: decision
+            .sources
+            .iter()
+            .map(|tier| SourceDocument {
+                tier: tier.to_string(),
+                bytes: None,
+            })
+            .collect(),
+        skipped: decision.skipped,
+        unreachable: unreachable
+            .map(|(tier, message)| UnreachableDocument {
+                tier: tier.to_string(),
+                message,
+            })
+            .collect(),
+        planned: true,
+        already_there: false,
+        resumed_bytes: 0,
+        seconds: 0.0,
+        framework: None,
+        moved_aside: Vec::new(),
+        pointers: Vec::new(),
+        kept: None,
+        resume: None,
+        path: decision.path,
+    };
+    if let Some(plan) = decision.handover {
+        document.add(plan);
+    }
+    document
+}
+
+/// What was done.
+pub(super) fn restored(tiers: &Tiers, report: RestoreReport) -> RestoreDocument {
+    let fetched = report.fetched;
+    let sources = fetched
+        .bytes_by_tier
+        .iter()
+        .map(|(tier, bytes)| SourceDocument {
+            tier: tier.to_string(),
+            bytes: Some(*bytes),
+        })
+        .collect();
+    let moved_aside = report.moved_aside.into_iter();
+    RestoreDocument {
+        sources,
+        planned: false,
+        already_there: report.already_there,
+        resumed_bytes: fetched.kept_bytes,
+        moved_aside: moved_aside
+            .map(|moved| MovedDocument {
+                path: moved.from,
+                to: Some(moved.to),
+            })
+            .collect(),
+        ..planned(tiers, report.decision)
+    }
+}
+
+impl RestoreDocument {
+    fn add(&mut self, plan: HandoverPlan) {
+        let directory = self.path.parent().map(PathBuf::from).unwrap_or_default();
+        let pointer = |PlannedPointer { write, is_right }| PointerDocument {
+            path: directory.join(write.path),
+            is_copy: matches!(write.content, PointerContent::CopyOf(_)),
+            says: match write.content {
+                PointerContent::Text(says) | PointerContent::Symlink(says) | PointerContent::CopyOf(says) => {
+                    says
+                }
+            },
+            is_right,
+        };
+        self.framework = Some(plan.framework);
+        self.pointers = plan.pointers.into_iter().map(pointer).collect();
+        let moved = plan.aside.iter().map(|path| MovedDocument {
+            path: directory.join(path),
+            to: None,
+        });
+        self.moved_aside = moved.collect();
+        self.kept = plan.kept.map(|path| directory.join(path));
+        self.resume = Some(plan.resume);
+    }
+
+    /// The one line for scripts.
+    pub(super) fn resume_line(&self) -> Result<&str> {
+        self.resume.as_deref().ok_or_else(|| {
+            Error::new(ErrorKind::Usage, "there is nothing to go on from")
+                .on(self.path.display())
+                .because("only some of the step's files were asked for")
+                .hint("restore the whole step, without --include")
+        })
+    }
+
+    /// What was done for the trainer, a line each.
+    fn handover_lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for moved in &self.moved_aside {
+            let path = moved.path.display();
+            lines.push(match &moved.to {
+                Some(to) => format!("moved {path} out of the trainer's way, to {}", to.display()),
+                None => format!("would move {path} out of the trainer's way"),
+            });
+        }
+        if let Some(kept) = &self.kept {
+            lines.push(format!(
+                "the trainer goes on from {}, which is complete, newer, and on no tier; to go back, restore with --step {}",
+                kept.display(),
+                self.step
+            ));
+        }
+        for pointer in &self.pointers {
+            let says = match (pointer.is_copy, self.planned && !pointer.is_right) {
+                (true, false) => "is a copy of",
+                (true, true) => "would be a copy of",
+                (false, false) => "says",
+                (false, true) => "would say",
+            };
+            lines.push(format!("{} {says} {}", pointer.path.display(), pointer.says));
+        }
+        lines.extend(self.resume.as_ref().map(|resume| format!("to go on: {resume}")));
+        lines
+    }
+}
+
+impl Report for RestoreDocument {
+    fn human(&self) -> String {
+        let mut lines = Vec::new();
+        for step in &self.skipped {
+            lines.push(format!(
+                "passed over step {} (attempt {}): {}",
+                step.step,
+                step.attempt,
+                step.reasons.join("; ")
+            ));
+        }
+        lines.extend(
+            self.unreachable
+                .iter()
+                .map(|tier| format!("could not ask {}: {}", tier.tier, tier.message)),
+        );
+        let sources: Vec<String> = self
+            .sources
+            .iter()
+            .map(|source| match source.bytes {
+                Some(bytes) => format!("{} from {}", human::bytes(bytes), source.tier),
+                None => source.tier.clone(),
+            })
+            .collect();
+        let what = format!(
+            "step {} (attempt {}) of '{}': {}, {}",
+            self.step,
+            self.attempt,
+            self.run,
+            human::count(self.files, "file"),
+            human::bytes(self.bytes)
+        );
+        let path = self.path.display();
+        lines.push(match (self.planned, self.already_there) {
+            (true, _) => format!("would restore {what} from {} to {path}", sources.join(", then ")),
+            (false, true) => format!("{path} holds {what} already"),
+            (false, false) => {
+                let mut parts = sources;
+                if self.resumed_bytes > 0 {
+                    parts.push(format!("{} kept from before", human::bytes(self.resumed_bytes)));
+                }
+                format!("restored {what} ({}) to {path}", parts.join(", "))
+            }
+        });
+        lines.extend(self.handover_lines());
+        lines.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stepvault_formats::pointer::PointerWrite;
+
+    use super::*;
+
+    fn document() -> RestoreDocument {
+        RestoreDocument {
+            run: "demo".to_owned(),
+            step: 40,
+            attempt: 1,
+            path: PathBuf::from("/data/global_step40"),
+            files: 3,
+            bytes: 4096,
+            sources: vec![SourceDocument {
+                tier: "main".to_owned(),
+                bytes: Some(4096),
+            }],
+            skipped: vec![SkippedStep {
+                step: 50,
+                attempt: 1,
+                reasons: vec!["main: damaged".to_owned()],
+            }],
+            unreachable: Vec::new(),
+            planned: false,
+            already_there: false,
+            resumed_bytes: 0,
+            seconds: 0.5,
+            framework: None,
+            moved_aside: Vec::new(),
+            pointers: Vec::new(),
+            kept: None,
+            resume: None,
+        }
+    }
+
+    fn handed_over() -> HandoverPlan {
+        HandoverPlan {
+            framework: "deepspeed".to_owned(),
+            why: Vec::new(),
+            kept: None,
+            aside: vec!["global_step50".to_owned()],
+            pointers: vec![PlannedPointer {
+                write: PointerWrite {
+                    path: "latest".to_owned(),
+                    content: PointerContent::Text("global_step40".to_owned()),
+                },
+                is_right: false,
+            }],
+            resume: "call load_checkpoint".to_owned(),
+        }
+    }
+
+    #[test]
+    fn says_what_was_passed_over_and_what_was_restored() {
+        assert_eq!(
+            document().human(),
+            "passed over step 50 (attempt 1): main: damaged\n\
+             restored step 40 (attempt 1) of 'demo': 3 files, 4.0 KiB (4.0 KiB from main) to /data/global_step40"
+        );
+    }
+
+    #[test]
+    fn says_what_was_done_for_the_trainer_and_ends_with_how_to_start_it() {
+        let mut done = document();
+        done.add(handed_over());
+        done.moved_aside[0].to = Some(PathBuf::from("/.stepvault/moved-aside/0001-global_step50"));
+        let text = done.human();
+        let lines: Vec<&str> = text.lines().skip(2).collect();
+        assert_eq!(
+            lines,
+            [
+                "moved /data/global_step50 out of the trainer's way, to /.stepvault/moved-aside/0001-global_step50",
+                "/data/latest says global_step40",
+                "to go on: call load_checkpoint",
+            ]
+        );
+        let mut plan = document();
+        plan.planned = true;
+        plan.add(HandoverPlan {
+            kept: Some("global_step60".to_owned()),
+            ..handed_over()
+        });
+        let text = plan.human();
+        let lines: Vec<&str> = text.lines().skip(2).collect();
+        assert_eq!(
+            lines,
+            [
+                "would move /data/global_step50 out of the trainer's way",
+                "the trainer goes on from /data/global_step60, which is complete, newer, and on no tier; to go back, \
+                 restore with --step 40",
+                "/data/latest would say global_step40",
+                "to go on: call load_checkpoint",
+            ]
+        );
+        assert_eq!(plan.resume_line().unwrap(), "call load_checkpoint");
+        assert_eq!(
+            document().resume_line().unwrap_err().to_string(),
+            "there is nothing to go on from: /data/global_step40: only some of the step's files were asked for"
+        );
+    }
+
+    #[test]
+    fn the_document_has_the_published_keys() {
+        let mut done = document();
+        done.add(handed_over());
+        let text = crate::output::json::document(&done).unwrap();
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(document["format"], 1);
+        for key in [
+            "run", "step", "attempt", "path", "bytes", "sources", "skipped", "resume",
+        ] {
+            assert!(document.get(key).is_some(), "{key} is missing: {text}");
+        }
+        assert_eq!(document["skipped"][0]["reasons"][0], "main: damaged");
+        assert_eq!(
+            document["pointers"],
+            serde_json::json!([{ "path": "/data/latest", "says": "global_step40" }])
+        );
+        assert_eq!(
+            document["moved_aside"],
+            serde_json::json!([{ "path": "/data/global_step50", "to": null }])
+        );
+    }
+}
