@@ -16,6 +16,7 @@ pub mod prune;
 pub mod push;
 pub mod restore;
 pub mod run_remote;
+pub mod save;
 pub mod upload;
 pub mod verify;
 mod workers;

@@ -15,7 +15,7 @@ use crate::durable::parent_of;
 use crate::errors;
 use crate::tree::{self, Tree};
 
-const WHAT: &str = "cannot compare";
+pub(crate) const WHAT: &str = "cannot compare";
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// The first difference between what stands at `target` and the entries of a step, in words; `None` when names,
@@ -113,7 +113,7 @@ fn names_differ(
 }
 
 /// The first path that only one of two lists, both sorted, has.
-fn lists_differ<'a>(
+pub(crate) fn lists_differ<'a>(
     there: impl Iterator<Item = Option<&'a RelativePath>>,
     wanted: impl Iterator<Item = Option<&'a RelativePath>>,
 ) -> Option<String> {
@@ -130,7 +130,7 @@ fn lists_differ<'a>(
     }
 }
 
-fn sizes_differ(path: &RelativePath, there_bytes: u64, wanted_bytes: u64) -> String {
+pub(crate) fn sizes_differ(path: &RelativePath, there_bytes: u64, wanted_bytes: u64) -> String {
     format!("{path} has {there_bytes} bytes, not {wanted_bytes}")
 }
 

@@ -28,6 +28,7 @@ use crate::staging::{DATA, take_lock};
 use crate::staging_abandoned::directory_name;
 use crate::staging_place::{Base, OWN, OWN_INSIDE};
 use crate::stat::{Facts, times};
+use crate::symlink;
 use crate::vault::Vault;
 
 const MOVE: &str = "cannot move out of the trainer's way";
@@ -41,7 +42,7 @@ const MAX_KEPT_NAME_BYTES: usize = 240;
 
 /// Whether a name in a directory of steps is this program's own, which no rule about frameworks has to see.
 pub fn is_own_name(name: &str) -> bool {
-    name == OWN || name == OWN_INSIDE
+    name == OWN || name.starts_with(OWN_INSIDE)
 }
 
 /// The directory where a trainer looks for its steps. Holds a lock, so that two restores into one directory cannot
@@ -140,10 +141,16 @@ impl HandoverDirectory {
     /// Makes a symbolic link, in place of a file or link that has its name.
     pub fn write_link(&self, path: &RelativePath, target: &str) -> Result<()> {
         let fault = |error: Errno| errors::io(POINT, &self.path.join(path), error);
-        remove::entry(self.temporary.as_fd(), TEMPORARY).map_err(fault)?;
-        rustix::fs::symlinkat(target, &self.temporary, TEMPORARY).map_err(fault)?;
-        rustix::fs::fsync(&self.temporary).map_err(fault)?;
-        self.bring_in(path)
+        let parent = self.directory.parent_of(path).map_err(fault)?;
+        let by_way_of = Place {
+            directory: self.temporary.as_fd(),
+            name: Path::new(TEMPORARY),
+        };
+        let to = Place {
+            directory: parent.as_fd(),
+            name: Path::new(name_of(path)),
+        };
+        symlink::replace(by_way_of, to, target).map_err(fault)
     }
 
     /// Writes a file with the bytes, mode and time of another one, in place of what has its name. It shares nothing

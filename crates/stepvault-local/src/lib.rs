@@ -6,6 +6,7 @@
 
 mod beneath;
 pub mod compare;
+mod compare_trees;
 pub mod durable;
 pub mod errors;
 pub mod evict;
@@ -18,6 +19,10 @@ pub mod pins;
 mod publish;
 mod remove;
 mod rename;
+pub mod save;
+mod save_abandoned;
+mod save_commit;
+mod save_record;
 pub mod seal;
 pub mod seal_record;
 pub mod sealed;
@@ -30,6 +35,7 @@ mod staging_abandoned;
 mod staging_place;
 mod stat;
 pub mod survey;
+mod symlink;
 mod sync;
 pub mod tree;
 pub mod vault;

@@ -53,12 +53,22 @@ pub(crate) fn held(what: &str, path: &Path) -> Error {
 
 /// Takes the lock on the file at `path`, creating it when missing; `None` when somebody else has it.
 pub(crate) fn take(path: &Path) -> Result<Option<File>> {
+    acquire(path, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// The same, and waits for whoever has it: it ends when he does.
+pub(crate) fn wait_for(path: &Path) -> Result<File> {
+    acquire(path, FlockOperation::LockExclusive)?
+        .ok_or_else(|| held("cannot lock", path).hint("it was taken away again and again; try again"))
+}
+
+fn acquire(path: &Path, operation: FlockOperation) -> Result<Option<File>> {
     let fault = |error: Errno| errors::io("cannot lock", path, error);
     // A few times only: each round means that a holder removed the file between our two calls.
     for _ in 0..16 {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let descriptor = rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o600)).map_err(fault)?;
-        match rustix::fs::flock(&descriptor, FlockOperation::NonBlockingLockExclusive) {
+        match rustix::io::retry_on_intr(|| rustix::fs::flock(&descriptor, operation)) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Ok(None),
             Err(error) => return Err(fault(error)),

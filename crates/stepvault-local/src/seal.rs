@@ -103,7 +103,8 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<SealedStep> {
             .hint("let the trainer write fewer files"));
     }
     record.check()?;
-    barrier.sync(&data, &record)?;
+    let files = record.files.iter().map(|file| &file.path);
+    barrier.sync(&data, files, record.directories.iter())?;
     durable::create_new(&staging.path.join(SEAL), &bytes)?;
     staging.publish(&destination)?;
     Ok(SealedStep::new(destination, record))

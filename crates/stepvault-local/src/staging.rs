@@ -26,7 +26,7 @@ use crate::remove;
 use crate::staged_file::Progress;
 pub use crate::staged_file::StagedFile;
 use crate::staging_abandoned;
-use crate::staging_place::{self, Base};
+use crate::staging_place::{self, Base, RESTORE};
 use crate::stat::Facts;
 use crate::survey::SurveyFiles;
 use crate::vault::Vault;
@@ -259,7 +259,7 @@ fn is_ours(facts: &Facts) -> bool {
 pub(crate) fn take_lock(parent: &Path, vault: Option<&Vault>, key: &str) -> Result<(Base, PathBuf, File)> {
     let mut tries_left = 16;
     loop {
-        let base = staging_place::choose(parent, vault)?;
+        let base = staging_place::choose(parent, vault, RESTORE)?;
         let path = base.path.join(staging_abandoned::lock_name(key));
         match lock::take(&path) {
             Ok(Some(file)) => return Ok((base, path, file)),

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use stepvault_core::Result;
+use stepvault_core::manifest::DirectoryEntry;
+use stepvault_core::path::RelativePath;
 
 use crate::beneath::DIRECTORY;
 use crate::durable;
 use crate::errors;
-use crate::seal_record::SealRecord;
 use crate::snapshot::WHAT;
 
 /// Up to so many files and directories are synced one by one. More share one sync of the filesystem, because each
@@ -32,21 +33,27 @@ impl Barrier {
         })
     }
 
-    /// Syncs all files and directories of the record, which stand below `data` (or are it, for a single file).
-    pub(crate) fn sync(&self, data: &Path, record: &SealRecord) -> Result<()> {
-        if record.files.len() + record.directories.len() > FEW && reports_errors() {
+    /// Syncs files and directories below `data`, the one that is `None` being `data` itself. Without any directory
+    /// `data` is a single file.
+    pub(crate) fn sync<'a>(
+        &self,
+        data: &Path,
+        files: impl ExactSizeIterator<Item = &'a RelativePath>,
+        directories: impl ExactSizeIterator<Item = &'a DirectoryEntry>,
+    ) -> Result<()> {
+        if files.len() + directories.len() > FEW && reports_errors() {
             return rustix::fs::syncfs(&self.directory)
                 .map_err(|error| errors::io("cannot sync the filesystem of", &self.path, error));
         }
-        if record.directories.is_empty() {
+        if directories.len() == 0 {
             sync_one(data)?;
             return durable::fsync_directory(durable::parent_of(data));
         }
-        for file in &record.files {
-            sync_one(&data.join(&file.path))?;
+        for path in files {
+            sync_one(&data.join(path))?;
         }
-        // The deepest first, though any order would do: nothing counts before the seal's own rename.
-        for directory in record.directories.iter().rev() {
+        // In any order: nothing counts before the rename that follows.
+        for directory in directories {
             let path = directory
                 .path
                 .as_ref()

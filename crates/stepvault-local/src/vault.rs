@@ -7,6 +7,7 @@
 //! runs/<run>/{journal,pins,notes,quarantine}/
 //! staging/  trash/                    half-made and half-deleted; emptied at a start
 //! restore/                            restores under way, each with a lock of its own
+//! saves/                              steps that trainers write, until they are committed
 //! moved-aside/                        what restores moved out of a trainer's way; never deleted by us
 //! ```
 
@@ -20,7 +21,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use crate::durable::{self, CreateOutcome, TEMPORARY_PREFIX};
 use crate::errors;
 use crate::lock::VaultLock;
-use crate::staging_place::{MOVED_ASIDE, RESTORE};
+use crate::staging_place::{MOVED_ASIDE, RESTORE, SAVES};
 
 const MARKER: &str = "vault.json";
 const MAX_MARKER_BYTES: u64 = 4096;
@@ -161,8 +162,8 @@ pub(crate) fn is_temporary(path: &Path) -> bool {
 fn foreign_entry(directory: &Path) -> Result<Option<String>> {
     // A fresh filesystem's root has the one; an interrupted creation leaves the other, or, seen by a second process
     // at the right moment, the marker itself.
-    // Restores use the vault's default place also where there is no vault.
-    let known = ["lost+found", MARKER, RESTORE, MOVED_ASIDE];
+    // Steps are staged in the vault's default place also where there is no vault.
+    let known = ["lost+found", MARKER, RESTORE, SAVES, MOVED_ASIDE];
     let foreign = entries(directory)?
         .into_iter()
         .find(|path| !is_temporary(path) && !known.iter().any(|name| path.ends_with(name)));

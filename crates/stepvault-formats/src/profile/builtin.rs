@@ -10,7 +10,7 @@ use crate::completeness::Rule;
 pub const GENERIC: &str = "generic";
 
 /// The built-in profiles' files; `generic` is the last.
-const FILES: [&str; 23] = [
+const FILES: [&str; 24] = [
     include_str!("../../profiles/prime-rl.toml"),
     include_str!("../../profiles/areal.toml"),
     include_str!("../../profiles/openpi-jax.toml"),
@@ -34,6 +34,7 @@ const FILES: [&str; 23] = [
     include_str!("../../profiles/timm.toml"),
     include_str!("../../profiles/ultralytics.toml"),
     include_str!("../../profiles/fairseq.toml"),
+    include_str!("../../profiles/stepvault.toml"),
 ];
 
 static GENERIC_PROFILE: LazyLock<Option<Profile>> =

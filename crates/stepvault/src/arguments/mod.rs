@@ -81,6 +81,8 @@ pub(crate) enum Command {
     Agent(commands::agent::AgentArguments),
     Push(commands::push::PushArguments),
     Restore(commands::restore::RestoreArguments),
+    Stage(commands::save::StageArguments),
+    Commit(commands::save::CommitArguments),
     List(commands::list::ListArguments),
     Show(commands::show::ShowArguments),
     Status(commands::status::StatusArguments),

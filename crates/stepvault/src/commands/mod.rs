@@ -15,6 +15,7 @@ pub(crate) mod pin;
 pub(crate) mod prune;
 pub(crate) mod push;
 pub(crate) mod restore;
+pub(crate) mod save;
 pub(crate) mod show;
 pub(crate) mod status;
 pub(crate) mod verify;
@@ -45,6 +46,8 @@ pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode>
         Command::Agent(arguments) => agent::run(session, &arguments).await,
         Command::Push(arguments) => push::run(session, arguments).await,
         Command::Restore(arguments) => restore::run(session, arguments).await,
+        Command::Stage(arguments) => save::run_stage(session, arguments).await,
+        Command::Commit(arguments) => save::run_commit(session, arguments).await,
         Command::List(arguments) => list::run(session, &arguments).await,
         Command::Show(arguments) => show::run(session, &arguments).await,
         Command::Status(arguments) => status::run(session, &arguments).await,

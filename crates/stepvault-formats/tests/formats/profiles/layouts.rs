@@ -615,6 +615,17 @@ fn ultralytics() {
 }
 
 #[test]
+fn stepvault() {
+    let mut memory = Memory::new(&["step_90/model.pt", "step_100/model.pt", "latest -> step_90"]);
+    assert_eq!(detected(&memory), "stepvault");
+    assert_eq!(complete("stepvault", &memory), ["step_90", "step_100"]);
+    let found = look("stepvault", &memory);
+    assert_eq!(found.pointers[0].target_step, Some(90));
+    memory.write("latest/file");
+    assert_eq!(detected(&memory), "generic");
+}
+
+#[test]
 fn fairseq() {
     let memory = Memory::new(&[
         "checkpoint1-shard0.pt = one",

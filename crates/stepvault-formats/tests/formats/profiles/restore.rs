@@ -79,6 +79,7 @@ fn pointers_are_what_the_trainer_wrote_itself() {
                 link("/data/run/run7_checkpoint_4_force"),
             ),
         ),
+        ("stepvault", "step_5", write("latest", link("step_5"))),
         (
             "lightning",
             "checkpoints/epoch=1-step=9.ckpt",

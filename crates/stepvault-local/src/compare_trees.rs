@@ -1,0 +1,94 @@
+//! Whether two directories hold the same.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use stepvault_core::manifest::Shape;
+use stepvault_core::path::RelativePath;
+use stepvault_core::{ErrorKind, Result};
+
+use crate::beneath::Beneath;
+use crate::compare::{WHAT, lists_differ, sizes_differ};
+use crate::errors;
+use crate::tree::{self, Tree};
+
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// The first difference between what stands at `target` and the directory at `other`, whose tree is `wanted`, in
+/// words; `None` when names, sizes and bytes are the same. Modes and times are not compared.
+pub(crate) fn differ(target: &Path, other: &Path, wanted: &Tree) -> Result<Option<String>> {
+    let there = match tree::scan(target) {
+        Ok(there) => there,
+        // Something that no checkpoint has.
+        Err(error) if error.kind() == ErrorKind::Usage => return Ok(Some(error.to_string())),
+        Err(error) => return Err(error),
+    };
+    if there.shape != Shape::Directory {
+        return Ok(Some("no directory stands there".to_owned()));
+    }
+    if let Some(difference) = names_differ(&there, wanted) {
+        return Ok(Some(difference));
+    }
+    for file in &wanted.files {
+        let same = same_bytes(open(target, &file.path)?, open(other, &file.path)?)
+            .map_err(|error| errors::io(WHAT, &target.join(&file.path), error))?;
+        if !same {
+            return Ok(Some(format!("{} has other bytes", file.path)));
+        }
+    }
+    Ok(None)
+}
+
+fn names_differ(there: &Tree, wanted: &Tree) -> Option<String> {
+    fn files(tree: &Tree) -> impl Iterator<Item = Option<&RelativePath>> {
+        tree.files.iter().map(|file| Some(&file.path))
+    }
+    fn directories(tree: &Tree) -> impl Iterator<Item = Option<&RelativePath>> {
+        tree.directories.iter().map(|entry| entry.path.as_ref())
+    }
+    fn links(tree: &Tree) -> impl Iterator<Item = Option<&RelativePath>> {
+        tree.symlinks.iter().map(|link| Some(&link.path))
+    }
+    let names = lists_differ(files(there), files(wanted))
+        .or_else(|| lists_differ(directories(there), directories(wanted)))
+        .or_else(|| lists_differ(links(there), links(wanted)));
+    if names.is_some() {
+        return names;
+    }
+    let mut pairs = there.files.iter().zip(&wanted.files);
+    if let Some((one, other)) = pairs.find(|(one, other)| one.size_bytes != other.size_bytes) {
+        return Some(sizes_differ(&one.path, one.size_bytes, other.size_bytes));
+    }
+    let mut pairs = there.symlinks.iter().zip(&wanted.symlinks);
+    let other = pairs.find(|(one, other)| one.target != other.target);
+    other.map(|(one, other)| format!("{} points to {}, not to {}", one.path, one.target, other.target))
+}
+
+fn open(root: &Path, path: &RelativePath) -> Result<File> {
+    Beneath::open(root)
+        .and_then(|root| root.open_file(path.as_str(), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()))
+        .map(File::from)
+        .map_err(|error| errors::io(WHAT, &root.join(path), error))
+}
+
+fn same_bytes(mut one: File, mut other: File) -> io::Result<bool> {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    loop {
+        read_block(&mut one, &mut ours)?;
+        read_block(&mut other, &mut theirs)?;
+        if ours != theirs {
+            return Ok(false);
+        }
+        if ours.is_empty() {
+            return Ok(true);
+        }
+    }
+}
+
+/// Reads a whole block, or what is left; nothing at the end.
+fn read_block(file: &mut File, block: &mut Vec<u8>) -> io::Result<()> {
+    block.clear();
+    file.take(BUFFER_BYTES as u64).read_to_end(block).map(drop)
+}

@@ -1,0 +1,16 @@
+//! Symbolic links that are replaced without a moment in which there is none.
+
+use rustix::io::Result;
+
+use crate::remove;
+use crate::rename::{self, Place};
+
+/// Makes a symbolic link at `to`, in place of a file or link that has its name, by way of a name of our own on the
+/// same filesystem. Durable when it returns.
+pub(crate) fn replace(by_way_of: Place<'_>, to: Place<'_>, target: &str) -> Result<()> {
+    remove::entry(by_way_of.directory, by_way_of.name)?;
+    rustix::fs::symlinkat(target, by_way_of.directory, by_way_of.name)?;
+    rustix::fs::fsync(by_way_of.directory)?;
+    rename::over(by_way_of, to)?;
+    rustix::fs::fsync(to.directory)
+}
