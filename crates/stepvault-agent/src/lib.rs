@@ -1,8 +1,8 @@
 //! The background service on one node: it finds finished steps, seals them, and keeps every remote and both retention
 //! policies up to date.
 //!
-//! [`run`] is the whole service. It holds no policy of its own: what counts as finished is the configured rule of
-//! `stepvault-formats`, what stays is decided by the plans of `stepvault-core`, and what is sent is up to the engine.
+//! [`run`] is the whole service. It holds no policy of its own: what counts as finished is a profile or a configured rule
+//! of `stepvault-formats`, what stays is decided by the plans of `stepvault-core`, and what is sent is up to the engine.
 //!
 //! One task seals, one task for each remote uploads, one task for each remote prunes it, and one evicts local copies.
 //! They meet in the vault: whatever was sealed and is not durable yet is found there by looking, so that nothing is
@@ -18,6 +18,7 @@ mod occupied;
 mod options;
 mod outcome;
 mod pause;
+mod profiles;
 mod prompt_store;
 mod report;
 mod retention;
@@ -28,5 +29,6 @@ mod supervisor;
 pub use clock::SystemClock;
 pub use note::{AgentNote, FailedStep, RemoteNote, read_note};
 pub use options::{AgentOptions, AgentRemote, AgentRun};
+pub use profiles::profiles;
 pub use report::{AgentReport, NotDurable, RunStep, SkippedEntry, StepOnRemote, Tally};
 pub use supervisor::run;

@@ -4,14 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepvault_core::config::{Completion, Config, Links, RunSettings};
+use stepvault_core::config::{Completion, Config, Links, RunSettings, faults_error};
 use stepvault_core::ids::{NodeName, RemoteName, RunName};
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::retention::{KeepRules, LocalLimits};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::metrics::MetricsSource;
+use stepvault_formats::profile::ProfileSet;
 use stepvault_local::seal::LinkPolicy;
 use stepvault_remote::store::RemoteStore;
+
+use crate::profiles::profiles;
 
 /// A remote and its opened store.
 #[derive(Debug, Clone)]
@@ -30,10 +33,14 @@ pub struct AgentRun {
     /// The directory that the trainer writes steps into. `None` for a run whose steps are only pushed by hand: what is
     /// sealed of it is uploaded and retained all the same.
     pub watch_directory: Option<PathBuf>,
-    /// Glob on the names of its entries.
-    pub pattern: String,
+    /// Glob on the names of steps; `None` for every step by its profile, or by the default pattern without one.
+    pub pattern: Option<String>,
     /// How a finished step is known.
     pub completion: Completion,
+    /// The profile to go by; `None` to tell from what is there.
+    pub profile: Option<String>,
+    /// The profile's series to take; `None` for all that a trainer can go on from.
+    pub series: Option<Vec<String>>,
     /// Where metrics stand in a checkpoint.
     pub metrics_source: MetricsSource,
     /// What stays on the local tier.
@@ -60,6 +67,8 @@ impl AgentRun {
             watch_directory: settings.watch,
             pattern: settings.pattern,
             completion: settings.complete,
+            profile: settings.profile,
+            series: settings.series,
             metrics_source: MetricsSource {
                 file: settings.metrics_file,
                 pointers: settings.metrics,
@@ -82,7 +91,9 @@ pub struct AgentOptions {
     pub remotes: Vec<AgentRemote>,
     /// This node.
     pub node: NodeName,
-    /// How files are taken over into the vault.
+    /// The profiles of frameworks.
+    pub profiles: Arc<ProfileSet>,
+    /// How files are taken over into the vault, unless a profile asks for more.
     pub links: LinkPolicy,
     /// Limits on the local tier's space, over all runs.
     pub local_limits: LocalLimits,
@@ -105,7 +116,8 @@ impl AgentOptions {
     /// are refused.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when the configuration names no vault, or a run names a remote that is not given.
+    /// [`ErrorKind::Usage`] when the configuration names no vault, a run names a remote that is not given, or something is
+    /// wrong with profiles.
     pub fn from_config(
         config: &Config,
         node: NodeName,
@@ -125,11 +137,14 @@ impl AgentOptions {
                 .collect();
             AgentRun::of(settings.clone(), names)
         };
+        let profiles =
+            profiles(config).map_err(|faults| faults_error("the configuration is wrong", &faults))?;
         let options = Self {
             vault_directory,
             runs: config.runs.iter().map(run).collect(),
             remotes,
             node,
+            profiles: Arc::new(profiles),
             links: match config.local.links {
                 Links::Auto => LinkPolicy::Auto,
                 Links::ReflinkOrCopy => LinkPolicy::ReflinkOrCopy,

@@ -14,7 +14,6 @@ use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::push::{Placed, StageRequest, stage};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::seal::LinkPolicy;
-use stepvault_local::tree::scan;
 use tokio::time::Instant;
 
 use crate::clock::SystemClock;
@@ -64,14 +63,11 @@ impl Sealer {
         let quiet_times = self
             .runs
             .iter()
-            .filter_map(|run| run.discovery.as_ref()?.is_quiet_rule());
+            .filter_map(|run| run.discovery.as_ref()?.quiet_time());
         let patience = quiet_times.max().unwrap_or_default() + self.poll_interval;
         let mut give_up = Instant::now() + patience;
         while !self.shared.stopping.is_cancelled() {
-            let watched: Vec<PathBuf> = self
-                .discoveries()
-                .map(|found| found.directory().to_owned())
-                .collect();
+            let watched: Vec<PathBuf> = self.discoveries().flat_map(Discovery::directories).collect();
             if let Some(mut hands) = wake.take() {
                 let watch = move || {
                     hands.watch(watched.iter().map(PathBuf::as_path));
@@ -131,6 +127,13 @@ impl Sealer {
                 Some(error) => self.shared.warn(&about, &format!("{run}: {error}")),
                 None => self.shared.board.is_well(&about),
             }
+            if let Some(news) = look.news {
+                tracing::info!(%run, "{news}");
+            }
+            if let Some(advice) = look.advice {
+                self.shared
+                    .warn(&format!("series {run}"), &format!("{run}: {advice}"));
+            }
             for (path, reason) in look.passed_over {
                 tracing::info!(path = %path.display(), reason, "passed over");
                 self.shared.board.skipped(run, &path, reason);
@@ -185,20 +188,13 @@ impl Sealer {
             node: self.node.clone(),
             metrics: std::collections::BTreeMap::new(),
             metrics_source: run.metrics_source.clone(),
-            links: self.links,
+            links: stricter(self.links, ready.links),
             expected: None,
         };
         let (shared, remotes) = (Arc::clone(&self.shared), run.remotes.clone());
-        let fingerprint = ready.fingerprint;
+        let found = ready.clone();
         let work = tokio::task::spawn_local(async move {
-            let path = request.source.clone();
-            let tree = blocking(move || scan(&path)).await?;
-            if tree.fingerprint() != fingerprint {
-                return Err(Error::new(ErrorKind::SourceChanged, "cannot seal the step")
-                    .on(request.source.display())
-                    .because("it was written to after it looked finished"));
-            }
-            request.expected = Some(tree);
+            request.expected = Some(blocking(move || found.unchanged()).await?);
             stage(&shared.vault, &remotes, request, &shared.observer).await
         });
         match work.await {
@@ -227,7 +223,7 @@ impl Sealer {
                 }
             }
             AfterStaging::NoSpace => {
-                discovery.failed(&ready.name, LONGEST_FULL_DISK_PAUSE, reason);
+                discovery.failed(ready, LONGEST_FULL_DISK_PAUSE, reason);
                 // How much is free changes all the time; that it is not enough is the news.
                 if self.shared.board.is_news(&about, "no space") {
                     self.shared.observer.on_event(&Event::Warning { message: &text });
@@ -239,9 +235,33 @@ impl Sealer {
                 self.shared.evict.notify_one();
             }
             AfterStaging::Unfinished | AfterStaging::Later => {
-                discovery.failed(&ready.name, LONGEST, reason);
+                discovery.failed(ready, LONGEST, reason);
                 self.shared.warn(&about, &text);
             }
         }
+    }
+}
+
+/// The policy that satisfies both.
+fn stricter(one: LinkPolicy, other: LinkPolicy) -> LinkPolicy {
+    let strictness = |policy: &LinkPolicy| match policy {
+        LinkPolicy::Auto => 0,
+        LinkPolicy::ReflinkOrCopy => 1,
+        LinkPolicy::Copy => 2,
+    };
+    std::cmp::max_by_key(one, other, strictness)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neither_the_configuration_nor_the_profile_is_made_laxer() {
+        use LinkPolicy::{Auto, Copy, ReflinkOrCopy};
+        assert_eq!(stricter(Auto, Auto), Auto);
+        assert_eq!(stricter(Auto, ReflinkOrCopy), ReflinkOrCopy);
+        assert_eq!(stricter(ReflinkOrCopy, Auto), ReflinkOrCopy);
+        assert_eq!(stricter(Copy, ReflinkOrCopy), Copy);
     }
 }

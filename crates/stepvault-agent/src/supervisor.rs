@@ -18,11 +18,11 @@ use tokio_util::sync::CancellationToken;
 use crate::assembly::{Tasks, remotes_of, tasks};
 use crate::board::Board;
 use crate::clock::SystemClock;
-use crate::discovery::Discovery;
+use crate::discovery::{Discovery, Pace};
 use crate::lane::is_durable;
 use crate::note::Notes;
 use crate::occupied::Occupied;
-use crate::options::{AgentOptions, AgentRun};
+use crate::options::AgentOptions;
 use crate::report::{AgentReport, StepOnRemote};
 use crate::shared::Shared;
 
@@ -43,7 +43,12 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<AgentReport> {
     options.check()?;
-    let discoveries = options.runs.iter().map(discovery).collect::<Result<Vec<_>>>()?;
+    let pace = if options.once { Pace::Once } else { Pace::Lasting };
+    let discoveries = options
+        .runs
+        .iter()
+        .map(|run| Discovery::new(run, &options.profiles, pace))
+        .collect::<Result<Vec<_>>>()?;
     let (vault, lock) = open_vault(&options).await?;
     warn_of_strangers(&options, &vault, &observer).await?;
     let shared = Arc::new(Shared {
@@ -119,13 +124,6 @@ async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks, notes:
     }
     running.shutdown().await;
     Ok(())
-}
-
-fn discovery(run: &AgentRun) -> Result<Option<Discovery>> {
-    let Some(directory) = run.watch_directory.clone() else {
-        return Ok(None);
-    };
-    Discovery::new(directory, &run.pattern, run.completion.clone()).map(Some)
 }
 
 /// The vault, locked, and without what a killed process left in it.

@@ -22,6 +22,17 @@ const WHAT: &str = "cannot look into the directory";
 /// As many as a step may hold.
 const MAX_ENTRIES: usize = 1_000_000;
 
+/// What to do about what lies below a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Below {
+    /// List it.
+    List,
+    /// Take it as it was known, unless the directory's own time has changed since.
+    AsKnown,
+    /// Leave it out.
+    Nothing,
+}
+
 /// Lists everything below the directory `root`, which may be reached through a link. Links inside are not followed.
 /// Names that are not UTF-8 are left out: no framework writes any.
 ///
@@ -29,6 +40,15 @@ const MAX_ENTRIES: usize = 1_000_000;
 /// When `root` is no directory that can be read; `Refused` when it holds more than a million entries. A directory
 /// further down that cannot be read counts as empty.
 pub fn survey(root: &Path) -> Result<Tree> {
+    survey_again(root, &Tree::default(), &|_| Below::List)
+}
+
+/// The same, where `known` is what an earlier survey found and `below` says of each directory, by its path, what to do
+/// about what lies below it. For looking often at a directory most of which never changes.
+///
+/// # Errors
+/// As for [`survey`].
+pub fn survey_again(root: &Path, known: &Tree, below: &dyn Fn(&str) -> Below) -> Result<Tree> {
     let mut entries = BTreeMap::new();
     let mut pending: Vec<(PathBuf, String)> = vec![(root.to_path_buf(), String::new())];
     while let Some((directory, prefix)) = pending.pop() {
@@ -53,11 +73,23 @@ pub fn survey(root: &Path) -> Result<Tree> {
             } else {
                 format!("{prefix}/{name}")
             };
-            if kind == EntryKind::Directory {
-                pending.push((found.path(), path.clone()));
-            }
             let mtime = mtime_of(&facts);
-            entries.insert(path, Entry { kind, mtime });
+            let entry = Entry { kind, mtime };
+            if entry.kind == EntryKind::Directory {
+                match below(&path) {
+                    Below::AsKnown if known.get(&path) == Some(&entry) => {
+                        let known = known.below(&path);
+                        entries.extend(
+                            known
+                                .entries()
+                                .map(|(inside, entry)| (format!("{path}/{inside}"), entry.clone())),
+                        );
+                    }
+                    Below::AsKnown | Below::List => pending.push((found.path(), path.clone())),
+                    Below::Nothing => {}
+                }
+            }
+            entries.insert(path, entry);
             if entries.len() > MAX_ENTRIES {
                 return Err(Error::new(ErrorKind::Refused, WHAT)
                     .on(root.display())
@@ -208,10 +240,35 @@ mod tests {
         for refused in ["latest", "up/outside", "step_1", "nothing"] {
             assert!(files.open(refused).is_err(), "{refused}");
         }
+        assert_eq!(survey_again(&root, &tree, &|_| Below::List).unwrap(), tree);
+
         let error = survey(&root.join("nothing")).unwrap_err();
         assert!(
             error.to_string().starts_with("cannot look into the directory: "),
             "{error}"
         );
+    }
+    #[test]
+    fn what_is_known_is_not_listed_again_until_its_directory_changes() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path();
+        fs::create_dir_all(root.join("step_1/inner")).unwrap();
+        fs::write(root.join("step_1/inner/weights"), "hello").unwrap();
+        fs::create_dir_all(root.join("wandb/run")).unwrap();
+        let before = survey(root).unwrap();
+
+        // Deep inside: the directory's own time stays.
+        fs::write(root.join("step_1/inner/more"), "x").unwrap();
+        let as_known = |path: &str| match path {
+            "step_1" => Below::AsKnown,
+            "wandb" => Below::Nothing,
+            _ => Below::List,
+        };
+        let again = survey_again(root, &before, &as_known).unwrap();
+        let paths: Vec<&str> = again.entries().map(|(path, _)| path).collect();
+        assert_eq!(paths, ["step_1", "step_1/inner", "step_1/inner/weights", "wandb"]);
+        fs::write(root.join("step_1/new"), "x").unwrap();
+        let again = survey_again(root, &before, &as_known).unwrap();
+        assert!(again.is_file("step_1/new") && again.is_file("step_1/inner/more"));
     }
 }

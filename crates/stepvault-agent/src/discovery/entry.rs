@@ -10,6 +10,7 @@ use stepvault_core::config::Completion;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::content::tree_matches_record;
+use stepvault_formats::find::FoundStep;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::{Tree, scan};
 use tokio::time::Instant;
@@ -50,13 +51,35 @@ pub(super) struct Sighting {
 /// Device, inode and time of the entry itself: cheap to compare, and blind to what lies deeper.
 type Outside = (u64, u64, i64, i64);
 
+/// A step that a profile has found.
+pub(super) struct Candidate<'a> {
+    pub(super) path: &'a Path,
+    pub(super) step: &'a FoundStep,
+    /// Whether nothing but silence proves that its save is over.
+    pub(super) rests_on_silence: bool,
+    /// How long that silence must be.
+    pub(super) quiet_time: Duration,
+    /// What is broken in it, in words.
+    pub(super) check: &'a dyn Fn() -> Vec<String>,
+}
+
 /// What is remembered of an entry.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     sighting: Option<Sighting>,
     handled: Option<(Sha256Digest, Timestamp)>,
+    /// Whether it ever was handled.
+    was_handled: bool,
     /// When it was last looked into, and how it looked from outside.
     looked: Option<(Instant, Outside)>,
+    /// When it was last listed for a profile.
+    surveyed: Option<Instant>,
+    /// Whether it was compared with what stands in the vault.
+    compared: bool,
+    /// How it was when it was found broken.
+    broken: Option<Sha256Digest>,
+    /// Why it was passed over, when that was said.
+    said: Option<String>,
     pause: Pause,
     /// Why it was not taken over yet.
     trouble: Option<String>,
@@ -92,9 +115,8 @@ impl Entry {
             Ok(tree) => tree,
             Err(error) => return self.cannot_look(&error),
         };
-        let first = self.is_new();
         self.looked = Some((Instant::now(), outside));
-        if first && let Some(sight) = self.known(name, &tree, sealed) {
+        if let Some(sight) = self.known_at_first(name, &tree, sealed) {
             return sight;
         }
         if self.is_handled(&tree) {
@@ -102,24 +124,126 @@ impl Entry {
         }
         let sighting = self.sighted(tree.fingerprint());
         match judge(completion, name, &tree, sighting, now) {
-            Judgement::Finished => {
-                self.trouble = Some("it is finished, and there was no time left to take it over".to_owned());
-                Sight::Ready {
-                    fingerprint: sighting.fingerprint,
-                    newest: tree.newest_mtime(),
-                    bytes: tree.data_bytes(),
-                }
-            }
-            Judgement::NotYet { why, look_again_in } => {
-                self.trouble = Some(why);
-                Sight::Later(look_again_in.map(|wait| Instant::now() + wait))
-            }
+            Judgement::Finished => self.ready(&tree, sighting),
+            Judgement::NotYet { why, look_again_in } => self.not_yet(why, look_again_in),
         }
     }
 
-    /// Whether it was never looked into.
+    /// Looks at a step that a profile has found.
+    pub(super) fn look_at(
+        &mut self,
+        candidate: &Candidate<'_>,
+        now: Timestamp,
+        sealed: &[SealedStep],
+    ) -> Sight {
+        let step = candidate.step;
+        if self.pause.until().is_some() {
+            return Sight::Nothing;
+        }
+        // As it was, or it has only lost files since: see `is_handled`.
+        if self.handled.is_some_and(|(_, newest)| step.written_at <= newest) {
+            return Sight::Nothing;
+        }
+        if !step.is_complete() {
+            self.handled = None;
+            self.sighting = None;
+            return self.not_yet(step.reasons().join("; "), None);
+        }
+        let tree = match scan(candidate.path) {
+            Ok(tree) => tree,
+            Err(error) => return self.cannot_look(&error),
+        };
+        let as_found = tree.newest_mtime() == step.written_at
+            && tree.data_bytes() == step.bytes
+            && tree.files.len() as u64 == step.files;
+        if !as_found {
+            // It was judged as it was a moment ago.
+            self.sighting = None;
+            return self.not_yet(
+                "it was written to while it was looked at".to_owned(),
+                Some(CHANGING_PAUSE),
+            );
+        }
+        let name = candidate
+            .path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        if let Some(sight) = self.known_at_first(name, &tree, sealed) {
+            return sight;
+        }
+        if self.is_handled(&tree) {
+            return Sight::Nothing;
+        }
+        let sighting = self.sighted(tree.fingerprint());
+        if self.broken == Some(sighting.fingerprint) {
+            return Sight::Nothing;
+        }
+        // What proved it when it was taken says nothing of what was written to it since.
+        if candidate.rests_on_silence || self.was_handled {
+            match judge(
+                &Completion::Quiet(candidate.quiet_time),
+                name,
+                &tree,
+                sighting,
+                now,
+            ) {
+                Judgement::Finished => {}
+                Judgement::NotYet { why, look_again_in } => return self.not_yet(why, look_again_in),
+            }
+        }
+        let reasons = (candidate.check)();
+        if reasons.is_empty() {
+            return self.ready(&tree, sighting);
+        }
+        self.broken = Some(sighting.fingerprint);
+        self.trouble = None;
+        Sight::PassedOver(format!(
+            "it is complete by its names, and broken: {}",
+            reasons.join("; ")
+        ))
+    }
+
+    fn ready(&mut self, tree: &Tree, sighting: Sighting) -> Sight {
+        self.trouble = Some("it is finished, and there was no time left to take it over".to_owned());
+        Sight::Ready {
+            fingerprint: sighting.fingerprint,
+            newest: tree.newest_mtime(),
+            bytes: tree.data_bytes(),
+        }
+    }
+
+    fn not_yet(&mut self, why: String, look_again_in: Option<Duration>) -> Sight {
+        self.trouble = Some(why);
+        Sight::Later(look_again_in.map(|wait| Instant::now() + wait))
+    }
+
+    /// Passes it over; the reason when it is news.
+    pub(super) fn pass_over(&mut self, reason: String) -> Option<String> {
+        self.trouble = None;
+        if self.said.as_ref() == Some(&reason) {
+            return None;
+        }
+        self.said = Some(reason.clone());
+        Some(reason)
+    }
+
+    /// Whether it was never compared with the vault.
     pub(super) fn is_new(&self) -> bool {
-        self.looked.is_none()
+        !self.compared
+    }
+
+    /// Whether it was handled, and listed not long ago.
+    pub(super) fn is_settled(&self) -> bool {
+        self.handled.is_some()
+            && self
+                .surveyed
+                .is_some_and(|time| time.elapsed() < HANDLED_LOOK_INTERVAL)
+    }
+
+    /// It was listed just now.
+    pub(super) fn surveyed(&mut self) {
+        self.surveyed = Some(Instant::now());
     }
 
     fn sighted(&mut self, fingerprint: Sha256Digest) -> Sighting {
@@ -158,7 +282,10 @@ impl Entry {
     }
 
     /// Compares an entry that is seen for the first time with what stands in the vault.
-    fn known(&mut self, name: &str, tree: &Tree, sealed: &[SealedStep]) -> Option<Sight> {
+    fn known_at_first(&mut self, name: &str, tree: &Tree, sealed: &[SealedStep]) -> Option<Sight> {
+        if std::mem::replace(&mut self.compared, true) {
+            return None;
+        }
         let mut same_name = sealed.iter().filter(|step| step.name() == name).peekable();
         same_name.peek()?;
         let newest = tree.newest_mtime();
@@ -201,6 +328,7 @@ impl Entry {
 
     pub(super) fn handled(&mut self, fingerprint: Sha256Digest, newest: Timestamp) {
         self.handled = Some((fingerprint, newest));
+        self.was_handled = true;
         self.sighting = None;
         self.trouble = None;
         self.pause.clear();

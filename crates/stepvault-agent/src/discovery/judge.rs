@@ -35,12 +35,12 @@ pub(super) fn judge(
         Completion::Marker(file) => Rule::Marker {
             file: file.as_str().to_owned(),
         },
-        Completion::Quiet(time) => Rule::Quiet {
+        Completion::Quiet(time) | Completion::Auto(time) => Rule::Quiet {
             seconds: whole_seconds(*time),
         },
     };
     let quiet_time = match completion {
-        Completion::Quiet(time) => *time,
+        Completion::Quiet(time) | Completion::Auto(time) => *time,
         _ => Duration::ZERO,
     };
     let watched = sighting.since.elapsed();
@@ -61,7 +61,7 @@ pub(super) fn judge(
         })
         .collect();
     let proof = verdict(&rule, &StepFacts { name, files: &files }, now);
-    let Completion::Quiet(_) = completion else {
+    let (Completion::Quiet(_) | Completion::Auto(_)) = completion else {
         return match proof {
             Verdict::Complete => Judgement::Finished,
             Verdict::NotYet { why } => Judgement::NotYet {

@@ -1,52 +1,88 @@
 //! Looking for finished steps in a watched directory. Nothing here writes to it.
 
+mod by_name;
+mod by_profile;
+mod choice;
 mod entry;
 mod judge;
+mod soundness;
 mod wake;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::Metadata;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use globset::{GlobBuilder, GlobMatcher};
-use stepvault_core::config::Completion;
+use stepvault_core::config::{Completion, RunSettings};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::Step;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_formats::{step_name, temporary};
+use stepvault_formats::profile::ProfileSet;
+use stepvault_local::seal::LinkPolicy;
 use stepvault_local::sealed::SealedStep;
+use stepvault_local::tree::{Tree, scan};
 use tokio::time::Instant;
 
-use entry::{Entry, Sight};
+use crate::options::AgentRun;
+use by_name::ByName;
+use by_profile::ByProfile;
+use entry::Entry;
 pub(crate) use wake::Wake;
-
-/// What the look at a watched directory goes by.
-#[derive(Debug)]
-struct Place {
-    directory: PathBuf,
-    names: GlobMatcher,
-    completion: Completion,
-}
 
 /// One watched directory, and what was made of its entries so far.
 #[derive(Debug)]
 pub(crate) struct Discovery {
-    place: Place,
+    directory: PathBuf,
+    rule: Rule,
+    /// By path below the directory.
     entries: BTreeMap<String, Entry>,
-    /// Names that match and say no step.
-    unnumbered: BTreeSet<String>,
+}
+
+/// How steps are told.
+#[derive(Debug)]
+enum Rule {
+    /// By their names and one rule for all.
+    Name(ByName),
+    /// By the profile of the framework that writes there.
+    Profile(Box<ByProfile>),
+}
+
+/// How often looking is worth its while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// For months, beside a trainer that needs the disk.
+    Lasting,
+    /// A few times, and then no more.
+    Once,
 }
 
 /// A finished step.
 #[derive(Debug, Clone)]
 pub(crate) struct Ready {
-    pub(crate) name: String,
+    /// Its path below the watched directory.
+    pub(crate) key: String,
     pub(crate) path: PathBuf,
     pub(crate) step: Step,
     pub(crate) fingerprint: Sha256Digest,
     pub(crate) newest: Timestamp,
     pub(crate) bytes: u64,
+    /// What the framework's habits allow.
+    pub(crate) links: LinkPolicy,
+}
+
+impl Ready {
+    /// Looks at its files once more, and fails unless they are as they were when it was found finished. Blocks.
+    pub(crate) fn unchanged(&self) -> Result<Tree> {
+        let tree = scan(&self.path)?;
+        if tree.fingerprint() == self.fingerprint {
+            return Ok(tree);
+        }
+        Err(Error::new(ErrorKind::SourceChanged, "cannot seal the step")
+            .on(self.path.display())
+            .because("it was written to after it looked finished"))
+    }
 }
 
 /// What a look came to.
@@ -56,150 +92,86 @@ pub(crate) struct Look {
     pub(crate) ready: Vec<Ready>,
     /// Passed over for good since the last look, and why.
     pub(crate) passed_over: Vec<(PathBuf, String)>,
+    /// What became known about the directory as a whole.
+    pub(crate) news: Option<String>,
+    /// What somebody should change about it.
+    pub(crate) advice: Option<String>,
     /// When something may be ready before the next regular look.
     pub(crate) again_at: Option<Instant>,
     /// Why the directory cannot be read.
     pub(crate) fault: Option<Error>,
 }
 
+impl Look {
+    fn again_by(&mut self, time: Option<Instant>) {
+        self.again_at = [self.again_at, time].into_iter().flatten().min();
+    }
+}
+
 impl Discovery {
-    pub(crate) fn new(directory: PathBuf, pattern: &str, completion: Completion) -> Result<Self> {
-        let glob = GlobBuilder::new(pattern)
-            .literal_separator(true)
-            .build()
-            .map_err(|error| {
-                Error::new(ErrorKind::Usage, "not a pattern for the names of steps")
-                    .on(format!("{pattern:?}"))
-                    .because(error.kind())
-                    .hint("write a glob such as step_* or {checkpoint,step}-*")
-            })?;
-        let place = Place {
-            directory,
-            names: glob.compile_matcher(),
-            completion,
+    /// For one run; `None` for one that is not watched.
+    pub(crate) fn new(run: &AgentRun, profiles: &Arc<ProfileSet>, pace: Pace) -> Result<Option<Self>> {
+        let Some(directory) = run.watch_directory.clone() else {
+            return Ok(None);
         };
-        Ok(Self {
-            place,
+        let rule = match &run.completion {
+            Completion::Auto(quiet_time) => {
+                let names = run.pattern.as_deref().map(names).transpose()?;
+                let rule = ByProfile::new(run, Arc::clone(profiles), names, *quiet_time, pace)?;
+                Rule::Profile(Box::new(rule))
+            }
+            completion => {
+                let pattern = run.pattern.as_deref().unwrap_or(RunSettings::DEFAULT_PATTERN);
+                Rule::Name(ByName::new(names(pattern)?, completion.clone()))
+            }
+        };
+        Ok(Some(Self {
+            directory,
+            rule,
             entries: BTreeMap::new(),
-            unnumbered: BTreeSet::new(),
-        })
+        }))
     }
 
-    pub(crate) fn directory(&self) -> &Path {
-        &self.place.directory
+    /// The directories in which new steps appear, as far as is known.
+    pub(crate) fn directories(&self) -> Vec<PathBuf> {
+        let inner = match &self.rule {
+            Rule::Name(_) => Vec::new(),
+            Rule::Profile(rule) => rule.directories(),
+        };
+        let inner = inner.into_iter().map(|path| self.directory.join(path));
+        std::iter::once(self.directory.clone()).chain(inner).collect()
     }
 
-    pub(crate) fn is_quiet_rule(&self) -> Option<std::time::Duration> {
-        match self.place.completion {
-            Completion::Quiet(time) => Some(time),
-            _ => None,
+    /// How long a step may have to be quiet.
+    pub(crate) fn quiet_time(&self) -> Option<Duration> {
+        match &self.rule {
+            Rule::Name(rule) => rule.quiet_time(),
+            Rule::Profile(rule) => Some(rule.quiet_time()),
         }
     }
 
     /// Looks at the directory. `sealed` gives the steps in the vault, and is asked when something new is there: it may
     /// be one of them. Blocks.
     pub(crate) fn look(&mut self, now: Timestamp, sealed: impl FnOnce() -> Vec<SealedStep>) -> Look {
-        let mut look = Look::default();
-        let there = match self.list(&mut look) {
-            Ok(there) => there,
-            Err(error) => {
-                look.fault = Some(error);
-                return look;
-            }
+        let mut look = match &mut self.rule {
+            Rule::Name(rule) => rule.look(&self.directory, &mut self.entries, now, sealed),
+            Rule::Profile(rule) => rule.look(&self.directory, &mut self.entries, now, sealed),
         };
-        self.entries.retain(|name, entry| {
-            let stays = there.contains_key(name);
-            if !stays && let Some(why) = entry.trouble() {
-                let reason = format!("it vanished before it was taken over ({why})");
-                look.passed_over.push((self.place.directory.join(name), reason));
-            }
-            stays
-        });
-        let is_new = |name: &String| self.entries.get(name).is_none_or(Entry::is_new);
-        let sealed = if there.keys().any(is_new) {
-            sealed()
-        } else {
-            Vec::new()
-        };
-        for (name, (step, metadata)) in there {
-            let path = self.place.directory.join(&name);
-            let entry = self.entries.entry(name.clone()).or_default();
-            match entry.look(&name, &path, &metadata, &self.place.completion, now, &sealed) {
-                Sight::Nothing => {}
-                Sight::PassedOver(reason) => look.passed_over.push((path, reason)),
-                Sight::Later(time) => {
-                    look.again_at = [look.again_at, time].into_iter().flatten().min();
-                }
-                Sight::Ready {
-                    fingerprint,
-                    newest,
-                    bytes,
-                } => {
-                    look.ready.push(Ready {
-                        name,
-                        path,
-                        step,
-                        fingerprint,
-                        newest,
-                        bytes,
-                    });
-                }
-            }
-        }
         // Attempts are told by the order in which steps were written.
         look.ready.sort_by_key(|ready| (ready.newest, ready.step));
         look
     }
 
-    /// The entries that may be steps, with what `stat` says of each. None in a directory that is not there (yet).
-    fn list(&mut self, look: &mut Look) -> Result<BTreeMap<String, (Step, Metadata)>> {
-        let fault =
-            |error| stepvault_local::errors::io("cannot look for steps", &self.place.directory, error);
-        let listed = match std::fs::read_dir(&self.place.directory) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-            listed => listed.map_err(fault)?,
-        };
-        let mut there = BTreeMap::new();
-        let mut unnumbered = BTreeSet::new();
-        for entry in listed {
-            let entry = entry.map_err(fault)?;
-            // A name that is not UTF-8 is no framework's.
-            let Ok(name) = entry.file_name().into_string() else {
-                continue;
-            };
-            if !self.place.names.is_match(&name) || temporary::is_temporary(&name) {
-                continue;
-            }
-            // Gone meanwhile, or a link, which is a second name for something that is looked at itself.
-            let Ok(metadata) = entry.metadata() else { continue };
-            if !metadata.is_dir() && !metadata.is_file() {
-                continue;
-            }
-            if let Some(step) = step_name::parse(&name).and_then(|number| Step::new(number).ok()) {
-                there.insert(name, (step, metadata));
-                continue;
-            }
-            if !self.unnumbered.contains(&name) {
-                let path = self.place.directory.join(&name);
-                look.passed_over
-                    .push((path, "its name says no step number".to_owned()));
-            }
-            unnumbered.insert(name);
-        }
-        self.unnumbered = unnumbered;
-        Ok(there)
-    }
-
     /// The entry was handled: it is left alone until something is written to it.
     pub(crate) fn handled(&mut self, ready: &Ready) {
-        if let Some(entry) = self.entries.get_mut(&ready.name) {
+        if let Some(entry) = self.entries.get_mut(&ready.key) {
             entry.handled(ready.fingerprint, ready.newest);
         }
     }
 
     /// The entry was not taken over and is tried again after a pause, of at most `longest`.
-    pub(crate) fn failed(&mut self, name: &str, longest: std::time::Duration, reason: String) {
-        if let Some(entry) = self.entries.get_mut(name) {
+    pub(crate) fn failed(&mut self, ready: &Ready, longest: Duration, reason: String) {
+        if let Some(entry) = self.entries.get_mut(&ready.key) {
             entry.failed(longest, reason);
         }
     }
@@ -214,9 +186,39 @@ impl Discovery {
         let troubled = self
             .entries
             .iter()
-            .filter_map(|(name, entry)| Some((name, entry.trouble()?)));
+            .filter_map(|(key, entry)| Some((key, entry.trouble()?)));
         troubled
-            .map(|(name, why)| (self.place.directory.join(name), why.to_owned()))
+            .map(|(key, why)| (self.directory.join(key), why.to_owned()))
             .collect()
     }
+}
+
+/// Forgets the entries that are gone, and tells of those that were not taken over before.
+fn forget(
+    directory: &Path,
+    entries: &mut BTreeMap<String, Entry>,
+    is_there: impl Fn(&str) -> bool,
+    look: &mut Look,
+) {
+    entries.retain(|key, entry| {
+        let stays = is_there(key);
+        if !stays && let Some(why) = entry.trouble() {
+            let reason = format!("it vanished before it was taken over ({why})");
+            look.passed_over.push((directory.join(key), reason));
+        }
+        stays
+    });
+}
+
+fn names(pattern: &str) -> Result<GlobMatcher> {
+    let glob = GlobBuilder::new(pattern)
+        .literal_separator(true)
+        .build()
+        .map_err(|error| {
+            Error::new(ErrorKind::Usage, "not a pattern for the names of steps")
+                .on(format!("{pattern:?}"))
+                .because(error.kind())
+                .hint("write a glob such as step_* or {checkpoint,step}-*")
+        })?;
+    Ok(glob.compile_matcher())
 }

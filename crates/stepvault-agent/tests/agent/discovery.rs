@@ -146,7 +146,7 @@ async fn a_file_servers_clock_that_runs_ahead_does_not_stop_anything() {
 async fn single_files_are_steps_and_links_and_nameless_ones_are_not() {
     let node = Node::new();
     let mut options = node.options(vec![node.directory_remote("disk").await]);
-    options.runs[0].pattern = "*.ckpt".to_owned();
+    options.runs[0].pattern = Some("*.ckpt".to_owned());
     write_files(
         &node.outputs(),
         &[("epoch=1-step=500.ckpt", 800), ("best.ckpt", 20)],

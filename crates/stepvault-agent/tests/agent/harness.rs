@@ -192,6 +192,7 @@ impl Node {
             runs: vec![agent_run],
             remotes,
             node: NodeName::new("node-0").unwrap(),
+            profiles: Arc::default(),
             links: LinkPolicy::Auto,
             local_limits: LocalLimits::default(),
             poll_interval: Duration::from_millis(200),

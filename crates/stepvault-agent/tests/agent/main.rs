@@ -12,11 +12,14 @@
 
 mod discovery;
 mod drain;
+mod fixtures;
 mod harness;
 mod interruption;
 mod once;
 mod options;
 mod remotes;
 mod retention;
+mod rewriting;
+mod rotation;
 mod space;
 mod support;

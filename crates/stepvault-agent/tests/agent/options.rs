@@ -51,7 +51,7 @@ async fn contradictions_are_refused_before_anything_is_touched() {
     );
 
     let mut options = good;
-    options.runs[0].pattern = "step_[".to_owned();
+    options.runs[0].pattern = Some("step_[".to_owned());
     let error = node.start(options).ended().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(

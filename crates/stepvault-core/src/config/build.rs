@@ -184,6 +184,7 @@ pub(super) fn build(merged: &mut Merged) -> Config {
         runs,
         keep_local,
         keep_remote,
+        profiles: None,
         warnings: Vec::new(),
         explained: Vec::new(),
     }
@@ -239,7 +240,8 @@ fn run(
     let complete = match (section.text("complete").as_deref(), section.inner_path("marker")) {
         (Some("rename"), _) => Completion::Rename,
         (Some("marker"), Some(marker)) => Completion::Marker(marker),
-        _ => Completion::Quiet(quiet_time),
+        (Some("quiet"), _) => Completion::Quiet(quiet_time),
+        _ => Completion::Auto(quiet_time),
     };
     let remotes = section.texts("remotes").map(|names| {
         let names = names.into_iter().map(RemoteName::new).collect::<Vec<_>>();
@@ -250,8 +252,10 @@ fn run(
     });
     let settings = RunSettings {
         watch: section.path("watch"),
-        pattern: section.text("pattern").unwrap_or(fallback.pattern),
+        pattern: section.text("pattern"),
         complete,
+        profile: section.text("profile"),
+        series: section.texts("series"),
         metrics_file: section.inner_path("metrics-file"),
         metrics: section.text_map("metrics"),
         remotes,

@@ -67,6 +67,7 @@ impl Reader<'_> {
                 .map(|member| &member.shape)
             {
                 Some(Shape::Value(..)) => merged.set(path, inner_value.clone(), source),
+                Some(Shape::Foreign) => foreign(&path, inner_value, source, merged),
                 Some(shape) => self.inner(&path, shape, inner_place, inner_value, source, merged),
                 None => merged.faults.push(unknown(above, &path, name, members, source)),
             }
@@ -109,9 +110,24 @@ impl Reader<'_> {
                     self.table(&named, members, places, values, merged);
                 }
             }
-            Shape::Value(..) => {}
+            Shape::Value(..) | Shape::Foreign => {}
         }
     }
+}
+
+/// Tables that somebody else reads: here it only matters that they are tables.
+fn foreign(path: &KeyPath, value: &Value, source: Source, merged: &mut Merged) {
+    let tables = value
+        .as_array()
+        .is_some_and(|items| items.iter().all(Value::is_table));
+    if tables {
+        merged.has_profiles = true;
+        return;
+    }
+    let finding = Finding::new(path, source, "it is no list of tables");
+    merged
+        .faults
+        .push(finding.hint(format!("begin each with a line [[{path}]]")));
 }
 
 type Keyed<'a> = ((&'a str, Range<usize>), &'a DeValue<'a>, &'a Value);

@@ -79,7 +79,8 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(super) fn new(key: impl fmt::Display, source: Source, why: impl Into<String>) -> Self {
+    /// Something about a key.
+    pub fn new(key: impl fmt::Display, source: Source, why: impl Into<String>) -> Self {
         Self {
             key: key.to_string(),
             source,
@@ -89,7 +90,9 @@ impl Finding {
         }
     }
 
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+    /// Adds what to do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }

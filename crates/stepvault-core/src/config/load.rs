@@ -12,7 +12,7 @@ use super::{environment, file, options, validate};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The text of a configuration file and the path it came from.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileText {
     /// For messages, and as the place that relative paths in it start from.
     pub path: PathBuf,
@@ -80,9 +80,11 @@ pub fn check(sources: &Sources) -> Report {
     }
     options::unfold(&mut merged);
     merged.fill_defaults();
+    merged.settle_rules();
     let mut config = build(&mut merged);
     validate::check_all(&config, &mut merged);
     config.explained = explain(&merged);
+    config.profiles = sources.file.clone().filter(|_| merged.has_profiles);
     config.warnings.clone_from(&merged.warnings);
     let Merged {
         mut faults, warnings, ..
@@ -126,7 +128,7 @@ pub fn load(sources: &Sources) -> Result<Config> {
 }
 
 /// All faults as one error. A single one lends it its hint; several carry theirs with them.
-pub(super) fn faults_error(what: &str, faults: &[Finding]) -> Error {
+pub fn faults_error(what: &str, faults: &[Finding]) -> Error {
     let refused = !faults.is_empty() && faults.iter().all(|fault| fault.kind == ErrorKind::Refused);
     let kind = if refused {
         ErrorKind::Refused

@@ -6,6 +6,7 @@ use toml::Value;
 
 use super::finding::{Finding, Source};
 use super::key::KeyPath;
+use super::model::RunSettings;
 use super::schema;
 use super::value::{Fault, check, from_text};
 
@@ -24,6 +25,8 @@ pub(super) struct Merged {
     names: BTreeMap<&'static str, Vec<String>>,
     /// Where the tables of those names stand.
     tables: BTreeMap<KeyPath, Source>,
+    /// Whether the file holds profiles.
+    pub(super) has_profiles: bool,
     pub(super) faults: Vec<Finding>,
     pub(super) warnings: Vec<Finding>,
 }
@@ -141,6 +144,25 @@ impl Merged {
                 && self.get(&path).is_none()
             {
                 self.set_text(path, text, Source::Default);
+            }
+        }
+    }
+
+    /// The defaults that depend on other keys of a run: a pattern by itself means silence, as it did before there were
+    /// profiles, and without a profile there must be a pattern.
+    pub(super) fn settle_rules(&mut self) {
+        for run in self.names("run") {
+            let key = |key| KeyPath::of(&["run", &run, key]);
+            let given = |name| self.is_given(&key(name));
+            let pattern_alone = given("pattern") && !["complete", "profile", "series"].into_iter().any(given);
+            if pattern_alone {
+                self.set_text(key("complete"), "quiet", Source::Default);
+            }
+            let asks_profile = self
+                .get(&key("complete"))
+                .is_some_and(|entry| entry.value.as_str() == Some("auto"));
+            if !asks_profile && !self.is_given(&key("pattern")) {
+                self.set_text(key("pattern"), RunSettings::DEFAULT_PATTERN, Source::Default);
             }
         }
     }

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::explain::Explained;
-use super::finding::Finding;
+use super::finding::{Finding, Source};
+use super::key::KeyPath;
+use super::load::FileText;
 use crate::ids::{NodeName, RemoteName, RunName};
 use crate::path::RelativePath;
 use crate::remote_settings::RemoteSettings;
@@ -30,6 +32,9 @@ pub struct Config {
     pub keep_local: KeepRules,
     /// The same for remotes.
     pub keep_remote: KeepRules,
+    /// The file, when it holds `[[profile]]` tables: users' own profiles of frameworks, which whoever knows profiles
+    /// reads from it.
+    pub profiles: Option<FileText>,
     /// What stopped nothing and yet should be looked at.
     pub warnings: Vec<Finding>,
     pub(super) explained: Vec<Explained>,
@@ -68,6 +73,14 @@ impl Config {
     pub fn required_remotes_of(&self, run: &RunSettings) -> Vec<RemoteName> {
         let required = self.remotes_of(run).into_iter().filter(|remote| remote.required);
         required.map(|remote| remote.name.clone()).collect()
+    }
+
+    /// A fault or warning about a key, with the place that its value came from: for what this crate cannot judge itself.
+    pub fn finding(&self, key: &[&str], why: impl Into<String>) -> Finding {
+        let key = KeyPath::of(key).to_string();
+        let given = self.explained.iter().find(|entry| entry.key == key);
+        let source = given.map_or(Source::Default, |entry| entry.source.clone());
+        Finding::new(key, source, why)
     }
 
     /// Every value in force, in the order of the reference file, and where each came from. Secrets are masked.
@@ -122,6 +135,9 @@ pub struct AgentSettings {
 /// How the agent knows that a step is finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Completion {
+    /// The profile of the framework that wrote it says so; where only silence can prove it, nothing in it has changed
+    /// for this long.
+    Auto(Duration),
     /// It appears under its name by rename, finished.
     Rename,
     /// It holds this file.
@@ -137,10 +153,15 @@ pub struct RunSettings {
     pub name: RunName,
     /// The directory that the trainer writes steps into; `None` for a run that is pushed by hand.
     pub watch: Option<PathBuf>,
-    /// Glob on the names of its entries.
-    pub pattern: String,
+    /// Glob on the names of its steps; `None` for all that the profile takes for steps, or
+    /// [`DEFAULT_PATTERN`](Self::DEFAULT_PATTERN) where no profile is asked.
+    pub pattern: Option<String>,
     /// How a finished step is known.
     pub complete: Completion,
+    /// The profile to go by; `None` to tell from what is there.
+    pub profile: Option<String>,
+    /// The profile's series whose steps are taken; `None` for all that a trainer can go on from.
+    pub series: Option<Vec<String>>,
     /// JSON file inside the checkpoint that holds metrics.
     pub metrics_file: Option<RelativePath>,
     /// Metrics by name, each a JSON pointer into that file.
@@ -154,13 +175,18 @@ pub struct RunSettings {
 }
 
 impl RunSettings {
+    /// Which names are steps, where neither a pattern nor a profile says so.
+    pub const DEFAULT_PATTERN: &str = "{step,global_step,checkpoint,iter,epoch}*";
+
     /// A run with every key's default and no keep rules.
     pub fn new(name: RunName) -> Self {
         Self {
             name,
             watch: None,
-            pattern: "{step,global_step,checkpoint,iter,epoch}*".to_owned(),
-            complete: Completion::Quiet(Duration::from_mins(1)),
+            pattern: None,
+            complete: Completion::Auto(Duration::from_mins(1)),
+            profile: None,
+            series: None,
             metrics_file: None,
             metrics: BTreeMap::new(),
             remotes: None,

@@ -38,6 +38,8 @@ pub(super) enum Shape {
     Table(&'static [Member]),
     /// A table of tables, each under a name of the user's choice.
     Named(&'static [Member]),
+    /// Tables that others read, and this crate does not.
+    Foreign,
 }
 
 /// A name and what stands under it.
@@ -88,6 +90,10 @@ pub(super) static ROOT: &[Member] = &[
     named("remote", REMOTE),
     table("keep", TIERS),
     named("run", RUN),
+    Member {
+        name: "profile",
+        shape: Shape::Foreign,
+    },
 ];
 
 static LOCAL: &[Member] = &[
@@ -150,10 +156,16 @@ pub(super) static KEEP: &[Member] = &[
 
 static RUN: &[Member] = &[
     unset("watch", Kind::Path),
-    default("pattern", Kind::Text, "{step,global_step,checkpoint,iter,epoch}*"),
-    default("complete", Kind::Choice(&["rename", "marker", "quiet"]), "quiet"),
-    unset("marker", Kind::InnerPath),
+    default(
+        "complete",
+        Kind::Choice(&["auto", "rename", "marker", "quiet"]),
+        "auto",
+    ),
     default("quiet-time", Kind::Duration, "60s"),
+    unset("profile", Kind::Text),
+    unset("series", Kind::Texts),
+    unset("pattern", Kind::Text),
+    unset("marker", Kind::InnerPath),
     unset("metrics-file", Kind::InnerPath),
     unset("metrics", Kind::TextMap),
     unset("remotes", Kind::Texts),
@@ -174,6 +186,7 @@ pub(super) fn find(path: &KeyPath) -> Option<&'static Member> {
                 inner
             }
             Shape::Table(inner) => inner,
+            Shape::Foreign => return None,
             Shape::Value(..) => return segments.next().is_none().then_some(member),
         };
     }
@@ -202,6 +215,7 @@ fn collect(
                     collect(&path.join(&name), inner, names, found);
                 }
             }
+            Shape::Foreign => {}
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The word that was probably meant.
 
 /// The candidate nearest to `word`, if one is near enough to be a slip of the pen.
-pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let most = (word.chars().count() / 3).max(2);
     let measured = candidates.into_iter().map(|candidate| {
         (

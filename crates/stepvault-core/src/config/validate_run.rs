@@ -17,7 +17,7 @@ pub(super) fn check_run(config: &Config, run: &RunSettings, merged: &mut Merged)
         other.name != run.name
             && other.watch.is_some()
             && other.watch.as_deref().map(normalize) == run.watch.as_deref().map(normalize)
-            && other.pattern == run.pattern
+            && (&other.pattern, &other.profile, &other.series) == (&run.pattern, &run.profile, &run.series)
     };
     let before = config
         .runs
@@ -33,13 +33,14 @@ pub(super) fn check_run(config: &Config, run: &RunSettings, merged: &mut Merged)
             merged,
             &key("watch"),
             why,
-            "give them patterns that tell their steps apart, or remove one of them",
+            "give them patterns or series that tell their steps apart, or remove one of them",
         );
     }
-    if run.pattern.contains('/') {
-        let hint = "it is compared with the names in the watched directory, not with paths";
+    let pattern = run.pattern.as_deref().unwrap_or_default();
+    if pattern.contains('/') {
+        let hint = "it is compared with the names of steps, not with paths";
         fault(merged, &key("pattern"), "it holds a slash", hint);
-    } else if let Err(error) = globset::Glob::new(&run.pattern) {
+    } else if let Err(error) = globset::Glob::new(pattern) {
         fault(
             merged,
             &key("pattern"),
@@ -101,7 +102,7 @@ fn check_completion(run: &RunSettings, merged: &mut Merged) {
     }
     let quiet_time = ["run", name, "quiet-time"];
     match &run.complete {
-        Completion::Quiet(time) if time.is_zero() => {
+        Completion::Quiet(time) | Completion::Auto(time) if time.is_zero() => {
             let hint = "write how long nothing may have changed: \"60s\"";
             fault(
                 merged,
@@ -119,6 +120,31 @@ fn check_completion(run: &RunSettings, merged: &mut Merged) {
             );
         }
         _ => {}
+    }
+    check_profile_keys(run, merged);
+}
+
+fn check_profile_keys(run: &RunSettings, merged: &mut Merged) {
+    let key = |key| ["run", run.name.as_str(), key];
+    let asks_profile = matches!(run.complete, Completion::Auto(_));
+    for name in ["profile", "series"] {
+        if !asks_profile && merged.is_given(&KeyPath::of(&key(name))) {
+            warn(
+                merged,
+                &key(name),
+                "it is not used",
+                "set complete = \"auto\", or remove it",
+            );
+        }
+    }
+    if run.series.as_ref().is_some_and(Vec::is_empty) {
+        let hint = "leave it out for all series that a trainer can go on from";
+        fault(
+            merged,
+            &key("series"),
+            "it is empty: no step would be taken",
+            hint,
+        );
     }
 }
 

@@ -23,6 +23,7 @@
 //! - Ultralytics goes by the time of the last change of the inode, which is not among the facts.
 
 mod builtin;
+mod own;
 pub(crate) mod pattern;
 mod pointer;
 mod series;
@@ -32,6 +33,7 @@ mod validate;
 use serde::Deserialize;
 
 pub use builtin::{GENERIC, ProfileSet, builtin, generic};
+pub use own::OwnFault;
 pub use pattern::{PathGlob, PathPattern};
 pub use pointer::{Pointer, PointerKind, PointerRole};
 pub use series::{Complete, Newest, Proof, RankSet, Required, Series, StepKind, UnitRule};

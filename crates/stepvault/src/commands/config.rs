@@ -101,7 +101,12 @@ pub(crate) fn run(session: &Session, arguments: &ConfigArguments) -> Result<Exit
             Ok(ExitCode::Done)
         }
         ConfigAction::Check => {
-            let found = check(&sources);
+            let mut found = check(&sources);
+            // What needs to know the frameworks is not for the crate that reads the file.
+            let unfit = found.config.as_ref().map(stepvault_agent::profiles);
+            found
+                .faults
+                .extend(unfit.and_then(std::result::Result::err).unwrap_or_default());
             let code = if found.faults.is_empty() {
                 ExitCode::Done
             } else {

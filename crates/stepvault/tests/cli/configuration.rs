@@ -158,3 +158,32 @@ fn a_configured_run_and_remote_need_no_flags() {
         "{outcome:#?}"
     );
 }
+
+#[test]
+fn profiles_are_checked_with_the_rest_and_the_agent_refuses_wrong_ones() {
+    let place = Place::new();
+    let write = |text: &str| {
+        let text = format!("[local]\ndirectory = \"vault\"\n{text}");
+        std::fs::write(place.path("stepvault.toml"), text).unwrap();
+    };
+    write("[run.r]\nprofile = \"hf-trianer\"\n");
+    let outcome = place.run(&["config", "check"]).expect_code(2);
+    let told = "stepvault.toml:4: run.r.profile: there is no profile 'hf-trianer'\n  hint: did you mean 'hf-trainer'?\n";
+    assert!(outcome.stdout.contains(told), "{outcome:#?}");
+    place
+        .run(&["agent", "--once"])
+        .expect_code(2)
+        .expect_error("there is no profile 'hf-trianer'");
+
+    write("[run.r]\n[[profile]]\nname = \"mine\"\nlinks = \"soft\"\n");
+    let document = place.run(&["config", "check", "--json"]).expect_code(2).json();
+    assert_eq!(document["faults"][0]["key"], "profile");
+    assert_eq!(document["faults"][0]["source"]["line"], 6, "{document:#}");
+
+    write("[run.r]\nprofile = \"prime-rl\"\nseries = [\"weights\"]\n");
+    place.run(&["config", "check"]).expect_code(0);
+    let document = place.run(&["config", "show", "--json"]).expect_code(0).json();
+    assert_eq!(value(&document, "run.r.complete")["value"], "\"auto\"");
+    assert_eq!(value(&document, "run.r.profile")["value"], "\"prime-rl\"");
+    assert_eq!(value(&document, "run.r.quiet-time")["value"], "\"60s\"");
+}

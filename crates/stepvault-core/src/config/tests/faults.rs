@@ -186,6 +186,11 @@ fn settings_that_contradict_each_other_are_found() {
             "2: run.r.remotes: it is empty: no step of the run would ever be safe",
         ),
         (
+            "[run.r]\nseries = []",
+            "2: run.r.series: it is empty: no step would be taken",
+        ),
+        ("profile = \"mine\"", "1: profile: it is no list of tables"),
+        (
             "[run.a]\nwatch = \"/w\"\n[run.b]\nwatch = \"/x/../w\"",
             "4: run.b.watch: run 'a' watches this directory for the same pattern already",
         ),
@@ -260,6 +265,10 @@ fn settings_without_effect_are_warned_of() {
         (
             "[run.r]\ncomplete = \"rename\"\nquiet-time = \"1s\"",
             "3: run.r.quiet-time: it is not used",
+        ),
+        (
+            "[run.r]\npattern = \"step_*\"\ncomplete = \"quiet\"\nprofile = \"verl\"",
+            "4: run.r.profile: it is not used",
         ),
         (
             "[run.r]\nmetrics-file = \"m.json\"",

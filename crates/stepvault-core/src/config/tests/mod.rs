@@ -3,6 +3,7 @@
 mod faults;
 mod hostile;
 mod layers;
+mod profiles;
 mod reference;
 mod values;
 

@@ -1,0 +1,305 @@
+//! Steps that are told by the profile of the framework that writes them.
+
+mod candidates;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use globset::GlobMatcher;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_formats::find::{FindOptions, Found, FoundStep, find_steps};
+use stepvault_formats::profile::{Links, Profile, ProfileSet};
+use stepvault_formats::tree::{OpenFile, Tree};
+use stepvault_local::seal::LinkPolicy;
+use stepvault_local::sealed::SealedStep;
+use stepvault_local::survey::{Below, SurveyFiles, survey_again};
+use tokio::time::Instant;
+
+use super::choice::Choice;
+use super::entry::{Candidate, Entry, Sight};
+use super::soundness::broken;
+use super::{Look, Pace, Ready, forget};
+use crate::options::AgentRun;
+use candidates::Selection;
+
+/// Whether a save is quiet is watched here, with this machine's clock and the eyes: the profile's own rule is asked
+/// what it would say if nothing were written for ever.
+const END_OF_TIME: Timestamp = Timestamp::from_seconds(253_402_300_799);
+/// Looking takes at most one part in so many of the time.
+const SHARE_OF_TIME: u32 = 20;
+/// Most directories below the watched one that wake it.
+const MOST_DIRECTORIES: usize = 16;
+
+/// The rule.
+#[derive(Debug)]
+pub(super) struct ByProfile {
+    choice: Choice,
+    selection: Selection,
+    quiet_time: Duration,
+    pace: Pace,
+    /// The last look, and what was found in it.
+    tree: Tree,
+    found: Found,
+    /// Ranks of the last step that was ready.
+    ranks: Option<u32>,
+    not_before: Option<Instant>,
+}
+
+impl ByProfile {
+    pub(super) fn new(
+        run: &AgentRun,
+        profiles: Arc<ProfileSet>,
+        names: Option<GlobMatcher>,
+        quiet_time: Duration,
+        pace: Pace,
+    ) -> Result<Self> {
+        if let Some(name) = run.profile.as_ref().filter(|name| profiles.get(name).is_none()) {
+            return Err(Error::new(ErrorKind::Usage, "cannot serve the run")
+                .on(&run.run)
+                .because(format!("there is no profile '{name}'")));
+        }
+        Ok(Self {
+            choice: Choice::new(profiles, run.profile.clone()),
+            selection: Selection::new(names, run.series.clone()),
+            quiet_time,
+            pace,
+            tree: Tree::default(),
+            found: Found::default(),
+            ranks: None,
+            not_before: None,
+        })
+    }
+
+    pub(super) fn quiet_time(&self) -> Duration {
+        self.quiet_time
+    }
+
+    /// Directories below the watched one that hold steps.
+    pub(super) fn directories(&self) -> Vec<PathBuf> {
+        let parents = self
+            .found
+            .steps
+            .iter()
+            .filter_map(|step| Path::new(&step.path).parent());
+        let inner: BTreeSet<_> = parents.filter(|parent| !parent.as_os_str().is_empty()).collect();
+        inner
+            .into_iter()
+            .take(MOST_DIRECTORIES)
+            .map(Path::to_owned)
+            .collect()
+    }
+
+    pub(super) fn look(
+        &mut self,
+        directory: &Path,
+        entries: &mut BTreeMap<String, Entry>,
+        now: Timestamp,
+        sealed: impl FnOnce() -> Vec<SealedStep>,
+    ) -> Look {
+        let mut look = Look::default();
+        if let Some(time) = self.not_before.filter(|time| *time > Instant::now()) {
+            look.again_by(Some(time));
+            return look;
+        }
+        let begun = Instant::now();
+        if let Err(error) = self.look_into(directory, entries, now, sealed, &mut look) {
+            look.fault = Some(error);
+        }
+        self.not_before = match self.pace {
+            Pace::Lasting => Some(Instant::now() + begun.elapsed() * SHARE_OF_TIME),
+            Pace::Once => None,
+        };
+        look
+    }
+
+    fn look_into(
+        &mut self,
+        directory: &Path,
+        entries: &mut BTreeMap<String, Entry>,
+        now: Timestamp,
+        sealed: impl FnOnce() -> Vec<SealedStep>,
+        look: &mut Look,
+    ) -> Result<()> {
+        let tree = self.survey(directory, entries)?;
+        // Nothing is in it that could be opened, and it may not even be there.
+        if tree.entries().next().is_none() {
+            forget(directory, entries, |_| false, look);
+            (self.tree, self.found) = (tree, Found::default());
+            return Ok(());
+        }
+        let files = SurveyFiles::open(directory)?;
+        if tree != self.tree {
+            look.news = self.choice.look(&tree, &files);
+            self.found = self.find(&tree, &files);
+            self.choice.settle(&self.found);
+            self.tree = tree;
+        }
+        forget(directory, entries, |path| self.tree.get(path).is_some(), look);
+        let Some(profile) = self.choice.profile() else {
+            return Ok(());
+        };
+        let selected = self.selection.of(profile, &self.found);
+        let paths: BTreeSet<&str> = selected.steps.iter().map(|step| step.path.as_str()).collect();
+        entries.retain(|key, _| paths.contains(key.as_str()));
+        look.advice = selected.advice;
+        let is_new = |step: &&FoundStep| entries.get(&step.path).is_none_or(Entry::is_new);
+        let sealed = if selected.steps.iter().any(is_new) {
+            sealed()
+        } else {
+            Vec::new()
+        };
+        let seen = Seen {
+            directory,
+            profile,
+            tree: &self.tree,
+            found: &self.found,
+            files: &files,
+            quiet_time: self.quiet_time,
+        };
+        for step in &selected.steps {
+            let entry = entries.entry(step.path.clone()).or_default();
+            if let Some(ready) = seen.look_at(step, entry, now, &sealed, look) {
+                self.ranks = step.ranks.or(self.ranks);
+                look.ready.push(ready);
+            }
+        }
+        only_newest_of_each_number(entries, look);
+        Ok(())
+    }
+
+    /// Lists the directory. What was handled and looks the same from outside is taken as it was for a while.
+    fn survey(&self, directory: &Path, entries: &mut BTreeMap<String, Entry>) -> Result<Tree> {
+        let settled: BTreeSet<String> = entries
+            .iter()
+            .filter(|(_, entry)| entry.is_settled())
+            .map(|(key, _)| key.clone())
+            .collect();
+        let ignored = self.choice.ignored();
+        let below = |path: &str| {
+            if settled.contains(path) {
+                Below::AsKnown
+            } else if ignored.iter().any(|glob| glob.is_match(path)) {
+                Below::Nothing
+            } else {
+                Below::List
+            }
+        };
+        let tree = match survey_again(directory, &self.tree, &below) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Tree::default(),
+            surveyed => surveyed?,
+        };
+        for (_, entry) in entries.iter_mut().filter(|(key, _)| !settled.contains(*key)) {
+            entry.surveyed();
+        }
+        Ok(tree)
+    }
+
+    fn find(&self, tree: &Tree, files: &dyn OpenFile) -> Found {
+        let options = FindOptions {
+            quiet_seconds: 0,
+            previous_ranks: self.ranks,
+            ..FindOptions::default()
+        };
+        let profile = self.choice.profile();
+        profile.map_or_else(Found::default, |profile| {
+            find_steps(profile, tree, files, END_OF_TIME, &options)
+        })
+    }
+}
+
+/// What was seen in one look.
+struct Seen<'a> {
+    directory: &'a Path,
+    profile: &'a Profile,
+    tree: &'a Tree,
+    found: &'a Found,
+    files: &'a SurveyFiles,
+    quiet_time: Duration,
+}
+
+impl Seen<'_> {
+    fn look_at(
+        &self,
+        step: &FoundStep,
+        entry: &mut Entry,
+        now: Timestamp,
+        sealed: &[SealedStep],
+        look: &mut Look,
+    ) -> Option<Ready> {
+        let path = self.directory.join(&step.path);
+        let number = match candidates::number_of(step) {
+            Ok(number) => number,
+            Err(reason) => {
+                look.passed_over
+                    .extend(entry.pass_over(reason).map(|reason| (path, reason)));
+                return None;
+            }
+        };
+        let candidate = Candidate {
+            path: &path,
+            step,
+            rests_on_silence: candidates::rests_on_silence(self.profile, self.found, self.tree, step),
+            quiet_time: self.quiet_time,
+            check: &|| broken(step, self.tree, self.files),
+        };
+        match entry.look_at(&candidate, now, sealed) {
+            Sight::Nothing => None,
+            Sight::PassedOver(reason) => {
+                look.passed_over.push((path, reason));
+                None
+            }
+            Sight::Later(time) => {
+                look.again_by(time);
+                None
+            }
+            Sight::Ready {
+                fingerprint,
+                newest,
+                bytes,
+            } => Some(Ready {
+                key: step.path.clone(),
+                path,
+                step: number,
+                fingerprint,
+                newest,
+                bytes,
+                links: match self.profile.links {
+                    Links::Hard => LinkPolicy::Auto,
+                    Links::CopyOrReflink => LinkPolicy::ReflinkOrCopy,
+                },
+            }),
+        }
+    }
+}
+
+/// Of several finished steps with one number, the last that was written is the step: each would make the one before it
+/// an abandoned attempt.
+fn only_newest_of_each_number(entries: &mut BTreeMap<String, Entry>, look: &mut Look) {
+    let mut newest: BTreeMap<_, (Timestamp, String)> = BTreeMap::new();
+    for ready in &look.ready {
+        let this = (ready.newest, ready.key.clone());
+        let best = newest.entry(ready.step).or_insert_with(|| this.clone());
+        if *best < this {
+            *best = this;
+        }
+    }
+    let mut passed_over = Vec::new();
+    look.ready.retain(|ready| {
+        let Some((_, key)) = newest.get(&ready.step).filter(|(_, key)| *key != ready.key) else {
+            return true;
+        };
+        if let Some(entry) = entries.get_mut(&ready.key) {
+            entry.handled(ready.fingerprint, ready.newest);
+        }
+        let reason = format!(
+            "{key} is step {} as well, and was written after it",
+            ready.step.number()
+        );
+        passed_over.push((ready.path.clone(), reason));
+        false
+    });
+    look.passed_over.append(&mut passed_over);
+}

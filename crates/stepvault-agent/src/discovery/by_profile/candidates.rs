@@ -1,0 +1,144 @@
+//! Which of the steps that a profile finds are a run's.
+
+use globset::GlobMatcher;
+use stepvault_core::ids::Step;
+use stepvault_formats::find::{Found, FoundStep};
+use stepvault_formats::profile::{GENERIC, PathGlob, Profile, Proof};
+use stepvault_formats::tree::Tree;
+
+/// Words of which the name of a step has one, where no framework and no pattern says what else it may be.
+const STEP_WORDS: [&str; 5] = ["step", "checkpoint", "ckpt", "iter", "epoch"];
+
+/// What is taken.
+#[derive(Debug)]
+pub(super) struct Selection {
+    names: Option<GlobMatcher>,
+    series: Option<Vec<String>>,
+}
+
+/// What is taken of one look.
+#[derive(Debug)]
+pub(super) struct Selected<'a> {
+    pub(super) steps: Vec<&'a FoundStep>,
+    /// What somebody should configure.
+    pub(super) advice: Option<String>,
+}
+
+impl Selection {
+    /// `names` restricts the names of steps; `series` names those to take, in place of all that a trainer can go on
+    /// from.
+    pub(super) fn new(names: Option<GlobMatcher>, series: Option<Vec<String>>) -> Self {
+        Self { names, series }
+    }
+
+    pub(super) fn of<'a>(&self, profile: &Profile, found: &'a Found) -> Selected<'a> {
+        let steps: Vec<&FoundStep> = found
+            .steps
+            .iter()
+            .filter(|step| self.is_of_series(step) && self.is_named_so(profile, step))
+            .collect();
+        let advice = if steps.is_empty() {
+            self.advice(profile, found)
+        } else {
+            None
+        };
+        Selected { steps, advice }
+    }
+
+    fn is_of_series(&self, step: &FoundStep) -> bool {
+        match &self.series {
+            Some(series) => series.contains(&step.series),
+            None => step.resumable,
+        }
+    }
+
+    fn is_named_so(&self, profile: &Profile, step: &FoundStep) -> bool {
+        let name = last_component(&step.path);
+        match &self.names {
+            Some(names) => names.is_match(name),
+            None => profile.name != GENERIC || looks_like_a_step(name),
+        }
+    }
+
+    /// Complete steps that nobody takes are worth a word.
+    fn advice(&self, profile: &Profile, found: &Found) -> Option<String> {
+        let left_out = found.steps.iter().find(|step| step.is_complete())?;
+        let series = &left_out.series;
+        Some(match (&self.series, &self.names) {
+            (Some(_), _) => format!(
+                "{} is of the series '{series}' of {}, which the run does not take: name it in the run's series",
+                left_out.path, profile.name
+            ),
+            (None, _) if !left_out.resumable => format!(
+                "{} is of the series '{series}' of {}, which the trainer cannot go on from: to keep it, set \
+                 series = [\"{series}\"]",
+                left_out.path, profile.name
+            ),
+            (None, Some(_)) => format!(
+                "the run's pattern leaves out {}, which is a step by its profile",
+                left_out.path
+            ),
+            (None, None) => format!(
+                "the name of {} has a number and no word that means a step: if it is one, set a pattern",
+                left_out.path
+            ),
+        })
+    }
+}
+
+fn looks_like_a_step(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    STEP_WORDS.iter().any(|word| lower.contains(word)) || name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn last_component(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// The number that a step is sealed under, or why it cannot be sealed.
+pub(super) fn number_of(step: &FoundStep) -> Result<Step, String> {
+    if step.members.len() > 1 {
+        return Err(format!(
+            "it is made of {}, and a step of several paths cannot be sealed",
+            step.members.join(", ")
+        ));
+    }
+    let number = step.step.ok_or("its name says no step number")?;
+    Step::new(number).map_err(|error| error.to_string())
+}
+
+/// Whether nothing but silence proves that the save of a complete step is over.
+///
+/// A marker or pointer proves nothing of what was written after it: a run that went back overwrites steps that have
+/// their old marker, and that the pointer has long been past.
+pub(super) fn rests_on_silence(profile: &Profile, found: &Found, tree: &Tree, step: &FoundStep) -> bool {
+    let series = profile.series.iter().find(|series| series.name == step.series);
+    series.is_none_or(|series| match &series.complete.proof {
+        Proof::Rename | Proof::MarkerRemoved(_) => false,
+        Proof::Marker(markers) => !is_newest(markers, tree, step),
+        Proof::Pointer | Proof::PointerOrQuiet => !is_pointed_to_since(found, tree, step),
+        Proof::Quiet => true,
+    })
+}
+
+/// Whether nothing in the step is newer than one of its markers.
+fn is_newest(markers: &[PathGlob], tree: &Tree, step: &FoundStep) -> bool {
+    step.members.iter().any(|member| {
+        tree.inside(member).any(|(path, entry)| {
+            let inside = path.strip_prefix(member.as_str()).unwrap_or(path);
+            let inside = inside.trim_start_matches('/');
+            entry.mtime >= step.written_at && markers.iter().any(|marker| marker.is_match(inside))
+        })
+    })
+}
+
+/// Whether every pointer that the trainer goes on by was written after the step.
+fn is_pointed_to_since(found: &Found, tree: &Tree, step: &FoundStep) -> bool {
+    let mut pointers = found
+        .pointers
+        .iter()
+        .filter(|pointer| pointer.is_for_resuming())
+        .peekable();
+    let is_newer = |path: &str| tree.get(path).is_some_and(|entry| entry.mtime >= step.written_at);
+    pointers.peek().is_some() && pointers.all(|pointer| is_newer(&pointer.path))
+}

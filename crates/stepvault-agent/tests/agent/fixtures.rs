@@ -1,0 +1,217 @@
+//! Checkpoints that real frameworks wrote, with the profile to be found out: exactly the complete steps are taken.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use stepvault_agent::{AgentOptions, AgentReport};
+use stepvault_core::config::Completion;
+use stepvault_core::ids::RunName;
+use stepvault_local::seal::LinkPolicy;
+use stepvault_local::seal_record::SnapshotMethod;
+use stepvault_local::sealed::SealedStep;
+
+use crate::harness::{Node, run_name};
+use crate::support::files_below;
+
+fn archives() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
+}
+
+/// What is known of a fixture.
+fn known(name: &str) -> Value {
+    let bytes = std::fs::read(archives().join("MANIFEST.json")).unwrap();
+    let manifest: Value = serde_json::from_slice(&bytes).unwrap();
+    let mut fixtures = manifest["fixtures"].as_array().unwrap().iter();
+    fixtures.find(|fixture| fixture["name"] == name).unwrap().clone()
+}
+
+/// Makes a fixture the directory that the trainer writes to.
+fn unpack(node: &Node, name: &str) {
+    let archive = archives().join(known(name)["archive"].as_str().unwrap());
+    let mut tar = Command::new("tar");
+    tar.args(["--extract", "--no-same-owner", "--file"]).arg(archive);
+    let output = tar.arg("--directory").arg(node.place.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    std::fs::remove_dir(node.outputs()).unwrap();
+    std::fs::rename(node.place.path().join(name), node.outputs()).unwrap();
+}
+
+async fn automatic(node: &Node) -> AgentOptions {
+    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    options.runs[0].completion = Completion::Auto(Duration::from_secs(1));
+    options
+}
+
+fn sealed_of(node: &Node, run: &RunName) -> Vec<SealedStep> {
+    node.vault().steps(run).unwrap().steps
+}
+
+fn reasons(report: &AgentReport) -> BTreeMap<String, String> {
+    let entries = report.skipped.latest.iter();
+    entries
+        .map(|entry| {
+            let name = entry.path.file_name().unwrap().to_str().unwrap().to_owned();
+            (name, entry.reason.clone())
+        })
+        .collect()
+}
+
+/// Seals what is complete in a fixture, and checks that it is what its framework can load.
+async fn take(name: &str) -> (Node, AgentReport) {
+    let node = Node::new();
+    unpack(&node, name);
+    let report = node.once(automatic(&node).await);
+    let known = known(name);
+    let wanted: BTreeMap<u64, String> = known["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|step| step["complete"] == true)
+        .filter_map(|step| Some((step["step"].as_u64()?, step["path"].as_str()?.to_owned())))
+        .collect();
+    let sealed = sealed_of(&node, &run_name());
+    let found: Vec<u64> = sealed.iter().map(|step| step.id().step.number()).collect();
+    assert_eq!(
+        found,
+        wanted.keys().copied().collect::<Vec<_>>(),
+        "{name}: {:#?}",
+        report.skipped
+    );
+    assert!(report.is_safe(), "{name}: {report:?}");
+    for step in &sealed {
+        let id = step.id();
+        assert_eq!(id.attempt.number(), 1, "{name}: {id}");
+        let source = node.outputs().join(&wanted[&id.step.number()]);
+        let copy = format!("disk/grpo/checkpoints/{}/a1", step.name());
+        let copy = node.place.path().join(copy);
+        if source.is_dir() {
+            assert_eq!(files_below(&copy), files_below(&source), "{name}: {id}");
+        } else {
+            let bytes = std::fs::read(&source).unwrap();
+            assert_eq!(
+                std::fs::read(copy.join(step.name())).unwrap(),
+                bytes,
+                "{name}: {id}"
+            );
+        }
+    }
+    (node, report)
+}
+
+#[tokio::test]
+async fn every_framework_is_told_by_what_it_wrote() {
+    for name in [
+        "hf-trainer-2rank",
+        "hf-trainer-killed",
+        "accelerate-2rank",
+        "lightning-last-copy",
+        "lightning-last-link",
+        "deepspeed-zero1",
+        "deepspeed-latest-too-early",
+        "megatron-torch-dist",
+        "verl-fsdp",
+        "prime-rl-checkpoints",
+        "cycling-utils-killed",
+        "cycling-utils-sync",
+        "orbax-killed",
+        "orbax-ocdbt",
+        "dcp-killed-before-metadata",
+        "dcp-2rank-zero-byte-shard",
+    ] {
+        take(name).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_complete_is_told_with_the_reason() {
+    for (name, step, reason) in [
+        (
+            "hf-trainer-killed",
+            "checkpoint-15",
+            "trainer_state.json is not there yet",
+        ),
+        (
+            "deepspeed-latest-too-early",
+            "global_step20",
+            "1 ranks wrote it, and 2 wrote the step before",
+        ),
+        (
+            "prime-rl-checkpoints",
+            "step_30",
+            "orchestrator/progress.pt is not there yet",
+        ),
+        ("dcp-killed-before-metadata", "step_30", ".metadata"),
+    ] {
+        let (_, report) = take(name).await;
+        let reasons = reasons(&report);
+        let said = reasons.get(step).map(String::as_str).unwrap_or_default();
+        assert!(said.contains(reason), "{name}: {reasons:#?}");
+    }
+}
+
+/// Complete by its name and its silence; only its structure shows that the save was cut off.
+#[tokio::test]
+async fn what_is_broken_inside_is_not_sealed_until_it_changes() {
+    let (node, report) = take("sigterm-torch-save").await;
+    let said = reasons(&report);
+    assert_eq!(
+        said["step_3.pt"],
+        "it is complete by its names, and broken: step_3.pt: data.pkl names storage 39 of 800 bytes, and the archive \
+         has no data/39: the save was cut off"
+    );
+    // The trainer saves it again, whole.
+    std::fs::copy(node.outputs().join("step_2.pt"), node.outputs().join("step_3.pt")).unwrap();
+    let report = node.once(automatic(&node).await);
+    assert_eq!((report.sealed.total, report.skipped.total), (1, 0), "{report:?}");
+    assert_eq!(sealed_of(&node, &run_name()).len(), 3);
+}
+
+#[tokio::test]
+async fn files_that_a_framework_may_overwrite_are_never_linked() {
+    let methods = |node: &Node| {
+        let steps = sealed_of(node, &run_name());
+        let files = steps.iter().flat_map(|step| step.record().files.clone());
+        files.map(|file| file.method).collect::<Vec<_>>()
+    };
+    let (node, _) = take("hf-trainer-2rank").await;
+    assert!(!methods(&node).contains(&SnapshotMethod::Copy));
+    let (node, _) = take("dcp-2rank").await;
+    assert!(!methods(&node).contains(&SnapshotMethod::HardLink));
+
+    // The configuration may be stricter than the profile.
+    let node = Node::new();
+    unpack(&node, "hf-trainer-1rank");
+    let mut options = automatic(&node).await;
+    options.links = LinkPolicy::Copy;
+    assert_eq!(node.once(options).sealed.total, 3);
+    assert!(
+        methods(&node)
+            .iter()
+            .all(|method| *method == SnapshotMethod::Copy)
+    );
+}
+
+/// Weights that the trainer cannot go on from are a series of their own, taken when they are asked for.
+#[tokio::test]
+async fn a_series_is_taken_when_it_is_named() {
+    let node = Node::new();
+    unpack(&node, "prime-rl-weights-old");
+    let mut options = automatic(&node).await;
+    let report = node.once(options.clone());
+    assert_eq!(report.sealed.total, 0);
+    let advice = node.recorder.lines_with("to keep it, set series = [\"weights\"]");
+    assert_eq!(advice.len(), 1, "{:?}", node.recorder.lines_with(""));
+
+    options.runs[0].profile = Some("prime-rl".to_owned());
+    options.runs[0].series = Some(vec!["weights".to_owned()]);
+    let report = node.once(options);
+    assert_eq!(report.sealed.total, 2, "{report:?}");
+    let names: Vec<String> = sealed_of(&node, &run_name())
+        .iter()
+        .map(|step| step.name().to_owned())
+        .collect();
+    assert_eq!(names, ["step_10", "step_20"]);
+}
