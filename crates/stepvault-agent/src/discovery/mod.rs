@@ -5,6 +5,8 @@ mod by_profile;
 mod choice;
 mod entry;
 mod judge;
+#[cfg(test)]
+mod soak;
 mod soundness;
 mod wake;
 

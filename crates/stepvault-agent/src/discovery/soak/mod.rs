@@ -1,0 +1,73 @@
+//! Scripted trainers of every kind beside the agent's eyes, on a clock that only the test moves: whatever is sealed is
+//! a save that the trainer had finished, byte for byte, and every save that stays long enough is sealed.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "scripted trainers write and delete as trainers do"
+)]
+
+mod payload;
+mod script;
+mod trainers;
+mod world;
+
+use std::time::Duration;
+
+use script::Script;
+use world::World;
+
+/// How long a save must be quiet where nothing else proves that it is over.
+const QUIET: Duration = Duration::from_secs(30);
+const SEEDS: [u64; 3] = [0x5EED, 0xBEAD, 0xFACE];
+
+/// A trainer's habits, on several seeds.
+async fn soak(trainer: fn(&mut Script)) {
+    for seed in SEEDS {
+        let mut script = Script::new(seed);
+        trainer(&mut script);
+        let tally = World::new(script).live().await;
+        assert!(
+            tally.sealed >= 8 && tally.uploaded >= 4,
+            "seed {seed:#x}: too little happened to say anything: {tally:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hugging_face_goes_back_and_rotates() {
+    soak(trainers::hugging_face).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn lightning_overwrites_last_and_deletes_the_step_before() {
+    soak(trainers::lightning).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn orbax_renames_after_any_stall() {
+    soak(trainers::orbax).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn deepspeed_moves_latest_too_early() {
+    soak(trainers::deepspeed).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn megatron_goes_back_behind_its_tracker() {
+    soak(trainers::megatron).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn distributed_checkpoints_end_with_their_metadata() {
+    soak(trainers::distributed_checkpoint).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_file_is_overwritten_in_place() {
+    soak(trainers::overwritten_file).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_is_swapped_once_a_step_is_whole() {
+    soak(trainers::atomic_link).await;
+}

@@ -1,0 +1,238 @@
+//! How trainers of each kind save, rotate and start again.
+
+use std::time::Duration;
+
+use super::QUIET;
+use super::payload::{distributed, json, safetensors, torch};
+use super::script::Script;
+
+const SAVES: usize = 16;
+/// Between two saves; some are followed by the next before anybody can be sure of them.
+const TRAINING: Duration = Duration::from_mins(4);
+
+/// A stall that cannot be taken for the end of a save.
+fn short() -> Duration {
+    QUIET / 4
+}
+
+/// A stall that can, where silence alone is trusted.
+fn long() -> Duration {
+    QUIET * 3
+}
+
+/// The next step: mostly the next number, and now and then an earlier one that is still there, after a restart.
+fn next(script: &mut Script, kept: &[u64], last: u64) -> u64 {
+    match kept {
+        [first, .., _] if script.random.once_in(5) => *first,
+        _ => last + 10,
+    }
+}
+
+/// The steps of the run after a save, without those that rotation deletes now.
+fn rotate(script: &mut Script, kept: &mut Vec<u64>, step: u64, most: usize, path: impl Fn(u64) -> String) {
+    kept.retain(|other| *other != step);
+    kept.push(step);
+    kept.sort_unstable();
+    while kept.len() > most {
+        let oldest = kept.remove(0);
+        script.remove(&path(oldest), short());
+    }
+}
+
+/// Directories overwritten in place after going back, `save_total_limit=2`.
+pub(super) fn hugging_face(script: &mut Script) {
+    let path = |step: u64| format!("checkpoint-{step}");
+    let (mut kept, mut last) = (Vec::new(), 0);
+    for _ in 0..SAVES {
+        last = next(script, &kept, last);
+        let step = path(last);
+        script.directory(&step);
+        let text = script.text();
+        script.write(&format!("{step}/model.safetensors"), &safetensors(&text), short());
+        for name in [
+            "training_args.bin",
+            "optimizer.pt",
+            "scheduler.pt",
+            "rng_state.pth",
+        ] {
+            let text = script.text();
+            script.write(&format!("{step}/{name}"), &torch(&text), short());
+        }
+        let text = script.text();
+        script.write(&format!("{step}/trainer_state.json"), &json(&text), short());
+        script.whole(&step);
+        script.finished(&step);
+        rotate(script, &mut kept, last, 2, path);
+        script.pause(TRAINING);
+    }
+}
+
+/// One file a step, whose writing may stall for long: half an archive is told by its structure. `last.ckpt` is a copy,
+/// overwritten in place, and `save_top_k=1` deletes the step before.
+pub(super) fn lightning(script: &mut Script) {
+    let path = |step: u64| format!("checkpoints/epoch=0-step={step}.ckpt");
+    let (mut kept, mut last) = (Vec::new(), 0);
+    script.directory("checkpoints");
+    for _ in 0..SAVES {
+        last += 10;
+        let step = path(last);
+        let bytes = torch(&script.text());
+        script.write(&step, &bytes, long());
+        script.whole(&step);
+        script.finished(&step);
+        script.write("checkpoints/last.ckpt", &bytes, long());
+        script.pause(short());
+        rotate(script, &mut kept, last, 1, path);
+        script.pause(TRAINING);
+    }
+}
+
+/// A temporary directory that is renamed, after any stall; `max_to_keep=2`.
+pub(super) fn orbax(script: &mut Script) {
+    let path = |step: u64| step.to_string();
+    let (mut kept, mut last) = (Vec::new(), 0);
+    for _ in 0..SAVES {
+        last += 10;
+        let temporary = format!("{last}.orbax-checkpoint-tmp");
+        script.directory(&temporary);
+        script.directory(&format!("{temporary}/state"));
+        for name in ["_METADATA", "_sharding"] {
+            let text = script.text();
+            script.write(&format!("{temporary}/state/{name}"), &json(&text), long());
+        }
+        let text = script.text();
+        script.write(
+            &format!("{temporary}/state/params.safetensors"),
+            &safetensors(&text),
+            long(),
+        );
+        script.pause(long());
+        script.rename(&temporary, &path(last));
+        script.whole(&path(last));
+        script.finished(&path(last));
+        rotate(script, &mut kept, last, 2, path);
+        script.pause(TRAINING);
+    }
+}
+
+/// `latest` is moved before the last rank is done.
+pub(super) fn deepspeed(script: &mut Script) {
+    let path = |step: u64| format!("global_step{step}");
+    let (mut kept, mut last) = (Vec::new(), 0);
+    for _ in 0..SAVES {
+        last = next(script, &kept, last);
+        let step = path(last);
+        script.directory(&step);
+        let mut names = vec!["mp_rank_00_model_states.pt".to_owned()];
+        names.extend((0..3).map(|rank| format!("zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")));
+        for name in names {
+            if name.contains("rank_2") {
+                script.write("latest", step.as_bytes(), Duration::ZERO);
+            }
+            let text = script.text();
+            script.write(&format!("{step}/{name}"), &torch(&text), short());
+        }
+        script.whole(&step);
+        script.finished(&step);
+        rotate(script, &mut kept, last, 3, path);
+        script.pause(TRAINING);
+    }
+}
+
+/// The tracker is written once every rank is done, and stays ahead of a run that has gone back.
+pub(super) fn megatron(script: &mut Script) {
+    const TRACKER: &str = "latest_checkpointed_iteration.txt";
+    let path = |step: u64| format!("iter_{step:07}");
+    let (mut kept, mut last) = (Vec::new(), 0);
+    for _ in 0..SAVES {
+        let before = last;
+        last = next(script, &kept, last);
+        let stall = if last > before { long() } else { short() };
+        let step = path(last);
+        script.directory(&step);
+        for rank in 0..2 {
+            let rank = format!("{step}/mp_rank_0{rank}");
+            script.directory(&rank);
+            let text = script.text();
+            script.write(&format!("{rank}/model_optim_rng.pt"), &torch(&text), stall);
+        }
+        script.whole(&step);
+        script.pause(stall);
+        script.write(TRACKER, last.to_string().as_bytes(), Duration::ZERO);
+        script.finished(&step);
+        rotate(script, &mut kept, last, 3, path);
+        script.pause(TRAINING);
+    }
+}
+
+/// `.metadata` comes by rename once all data is there, after any stall, also over an earlier save of the step.
+pub(super) fn distributed_checkpoint(script: &mut Script) {
+    let files = distributed();
+    let path = |step: u64| format!("step-{step}");
+    let (mut kept, mut last) = (Vec::new(), 0);
+    for _ in 0..SAVES {
+        last = next(script, &kept, last);
+        let step = path(last);
+        script.directory(&step);
+        for (name, bytes) in files.iter().filter(|(name, _)| name.ends_with(".distcp")) {
+            script.write(&format!("{step}/{name}"), bytes, long());
+        }
+        // What tells one save from another.
+        let text = script.text();
+        script.write(&format!("{step}/state.json"), &json(&text), long());
+        for (name, bytes) in files.iter().filter(|(name, _)| !name.ends_with(".distcp")) {
+            let temporary = format!("{step}/{name}.tmp");
+            script.write(&temporary, bytes, long());
+            script.pause(long());
+            script.rename(&temporary, &format!("{step}/{name}"));
+        }
+        script.whole(&step);
+        script.finished(&step);
+        rotate(script, &mut kept, last, 3, path);
+        script.pause(TRAINING);
+    }
+}
+
+/// `torch.save` by hand, to the path of the step and to a path that is always the same.
+pub(super) fn overwritten_file(script: &mut Script) {
+    let path = |step: u64| format!("ckpt_step_{step}.pt");
+    let (mut kept, mut last) = (Vec::new(), 0);
+    for _ in 0..SAVES {
+        last = next(script, &kept, last);
+        let step = path(last);
+        let bytes = torch(&script.text());
+        script.write(&step, &bytes, long());
+        script.whole(&step);
+        script.finished(&step);
+        script.write("last.pt", &bytes, long());
+        rotate(script, &mut kept, last, 3, path);
+        script.pause(TRAINING);
+    }
+}
+
+/// A directory a step, whole once the link names it. A save that was cut off is deleted before the next.
+pub(super) fn atomic_link(script: &mut Script) {
+    let path = |step: u64| format!("AtomicDirectory_checkpoint_{step}");
+    let (mut kept, mut last) = (Vec::new(), 0);
+    for _ in 0..SAVES {
+        let step = path(last + 1);
+        script.remove(&step, short());
+        script.directory(&step);
+        for rank in 0..2 {
+            let text = script.text();
+            script.write(&format!("{step}/rank_{rank}.pt"), &torch(&text), long());
+            if script.random.once_in(10) {
+                break;
+            }
+        }
+        if script.is_file(&format!("{step}/rank_1.pt")) {
+            script.whole(&step);
+            script.pause(long());
+            script.link("AtomicDirectory.latest_checkpoint", &format!("/ckpt/{step}"));
+            script.finished(&step);
+            last += 1;
+            rotate(script, &mut kept, last, 2, path);
+        }
+        script.pause(TRAINING);
+    }
+}

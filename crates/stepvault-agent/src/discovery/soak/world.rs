@@ -1,0 +1,370 @@
+//! One trainer, one watched directory, one vault, and a clock that stands still between two events.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use stepvault_core::ErrorKind;
+use stepvault_core::config::Completion;
+use stepvault_core::ids::{Attempt, NodeName, RunName, StepId};
+use stepvault_core::manifest::Shape;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_local::seal::{SealRequest, seal};
+use stepvault_local::sealed::SealedStep;
+use stepvault_local::source::SourceFile;
+use stepvault_local::vault::Vault;
+use tokio::time::Instant;
+
+use super::QUIET;
+use super::script::{Act, Event, Random, Script};
+use crate::discovery::{Discovery, Pace, Ready};
+use crate::options::AgentRun;
+use crate::pause::LONGEST;
+
+const POLL: Duration = Duration::from_secs(5);
+/// A save that stays this long after its end has to be taken: its silence, two looks, the minute for which a step that
+/// was handled is not looked into, and a pause after a race.
+const ENOUGH: Duration = Duration::from_mins(2);
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+/// One save of a step.
+#[derive(Debug)]
+struct Version {
+    files: Files,
+    finished: Option<Instant>,
+    /// When the trainer began to overwrite or delete it.
+    ended: Option<Instant>,
+    sealed: bool,
+}
+
+/// How much happened.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) sealed: usize,
+    pub(super) uploaded: usize,
+}
+
+pub(super) struct World {
+    _place: tempfile::TempDir,
+    root: PathBuf,
+    vault: Vault,
+    discovery: Discovery,
+    events: VecDeque<Event>,
+    random: Random,
+    next_event: Instant,
+    versions: BTreeMap<String, Vec<Version>>,
+    waiting: Vec<(SealedStep, Files)>,
+    passed_over: Vec<String>,
+    begun: (Instant, SystemTime),
+    tally: Tally,
+}
+
+impl World {
+    pub(super) fn new(script: Script) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("outputs");
+        std::fs::create_dir(&root).unwrap();
+        let mut run = AgentRun::new(run_name(), Some(root.clone()), Vec::new());
+        run.completion = Completion::Auto(QUIET);
+        // In the past, so that a seal need not wait for the clock of the real files to tick.
+        let begun = SystemTime::now() - Duration::from_hours(1000);
+        Self {
+            vault: Vault::open_or_create(&place.path().join("vault")).unwrap(),
+            discovery: Discovery::new(&run, &Arc::default(), Pace::Lasting)
+                .unwrap()
+                .unwrap(),
+            next_event: Instant::now(),
+            events: script.events,
+            random: script.random,
+            versions: BTreeMap::new(),
+            waiting: Vec::new(),
+            passed_over: Vec::new(),
+            begun: (Instant::now(), begun),
+            tally: Tally::default(),
+            root,
+            _place: place,
+        }
+    }
+
+    /// Lives until nothing happens any more, and checks that nothing was missed.
+    pub(super) async fn live(mut self) -> Tally {
+        let mut next_look = Instant::now();
+        let mut end = None;
+        while end.is_none_or(|end| Instant::now() < end) {
+            let event = (!self.events.is_empty()).then_some(self.next_event);
+            if event.is_none() {
+                end = end.or(Some(Instant::now() + ENOUGH + POLL));
+            }
+            let target = event.map_or(next_look, |event| event.min(next_look));
+            tokio::time::advance(target.saturating_duration_since(Instant::now())).await;
+            if event.is_some_and(|event| event <= Instant::now()) {
+                self.act();
+            } else {
+                next_look = self.look().await;
+            }
+        }
+        while !self.waiting.is_empty() {
+            self.upload_one();
+        }
+        for (path, versions) in &self.versions {
+            for version in versions {
+                let Some(finished) = version.finished else {
+                    continue;
+                };
+                let stayed = version.ended.unwrap_or_else(Instant::now) - finished;
+                assert!(
+                    version.sealed || stayed < ENOUGH,
+                    "{path} was whole for {stayed:?} and not taken; passed over: {:#?}",
+                    self.passed_over
+                );
+            }
+        }
+        self.tally
+    }
+
+    /// The next look at the latest.
+    async fn look(&mut self) -> Instant {
+        let now = Timestamp::from(self.now());
+        let vault = self.vault.clone();
+        let sealed = || vault.steps(&run_name()).unwrap().steps;
+        let look = self.discovery.look(now, sealed);
+        assert!(look.fault.is_none(), "{:?}", look.fault);
+        let said = look.passed_over.into_iter();
+        self.passed_over
+            .extend(said.map(|(path, why)| format!("{}: {why}", path.display())));
+        for ready in &look.ready {
+            self.take_over(ready).await;
+        }
+        if self.random.once_in(3) && !self.waiting.is_empty() {
+            self.upload_one();
+        }
+        let regular = Instant::now() + POLL;
+        let next = [look.again_at, self.discovery.next_try()]
+            .into_iter()
+            .flatten()
+            .min();
+        let shortest = Instant::now() + Duration::from_millis(50);
+        next.map_or(regular, |next| next.min(regular)).max(shortest)
+    }
+
+    /// Seals as the agent does, while the trainer goes on now and then.
+    async fn take_over(&mut self, ready: &Ready) {
+        self.race().await;
+        let found = ready.unchanged();
+        self.race().await;
+        let attempts = self.vault.steps(&run_name()).unwrap().steps;
+        let earlier = attempts
+            .iter()
+            .filter(|step| step.id().step == ready.step)
+            .count();
+        let sealed = found.and_then(|tree| {
+            let name = ready.path.file_name().unwrap().to_str().unwrap().to_owned();
+            let request = SealRequest {
+                run: run_name(),
+                id: StepId::new(
+                    Attempt::new(u32::try_from(earlier + 1).unwrap()).unwrap(),
+                    ready.step,
+                ),
+                node: NodeName::new("node-0").unwrap(),
+                source: ready.path.clone(),
+                name,
+                metrics: BTreeMap::new(),
+                links: ready.links,
+                expected: Some(tree),
+            };
+            seal(&self.vault, &request)
+        });
+        match sealed {
+            Ok(step) => {
+                self.check(ready, step);
+                self.discovery.handled(ready);
+            }
+            Err(error) => {
+                assert!(
+                    matches!(error.kind(), ErrorKind::SourceChanged | ErrorKind::NotFound),
+                    "{error}"
+                );
+                self.discovery.failed(ready, LONGEST, error.to_string());
+            }
+        }
+    }
+
+    /// What was sealed is a save that was whole.
+    fn check(&mut self, ready: &Ready, step: SealedStep) {
+        let files = match step.record().shape {
+            Shape::File => files_of(&step.data_root().join(step.name())),
+            Shape::Directory => files_of(&step.data_root()),
+        };
+        let versions = self.versions.get_mut(&ready.key);
+        let same = versions.and_then(|versions| versions.iter_mut().find(|version| version.files == files));
+        let Some(version) = same else {
+            let sizes: Vec<_> = files.iter().map(|(path, bytes)| (path, bytes.len())).collect();
+            panic!(
+                "{} was sealed, and was never whole like this: {sizes:?}",
+                ready.key
+            );
+        };
+        version.sealed = true;
+        self.tally.sealed += 1;
+        self.waiting.push((step, files));
+    }
+
+    /// Reads a sealed step as an upload does, some time later: what it reads is what was sealed, or it says so.
+    fn upload_one(&mut self) {
+        let (step, sealed) = self.waiting.remove(0);
+        let mut changed = false;
+        for file in &step.record().files {
+            let read = SourceFile::open(&step.file_path(&file.path), file).and_then(|source| {
+                let mut bytes = vec![0; usize::try_from(source.size_bytes()).unwrap()];
+                source.read_at(0, &mut bytes)?;
+                source.check_unchanged()?;
+                Ok(bytes)
+            });
+            match read {
+                Ok(bytes) => assert_eq!(Some(&bytes), sealed.get(file.path.as_str()), "{}", file.path),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::SourceChanged, "{error}");
+                    changed = true;
+                }
+            }
+        }
+        // What the trainer overwrote through a hard link is lost, and that is noticed.
+        self.tally.uploaded += usize::from(!changed);
+    }
+
+    /// The trainer may be quicker than the agent.
+    async fn race(&mut self) {
+        if self.random.once_in(4) && !self.events.is_empty() {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            self.act();
+        }
+    }
+
+    /// The next event, and what takes no time after it.
+    fn act(&mut self) {
+        if let Some(event) = self.events.pop_front() {
+            self.apply(&event.act);
+        }
+        while let Some(event) = self.events.pop_front_if(|event| event.wait.is_zero()) {
+            self.apply(&event.act);
+        }
+        self.next_event = Instant::now() + self.events.front().map_or(Duration::ZERO, |event| event.wait);
+    }
+
+    fn apply(&mut self, act: &Act) {
+        let at = |path: &str| self.root.join(path);
+        let touched: &[&str] = match act {
+            Act::Directory(path) => {
+                std::fs::create_dir(at(path)).unwrap();
+                &[path]
+            }
+            Act::Begin(path) => {
+                std::fs::write(at(path), "").unwrap();
+                &[path]
+            }
+            Act::Append(path, bytes) => {
+                let mut file = std::fs::File::options().append(true).open(at(path)).unwrap();
+                std::io::Write::write_all(&mut file, bytes).unwrap();
+                &[path]
+            }
+            Act::Rename(from, to) => {
+                std::fs::rename(at(from), at(to)).unwrap();
+                &[from, to]
+            }
+            Act::Link(path, target) => {
+                let temporary = format!("{path}_temp");
+                std::os::unix::fs::symlink(target, at(&temporary)).unwrap();
+                std::fs::rename(at(&temporary), at(path)).unwrap();
+                &[]
+            }
+            Act::RemoveFile(path) => {
+                std::fs::remove_file(at(path)).unwrap();
+                &[path]
+            }
+            Act::RemoveDirectory(path) => {
+                std::fs::remove_dir(at(path)).unwrap();
+                &[path]
+            }
+            Act::Whole(path) => {
+                let files = files_of(&at(path));
+                self.versions.entry(path.clone()).or_default().push(Version {
+                    files,
+                    finished: None,
+                    ended: None,
+                    sealed: false,
+                });
+                return;
+            }
+            Act::Finished(path) => {
+                let version = self
+                    .versions
+                    .get_mut(path)
+                    .and_then(|versions| versions.last_mut())
+                    .unwrap();
+                version.finished = Some(Instant::now());
+                return;
+            }
+        };
+        for path in touched {
+            self.stamp(path, matches!(act, Act::Rename(..)));
+            for (step, versions) in &mut self.versions {
+                let rest = path.strip_prefix(step.as_str());
+                if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
+                    let version = versions.last_mut().unwrap();
+                    version.ended.get_or_insert_with(Instant::now);
+                }
+            }
+        }
+    }
+
+    /// Stamps what was written with the time that it is, and the directory that it stands in. A rename stamps nothing
+    /// but the directory.
+    fn stamp(&self, path: &str, renamed: bool) {
+        let path = self.root.join(path);
+        let mut written = vec![path.parent().unwrap()];
+        if path.is_file() && !renamed {
+            written.push(&path);
+        }
+        for path in written {
+            std::fs::File::open(path)
+                .unwrap()
+                .set_modified(self.now())
+                .unwrap();
+        }
+    }
+
+    fn now(&self) -> SystemTime {
+        let (instant, time) = self.begun;
+        time + instant.elapsed()
+    }
+}
+
+fn run_name() -> RunName {
+    RunName::new("soak").unwrap()
+}
+
+/// The files of a directory, or the one file, by path.
+fn files_of(root: &Path) -> Files {
+    let mut files = Files::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            left.extend(
+                std::fs::read_dir(path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+            continue;
+        }
+        let inside = path.strip_prefix(root).unwrap();
+        let name = if inside.as_os_str().is_empty() {
+            Path::new(path.file_name().unwrap())
+        } else {
+            inside
+        };
+        files.insert(name.display().to_string(), std::fs::read(&path).unwrap());
+    }
+    files
+}
