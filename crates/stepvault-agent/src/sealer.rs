@@ -182,7 +182,9 @@ impl Sealer {
         let run = &self.runs[index];
         let mut request = StageRequest {
             run: run.run.clone(),
-            source: ready.path.clone(),
+            source: ready.origin.source.clone(),
+            members: ready.origin.members.clone(),
+            name: Some(ready.origin.name.clone()),
             step: Some(ready.step),
             attempt: None,
             node: self.node.clone(),

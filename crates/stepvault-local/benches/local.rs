@@ -39,6 +39,7 @@ fn request(source: &Path, step: u64) -> SealRequest {
         id: StepId::new(Attempt::FIRST, Step::new(step).expect("a step")),
         node: NodeName::new("node-0").expect("a node"),
         source: source.to_owned(),
+        members: Vec::new(),
         name: format!("step_{step}"),
         metrics: BTreeMap::new(),
         links: LinkPolicy::Auto,

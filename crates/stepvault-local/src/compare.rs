@@ -34,6 +34,17 @@ pub fn differs(
         Err(error) if error.kind() == ErrorKind::Usage => return Ok(Some(error.to_string())),
         Err(error) => return Err(error),
     };
+    scanned_differs(&present, target, files, directories, symlinks)
+}
+
+/// The same for `present`, what was just scanned at `target`.
+pub fn scanned_differs(
+    present: &Tree,
+    target: &Path,
+    files: &[FileEntry],
+    directories: &[DirectoryEntry],
+    symlinks: &[SymlinkEntry],
+) -> Result<Option<String>> {
     let single = directories.is_empty();
     if (present.shape == Shape::File) != single {
         let what = if single {
@@ -45,14 +56,15 @@ pub fn differs(
     }
     if single {
         return match files {
-            [file] => single_file_differs(target, file, &present),
+            [file] => single_file_differs(target, file, present),
             _ => Ok(Some("the step is no single file".to_owned())),
         };
     }
-    if let Some(difference) = names_differ(&present, files, directories, symlinks) {
+    if let Some(difference) = names_differ(present, files, directories, symlinks) {
         return Ok(Some(difference));
     }
-    let root = Beneath::open(target).map_err(|error| errors::io(WHAT, target, error))?;
+    // The scan has refused a checkpoint that is a link; what only holds the members of one may be reached by one.
+    let root = Beneath::open_following(target).map_err(|error| errors::io(WHAT, target, error))?;
     for file in files {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let opened = root

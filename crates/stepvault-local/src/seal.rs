@@ -46,6 +46,8 @@ pub struct SealRequest {
     pub node: NodeName,
     /// The trainer's directory or file.
     pub source: PathBuf,
+    /// The paths below `source` that make up the step; none when it is all of it.
+    pub members: Vec<RelativePath>,
     /// The name the step's directory or file has, or is to have, where the trainer looks for it.
     pub name: String,
     /// Metrics by name; finite numbers.
@@ -70,7 +72,7 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<SealedStep> {
         return Err(sealed_already(&destination));
     }
     let source = &request.source;
-    let tree = tree::scan(source)?;
+    let tree = tree::scan_members(source, &request.members)?;
     if let Some(change) = request
         .expected
         .as_ref()
@@ -84,7 +86,7 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<SealedStep> {
     let_the_clock_tick(&staging.path, &tree)?;
 
     let (methods, data) = take_over(request, &tree, &staging.path)?;
-    let unchanged = tree::scan(source).map_err(|error| match error.kind() {
+    let unchanged = tree::scan_members(source, &request.members).map_err(|error| match error.kind() {
         ErrorKind::NotFound => source_changed(WHAT, source, "it vanished while the step was sealed"),
         _ => error,
     })?;

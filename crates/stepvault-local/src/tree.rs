@@ -85,6 +85,18 @@ pub fn scan(root: &Path) -> Result<Tree> {
     }
 }
 
+/// The same for a checkpoint of several paths, `members`, below the directory `root`: what stands there, by its path
+/// below `root`, and the directories that lead to it. Without members it is all of `root`.
+///
+/// # Errors
+/// As for [`scan`]; `SourceChanged` when a member is gone.
+pub fn scan_members(root: &Path, members: &[RelativePath]) -> Result<Tree> {
+    if members.is_empty() {
+        return scan(root);
+    }
+    walk::members(root, members)
+}
+
 impl TreeFile {
     pub(crate) fn new(path: RelativePath, facts: &Facts) -> Self {
         Self {

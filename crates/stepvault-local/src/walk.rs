@@ -1,6 +1,8 @@
 //! Walking a checkpoint directory: one descriptor at a time, never through a link.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, FileType};
 use rustix::io::Errno;
@@ -8,7 +10,7 @@ use stepvault_core::manifest::{DirectoryEntry, MAX_ENTRIES, Shape, SymlinkEntry,
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::beneath::Beneath;
+use crate::beneath::{Beneath, name_of};
 use crate::errors;
 use crate::stat::Facts;
 use crate::tree::{Tree, TreeFile, source_changed};
@@ -18,29 +20,25 @@ const WHAT: &str = "cannot read the checkpoint";
 /// Lists everything below the directory `root`.
 pub(crate) fn directory(root: &Path) -> Result<Tree> {
     let beneath = Beneath::open(root).map_err(|error| errors::io(WHAT, root, error))?;
-    let tree = Tree {
-        shape: Shape::Directory,
-        files: Vec::new(),
-        directories: Vec::new(),
-        symlinks: Vec::new(),
-    };
-    let mut walk = Walk {
-        root,
-        beneath,
-        tree,
-        pending: vec![None],
-    };
-    while let Some(next) = walk.pending.pop() {
-        walk.visit(next.as_ref())?;
+    let mut walk = Walk::new(root, beneath);
+    walk.pending.push(None);
+    walk.finish()
+}
+
+/// Lists what stands at these paths below the directory `root`, and the directories that lead there. `root` may be
+/// reached through a link: it is no part of the checkpoint.
+pub(crate) fn members(root: &Path, members: &[RelativePath]) -> Result<Tree> {
+    let beneath = Beneath::open_following(root).map_err(|error| errors::io(WHAT, root, error))?;
+    let mut walk = Walk::new(root, beneath);
+    walk.enter(None)?;
+    let above: BTreeSet<&str> = members.iter().flat_map(RelativePath::ancestors).collect();
+    for path in above {
+        walk.enter(Some(&RelativePath::new(path)?))?;
     }
-    let mut tree = walk.tree;
-    tree.files
-        .sort_unstable_by(|first, second| first.path.cmp(&second.path));
-    tree.directories
-        .sort_unstable_by(|first, second| first.path.cmp(&second.path));
-    tree.symlinks
-        .sort_unstable_by(|first, second| first.path.cmp(&second.path));
-    Ok(tree)
+    for member in members {
+        walk.member(member)?;
+    }
+    walk.finish()
 }
 
 struct Walk<'a> {
@@ -50,23 +48,82 @@ struct Walk<'a> {
     pending: Vec<Option<RelativePath>>,
 }
 
-impl Walk<'_> {
-    fn visit(&mut self, path: Option<&RelativePath>) -> Result<()> {
-        let place = path.map_or_else(|| self.root.to_path_buf(), |path| self.root.join(path));
-        let fault = |error: Errno| match error {
-            Errno::NOENT => source_changed(WHAT, &place, "it vanished meanwhile"),
-            other => errors::io(WHAT, &place, other),
+impl<'a> Walk<'a> {
+    fn new(root: &'a Path, beneath: Beneath) -> Self {
+        let tree = Tree {
+            shape: Shape::Directory,
+            files: Vec::new(),
+            directories: Vec::new(),
+            symlinks: Vec::new(),
         };
+        Self {
+            root,
+            beneath,
+            tree,
+            pending: Vec::new(),
+        }
+    }
+
+    /// Visits what is left, and gives the lists in order.
+    fn finish(mut self) -> Result<Tree> {
+        while let Some(next) = self.pending.pop() {
+            self.visit(next.as_ref())?;
+        }
+        let mut tree = self.tree;
+        tree.files
+            .sort_unstable_by(|first, second| first.path.cmp(&second.path));
+        tree.directories
+            .sort_unstable_by(|first, second| first.path.cmp(&second.path));
+        tree.symlinks
+            .sort_unstable_by(|first, second| first.path.cmp(&second.path));
+        Ok(tree)
+    }
+
+    fn place(&self, path: Option<&RelativePath>) -> PathBuf {
+        path.map_or_else(|| self.root.to_path_buf(), |path| self.root.join(path))
+    }
+
+    /// Opens a directory and lists it by itself.
+    fn enter(&mut self, path: Option<&RelativePath>) -> Result<OwnedFd> {
+        let place = self.place(path);
         let descriptor = self
             .beneath
             .directory(path.map(RelativePath::as_str))
-            .map_err(fault)?;
-        let facts = Facts::from(rustix::fs::fstat(&descriptor).map_err(fault)?);
+            .map_err(|error| fault(&place, error))?;
+        let facts = Facts::from(rustix::fs::fstat(&descriptor).map_err(|error| fault(&place, error))?);
         self.tree.directories.push(DirectoryEntry {
             path: path.cloned(),
             mode: facts.mode,
             mtime: facts.mtime,
         });
+        Ok(descriptor)
+    }
+
+    /// One of the paths that make up a checkpoint of several.
+    fn member(&mut self, path: &RelativePath) -> Result<()> {
+        let place = self.root.join(path);
+        let stat = self
+            .beneath
+            .parent_of(path)
+            .and_then(|parent| rustix::fs::statat(parent, name_of(path), AtFlags::SYMLINK_NOFOLLOW))
+            .map_err(|error| fault(&place, error))?;
+        let facts = Facts::from(stat);
+        match facts.kind {
+            FileType::RegularFile => self.tree.files.push(TreeFile::new(path.clone(), &facts)),
+            FileType::Directory => self.pending.push(Some(path.clone())),
+            FileType::Symlink => {
+                let hint = "name the directory or file that the link points to";
+                return Err(unfit(&place, "it is a symbolic link", hint));
+            }
+            kind => return Err(unfit(&place, describe(kind), "move it out of the checkpoint")),
+        }
+        Ok(())
+    }
+
+    fn visit(&mut self, path: Option<&RelativePath>) -> Result<()> {
+        let place = self.place(path);
+        let fault = |error: Errno| fault(&place, error);
+        let descriptor = self.enter(path)?;
         for entry in Dir::read_from(&descriptor).map_err(fault)? {
             let entry = entry.map_err(fault)?;
             let bytes = entry.file_name().to_bytes();
@@ -126,6 +183,13 @@ impl Walk<'_> {
             &why,
             "name one checkpoint, not a directory of many; or let the trainer write fewer files",
         ))
+    }
+}
+
+fn fault(place: &Path, error: Errno) -> Error {
+    match error {
+        Errno::NOENT => source_changed(WHAT, place, "it vanished meanwhile"),
+        other => errors::io(WHAT, place, other),
     }
 }
 

@@ -15,7 +15,7 @@ use stepvault_local::seal::LinkPolicy;
 use stepvault_local::sealed::SealedStep;
 
 use super::entry::{Entry, Sight};
-use super::{Look, Ready, forget};
+use super::{Look, Origin, Ready, forget};
 
 /// The rule.
 #[derive(Debug)]
@@ -77,6 +77,7 @@ impl ByName {
                     bytes,
                 } => {
                     look.ready.push(Ready {
+                        origin: Origin::of_path(&path, &name),
                         key: name,
                         path,
                         step,

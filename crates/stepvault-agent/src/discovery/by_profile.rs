@@ -230,8 +230,8 @@ impl Seen<'_> {
         look: &mut Look,
     ) -> Option<Ready> {
         let path = self.directory.join(&step.path);
-        let number = match candidates::number_of(step) {
-            Ok(number) => number,
+        let (number, origin) = match candidates::identity(self.profile, self.directory, step) {
+            Ok(identity) => identity,
             Err(reason) => {
                 look.passed_over
                     .extend(entry.pass_over(reason).map(|reason| (path, reason)));
@@ -239,7 +239,7 @@ impl Seen<'_> {
             }
         };
         let candidate = Candidate {
-            path: &path,
+            origin: &origin,
             step,
             rests_on_silence: candidates::rests_on_silence(self.profile, self.found, self.tree, step),
             quiet_time: self.quiet_time,
@@ -262,6 +262,7 @@ impl Seen<'_> {
             } => Some(Ready {
                 key: step.path.clone(),
                 path,
+                origin,
                 step: number,
                 fingerprint,
                 newest,

@@ -15,6 +15,7 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::{Tree, scan};
 use tokio::time::Instant;
 
+use super::Origin;
 use super::judge::{Judgement, judge};
 use crate::pause::{LONGEST, Pause};
 
@@ -53,7 +54,7 @@ type Outside = (u64, u64, i64, i64);
 
 /// A step that a profile has found.
 pub(super) struct Candidate<'a> {
-    pub(super) path: &'a Path,
+    pub(super) origin: &'a Origin,
     pub(super) step: &'a FoundStep,
     /// Whether nothing but silence proves that its save is over.
     pub(super) rests_on_silence: bool,
@@ -149,7 +150,7 @@ impl Entry {
             self.sighting = None;
             return self.not_yet(step.reasons().join("; "), None);
         }
-        let tree = match scan(candidate.path) {
+        let tree = match candidate.origin.scan() {
             Ok(tree) => tree,
             Err(error) => return self.cannot_look(&error),
         };
@@ -164,11 +165,7 @@ impl Entry {
                 Some(CHANGING_PAUSE),
             );
         }
-        let name = candidate
-            .path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
+        let name = candidate.origin.name.as_str();
         if let Some(sight) = self.known_at_first(name, &tree, sealed) {
             return sight;
         }

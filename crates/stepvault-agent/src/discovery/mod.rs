@@ -19,12 +19,13 @@ use globset::{GlobBuilder, GlobMatcher};
 use stepvault_core::config::{Completion, RunSettings};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::Step;
+use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::seal::LinkPolicy;
 use stepvault_local::sealed::SealedStep;
-use stepvault_local::tree::{Tree, scan};
+use stepvault_local::tree::{Tree, scan_members};
 use tokio::time::Instant;
 
 use crate::options::AgentRun;
@@ -60,12 +61,41 @@ pub(crate) enum Pace {
     Once,
 }
 
+/// Where a step stands, and the name it is kept under.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    /// The directory or file; the watched directory for a step of several paths.
+    pub(crate) source: PathBuf,
+    /// Those paths below it.
+    pub(crate) members: Vec<RelativePath>,
+    pub(crate) name: String,
+}
+
+impl Origin {
+    /// One directory or file.
+    fn of_path(source: &Path, name: &str) -> Self {
+        Self {
+            source: source.to_owned(),
+            members: Vec::new(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Lists what is there. Blocks.
+    fn scan(&self) -> Result<Tree> {
+        scan_members(&self.source, &self.members)
+    }
+}
+
 /// A finished step.
 #[derive(Debug, Clone)]
 pub(crate) struct Ready {
     /// Its path below the watched directory.
     pub(crate) key: String,
+    /// Its path, for messages; of several the first.
     pub(crate) path: PathBuf,
+    /// What it is sealed from, and as what.
+    pub(crate) origin: Origin,
     pub(crate) step: Step,
     pub(crate) fingerprint: Sha256Digest,
     pub(crate) newest: Timestamp,
@@ -77,7 +107,7 @@ pub(crate) struct Ready {
 impl Ready {
     /// Looks at its files once more, and fails unless they are as they were when it was found finished. Blocks.
     pub(crate) fn unchanged(&self) -> Result<Tree> {
-        let tree = scan(&self.path)?;
+        let tree = self.origin.scan()?;
         if tree.fingerprint() == self.fingerprint {
             return Ok(tree);
         }

@@ -29,7 +29,7 @@ fn known(name: &str) -> Value {
 }
 
 /// Makes a fixture the directory that the trainer writes to.
-fn unpack(node: &Node, name: &str) {
+pub(crate) fn unpack(node: &Node, name: &str) {
     let archive = archives().join(known(name)["archive"].as_str().unwrap());
     let mut tar = Command::new("tar");
     tar.args(["--extract", "--no-same-owner", "--file"]).arg(archive);
@@ -39,7 +39,7 @@ fn unpack(node: &Node, name: &str) {
     std::fs::rename(node.place.path().join(name), node.outputs()).unwrap();
 }
 
-async fn automatic(node: &Node) -> AgentOptions {
+pub(crate) async fn automatic(node: &Node) -> AgentOptions {
     let mut options = node.options(vec![node.directory_remote("disk").await]);
     options.runs[0].completion = Completion::Auto(Duration::from_secs(1));
     options

@@ -21,5 +21,6 @@ mod remotes;
 mod retention;
 mod rewriting;
 mod rotation;
+mod several_paths;
 mod space;
 mod support;

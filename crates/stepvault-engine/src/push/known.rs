@@ -125,9 +125,10 @@ async fn same_content(
         ContentMatch::Same => Ok(true),
         ContentMatch::Different => Ok(false),
         ContentMatch::HashToTell => {
-            let source = at_hand.source.to_owned();
+            let (source, present) = (at_hand.source.to_owned(), at_hand.tree.clone());
             let difference = blocking(move || {
-                compare::differs(
+                compare::scanned_differs(
+                    &present,
                     &source,
                     &manifest.files,
                     &manifest.directories,

@@ -8,11 +8,12 @@ use futures::future::join_all;
 use stepvault_core::attempts::{KnownStep, Placement, place};
 use stepvault_core::ids::{Attempt, NodeName, RunName, Step, StepId};
 use stepvault_core::observe::{Event, Observer};
+use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::step_name;
 use stepvault_local::seal::{LinkPolicy, SealRequest, seal};
 use stepvault_local::sealed::SealedStep;
-use stepvault_local::tree::{Tree, scan};
+use stepvault_local::tree::{Tree, scan_members};
 use stepvault_local::vault::Vault;
 
 use super::known::{AtHand, known_locally, known_on};
@@ -27,6 +28,10 @@ pub struct StageRequest {
     pub run: RunName,
     /// The directory or file that the trainer wrote.
     pub source: PathBuf,
+    /// The paths below `source` that make it up; none when it is all of it.
+    pub members: Vec<RelativePath>,
+    /// The name that it is kept under; `None` for that of `source`.
+    pub name: Option<String>,
     /// Its step; `None` to read it from the name.
     pub step: Option<Step>,
     /// Its attempt; `None` to find it out.
@@ -103,13 +108,16 @@ pub async fn stage(
     observer: &Arc<dyn Observer>,
 ) -> Result<Placed> {
     let source = absolute(&request.source)?;
-    let name = name_of(&source)?;
+    let name = match &request.name {
+        Some(name) => name.clone(),
+        None => name_of(&source)?,
+    };
     let step = match request.step {
         Some(step) => step,
         None => step_of(&name)?,
     };
-    let scanned = source.clone();
-    let tree = blocking(move || scan(&scanned)).await?;
+    let (scanned, members) = (source.clone(), request.members.clone());
+    let tree = blocking(move || scan_members(&scanned, &members)).await?;
     if tree.files.is_empty() {
         return Err(Error::new(ErrorKind::Usage, "there is nothing to push")
             .on(source.display())
@@ -197,6 +205,7 @@ async fn seal_as(
             id,
             node: request.node,
             source,
+            members: request.members,
             name,
             metrics,
             links: request.links,

@@ -164,6 +164,8 @@ impl Rig {
         StageRequest {
             run: run_name(),
             source: source.to_owned(),
+            members: Vec::new(),
+            name: None,
             step: None,
             attempt: None,
             node: NodeName::new("node-0").unwrap(),

@@ -82,6 +82,7 @@ fn seals_and_evicts_for_ever() {
             id: id(step),
             node: stepvault_core::ids::NodeName::new("node-0").unwrap(),
             source: source.clone(),
+            members: Vec::new(),
             name,
             metrics: std::collections::BTreeMap::new(),
             links: if step % 2 == 0 {

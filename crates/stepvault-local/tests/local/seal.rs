@@ -205,3 +205,39 @@ fn a_thousand_small_files_are_linked_not_copied() {
             .all(|file| file.method != SnapshotMethod::Copy)
     );
 }
+
+#[test]
+fn a_step_of_several_paths_is_sealed_as_one() {
+    let place = Place::new();
+    place.checkpoint("actor");
+    fs::create_dir_all(place.at("run/info")).unwrap();
+    fs::write(place.at("run/info/step.json"), "{}").unwrap();
+    fs::write(place.at("run/info.txt"), "not of the step").unwrap();
+    let mut request = place.request("pair-7", 7);
+    request.source = place.at("run");
+    request.members = vec![path("actor"), path("info/step.json")];
+    let sealed = seal(&place.vault, &request).unwrap();
+    let record = sealed.record();
+    assert_eq!((record.name.as_str(), record.shape), ("pair-7", Shape::Directory));
+    let files: Vec<_> = record.files.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(
+        files,
+        [
+            "actor/trainer/.metadata",
+            "actor/trainer/__0_0.distcp",
+            "actor/zero",
+            "info/step.json"
+        ]
+    );
+    assert_eq!(
+        fs::read(sealed.file_path(&path("info/step.json"))).unwrap(),
+        b"{}"
+    );
+
+    // One of them is gone: what was taken over would be half a step.
+    request.id = id(8);
+    fs::remove_file(place.at("run/info/step.json")).unwrap();
+    let gone = error(seal(&place.vault, &request));
+    assert_eq!(gone.kind(), ErrorKind::SourceChanged, "{gone}");
+    place.assert_no_leftovers();
+}

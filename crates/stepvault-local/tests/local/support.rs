@@ -57,6 +57,7 @@ impl Place {
             id: id(step),
             node: NodeName::new("node-0").unwrap(),
             source: self.at("run").join(name),
+            members: Vec::new(),
             name: name.to_owned(),
             metrics: BTreeMap::new(),
             links: LinkPolicy::Auto,

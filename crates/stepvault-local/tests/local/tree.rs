@@ -12,7 +12,7 @@ use rustix::fs::{CWD, Mode};
 use stepvault_core::ErrorKind;
 use stepvault_core::manifest::Shape;
 use stepvault_core::path::RelativePath;
-use stepvault_local::tree::scan;
+use stepvault_local::tree::{scan, scan_members};
 
 use crate::support::{Place, error};
 
@@ -226,4 +226,55 @@ fn a_hundred_thousand_files_are_all_found() {
         }
     }
     assert_eq!(scan(&root).unwrap().files.len(), 100_000);
+}
+
+#[test]
+fn a_checkpoint_of_several_paths_is_those_and_what_leads_to_them() {
+    let place = Place::new();
+    let root = place.at("run");
+    for (path, text) in [
+        ("trial/actor/recover/weights", "abc"),
+        ("trial/actor/other", "not ours"),
+        ("trial/info/step.json", "{}"),
+        ("ep1-rank0.pt", "rank 0"),
+    ] {
+        fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
+        fs::write(root.join(path), text).unwrap();
+    }
+    let members =
+        ["trial/actor/recover", "trial/info", "ep1-rank0.pt"].map(|path| RelativePath::new(path).unwrap());
+    let tree = scan_members(&root, &members).unwrap();
+    let files: Vec<_> = tree.files.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(
+        files,
+        [
+            "ep1-rank0.pt",
+            "trial/actor/recover/weights",
+            "trial/info/step.json"
+        ]
+    );
+    let directories: Vec<_> = tree
+        .directories
+        .iter()
+        .map(|entry| entry.path.as_ref().map(RelativePath::as_str));
+    let directories: Vec<_> = directories.collect();
+    let wanted = ["trial", "trial/actor", "trial/actor/recover", "trial/info"].map(Some);
+    assert_eq!(directories, [&[None], &wanted[..]].concat());
+    assert_eq!(tree.change_until(&scan_members(&root, &members).unwrap()), None);
+
+    // The directory that holds them may be reached by a link; a member may not be one.
+    symlink(&root, place.at("by-link")).unwrap();
+    let by_link = scan_members(&place.at("by-link"), &members).unwrap();
+    assert_eq!(by_link.fingerprint(), tree.fingerprint());
+    fs::remove_file(root.join("ep1-rank0.pt")).unwrap();
+    let gone = error(scan_members(&root, &members));
+    assert_eq!(gone.kind(), ErrorKind::SourceChanged);
+    assert!(
+        gone.to_string().ends_with("ep1-rank0.pt: it vanished meanwhile"),
+        "{gone}"
+    );
+    symlink("trial/info/step.json", root.join("ep1-rank0.pt")).unwrap();
+    let link = error(scan_members(&root, &members));
+    assert_eq!(link.kind(), ErrorKind::Usage);
+    assert!(link.to_string().ends_with("it is a symbolic link"), "{link}");
 }

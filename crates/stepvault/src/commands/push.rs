@@ -88,6 +88,8 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
     let request = StageRequest {
         run: tiers.run_name().clone(),
         source: arguments.source,
+        members: Vec::new(),
+        name: None,
         step: arguments.step,
         attempt: attempt(arguments.attempt)?,
         node: tiers.node.clone(),

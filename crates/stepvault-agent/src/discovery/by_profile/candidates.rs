@@ -1,10 +1,15 @@
 //! Which of the steps that a profile finds are a run's.
 
+use std::path::Path;
+
 use globset::GlobMatcher;
 use stepvault_core::ids::Step;
+use stepvault_core::path::RelativePath;
 use stepvault_formats::find::{Found, FoundStep};
 use stepvault_formats::profile::{GENERIC, PathGlob, Profile, Proof};
 use stepvault_formats::tree::Tree;
+
+use crate::discovery::Origin;
 
 /// Words of which the name of a step has one, where no framework and no pattern says what else it may be.
 const STEP_WORDS: [&str; 5] = ["step", "checkpoint", "ckpt", "iter", "epoch"];
@@ -95,16 +100,30 @@ fn last_component(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The number that a step is sealed under, or why it cannot be sealed.
-pub(super) fn number_of(step: &FoundStep) -> Result<Step, String> {
-    if step.members.len() > 1 {
-        return Err(format!(
-            "it is made of {}, and a step of several paths cannot be sealed",
-            step.members.join(", ")
+/// What a step is sealed as and from, or why it cannot be sealed. One of several paths has no name of its own: it is
+/// called after the framework, the series and its number, and keeps its paths as they are in the watched directory.
+pub(super) fn identity(
+    profile: &Profile,
+    directory: &Path,
+    step: &FoundStep,
+) -> Result<(Step, Origin), String> {
+    let number = step.step.ok_or("its name says no step number")?;
+    let number = Step::new(number).map_err(|error| error.to_string())?;
+    if let [path] = step.members.as_slice() {
+        return Ok((
+            number,
+            Origin::of_path(&directory.join(path), last_component(path)),
         ));
     }
-    let number = step.step.ok_or("its name says no step number")?;
-    Step::new(number).map_err(|error| error.to_string())
+    let members = step.members.iter().map(RelativePath::new);
+    let origin = Origin {
+        source: directory.to_owned(),
+        members: members
+            .collect::<stepvault_core::Result<_>>()
+            .map_err(|error| error.to_string())?,
+        name: format!("{}-{}-{}", profile.name, step.series, number.number()),
+    };
+    Ok((number, origin))
 }
 
 /// Whether nothing but silence proves that the save of a complete step is over.

@@ -68,6 +68,11 @@ async fn one_file_is_overwritten_in_place() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn areal_overwrites_a_pair_of_directories() {
+    soak(trainers::areal).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_link_is_swapped_once_a_step_is_whole() {
     soak(trainers::atomic_link).await;
 }

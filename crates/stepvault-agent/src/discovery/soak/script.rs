@@ -20,8 +20,8 @@ pub(super) enum Act {
     RemoveFile(String),
     /// Removes an empty directory.
     RemoveDirectory(String),
-    /// Every byte of the step is there: the world notes what it holds. Takes no time.
-    Whole(String),
+    /// Every byte of the step is there, at these paths: the world notes what it holds. Takes no time.
+    Whole(Vec<String>),
     /// The save is over: from now on the step may be taken. Takes no time.
     Finished(String),
 }
@@ -133,7 +133,12 @@ impl Script {
     }
 
     pub(super) fn whole(&mut self, path: &str) {
-        self.at_once(Act::Whole(path.to_owned()));
+        self.whole_members(&[path]);
+    }
+
+    pub(super) fn whole_members(&mut self, paths: &[&str]) {
+        let paths = paths.iter().map(|path| (*path).to_owned());
+        self.at_once(Act::Whole(paths.collect()));
     }
 
     pub(super) fn finished(&mut self, path: &str) {

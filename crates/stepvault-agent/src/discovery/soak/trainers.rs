@@ -6,13 +6,13 @@ use super::QUIET;
 use super::payload::{distributed, json, safetensors, torch};
 use super::script::Script;
 
-const SAVES: usize = 16;
+const SAVES: usize = 20;
 /// Between two saves; some are followed by the next before anybody can be sure of them.
 const TRAINING: Duration = Duration::from_mins(4);
 
 /// A stall that cannot be taken for the end of a save.
 fn short() -> Duration {
-    QUIET / 4
+    QUIET * 3 / 4
 }
 
 /// A stall that can, where silence alone is trusted.
@@ -23,7 +23,7 @@ fn long() -> Duration {
 /// The next step: mostly the next number, and now and then an earlier one that is still there, after a restart.
 fn next(script: &mut Script, kept: &[u64], last: u64) -> u64 {
     match kept {
-        [first, .., _] if script.random.once_in(5) => *first,
+        [first, .., _] if script.random.once_in(3) => *first,
         _ => last + 10,
     }
 }
@@ -233,6 +233,39 @@ pub(super) fn atomic_link(script: &mut Script) {
             last += 1;
             rotate(script, &mut kept, last, 2, path);
         }
+        script.pause(TRAINING);
+    }
+}
+
+/// A fixed path for each of two directories, overwritten in place at each save: the weights, then what says the step.
+pub(super) fn areal(script: &mut Script) {
+    const WEIGHTS: &str = "trial/actor/recover_checkpoint";
+    const INFO: &str = "trial/recover_info";
+    for path in ["trial", "trial/actor", WEIGHTS, INFO] {
+        script.directory(path);
+    }
+    for save in 1..=SAVES {
+        let text = script.text();
+        script.write(
+            &format!("{WEIGHTS}/model.safetensors"),
+            &safetensors(&text),
+            short(),
+        );
+        let step = format!("{{\"global_step\": {}}}", save * 10);
+        script.write(&format!("{INFO}/step_info.json"), step.as_bytes(), short());
+        for name in [
+            "saver_info",
+            "evaluator_info",
+            "stats_logger_info",
+            "checkpoint_info",
+        ] {
+            let text = script.text();
+            script.write(&format!("{INFO}/{name}.json"), &json(&text), short());
+        }
+        // A pickle of nothing.
+        script.write(&format!("{INFO}/dataloader_info.pkl"), b"\x80\x04N.", short());
+        script.whole_members(&[WEIGHTS, INFO]);
+        script.finished(WEIGHTS);
         script.pause(TRAINING);
     }
 }

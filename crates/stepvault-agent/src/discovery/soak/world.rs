@@ -32,6 +32,7 @@ type Files = BTreeMap<String, Vec<u8>>;
 /// One save of a step.
 #[derive(Debug)]
 struct Version {
+    members: Vec<String>,
     files: Files,
     finished: Option<Instant>,
     /// When the trainer began to overwrite or delete it.
@@ -160,7 +161,6 @@ impl World {
             .filter(|step| step.id().step == ready.step)
             .count();
         let sealed = found.and_then(|tree| {
-            let name = ready.path.file_name().unwrap().to_str().unwrap().to_owned();
             let request = SealRequest {
                 run: run_name(),
                 id: StepId::new(
@@ -168,8 +168,9 @@ impl World {
                     ready.step,
                 ),
                 node: NodeName::new("node-0").unwrap(),
-                source: ready.path.clone(),
-                name,
+                source: ready.origin.source.clone(),
+                members: ready.origin.members.clone(),
+                name: ready.origin.name.clone(),
                 metrics: BTreeMap::new(),
                 links: ready.links,
                 expected: Some(tree),
@@ -287,14 +288,21 @@ impl World {
                 std::fs::remove_dir(at(path)).unwrap();
                 &[path]
             }
-            Act::Whole(path) => {
-                let files = files_of(&at(path));
-                self.versions.entry(path.clone()).or_default().push(Version {
-                    files,
-                    finished: None,
-                    ended: None,
-                    sealed: false,
-                });
+            Act::Whole(members) => {
+                let files = match members.as_slice() {
+                    [path] => files_of(&at(path)),
+                    _ => self.files_of_members(members),
+                };
+                self.versions
+                    .entry(members[0].clone())
+                    .or_default()
+                    .push(Version {
+                        members: members.clone(),
+                        files,
+                        finished: None,
+                        ended: None,
+                        sealed: false,
+                    });
                 return;
             }
             Act::Finished(path) => {
@@ -309,14 +317,31 @@ impl World {
         };
         for path in touched {
             self.stamp(path, matches!(act, Act::Rename(..)));
-            for (step, versions) in &mut self.versions {
-                let rest = path.strip_prefix(step.as_str());
-                if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
-                    let version = versions.last_mut().unwrap();
+            for version in self
+                .versions
+                .values_mut()
+                .filter_map(|versions| versions.last_mut())
+            {
+                let touches = |member: &String| {
+                    let rest = path.strip_prefix(member.as_str());
+                    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                };
+                if version.members.iter().any(touches) {
                     version.ended.get_or_insert_with(Instant::now);
                 }
             }
         }
+    }
+
+    /// By their paths in the watched directory.
+    fn files_of_members(&self, members: &[String]) -> Files {
+        let inside = |member: &String| {
+            let files = files_of(&self.root.join(member)).into_iter();
+            files
+                .map(|(path, bytes)| (format!("{member}/{path}"), bytes))
+                .collect::<Vec<_>>()
+        };
+        members.iter().flat_map(inside).collect()
     }
 
     /// Stamps what was written with the time that it is, and the directory that it stands in. A rename stamps nothing

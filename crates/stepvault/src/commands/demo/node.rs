@@ -54,6 +54,8 @@ impl Node {
         let request = StageRequest {
             run: self.tiers.run_name().clone(),
             source: written.path.clone(),
+            members: Vec::new(),
+            name: None,
             step: None,
             attempt: None,
             node: self.tiers.node.clone(),
