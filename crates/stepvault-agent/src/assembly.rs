@@ -5,6 +5,7 @@ use std::sync::Arc;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::run_remote::RunRemote;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::discovery::Discovery;
 use crate::lane::{LaneRun, LaneTask};
@@ -40,6 +41,7 @@ pub(crate) fn tasks(
         discovery,
         metrics_source: run.metrics_source.clone(),
         remotes: remotes_of(run, &prompt),
+        clean_at: run.clean_source.then(Instant::now),
     };
     let sealer = Sealer {
         shared: Arc::clone(shared),
@@ -47,6 +49,7 @@ pub(crate) fn tasks(
         node: options.node.clone(),
         links: options.links,
         poll_interval: options.poll_interval,
+        clean_interval: options.retention_interval,
         once: options.once,
         not_before: None,
     };

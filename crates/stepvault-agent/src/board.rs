@@ -47,6 +47,10 @@ impl Board {
         self.state().report.evicted.add(RunStep { run: run.clone(), id });
     }
 
+    pub(crate) fn cleaned(&self, run: &RunName, id: StepId) {
+        self.state().report.cleaned.add(RunStep { run: run.clone(), id });
+    }
+
     pub(crate) fn pruned(&self, step: StepOnRemote) {
         self.state().report.pruned.add(step);
     }

@@ -41,6 +41,8 @@ pub struct AgentRun {
     pub profile: Option<String>,
     /// The profile's series to take; `None` for all that a trainer can go on from.
     pub series: Option<Vec<String>>,
+    /// Whether the trainer's own steps are removed once they are safe and the trainer can do without them.
+    pub clean_source: bool,
     /// Where metrics stand in a checkpoint.
     pub metrics_source: MetricsSource,
     /// What stays on the local tier.
@@ -69,6 +71,7 @@ impl AgentRun {
             completion: settings.complete,
             profile: settings.profile,
             series: settings.series,
+            clean_source: settings.clean_source,
             metrics_source: MetricsSource {
                 file: settings.metrics_file,
                 pointers: settings.metrics,

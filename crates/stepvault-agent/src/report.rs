@@ -96,6 +96,8 @@ pub struct AgentReport {
     pub uploaded: Tally<StepOnRemote>,
     /// Local copies that retention removed.
     pub evicted: Tally<RunStep>,
+    /// Steps of the trainer's own that were removed from a watched directory.
+    pub cleaned: Tally<RunStep>,
     /// Steps that retention removed from a remote.
     pub pruned: Tally<StepOnRemote>,
     /// Sealed steps that are not durable on one of their remotes, oldest first within each run.

@@ -20,6 +20,7 @@ use crate::clock::SystemClock;
 use crate::discovery::{Discovery, Ready, Wake};
 use crate::outcome::{AfterStaging, after_staging};
 use crate::pause::LONGEST;
+use crate::retention::clean_source;
 use crate::shared::Shared;
 
 /// After a full disk nothing is sealed for this long, whatever else is ready.
@@ -40,6 +41,8 @@ pub(crate) struct SealedRun {
     pub(crate) metrics_source: MetricsSource,
     /// Its remotes, such that asking them takes no longer than it may.
     pub(crate) remotes: Vec<RunRemote>,
+    /// When the trainer's own steps are to be cleaned next; `None` for a run that does not ask for it.
+    pub(crate) clean_at: Option<Instant>,
 }
 
 /// The task that seals.
@@ -50,6 +53,8 @@ pub(crate) struct Sealer {
     pub(crate) node: NodeName,
     pub(crate) links: LinkPolicy,
     pub(crate) poll_interval: Duration,
+    /// Between two rounds of cleaning.
+    pub(crate) clean_interval: Duration,
     /// Come to an end once all that can be finished by waiting out its quiet time is taken over.
     pub(crate) once: bool,
     pub(crate) not_before: Option<Instant>,
@@ -148,6 +153,7 @@ impl Sealer {
                 }
                 self.take_over(index, &mut discovery, ready).await;
             }
+            let discovery = self.clean_if_due(index, discovery).await?;
             look_again = [look_again, look.again_at, discovery.next_try()]
                 .into_iter()
                 .flatten()
@@ -155,6 +161,35 @@ impl Sealer {
             self.runs[index].discovery = Some(discovery);
         }
         Ok(look_again)
+    }
+
+    /// Removes the trainer's own steps that are safe and spent, if it is time. What goes wrong is warned of, and tried
+    /// again the next time.
+    async fn clean_if_due(&mut self, index: usize, mut discovery: Discovery) -> Result<Discovery> {
+        let run = &mut self.runs[index];
+        let is_due = run.clean_at.is_some_and(|time| time <= Instant::now());
+        if !is_due || self.shared.stopping.is_cancelled() {
+            return Ok(discovery);
+        }
+        run.clean_at = Some(Instant::now() + self.clean_interval);
+        let (discovery, spent) = blocking(move || {
+            let spent = discovery.spent();
+            Ok((discovery, spent))
+        })
+        .await?;
+        let about = format!("clean {}", run.run);
+        let cleaned = match spent {
+            Ok(spent) => clean_source(&self.shared, &run.run, &run.remotes, spent).await,
+            Err(error) => Err(error),
+        };
+        match cleaned {
+            Ok(()) => self.shared.board.is_well(&about),
+            Err(error) => {
+                let text = format!("{}: the trainer's own steps stay for now: {error}", run.run);
+                self.shared.warn(&about, &text);
+            }
+        }
+        Ok(discovery)
     }
 
     async fn take_over(&mut self, index: usize, discovery: &mut Discovery, ready: &Ready) {

@@ -28,6 +28,7 @@ pub mod seal_record;
 pub mod sealed;
 mod snapshot;
 pub mod source;
+mod source_step;
 pub mod space;
 mod staged_file;
 pub mod staging;

@@ -189,6 +189,10 @@ impl<'a> Walk<'a> {
 fn fault(place: &Path, error: Errno) -> Error {
     match error {
         Errno::NOENT => source_changed(WHAT, place, "it vanished meanwhile"),
+        // A link that is none any more, a directory that is one or is a file.
+        Errno::INVAL | Errno::LOOP | Errno::NOTDIR => {
+            source_changed(WHAT, place, "something else stands there now")
+        }
         other => errors::io(WHAT, place, other),
     }
 }

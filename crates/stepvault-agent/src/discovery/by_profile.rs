@@ -1,6 +1,7 @@
 //! Steps that are told by the profile of the framework that writes them.
 
 mod candidates;
+mod spent;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -145,7 +146,10 @@ impl ByProfile {
         let paths: BTreeSet<&str> = selected.steps.iter().map(|step| step.path.as_str()).collect();
         entries.retain(|key, _| paths.contains(key.as_str()));
         look.advice = selected.advice;
-        let is_new = |step: &&FoundStep| entries.get(&step.path).is_none_or(Entry::is_new);
+        // Only those that may be sealed are compared with the vault, whose records take long to read.
+        let is_new = |step: &&FoundStep| {
+            step.is_complete() && step.step.is_some() && entries.get(&step.path).is_none_or(Entry::is_new)
+        };
         let sealed = if selected.steps.iter().any(is_new) {
             sealed()
         } else {

@@ -230,6 +230,11 @@ impl Entry {
         !self.compared
     }
 
+    /// How its files were when it was handled.
+    pub(super) fn handled_as(&self) -> Option<Sha256Digest> {
+        self.handled.map(|(fingerprint, _)| fingerprint)
+    }
+
     /// Whether it was handled, and listed not long ago.
     pub(super) fn is_settled(&self) -> bool {
         self.handled.is_some()

@@ -117,6 +117,23 @@ impl Ready {
     }
 }
 
+/// A step of the trainer's own that was taken over as it is, and that the trainer can do without.
+#[derive(Debug, Clone)]
+pub(crate) struct Spent {
+    pub(crate) path: PathBuf,
+    pub(crate) origin: Origin,
+    pub(crate) step: Step,
+    pub(crate) fingerprint: Sha256Digest,
+}
+
+impl Spent {
+    /// Looks at its files once more; `None` when they are not those that were taken over. Blocks.
+    pub(crate) fn unchanged(&self) -> Result<Option<Tree>> {
+        let tree = self.origin.scan()?;
+        Ok((tree.fingerprint() == self.fingerprint).then_some(tree))
+    }
+}
+
 /// What a look came to.
 #[derive(Debug, Default)]
 pub(crate) struct Look {
@@ -192,6 +209,14 @@ impl Discovery {
         // Attempts are told by the order in which steps were written.
         look.ready.sort_by_key(|ready| (ready.newest, ready.step));
         look
+    }
+
+    /// The trainer's own steps that it can do without, as far as its profile knows, the oldest first. Blocks.
+    pub(crate) fn spent(&mut self) -> Result<Vec<Spent>> {
+        match &mut self.rule {
+            Rule::Name(_) => Ok(Vec::new()),
+            Rule::Profile(rule) => rule.spent(&self.directory, &mut self.entries),
+        }
     }
 
     /// The entry was handled: it is left alone until something is written to it.

@@ -22,5 +22,6 @@ mod retention;
 mod rewriting;
 mod rotation;
 mod several_paths;
+mod source;
 mod space;
 mod support;

@@ -44,7 +44,7 @@ async fn the_files_of_all_ranks_are_one_step() {
     assert_eq!((again.sealed.total, again.uploaded.total), (0, 0), "{again:?}");
 }
 
-/// AReaL overwrites two directories at each save; the number of the step stands in one of them.
+/// `AReaL` overwrites two directories at each save; the number of the step stands in one of them.
 #[tokio::test]
 async fn a_pair_of_directories_that_is_overwritten_is_a_new_step_each_time() {
     let (node, real) = (Node::new(), Node::new());

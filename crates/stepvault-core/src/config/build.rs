@@ -256,6 +256,7 @@ fn run(
         complete,
         profile: section.text("profile"),
         series: section.texts("series"),
+        clean_source: section.boolean("clean-source").unwrap_or(false),
         metrics_file: section.inner_path("metrics-file"),
         metrics: section.text_map("metrics"),
         remotes,

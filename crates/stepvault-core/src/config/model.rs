@@ -162,6 +162,8 @@ pub struct RunSettings {
     pub profile: Option<String>,
     /// The profile's series whose steps are taken; `None` for all that a trainer can go on from.
     pub series: Option<Vec<String>>,
+    /// Whether the trainer's own steps are removed once they are safe and the trainer can do without them.
+    pub clean_source: bool,
     /// JSON file inside the checkpoint that holds metrics.
     pub metrics_file: Option<RelativePath>,
     /// Metrics by name, each a JSON pointer into that file.
@@ -187,6 +189,7 @@ impl RunSettings {
             complete: Completion::Auto(Duration::from_mins(1)),
             profile: None,
             series: None,
+            clean_source: false,
             metrics_file: None,
             metrics: BTreeMap::new(),
             remotes: None,

@@ -166,6 +166,7 @@ static RUN: &[Member] = &[
     unset("series", Kind::Texts),
     unset("pattern", Kind::Text),
     unset("marker", Kind::InnerPath),
+    default("clean-source", Kind::Boolean, "false"),
     unset("metrics-file", Kind::InnerPath),
     unset("metrics", Kind::TextMap),
     unset("remotes", Kind::Texts),

@@ -48,7 +48,7 @@ pub(super) fn check_run(config: &Config, run: &RunSettings, merged: &mut Merged)
             "write \"step_*\"",
         );
     }
-    check_completion(run, merged);
+    check_completion(config, run, merged);
     check_metrics(run, merged);
     check_run_remotes(config, run, merged);
     for (tier, rules) in [("local", &run.keep_local), ("remote", &run.keep_remote)] {
@@ -76,7 +76,7 @@ pub(super) fn check_run(config: &Config, run: &RunSettings, merged: &mut Merged)
     }
 }
 
-fn check_completion(run: &RunSettings, merged: &mut Merged) {
+fn check_completion(config: &Config, run: &RunSettings, merged: &mut Merged) {
     let name = run.name.as_str();
     let word = merged
         .get(&KeyPath::of(&["run", name, "complete"]))
@@ -122,6 +122,28 @@ fn check_completion(run: &RunSettings, merged: &mut Merged) {
         _ => {}
     }
     check_profile_keys(run, merged);
+    check_clean_source(config, run, merged);
+}
+
+/// Nothing of the trainer's may go unless a profile says what it needs, and a remote that has to hold it does.
+fn check_clean_source(config: &Config, run: &RunSettings, merged: &mut Merged) {
+    let key = ["run", run.name.as_str(), "clean-source"];
+    if !run.clean_source {
+        return;
+    }
+    if !matches!(run.complete, Completion::Auto(_)) {
+        let why = "it needs a profile, which knows what the trainer can do without";
+        fault(merged, &key, why, "set complete = \"auto\", or remove it");
+    }
+    if config.required_remotes_of(run).is_empty() {
+        let why = "no remote of the run is required: no step would ever be safe to remove";
+        fault(
+            merged,
+            &key,
+            why,
+            "set required = true for a remote of the run, or remove it",
+        );
+    }
 }
 
 fn check_profile_keys(run: &RunSettings, merged: &mut Merged) {

@@ -1,5 +1,6 @@
 //! Sealing a finished checkpoint and bringing it to every remote.
 
+mod held;
 mod known;
 mod place;
 
@@ -19,6 +20,7 @@ use crate::run_remote::RunRemote;
 use crate::upload::{Lane, Uploaded};
 use crate::verify::ensure_durable;
 
+pub use held::held_by_all;
 pub use place::{Placed, StageRequest, stage};
 
 /// What one remote made of a step.

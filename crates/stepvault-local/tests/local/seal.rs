@@ -8,7 +8,7 @@ use stepvault_core::manifest::Shape;
 use stepvault_local::seal::{LinkPolicy, seal};
 use stepvault_local::seal_record::SnapshotMethod;
 use stepvault_local::source::SourceFile;
-use stepvault_local::tree::scan;
+use stepvault_local::tree::{scan, scan_members};
 
 use crate::support::{Mount, Place, error, id, names, path, run};
 
@@ -239,5 +239,36 @@ fn a_step_of_several_paths_is_sealed_as_one() {
     fs::remove_file(place.at("run/info/step.json")).unwrap();
     let gone = error(seal(&place.vault, &request));
     assert_eq!(gone.kind(), ErrorKind::SourceChanged, "{gone}");
+    place.assert_no_leftovers();
+}
+
+#[test]
+fn a_trainers_step_is_removed_whole_or_not_at_all() {
+    let place = Place::new();
+    let root = place.checkpoint("step_1");
+    let other = place.checkpoint("step_2");
+    let tree = scan(&root).unwrap();
+    fs::write(root.join("late"), "").unwrap();
+    let changed = error(place.vault.remove_source(&root, &[], &tree));
+    assert_eq!(changed.kind(), ErrorKind::SourceChanged);
+    assert_eq!(
+        changed.to_string(),
+        format!(
+            "cannot remove the trainer's step: {}: late appeared",
+            root.display()
+        )
+    );
+    assert!(root.join("trainer/.metadata").exists());
+
+    let tree = scan(&root).unwrap();
+    place.vault.remove_source(&root, &[], &tree).unwrap();
+    assert!(!root.exists() && other.join("trainer/.metadata").exists());
+
+    // Of several paths those go, and what is beside them stays.
+    let members = [path("step_2/trainer"), path("step_2/zero")];
+    let runs = place.at("run");
+    let tree = scan_members(&runs, &members).unwrap();
+    place.vault.remove_source(&runs, &members, &tree).unwrap();
+    assert!(!other.join("trainer").exists() && other.join("link").symlink_metadata().is_ok());
     place.assert_no_leftovers();
 }

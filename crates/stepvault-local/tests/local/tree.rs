@@ -253,7 +253,7 @@ fn a_checkpoint_of_several_paths_is_those_and_what_leads_to_them() {
             "trial/info/step.json"
         ]
     );
-    let directories: Vec<_> = tree
+    let directories = tree
         .directories
         .iter()
         .map(|entry| entry.path.as_ref().map(RelativePath::as_str));

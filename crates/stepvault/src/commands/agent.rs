@@ -116,6 +116,10 @@ impl Report for AgentDocument {
             report.pruned.total,
             human::count(report.skipped.total, "entry"),
         )];
+        if report.cleaned.total > 0 {
+            let steps = human::count(report.cleaned.total, "step");
+            lines.push(format!("removed {steps} of the trainer's own"));
+        }
         for step in &report.not_durable {
             let weight = if step.required { "" } else { " (optional)" };
             lines.push(format!(

@@ -164,6 +164,11 @@ const EXACT: &[(&str, &str, &str)] = &[
     ("config show", "values[].source.path", "the file"),
     ("config check", "faults[].source.path", "the file"),
     ("init", "path", "the file that was written"),
+    (
+        "agent",
+        "cleaned",
+        "steps of the trainer's own that were removed from a watched directory",
+    ),
     ("agent", "evicted", "local copies that retention removed"),
     ("agent", "pruned", "steps that retention removed from a remote"),
     ("agent", "sealed", "steps that were taken over into the vault"),

@@ -322,11 +322,11 @@ impl World {
                 .values_mut()
                 .filter_map(|versions| versions.last_mut())
             {
-                let touches = |member: &String| {
+                let is_in = |member: &String| {
                     let rest = path.strip_prefix(member.as_str());
                     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
                 };
-                if version.members.iter().any(touches) {
+                if version.members.iter().any(is_in) {
                     version.ended.get_or_insert_with(Instant::now);
                 }
             }

@@ -189,6 +189,14 @@ fn settings_that_contradict_each_other_are_found() {
             "[run.r]\nseries = []",
             "2: run.r.series: it is empty: no step would be taken",
         ),
+        (
+            "[run.r]\nclean-source = true",
+            "2: run.r.clean-source: no remote of the run is required: no step would ever be safe to remove",
+        ),
+        (
+            "[remote.a]\nurl = \"file:///r\"\n[run.r]\ncomplete = \"rename\"\nclean-source = true",
+            "5: run.r.clean-source: it needs a profile, which knows what the trainer can do without",
+        ),
         ("profile = \"mine\"", "1: profile: it is no list of tables"),
         (
             "[run.a]\nwatch = \"/w\"\n[run.b]\nwatch = \"/x/../w\"",

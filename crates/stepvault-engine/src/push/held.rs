@@ -1,0 +1,41 @@
+//! Whether remotes hold a checkpoint that stands on this node.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use stepvault_core::Result;
+use stepvault_core::ids::{Step, StepId};
+use stepvault_local::tree::Tree;
+
+use super::known::{AtHand, known_on};
+use crate::catalog::tombstones;
+use crate::run_remote::RunRemote;
+
+/// The identity under which all of these remotes hold the checkpoint at `source`, scanned as `tree`, by the commits and
+/// manifests that were read back just now; `None` when one of them does not, or when there is none to ask.
+///
+/// # Errors
+/// When a remote could not be asked: nothing is known then.
+pub async fn held_by_all(
+    remotes: &[RunRemote],
+    source: &Path,
+    step: Step,
+    tree: &Tree,
+) -> Result<Option<StepId>> {
+    let at_hand = AtHand { source, step, tree };
+    let mut common: Option<BTreeSet<StepId>> = None;
+    for remote in remotes {
+        let found = known_on(remote, &at_hand).await?;
+        // What is being deleted is as good as gone.
+        let doomed = tombstones(remote).await?;
+        let same = found
+            .iter()
+            .filter(|known| known.same_content && !doomed.contains(&known.id))
+            .map(|known| known.id);
+        common = Some(match common {
+            None => same.collect(),
+            Some(before) => same.filter(|id| before.contains(id)).collect(),
+        });
+    }
+    Ok(common.and_then(|ids| ids.last().copied()))
+}
