@@ -132,6 +132,20 @@ impl Script {
         }
     }
 
+    /// Begins to delete a step and is killed over it: but for its first file, it stays for ever.
+    pub(super) fn begin_to_remove(&mut self, path: &str) {
+        let prefix = format!("{path}/");
+        let first = self
+            .files
+            .iter()
+            .find(|other| other.starts_with(&prefix))
+            .cloned();
+        if let Some(first) = first {
+            self.files.remove(&first);
+            self.act(Act::RemoveFile(first));
+        }
+    }
+
     pub(super) fn whole(&mut self, path: &str) {
         self.whole_members(&[path]);
     }

@@ -34,8 +34,12 @@ fn rotate(script: &mut Script, kept: &mut Vec<u64>, step: u64, most: usize, path
     kept.push(step);
     kept.sort_unstable();
     while kept.len() > most {
-        let oldest = kept.remove(0);
-        script.remove(&path(oldest), short());
+        let oldest = path(kept.remove(0));
+        if script.random.once_in(4) {
+            script.begin_to_remove(&oldest);
+        } else {
+            script.remove(&oldest, short());
+        }
     }
 }
 
