@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use stepvault_core::clock::Clock as _;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::run_remote::RunRemote;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::clock::SystemClock;
 use crate::discovery::Discovery;
 use crate::lane::{LaneRun, LaneTask};
 use crate::options::{AgentOptions, AgentRemote, AgentRun};
@@ -42,6 +45,9 @@ pub(crate) fn tasks(
         metrics_source: run.metrics_source.clone(),
         remotes: remotes_of(run, &prompt),
         clean_at: run.clean_source.then(Instant::now),
+        // Where a round begins differs from one start to the next, or rounds from cron would all look at the same steps.
+        clean_turn: usize::try_from(SystemClock.now().seconds_since(Timestamp::default()))
+            .unwrap_or_default(),
     };
     let sealer = Sealer {
         shared: Arc::clone(shared),

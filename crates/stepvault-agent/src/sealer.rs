@@ -43,6 +43,8 @@ pub(crate) struct SealedRun {
     pub(crate) remotes: Vec<RunRemote>,
     /// When the trainer's own steps are to be cleaned next; `None` for a run that does not ask for it.
     pub(crate) clean_at: Option<Instant>,
+    /// How often they were.
+    pub(crate) clean_turn: usize,
 }
 
 /// The task that seals.
@@ -62,7 +64,7 @@ pub(crate) struct Sealer {
 
 impl Sealer {
     /// Looks and seals until told to stop; with `once`, until nothing is left to wait for.
-    pub(crate) async fn work(mut self) -> Result<()> {
+    pub(crate) async fn work(&mut self) -> Result<()> {
         let mut wake = Some(Wake::new());
         let bell = wake.as_ref().map(Wake::bell).unwrap_or_default();
         let quiet_times = self
@@ -153,7 +155,13 @@ impl Sealer {
                 }
                 self.take_over(index, &mut discovery, ready).await;
             }
-            let discovery = self.clean_if_due(index, discovery).await?;
+            let is_due = self.runs[index]
+                .clean_at
+                .is_some_and(|time| time <= Instant::now());
+            // A single round cleans at its very end.
+            if is_due && !self.once {
+                discovery = self.clean(index, discovery).await?;
+            }
             look_again = [look_again, look.again_at, discovery.next_try()]
                 .into_iter()
                 .flatten()
@@ -163,12 +171,22 @@ impl Sealer {
         Ok(look_again)
     }
 
-    /// Removes the trainer's own steps that are safe and spent, if it is time. What goes wrong is warned of, and tried
-    /// again the next time.
-    async fn clean_if_due(&mut self, index: usize, mut discovery: Discovery) -> Result<Discovery> {
+    /// Removes what the trainers can spare, in all runs that ask for it.
+    pub(crate) async fn clean_all(&mut self) -> Result<()> {
+        for index in 0..self.runs.len() {
+            let asks = self.runs[index].clean_at.is_some();
+            if let Some(discovery) = self.runs[index].discovery.take_if(|_| asks) {
+                self.runs[index].discovery = Some(self.clean(index, discovery).await?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the trainer's own steps that are safe and spent. What goes wrong is warned of, and tried again the next
+    /// time.
+    async fn clean(&mut self, index: usize, mut discovery: Discovery) -> Result<Discovery> {
         let run = &mut self.runs[index];
-        let is_due = run.clean_at.is_some_and(|time| time <= Instant::now());
-        if !is_due || self.shared.stopping.is_cancelled() {
+        if self.shared.stopping.is_cancelled() {
             return Ok(discovery);
         }
         run.clean_at = Some(Instant::now() + self.clean_interval);
@@ -179,7 +197,10 @@ impl Sealer {
         .await?;
         let about = format!("clean {}", run.run);
         let cleaned = match spent {
-            Ok(spent) => clean_source(&self.shared, &run.run, &run.remotes, spent).await,
+            Ok(spent) => {
+                run.clean_turn = run.clean_turn.wrapping_add(1);
+                clean_source(&self.shared, &run.run, &run.remotes, spent, run.clean_turn).await
+            }
             Err(error) => Err(error),
         };
         match cleaned {

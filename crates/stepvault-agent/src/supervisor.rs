@@ -77,7 +77,7 @@ pub async fn run(
 /// From the first look to the end of the drain.
 async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks, notes: Notes) -> Result<()> {
     let Tasks {
-        sealer,
+        mut sealer,
         lanes,
         local,
         prunes,
@@ -107,6 +107,7 @@ async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks, notes:
         tokio::try_join!(seal, all_end(&mut running))?;
         if let Some((local, prunes)) = at_the_end.filter(|_| !shared.stopping.is_cancelled()) {
             local.apply().await;
+            sealer.clean_all().await?;
             for mut prune in prunes {
                 prune.apply().await;
             }

@@ -1,9 +1,13 @@
-//! Removal of the trainer's own steps once they are safe elsewhere, for runs that ask for it.
+//! Removal of the trainer's own steps, for runs that ask for it: once every required remote holds them, and the local
+//! tier's rules have dropped its copy. The trainer keeps as many as the vault, and what its profile says that it needs.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use stepvault_core::Result;
-use stepvault_core::ids::{RunName, StepId};
+use stepvault_core::ids::{RunName, Step, StepId};
+use stepvault_core::observe::Observer;
+use stepvault_core::records::Pin;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::push::held_by_all;
 use stepvault_engine::run_remote::RunRemote;
@@ -30,7 +34,8 @@ enum Verdict {
     Keep(String),
 }
 
-/// Removes those of the trainer's spent steps that every required remote holds.
+/// Removes those of the trainer's spent steps that the local tier has let go and every required remote holds. `turn`
+/// grows by one with each round: with more steps than one round can look at, each has its turn.
 ///
 /// # Errors
 /// When a remote or the vault could not be asked what it holds: then nothing is removed.
@@ -39,8 +44,9 @@ pub(crate) async fn clean_source(
     run: &RunName,
     remotes: &[RunRemote],
     spent: Vec<Spent>,
+    turn: usize,
 ) -> Result<()> {
-    for decision in plan(shared, run, remotes, spent).await? {
+    for decision in plan(shared, run, remotes, spent, turn).await? {
         let Spent { path, origin, .. } = decision.spent;
         let (id, tree) = match decision.verdict {
             Verdict::Remove(id, tree) => (id, tree),
@@ -62,26 +68,61 @@ async fn plan(
     run: &RunName,
     remotes: &[RunRemote],
     spent: Vec<Spent>,
+    turn: usize,
 ) -> Result<Vec<Decision>> {
     let required: Vec<RunRemote> = remotes
         .iter()
         .filter(|remote| remote.settings.required)
         .cloned()
         .collect();
-    let (vault, pinned_run) = (shared.vault.clone(), run.clone());
-    let pins = blocking(move || vault.pins(&pinned_run)).await?;
-    let mut plan = Vec::new();
+    let (vault, of_run) = (shared.vault.clone(), run.clone());
+    let (pins, sealed) = blocking(move || Ok((vault.pins(&of_run)?, vault.steps(&of_run)?))).await?;
+    let sealed: BTreeSet<Step> = sealed.steps.iter().map(|step| step.id().step).collect();
+    let (kept, mut spent): (Vec<Spent>, Vec<Spent>) =
+        spent.into_iter().partition(|spent| sealed.contains(&spent.step));
+    let mut plan: Vec<Decision> = kept
+        .into_iter()
+        .map(|spent| Decision {
+            spent,
+            verdict: Verdict::Keep("the local tier keeps it".to_owned()),
+        })
+        .collect();
+    if spent.len() > MOST_AT_ONCE {
+        let start = turn.wrapping_mul(MOST_AT_ONCE) % spent.len();
+        spent.rotate_left(start);
+    }
     for spent in spent.into_iter().take(MOST_AT_ONCE) {
-        let looked_at = spent.clone();
-        let verdict = match blocking(move || looked_at.unchanged()).await? {
-            None => Verdict::Keep("it was written to since it was taken over".to_owned()),
-            Some(tree) => match held_by_all(&required, &spent.origin.source, spent.step, &tree).await? {
-                None => Verdict::Keep("not every required remote holds it".to_owned()),
-                Some(id) if pins.iter().any(|pin| pin.id == id) => Verdict::Keep("it is pinned".to_owned()),
-                Some(id) => Verdict::Remove(id, Box::new(tree)),
-            },
-        };
+        let verdict = judge(&required, &pins, &spent, &shared.observer).await?;
         plan.push(Decision { spent, verdict });
     }
     Ok(plan)
+}
+
+async fn judge(
+    required: &[RunRemote],
+    pins: &[Pin],
+    spent: &Spent,
+    observer: &Arc<dyn Observer>,
+) -> Result<Verdict> {
+    let looked_at = spent.clone();
+    let Some(tree) = blocking(move || looked_at.unchanged()).await? else {
+        return Ok(Verdict::Keep(
+            "it was written to since it was taken over".to_owned(),
+        ));
+    };
+    for remote in required {
+        if stepvault_engine::catalog::pins(remote)
+            .await?
+            .iter()
+            .any(|pin| pin.step == spent.step)
+        {
+            return Ok(Verdict::Keep(format!("it is pinned on {}", remote.name())));
+        }
+    }
+    let held = held_by_all(required, &spent.origin.source, spent.step, &tree, observer).await?;
+    Ok(match held {
+        None => Verdict::Keep("not every required remote holds it".to_owned()),
+        Some(id) if pins.iter().any(|pin| pin.id == id) => Verdict::Keep("it is pinned".to_owned()),
+        Some(id) => Verdict::Remove(id, Box::new(tree)),
+    })
 }

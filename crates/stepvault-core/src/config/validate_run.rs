@@ -8,6 +8,7 @@ use super::schema::{KEEP, Member};
 use super::suggest::nearest;
 use super::validate::{check_keep, fault, warn};
 use crate::ids::RemoteName;
+use crate::retention::LocalLimits;
 
 /// Checks what spans several keys of a run.
 pub(super) fn check_run(config: &Config, run: &RunSettings, merged: &mut Merged) {
@@ -125,7 +126,8 @@ fn check_completion(config: &Config, run: &RunSettings, merged: &mut Merged) {
     check_clean_source(config, run, merged);
 }
 
-/// Nothing of the trainer's may go unless a profile says what it needs, and a remote that has to hold it does.
+/// Nothing of the trainer's may go unless a profile says what it needs, a remote that has to hold it does, and the
+/// local tier's rules say how long it stays.
 fn check_clean_source(config: &Config, run: &RunSettings, merged: &mut Merged) {
     let key = ["run", run.name.as_str(), "clean-source"];
     if !run.clean_source {
@@ -134,6 +136,12 @@ fn check_clean_source(config: &Config, run: &RunSettings, merged: &mut Merged) {
     if !matches!(run.complete, Completion::Auto(_)) {
         let why = "it needs a profile, which knows what the trainer can do without";
         fault(merged, &key, why, "set complete = \"auto\", or remove it");
+    }
+    if run.keep_local.is_unset() && config.local.limits == LocalLimits::default() {
+        let why = "the local tier keeps every step, and the trainer's own stay as long as that one's";
+        let hint =
+            "say what to keep, in [keep.local]: last = 2; or set local.maximum-bytes or local.free-space-low";
+        fault(merged, &key, why, hint);
     }
     if config.required_remotes_of(run).is_empty() {
         let why = "no remote of the run is required: no step would ever be safe to remove";

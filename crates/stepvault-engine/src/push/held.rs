@@ -2,17 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
-use stepvault_core::Result;
 use stepvault_core::ids::{Step, StepId};
+use stepvault_core::observe::Observer;
+use stepvault_core::{ErrorKind, Result};
 use stepvault_local::tree::Tree;
 
 use super::known::{AtHand, known_on};
-use crate::catalog::tombstones;
+use crate::catalog::{read_commit, tombstones};
 use crate::run_remote::RunRemote;
+use crate::verify::ensure_durable;
 
-/// The identity under which all of these remotes hold the checkpoint at `source`, scanned as `tree`, by the commits and
-/// manifests that were read back just now; `None` when one of them does not, or when there is none to ask.
+/// The identity under which all of these remotes hold the checkpoint at `source`, scanned as `tree`: commits and
+/// manifests were read back just now, and the data was proved, by the store's checksums or byte for byte. `None` when
+/// one of them does not, or when there is none to ask.
 ///
 /// # Errors
 /// When a remote could not be asked: nothing is known then.
@@ -21,6 +25,7 @@ pub async fn held_by_all(
     source: &Path,
     step: Step,
     tree: &Tree,
+    observer: &Arc<dyn Observer>,
 ) -> Result<Option<StepId>> {
     let at_hand = AtHand { source, step, tree };
     let mut common: Option<BTreeSet<StepId>> = None;
@@ -37,5 +42,16 @@ pub async fn held_by_all(
             Some(before) => same.filter(|id| before.contains(id)).collect(),
         });
     }
-    Ok(common.and_then(|ids| ids.last().copied()))
+    let Some(id) = common.and_then(|ids| ids.last().copied()) else {
+        return Ok(None);
+    };
+    for remote in remotes {
+        let commit = read_commit(remote, id).await?;
+        match ensure_durable(remote, &commit, observer).await {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Damaged => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some(id))
 }

@@ -189,14 +189,6 @@ fn settings_that_contradict_each_other_are_found() {
             "[run.r]\nseries = []",
             "2: run.r.series: it is empty: no step would be taken",
         ),
-        (
-            "[run.r]\nclean-source = true",
-            "2: run.r.clean-source: no remote of the run is required: no step would ever be safe to remove",
-        ),
-        (
-            "[remote.a]\nurl = \"file:///r\"\n[run.r]\ncomplete = \"rename\"\nclean-source = true",
-            "5: run.r.clean-source: it needs a profile, which knows what the trainer can do without",
-        ),
         ("profile = \"mine\"", "1: profile: it is no list of tables"),
         (
             "[run.a]\nwatch = \"/w\"\n[run.b]\nwatch = \"/x/../w\"",
@@ -211,6 +203,30 @@ fn settings_that_contradict_each_other_are_found() {
     }
     let text = format!("{REMOTE}[run.r]\nremotes = [\"q\"]");
     assert_eq!(only_fault(&text).1, "the remotes are r");
+}
+
+#[test]
+fn the_trainers_own_steps_go_by_rules_that_are_there() {
+    for (text, fault) in [
+        (
+            "[run.r]\nclean-source = true\nkeep.local.last = 2",
+            "2: run.r.clean-source: no remote of the run is required: no step would ever be safe to remove",
+        ),
+        (
+            "[remote.a]\nurl = \"file:///r\"\n[run.r]\nclean-source = true",
+            "4: run.r.clean-source: the local tier keeps every step, and the trainer's own stay as long as that one's",
+        ),
+        (
+            "[remote.a]\nurl = \"file:///r\"\n[keep.local]\nlast = 2\n[run.r]\ncomplete = \"rename\"\nclean-source = true",
+            "7: run.r.clean-source: it needs a profile, which knows what the trainer can do without",
+        ),
+    ] {
+        assert_eq!(
+            only_fault(text).0,
+            format!("/etc/stepvault.toml:{fault}"),
+            "{text}"
+        );
+    }
 }
 
 #[test]
