@@ -105,7 +105,7 @@ impl Rig {
         self.add_patient_s3(name, server, 2).await;
     }
 
-    /// With a remote that may be silent for longer.
+    /// With a remote that may be silent, and may fail, for longer.
     pub async fn add_patient_s3(&mut self, name: &str, server: &StrictS3, stall_timeout_seconds: u64) {
         server.create_bucket("bucket");
         let keys = StaticKeys {
@@ -116,6 +116,7 @@ impl Rig {
         let adjust = |settings: &mut RemoteSettings| {
             settings.endpoint = Some(endpoint);
             settings.stall_timeout_seconds = stall_timeout_seconds;
+            settings.retry_deadline_seconds = settings.retry_deadline_seconds.max(4 * stall_timeout_seconds);
         };
         self.add(name, "s3://bucket/pre fix", adjust, Some(keys)).await;
     }

@@ -102,7 +102,7 @@ async fn a_lost_answer_to_the_commit_is_no_failure_and_no_second_commit() {
 async fn a_storm_of_503_passes() {
     let server = StrictS3::start();
     let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
+    rig.add_patient_s3("aws", &server, 30).await;
     let storm = FaultAction::Refuse {
         status: 503,
         retry_after_seconds: Some(1),
