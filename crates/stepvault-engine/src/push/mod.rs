@@ -3,6 +3,7 @@
 mod held;
 mod known;
 mod place;
+mod source;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::verify::ensure_durable;
 
 pub use held::held_by_all;
 pub use place::{Placed, StageRequest, stage};
+pub use source::{SourceCheck, check_source};
 
 /// What one remote made of a step.
 #[derive(Debug)]

@@ -11,15 +11,15 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::inspect::{InspectRequest, InspectedStep, Inspection, Verdict, inspect};
 use stepvault_formats::find::FindOptions;
 use stepvault_formats::pointer::PointerFound;
-use stepvault_formats::profile::ProfileSet;
 
 use super::Session;
+use crate::context::Settings;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
 
 /// Say which framework wrote a directory, which steps are in it, and whether each is complete and sound
 ///
-/// It needs no vault, no remote and no configuration, and writes nothing. Files are opened and their headers checked;
+/// It needs no vault and no remote, and writes nothing; of a configuration it takes the profiles. Files are opened and their headers checked;
 /// tensors are not read and pickles are not executed.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArguments {
@@ -89,8 +89,8 @@ pub(crate) async fn run(session: &Session, arguments: InspectArguments) -> Resul
         quiet_time,
     } = arguments;
     let looked_at = path.clone();
+    let profiles = Settings::load(session)?.profiles()?;
     let inspection = blocking(move || {
-        let profiles = ProfileSet::default();
         let request = InspectRequest {
             profiles: &profiles,
             profile: profile.as_deref(),

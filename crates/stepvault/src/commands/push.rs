@@ -1,16 +1,17 @@
 //! `push`: one checkpoint into the vault and to every remote.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
+use stepvault_agent::SystemClock;
 use stepvault_core::ids::{Attempt, Step};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::metrics::MetricsSource;
-use stepvault_engine::push::{PushReport, RemoteOutcome, StageRequest, push};
+use stepvault_engine::push::{PushReport, RemoteOutcome, SourceCheck, StageRequest, check_source, push};
 use stepvault_engine::upload::Uploaded;
 use stepvault_local::seal::LinkPolicy;
 
@@ -24,7 +25,7 @@ use crate::output::{Report, human};
 #[expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 /// Seal one checkpoint and upload it, until it is durable on every required remote
 ///
-/// SRC is left as it is. Without --local and a configured vault, the vault is .stepvault beside the directory that
+/// SRC is left as it is. What is broken inside is said, and pushed as it is. Without --local and a configured vault, the vault is .stepvault beside the directory that
 /// holds SRC.
 #[derive(Debug, Args)]
 pub(crate) struct PushArguments {
@@ -45,6 +46,9 @@ pub(crate) struct PushArguments {
     copy: bool,
 }
 
+/// Most broken files that are told of.
+const MOST_FAULTS_TOLD: usize = 5;
+
 /// What a push came to.
 #[derive(Serialize)]
 struct PushDocument {
@@ -56,6 +60,8 @@ struct PushDocument {
     files: u64,
     bytes: u64,
     newly_sealed: bool,
+    /// What is broken in its files by the rules of their formats.
+    faults: Vec<String>,
     remotes: Vec<RemoteDocument>,
     seconds: f64,
 }
@@ -77,13 +83,19 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
         Some(directory) => directory,
         None => vault_beside(&arguments.source)?,
     };
-    check_source(&arguments.source)?;
+    check_presence(&arguments.source)?;
     let tiers = Tiers::open(&settings, DefaultVault::Created(vault), &session.output).await?;
     tiers.require_remote()?;
+    let checked = check(&settings, &tiers, &arguments.source).await?;
+    for fault in checked.faults.iter().take(MOST_FAULTS_TOLD) {
+        session
+            .output
+            .warn(&format!("it is pushed as it is, and is broken: {fault}"));
+    }
     let links = if arguments.copy {
         LinkPolicy::Copy
     } else {
-        tiers.links
+        checked.links(tiers.links)
     };
     let request = StageRequest {
         run: tiers.run_name().clone(),
@@ -115,10 +127,19 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
             session.output.error_beside_report(&text);
         }
     }
-    session
-        .output
-        .result(&document(&tiers, &report, began.elapsed().as_secs_f64()))?;
+    session.output.result(&document(
+        &tiers,
+        &report,
+        checked.faults,
+        began.elapsed().as_secs_f64(),
+    ))?;
     Ok(code)
+}
+
+/// What the profiles and the structural checks say of the checkpoint.
+async fn check(settings: &Settings, tiers: &Tiers, source: &Path) -> Result<SourceCheck> {
+    let (profiles, profile, source) = (settings.profiles()?, tiers.run.profile.clone(), source.to_owned());
+    blocking(move || Ok(check_source(&source, &profiles, profile.as_deref(), &SystemClock))).await
 }
 
 /// The attempt from the flag, or from the variable that a trainer's launcher sets.
@@ -157,7 +178,7 @@ pub(super) fn metrics_source(tiers: &Tiers) -> MetricsSource {
 }
 
 /// Before a vault is created for it.
-fn check_source(source: &std::path::Path) -> Result<()> {
+fn check_presence(source: &Path) -> Result<()> {
     match source.symlink_metadata() {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -180,7 +201,7 @@ fn exit_code(outcomes: &[RemoteOutcome]) -> ExitCode {
     ExitCode::of_tiers(counted.map(|outcome| outcome.result.as_ref().map(|_| ())))
 }
 
-fn document(tiers: &Tiers, report: &PushReport, seconds: f64) -> PushDocument {
+fn document(tiers: &Tiers, report: &PushReport, faults: Vec<String>, seconds: f64) -> PushDocument {
     let remotes = report.remotes.iter().map(|outcome| RemoteDocument {
         remote: outcome.remote.to_string(),
         required: outcome.required,
@@ -197,6 +218,7 @@ fn document(tiers: &Tiers, report: &PushReport, seconds: f64) -> PushDocument {
         files: report.file_count,
         bytes: report.data_bytes,
         newly_sealed: report.newly_sealed,
+        faults,
         remotes: remotes.collect(),
         seconds,
     }
@@ -279,6 +301,7 @@ mod tests {
             files: 2,
             bytes: 2048,
             newly_sealed: true,
+            faults: Vec::new(),
             remotes: vec![
                 remote("a", true, false),
                 remote("b", false, false),

@@ -3,14 +3,12 @@
 mod document;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Instant;
 
 use clap::{ArgGroup, Args};
 use stepvault_core::ids::{Attempt, Step};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::restore::{HandoverOptions, RestoreContext, RestoreRequest, Target, plan, restore};
-use stepvault_formats::profile::ProfileSet;
 use stepvault_local::staging::Existing;
 
 use super::Session;
@@ -102,8 +100,8 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
             Existing::Refuse
         },
         handover: Some(HandoverOptions {
-            profiles: Arc::new(ProfileSet::default()),
-            profile: arguments.trainer.profile,
+            profiles: settings.profiles()?,
+            profile: arguments.trainer.profile.or_else(|| tiers.run.profile.clone()),
             write: !arguments.trainer.no_pointer,
         }),
     };

@@ -1,11 +1,13 @@
 //! The configuration in force, and what the command line chooses from it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use stepvault_core::config::{Config, Links, RunSettings, Sources, load};
+use stepvault_core::config::{Config, Links, RunSettings, Sources, faults_error, load};
 use stepvault_core::ids::{NodeName, RemoteName, RunName};
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_formats::profile::ProfileSet;
 use stepvault_local::seal::LinkPolicy;
 
 use super::sources::{Gathered, gather};
@@ -49,6 +51,13 @@ impl Settings {
             run: Some(run),
             remotes: None,
         })
+    }
+
+    /// The built-in profiles and the configured ones.
+    pub(crate) fn profiles(&self) -> Result<Arc<ProfileSet>> {
+        stepvault_agent::profiles(&self.config)
+            .map(Arc::new)
+            .map_err(|faults| faults_error("the configuration is wrong", &faults))
     }
 
     /// The run: the one that was named, or the only one there is.

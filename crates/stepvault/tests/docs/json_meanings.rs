@@ -9,6 +9,11 @@ const EXACT: &[(&str, &str, &str)] = &[
         "newly_sealed",
         "whether this push sealed the step, or found it sealed or durable already",
     ),
+    (
+        "push",
+        "faults",
+        "what is broken in its files by the rules of their formats, each with its path; it was pushed as it is",
+    ),
     ("push", "remotes", "one entry for each remote"),
     ("push", "source", "SRC"),
     ("list", "steps", "the newest first"),
