@@ -26,6 +26,9 @@ pub(crate) struct AgentArguments {
     once: bool,
 }
 
+/// Most entries that were passed over of which people are told, the latest.
+const MOST_SKIPPED_TOLD: usize = 8;
+
 #[derive(Serialize)]
 struct AgentDocument {
     /// Whether every sealed step is durable on every remote that it has to be on.
@@ -120,6 +123,13 @@ impl Report for AgentDocument {
             let steps = human::count(report.cleaned.total, "step");
             lines.push(format!("removed {steps} of the trainer's own"));
         }
+        let skipped = &report.skipped.latest;
+        for entry in skipped.iter().rev().take(MOST_SKIPPED_TOLD).rev() {
+            lines.push(format!("passed over {}: {}", entry.path.display(), entry.reason));
+        }
+        if skipped.len() > MOST_SKIPPED_TOLD {
+            lines.push("the JSON document has the entries before these".to_owned());
+        }
         for step in &report.not_durable {
             let weight = if step.required { "" } else { " (optional)" };
             lines.push(format!(
@@ -148,6 +158,29 @@ mod tests {
             document.human(),
             "sealed 0 steps, uploaded 0, evicted 0, pruned 0, skipped 0 entries\n\
              every sealed step is durable on every remote"
+        );
+        for number in 1..=9 {
+            document
+                .report
+                .skipped
+                .latest
+                .push(stepvault_agent::SkippedEntry {
+                    run: "demo".parse().unwrap(),
+                    path: format!("/out/step_{number}").into(),
+                    reason: "it has no .metadata".to_owned(),
+                });
+        }
+        assert_eq!(
+            document.human().lines().skip(1).take(2).collect::<Vec<_>>(),
+            [
+                "passed over /out/step_2: it has no .metadata",
+                "passed over /out/step_3: it has no .metadata",
+            ]
+        );
+        assert!(
+            document
+                .human()
+                .contains("\nthe JSON document has the entries before these\n")
         );
         document.report.not_durable.push(stepvault_agent::NotDurable {
             run: "demo".parse().unwrap(),
