@@ -27,6 +27,10 @@ pub struct Series {
     /// True when a file of this series is a step only as long as no other step has its bytes (`last.ckpt`).
     #[serde(default)]
     pub alias: bool,
+    /// What its numbers count, in the plural, where they count something else than those of the series before it: such
+    /// steps cannot be one run with the others (`epochs` beside `updates`).
+    #[serde(default)]
+    pub counts: Option<String>,
     /// A rule in code, for what data cannot say.
     #[serde(default)]
     pub unit: Option<UnitRule>,

@@ -98,6 +98,9 @@ fn steps(series: &Series) -> String {
     if !series.resumable {
         text.push_str(", which the trainer cannot go on from");
     }
+    if let Some(counts) = &series.counts {
+        write!(text, ", whose numbers count {counts}").unwrap();
+    }
     if series.alias {
         text.push_str(", where no other step has its bytes");
     }

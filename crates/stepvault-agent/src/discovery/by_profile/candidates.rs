@@ -37,15 +37,15 @@ impl Selection {
     }
 
     pub(super) fn of<'a>(&self, profile: &Profile, found: &'a Found) -> Selected<'a> {
-        let steps: Vec<&FoundStep> = found
+        let mut steps: Vec<&FoundStep> = found
             .steps
             .iter()
             .filter(|step| self.is_of_series(step) && self.is_named_so(profile, step))
             .collect();
-        let advice = if steps.is_empty() {
-            self.advice(profile, found)
-        } else {
-            None
+        let advice = match &self.series {
+            _ if steps.is_empty() => self.advice(profile, found),
+            Some(_) => None,
+            None => leave_out_other_counts(profile, &mut steps),
         };
         Selected { steps, advice }
     }
@@ -89,6 +89,37 @@ impl Selection {
             ),
         })
     }
+}
+
+/// A run is one series of numbers. Of series that count different things the first that has a step is taken; what to do
+/// about the others.
+fn leave_out_other_counts(profile: &Profile, steps: &mut Vec<&FoundStep>) -> Option<String> {
+    let counts = |step: &FoundStep| {
+        let mut series = profile.series.iter();
+        series
+            .find(|series| series.name == step.series)?
+            .counts
+            .as_deref()
+    };
+    let mut all = profile.series.iter();
+    let first = all.find(|series| steps.iter().any(|step| step.series == series.name))?;
+    let taken = first.counts.as_deref();
+    let left_out = steps
+        .iter()
+        .find(|step| step.is_complete() && counts(step) != taken)
+        .map(|step| {
+            format!(
+                "{} is of the series '{}' of {}, whose numbers count {}: to keep it too, give it a run of its own with \
+                 series = [\"{}\"]",
+                step.path,
+                step.series,
+                profile.name,
+                counts(step).unwrap_or("steps"),
+                step.series
+            )
+        });
+    steps.retain(|step| counts(step) == taken);
+    left_out
 }
 
 fn looks_like_a_step(name: &str) -> bool {
@@ -160,4 +191,72 @@ fn is_pointed_to_since(found: &Found, tree: &Tree, step: &FoundStep) -> bool {
         .peekable();
     let is_newer = |path: &str| tree.get(path).is_some_and(|entry| entry.mtime >= step.written_at);
     pointers.peek().is_some() && pointers.all(|pointer| is_newer(&pointer.path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stepvault_core::timestamp::Timestamp;
+    use stepvault_formats::find::{FindOptions, find_steps};
+    use stepvault_formats::profile::ProfileSet;
+    use stepvault_formats::source::ReadAt;
+    use stepvault_formats::tree::{Entry, EntryKind, OpenFile};
+
+    struct NoFile;
+
+    impl OpenFile for NoFile {
+        fn open(&self, _: &str) -> std::io::Result<Box<dyn ReadAt>> {
+            Err(std::io::ErrorKind::NotFound.into())
+        }
+    }
+
+    /// What is taken of files with these names, and the advice.
+    fn taken(profile: &str, series: Option<&str>, names: &[&str]) -> (Vec<String>, Option<String>) {
+        let profiles = ProfileSet::default();
+        let profile = profiles.get(profile).unwrap();
+        let mtime = Timestamp::from_seconds(0);
+        let kind = EntryKind::File {
+            size_bytes: 1,
+            allocated_bytes: None,
+        };
+        let entries = names.iter().map(|name| {
+            (
+                (*name).to_owned(),
+                Entry {
+                    kind: kind.clone(),
+                    mtime,
+                },
+            )
+        });
+        let tree = Tree::new(entries.collect());
+        let now = Timestamp::from_seconds(1_000_000);
+        let found = find_steps(profile, &tree, &NoFile, now, &FindOptions::default());
+        let selection = Selection::new(None, series.map(|name| vec![name.to_owned()]));
+        let selected = selection.of(profile, &found);
+        let mut paths: Vec<String> = selected.steps.iter().map(|step| step.path.clone()).collect();
+        paths.sort();
+        (paths, selected.advice)
+    }
+
+    #[test]
+    fn numbers_that_count_different_things_are_not_one_run() {
+        let timm = [
+            "checkpoint-1.pth.tar",
+            "recovery-1-50.pth.tar",
+            "recovery-2-50.pth.tar",
+        ];
+        let (paths, advice) = taken("timm", None, &timm);
+        assert_eq!(paths, ["checkpoint-1.pth.tar"]);
+        assert_eq!(
+            advice.unwrap(),
+            "recovery-1-50.pth.tar is of the series 'recovery' of timm, whose numbers count epochs under way: to keep it \
+             too, give it a run of its own with series = [\"recovery\"]"
+        );
+        let (paths, advice) = taken("timm", Some("recovery"), &timm);
+        assert_eq!((paths.len(), advice), (2, None));
+        let (paths, advice) = taken("timm", None, &timm[1..]);
+        assert_eq!((paths.len(), advice), (2, None), "there is nothing else yet");
+        let fairseq = ["checkpoint1.pt", "checkpoint_1_500.pt"];
+        assert_eq!(taken("fairseq", None, &fairseq).0, ["checkpoint_1_500.pt"]);
+    }
 }
