@@ -67,7 +67,20 @@ def restore(root, label, staging):
         os.symlink(link["target"], place / checked(link["path"]))
     for path in sorted(folders, reverse=True):  # the deepest first: a directory's time changes with what is in it
         settle(place / path, folders[path])
-    return commit["name"]
+    # A path that several parts name comes where the last of them has it.
+    named = [checked(path) for manifest in manifests for path in manifest.get("members", [])]
+    members = list(dict.fromkeys(reversed(named)))[::-1]
+    return (place, members) if members else (staging, [commit["name"]])
+
+def put(place, paths, target):
+    """Renames each path to where the trainer looks for it; the last one tells the trainer that the step is there."""
+    for path in paths:
+        if os.path.lexists(target / path):
+            sys.exit(f"{target / path} exists")
+    for path in paths:
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        os.rename(place / path, target / path)
+        print(target / path)
 
 def main(url, run, target, step=None):
     root = pathlib.Path(urllib.parse.unquote(urllib.parse.urlparse(url).path)) / run
@@ -83,11 +96,7 @@ def main(url, run, target, step=None):
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
         try:
-            name = restore(root, label, staging)
-            if (target / name).exists():
-                sys.exit(f"{target / name} exists")
-            os.rename(staging / name, target / name)
-            return print(target / name)
+            return put(*restore(root, label, staging), target)
         except (OSError, ValueError, KeyError, TypeError) as error:
             print(f"{label} is passed over: {error}", file=sys.stderr)
         finally:

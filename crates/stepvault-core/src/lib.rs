@@ -14,6 +14,7 @@ pub mod file_parts;
 pub mod ids;
 pub mod keys;
 pub mod manifest;
+pub mod members;
 pub mod observe;
 pub mod path;
 pub mod records;

@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::file_parts::FileParts;
 use crate::ids::{NodeName, RunName, StepId};
 use crate::keys::check_step_name;
+use crate::members;
 use crate::path::RelativePath;
 use crate::timestamp::Timestamp;
 
@@ -144,6 +145,10 @@ pub struct PartManifest {
     pub directories: Vec<DirectoryEntry>,
     /// Symbolic links, sorted by path.
     pub symlinks: Vec<SymlinkEntry>,
+    /// The paths that make up a step of several, in the order in which a restore has to create them. Empty, and not
+    /// written, where the checkpoint is one directory or file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<RelativePath>,
 }
 
 impl PartManifest {
@@ -182,7 +187,9 @@ impl Record for PartManifest {
         for link in &self.symlinks {
             check_link_target(&link.path, &link.target)?;
         }
-        self.check_shape().and_then(|()| self.check_tree())
+        self.check_shape()?;
+        self.check_tree()?;
+        self.check_members()
     }
 }
 
@@ -212,6 +219,20 @@ impl PartManifest {
             }
         }
         Ok(())
+    }
+
+    fn check_members(&self) -> Result<()> {
+        let files = self.files.iter().map(|file| &file.path);
+        match members::fault(
+            &self.members,
+            self.shape,
+            files,
+            &self.directories,
+            &self.symlinks,
+        ) {
+            None => Ok(()),
+            Some(why) => Err(Error::new(ErrorKind::Damaged, "the manifest contradicts itself").because(why)),
+        }
     }
 
     /// Sorted, no path twice, and nothing below a path that is not a directory.

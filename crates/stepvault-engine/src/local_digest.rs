@@ -43,6 +43,7 @@ pub fn ensure_manifest(step: &SealedStep, observer: &dyn Observer) -> Result<Par
         files: files?,
         directories: record.directories.clone(),
         symlinks: record.symlinks.clone(),
+        members: record.members.clone(),
     };
     match step.save_manifest(&manifest) {
         Ok(()) => {}

@@ -23,8 +23,8 @@ pub struct Restored<'a> {
     pub directory: &'a str,
     /// All that it holds, with the step.
     pub tree: &'a Tree,
-    /// The step's name in it.
-    pub name: &'a str,
+    /// The step's path in it, or all of its paths, the first of which it is called by; never empty.
+    pub paths: &'a [String],
     /// Whether the user asked for just this step. Otherwise it is the newest of the tiers, and the directory may hold
     /// a newer one that never got there.
     pub asked_for: bool,
@@ -68,6 +68,7 @@ pub struct PlannedPointer {
 
 /// Plans how a restored step is handed over. The same facts always give the same plan.
 pub fn plan(restored: &Restored<'_>, profiles: &ProfileSet, files: &dyn OpenFile) -> Option<HandoverPlan> {
+    let first = restored.paths.first()?;
     let here = View::here(restored);
     let above = View::above(restored);
     let (profile, why) = if let Some(profile) = restored.profile {
@@ -77,9 +78,10 @@ pub fn plan(restored: &Restored<'_>, profiles: &ProfileSet, files: &dyn OpenFile
         (detection.profile, detection.why)
     };
     let view = above
-        .filter(|above| !looks_at(profile, restored.name) && looks_at(profile, &above.path_of(restored.name)))
+        .filter(|above| !looks_at(profile, first) && looks_at(profile, &above.path_of(first)))
         .unwrap_or(here);
-    Some(view.plan(restored, profile, why, files))
+    let step: Vec<String> = restored.paths.iter().map(|path| view.path_of(path)).collect();
+    view.plan(&step, restored.asked_for, (profile, why), files)
 }
 
 /// Frameworks name their steps from different directories: `checkpoints/checkpoint_3`, `step-3`. The directory of the
@@ -131,32 +133,32 @@ impl View {
 
     fn plan(
         &self,
-        restored: &Restored<'_>,
-        profile: &Profile,
-        why: Vec<String>,
+        step: &[String],
+        asked_for: bool,
+        (profile, why): (&Profile, Vec<String>),
         files: &dyn OpenFile,
-    ) -> HandoverPlan {
+    ) -> Option<HandoverPlan> {
         let files = Below {
             files,
             prefix: &self.prefix,
         };
-        let step = self.path_of(restored.name);
         let found = self.find(profile, &files);
-        let newer = if restored.asked_for {
+        let newer = if asked_for {
             None
         } else {
-            newer_complete(profile, &found, &self.tree, &step)
+            newer_complete(profile, &found, &self.tree, step)
         };
-        let paths = newer.map_or_else(|| vec![step.clone()], |newer| newer.members.clone());
-        let goes_on_from = newer.map_or(step.as_str(), |newer| newer.path.as_str());
-        let pointers = pointer_after_restore(profile, &self.tree, &self.root, &paths);
+        let paths = newer.map_or(step, |newer| newer.members.as_slice());
+        let goes_on_from = newer.map_or(step.first()?, |newer| &newer.path).as_str();
+        let pointers = pointer_after_restore(profile, &self.tree, &self.root, paths);
         let mut aside = moved_aside_before_restore(profile, &self.tree, &files, goes_on_from);
         aside.extend(no_pointers(&pointers, &self.tree, &found));
-        HandoverPlan {
+        let kept: Vec<&str> = step.iter().chain(paths).map(String::as_str).collect();
+        Some(HandoverPlan {
             framework: profile.name.clone(),
             why,
             kept: newer.and_then(|newer| self.inside(&newer.path)),
-            aside: outermost(aside, &[&step, goes_on_from])
+            aside: outermost(aside, &kept)
                 .iter()
                 .filter_map(|path| self.inside(path))
                 .collect(),
@@ -166,7 +168,7 @@ impl View {
                 .collect(),
             resume: resume_text(profile, &self.root, goes_on_from)
                 .unwrap_or_else(|| format!("start the trainer from {}/{goes_on_from}", self.root)),
-        }
+        })
     }
 
     fn find(&self, profile: &Profile, files: &dyn OpenFile) -> Found {
@@ -229,23 +231,28 @@ fn detect_in<'a>(
 
 /// The step that the directory holds and that is ahead of the restored one: a higher number, complete, written later.
 /// What was written earlier under a higher number belongs to a line of steps that the run has left.
-fn newer_complete<'a>(profile: &Profile, found: &'a Found, tree: &Tree, step: &str) -> Option<&'a FoundStep> {
+fn newer_complete<'a>(
+    profile: &Profile,
+    found: &'a Found,
+    tree: &Tree,
+    step: &[String],
+) -> Option<&'a FoundStep> {
     match profile.resume.by {
         ResumeBy::Pointer | ResumeBy::HighestNumber | ResumeBy::NewestMtime | ResumeBy::MetadataTimestamp => {
         }
         // The user decides what it goes on from.
         ResumeBy::NewestCtime | ResumeBy::FixedPath | ResumeBy::Told => return None,
     }
-    let is_own = |other: &FoundStep| other.members.iter().any(|member| member == step);
+    let is_own = |other: &FoundStep| other.members.iter().any(|member| step.contains(member));
     let number = found
         .steps
         .iter()
         .find(|other| is_own(other))
         .and_then(|own| own.step);
-    let below = format!("{step}/");
+    let is_inside = |path: &str| step.iter().any(|outer| holds(outer, path));
     let written = tree
         .files()
-        .filter(|(path, _)| *path == step || path.starts_with(&below))
+        .filter(|(path, _)| is_inside(path))
         .map(|(_, entry)| entry.mtime)
         .max();
     found
@@ -280,11 +287,6 @@ fn no_pointers(writes: &[PointerWrite], tree: &Tree, found: &Found) -> Vec<Strin
 
 /// Without what lies below another of them, and without what holds one of `kept` or lies in it.
 fn outermost(mut paths: Vec<String>, kept: &[&str]) -> Vec<String> {
-    let holds = |outer: &str, inner: &str| {
-        inner
-            .strip_prefix(outer)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
     paths.sort();
     paths.dedup();
     let all = paths.clone();
@@ -294,6 +296,12 @@ fn outermost(mut paths: Vec<String>, kept: &[&str]) -> Vec<String> {
         !in_another && !touches_kept
     });
     paths
+}
+
+fn holds(outer: &str, inner: &str) -> bool {
+    inner
+        .strip_prefix(outer)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Opens the files of a view.

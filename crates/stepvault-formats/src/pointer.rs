@@ -205,12 +205,21 @@ pub fn pointer_after_restore(
     paths: &[String],
 ) -> Vec<PointerWrite> {
     let mut writes: Vec<PointerWrite> = Vec::new();
-    let resuming = profile
+    let resuming: Vec<_> = profile
         .pointer
         .iter()
-        .filter(|pointer| pointer.role == PointerRole::Resume);
+        .filter(|pointer| pointer.role == PointerRole::Resume)
+        .collect();
+    // Where only some pointers have a rank, those are for the steps of which each rank writes its own, and the others
+    // for the rest.
+    let by_rank = |pointer: &&Pointer| pointer.path.uses("rank");
+    let by_shape = resuming.iter().any(by_rank) && !resuming.iter().all(by_rank);
+    let has_rank = |path: &str| Values::of(profile, None, path).is_some_and(|values| values.has_rank());
     for pointer in resuming {
         for path in paths {
+            if by_shape && by_rank(&pointer) != has_rank(path) {
+                continue;
+            }
             if let Some(write) = write_for(profile, pointer, tree, root, path)
                 && writes.iter().all(|other| other.path != write.path)
             {

@@ -37,6 +37,25 @@ pub fn differs(
     scanned_differs(&present, target, files, directories, symlinks)
 }
 
+/// The same for one path of a step of several, where something stands below `directory`. The entries are those of this
+/// path and of the directories above it.
+pub fn member_differs(
+    directory: &Path,
+    member: &RelativePath,
+    files: &[FileEntry],
+    directories: &[DirectoryEntry],
+    symlinks: &[SymlinkEntry],
+) -> Result<Option<String>> {
+    match tree::scan_members(directory, std::slice::from_ref(member)) {
+        Ok(present) => scanned_differs(&present, directory, files, directories, symlinks),
+        // Something that no checkpoint has.
+        Err(error) if matches!(error.kind(), ErrorKind::Usage | ErrorKind::SourceChanged) => {
+            Ok(Some(error.to_string()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// The same for `present`, what was just scanned at `target`.
 pub fn scanned_differs(
     present: &Tree,

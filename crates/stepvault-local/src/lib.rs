@@ -16,6 +16,7 @@ pub mod leftovers;
 pub mod lock;
 pub mod notes;
 pub mod pins;
+mod place_members;
 mod publish;
 mod remove;
 mod rename;

@@ -1,12 +1,14 @@
-//! The end of a restore: everything appears at the target in one rename.
+//! The end of a restore: everything appears at the target in one rename. For a step of several paths see
+//! [`crate::place_members`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 use stepvault_core::manifest::{DirectoryEntry, MODE_MASK, Shape};
+use stepvault_core::members::MemberSet;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
@@ -19,18 +21,20 @@ use crate::stat::times;
 use crate::tree::{self, Tree};
 
 impl Staging {
-    /// Puts everything at the target in one rename: files that were opened and finished, links, `directories` with
-    /// their modes and times; nothing else. Durable when it returns. Replacing deletes what stood there, last.
+    /// Puts everything at the target in one rename, or in one for each path of a step of several: files that were opened
+    /// and finished, links, `directories` with their modes and times; nothing else. Durable when it returns. Replacing
+    /// deletes what stood there, last.
     ///
     /// # Errors
     /// `Conflict` when something stands at the target and `existing` says to refuse; `Failed` when a file that was
     /// opened was not finished. What was staged stays for another try.
     pub fn finish(self, shape: Shape, directories: &[DirectoryEntry], existing: Existing) -> Result<()> {
-        let stands_there =
-            rustix::fs::statat(&self.target_parent, &self.target_name, AtFlags::SYMLINK_NOFOLLOW);
-        if existing == Existing::Refuse && stands_there.is_ok() {
-            return Err(self.taken());
-        }
+        let moves = if self.members.is_empty() {
+            self.check_free(existing)?;
+            None
+        } else {
+            Some(self.plan_members(existing)?)
+        };
         for path in directories.iter().filter_map(|directory| directory.path.as_ref()) {
             for ancestor in path.ancestors() {
                 self.make_directory(&RelativePath::new(ancestor)?)?;
@@ -38,45 +42,64 @@ impl Staging {
             self.make_directory(path)?;
         }
         self.remove_strays(directories)?;
+        let fault = |error: Errno| errors::io(WHAT, &self.target, error);
         let tree = tree::scan(&self.own_path.join(DATA))?;
         self.check_complete(&tree, shape)?;
         let listed: BTreeMap<_, _> = directories
             .iter()
             .map(|entry| (entry.path.as_ref(), entry))
             .collect();
+        let renamed = moves.as_ref().map(|moves| MemberSet::new(&moves.put));
         // The deepest first: what is done below a directory changes that directory's own time.
         for present in tree.directories.iter().rev() {
-            let entry = listed
-                .get(&present.path.as_ref())
-                .copied()
-                .filter(|_| shape == Shape::Directory);
-            self.settle(present.path.as_ref(), entry)?;
+            let path = present.path.as_ref();
+            // What only leads to the paths of a step stays here, and has to be written to until the end.
+            let (is_moved, is_placed) = match &renamed {
+                Some(renamed) => (
+                    path.is_some_and(|path| renamed.has(path)),
+                    path.is_some_and(|path| renamed.holds(path)),
+                ),
+                None => (path.is_none(), shape == Shape::Directory),
+            };
+            let entry = listed.get(&path).copied().filter(|_| is_placed);
+            self.settle(path, entry, is_moved)?;
         }
-        match (shape, tree.files.first()) {
-            (Shape::File, Some(file)) => {
-                self.publish(
-                    Place {
-                        directory: self.data.as_fd(),
-                        name: file.path.as_ref(),
-                    },
-                    existing,
-                )?;
-            }
-            _ => self.publish(
+        match (&moves, shape, tree.files.first()) {
+            (Some(moves), ..) => self.move_members(moves, &listed)?,
+            (None, Shape::File, Some(file)) => self.publish(
                 Place {
-                    directory: self.own.as_fd(),
-                    name: Path::new(DATA),
+                    directory: self.data.as_fd(),
+                    name: file.path.as_ref(),
                 },
                 existing,
             )?,
+            (None, ..) => {
+                self.publish(
+                    Place {
+                        directory: self.own.as_fd(),
+                        name: Path::new(DATA),
+                    },
+                    existing,
+                )?;
+                if let Some(&root) = listed.get(&None).filter(|_| shape == Shape::Directory) {
+                    self.give_mode_and_time(self.data.as_fd(), root)?;
+                    rustix::fs::fsync(&self.data).map_err(fault)?;
+                }
+            }
         }
-        if let Some(&root) = listed.get(&None).filter(|_| shape == Shape::Directory) {
-            self.settle_root(root)?;
-        }
-        rustix::fs::fsync(&self.target_parent).map_err(|error| errors::io(WHAT, &self.target, error))?;
+        rustix::fs::fsync(&self.target_parent).map_err(fault)?;
         if let Err(error) = self.clean_up() {
             // The step is in place and right; only what it replaced is still there.
             tracing::warn!(%error, "what the restore replaced could not be deleted");
+        }
+        Ok(())
+    }
+
+    fn check_free(&self, existing: Existing) -> Result<()> {
+        let stands_there =
+            rustix::fs::statat(&self.target_parent, &self.target_name, AtFlags::SYMLINK_NOFOLLOW);
+        if existing == Existing::Refuse && stands_there.is_ok() {
+            return Err(taken(&self.target));
         }
         Ok(())
     }
@@ -155,26 +178,35 @@ impl Staging {
     }
 
     /// Gives a directory its mode and time and makes the names in it durable.
-    fn settle(&self, path: Option<&RelativePath>, entry: Option<&DirectoryEntry>) -> Result<()> {
+    fn settle(
+        &self,
+        path: Option<&RelativePath>,
+        entry: Option<&DirectoryEntry>,
+        is_moved: bool,
+    ) -> Result<()> {
         let fault = |error: Errno| errors::io(WHAT, &self.target, error);
         let directory = self
             .data
             .directory(path.map(RelativePath::as_str))
             .map_err(fault)?;
         if let Some(entry) = entry {
-            // A directory that its owner cannot write cannot be moved; the checkpoint's own gets its mode afterwards.
-            let movable = if path.is_none() { 0o700 } else { 0 };
-            let mode = Mode::from_raw_mode(entry.mode & MODE_MASK | movable);
-            rustix::fs::fchmod(&directory, mode).map_err(fault)?;
-            rustix::fs::futimens(&directory, &times(entry.mtime)).map_err(fault)?;
+            // A directory that its owner cannot write cannot be moved: one that is gets its own mode afterwards.
+            let movable = if is_moved { 0o700 } else { 0 };
+            let mode = entry.mode | movable;
+            self.give_mode_and_time(
+                directory.as_fd(),
+                &DirectoryEntry {
+                    mode,
+                    ..entry.clone()
+                },
+            )?;
         }
         rustix::fs::fsync(&directory).map_err(fault)
     }
 
-    fn settle_root(&self, entry: &DirectoryEntry) -> Result<()> {
-        rustix::fs::fchmod(&self.data, Mode::from_raw_mode(entry.mode & MODE_MASK))
-            .and_then(|()| rustix::fs::futimens(&self.data, &times(entry.mtime)))
-            .and_then(|()| rustix::fs::fsync(&self.data))
+    pub(crate) fn give_mode_and_time(&self, directory: BorrowedFd<'_>, entry: &DirectoryEntry) -> Result<()> {
+        rustix::fs::fchmod(directory, Mode::from_raw_mode(entry.mode & MODE_MASK))
+            .and_then(|()| rustix::fs::futimens(directory, &times(entry.mtime)))
             .map_err(|error| errors::io(WHAT, &self.target, error))
     }
 
@@ -187,7 +219,9 @@ impl Staging {
         };
         match rename::no_replace(from, to) {
             Ok(()) => return Ok(()),
-            Err(Errno::EXIST | Errno::NOTEMPTY) if existing == Existing::Refuse => return Err(self.taken()),
+            Err(Errno::EXIST | Errno::NOTEMPTY) if existing == Existing::Refuse => {
+                return Err(taken(&self.target));
+            }
             Err(Errno::EXIST | Errno::NOTEMPTY) => {}
             Err(error) => return Err(fault(error)),
         }
@@ -237,11 +271,11 @@ impl Staging {
             Err(error) => Err(fault(error)),
         }
     }
+}
 
-    fn taken(&self) -> Error {
-        Error::new(ErrorKind::Conflict, WHAT)
-            .on(self.target.display())
-            .because("something with that name is there already")
-            .hint("name another place, or allow it to be replaced")
-    }
+pub(crate) fn taken(place: &Path) -> Error {
+    Error::new(ErrorKind::Conflict, WHAT)
+        .on(place.display())
+        .because("something with that name is there already")
+        .hint("name another place, or allow it to be replaced")
 }

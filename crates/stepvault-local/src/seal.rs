@@ -46,7 +46,8 @@ pub struct SealRequest {
     pub node: NodeName,
     /// The trainer's directory or file.
     pub source: PathBuf,
-    /// The paths below `source` that make up the step; none when it is all of it.
+    /// The paths below `source` that make up the step, in the order in which a restore has to create them; none when it
+    /// is all of it.
     pub members: Vec<RelativePath>,
     /// The name the step's directory or file has, or is to have, where the trainer looks for it.
     pub name: String,
@@ -216,6 +217,7 @@ fn record_of(
         files,
         directories: tree.directories.clone(),
         symlinks: tree.symlinks.clone(),
+        members: request.members.clone(),
     })
 }
 

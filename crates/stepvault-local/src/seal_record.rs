@@ -9,6 +9,7 @@ use stepvault_core::keys::check_step_name;
 use stepvault_core::manifest::{
     DirectoryEntry, MAX_ENTRIES, MODE_MASK, Shape, SymlinkEntry, check_link_target,
 };
+use stepvault_core::members;
 use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -69,6 +70,10 @@ pub struct SealRecord {
     pub directories: Vec<DirectoryEntry>,
     /// Symbolic links, sorted by path.
     pub symlinks: Vec<SymlinkEntry>,
+    /// The paths that make up a step of several, in the order in which a restore has to create them. Empty, and not
+    /// written, where the checkpoint is one directory or file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<RelativePath>,
 }
 
 impl SealRecord {
@@ -166,7 +171,18 @@ impl Record for SealRecord {
             ));
         }
         self.check_entries()?;
-        self.check_shape()
+        self.check_shape()?;
+        let files = self.files.iter().map(|file| &file.path);
+        match members::fault(
+            &self.members,
+            self.shape,
+            files,
+            &self.directories,
+            &self.symlinks,
+        ) {
+            None => Ok(()),
+            Some(why) => Err(fault(&why)),
+        }
     }
 }
 

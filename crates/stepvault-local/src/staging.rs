@@ -22,6 +22,7 @@ use crate::beneath::{Beneath, DIRECTORY, name_of};
 use crate::durable;
 use crate::errors;
 use crate::lock;
+use crate::place_members::TAKEN_DOWN;
 use crate::remove;
 use crate::staged_file::Progress;
 pub use crate::staged_file::StagedFile;
@@ -49,10 +50,13 @@ pub enum Existing {
 /// A restore under way into one target. Holds a lock on the target; several threads may write files at once.
 #[derive(Debug)]
 pub struct Staging {
-    /// Absolute, with links resolved in all but its own name.
+    /// Absolute, with links resolved in all but its own name; for a step of several paths the directory they go into,
+    /// which is its own parent here and has no name.
     pub(crate) target: PathBuf,
     pub(crate) target_name: OsString,
     pub(crate) target_parent: OwnedFd,
+    /// The paths below the target that are put in place one by one; none where the target is all of the step.
+    pub(crate) members: Vec<RelativePath>,
     base: Base,
     /// This restore's own directory.
     pub(crate) own_path: PathBuf,
@@ -77,13 +81,49 @@ impl Staging {
     pub fn open(target: &Path, vault: Option<&Vault>, identity: &str) -> Result<Self> {
         let (parent, target_name) = resolve(target)?;
         let target = parent.join(&target_name);
-        let target_parent = Beneath::open(&parent)
+        let place = target.as_os_str().as_bytes().to_owned();
+        let staging = Self::begin(&parent, target, target_name, &place, vault, identity)?;
+        staging.put_back_replaced()?;
+        Ok(staging)
+    }
+
+    /// The same for a step of several paths, or for those of them that are not in place yet: `members` below
+    /// `directory`, in the order in which they are to appear there. What else the directory holds is left alone.
+    ///
+    /// # Errors
+    /// `Held` when another such restore into the same directory is under way, of whatever step: its paths may be the
+    /// same.
+    pub fn open_members(
+        directory: &Path,
+        members: &[RelativePath],
+        vault: Option<&Vault>,
+        identity: &str,
+    ) -> Result<Self> {
+        let directory = existing_directory(directory)?;
+        // Unlike any single target's key: no path holds this byte.
+        let place = [directory.as_os_str().as_bytes(), b"members"].join(&0);
+        let (target, no_name) = (directory.clone(), OsString::new());
+        let staging = Self::begin(&directory, target, no_name, &place, vault, identity)?;
+        Ok(Self {
+            members: members.to_vec(),
+            ..staging
+        })
+    }
+
+    fn begin(
+        parent: &Path,
+        target: PathBuf,
+        target_name: OsString,
+        place: &[u8],
+        vault: Option<&Vault>,
+        identity: &str,
+    ) -> Result<Self> {
+        let target_parent = Beneath::open(parent)
             .and_then(|parent| parent.directory(None))
-            .map_err(|error| errors::io(WHAT, &parent, error))?;
+            .map_err(|error| errors::io(WHAT, parent, error))?;
         let key = |parts: &[&[u8]]| Sha256Digest::of(&parts.join(&0)).to_string()[..32].to_owned();
-        let place = target.as_os_str().as_bytes();
         let (lock_key, own_key) = (key(&[place]), key(&[place, identity.as_bytes()]));
-        let (base, lock_path, lock) = take_lock(&parent, vault, &lock_key)?;
+        let (base, lock_path, lock) = take_lock(parent, vault, &lock_key)?;
         let own_path = base
             .path
             .join(staging_abandoned::directory_name(&lock_key, &own_key));
@@ -96,10 +136,11 @@ impl Staging {
         let data = Beneath::open(&own_path.join(DATA)).map_err(fault)?;
         // An interrupted finish may have given it the step's own mode already.
         rustix::fs::fchmod(&data, Mode::from_raw_mode(0o700)).map_err(fault)?;
-        let staging = Self {
+        Ok(Self {
             target,
             target_name,
             target_parent,
+            members: Vec::new(),
             base,
             own_path,
             own,
@@ -108,9 +149,7 @@ impl Staging {
             _lock: lock,
             progress: Arc::default(),
             made: Mutex::default(),
-        };
-        staging.put_back_replaced()?;
-        Ok(staging)
+        })
     }
 
     /// Where the files are kept until the end.
@@ -168,8 +207,16 @@ impl Staging {
         Ok(())
     }
 
-    /// Gives the restore up and removes what was staged.
+    /// Gives the restore up and removes what was staged. What an interrupted replacement has taken down stays: it is
+    /// the only copy.
     pub fn discard(self) -> Result<()> {
+        if self.has_taken_down() {
+            tracing::warn!(
+                path = %self.own_path.join(TAKEN_DOWN).display(),
+                "what stood where the step was to be is kept there"
+            );
+            return remove::tree(&self.own_path.join(DATA));
+        }
         self.clean_up()
     }
 
@@ -232,12 +279,13 @@ fn resolve(target: &Path) -> Result<(PathBuf, OsString)> {
             .because("it ends in no name")
             .hint("name the directory or file that is to stand there")
     })?;
-    let parent = durable::parent_of(target);
-    durable::create_directories(parent)?;
-    let parent = parent
-        .canonicalize()
-        .map_err(|error| errors::io(WHAT, parent, error))?;
-    Ok((parent, name.to_owned()))
+    Ok((existing_directory(durable::parent_of(target))?, name.to_owned()))
+}
+
+/// The directory, created when missing, with links resolved.
+fn existing_directory(path: &Path) -> Result<PathBuf> {
+    durable::create_directories(path)?;
+    path.canonicalize().map_err(|error| errors::io(WHAT, path, error))
 }
 
 /// Creates the directory for the files, unless it is there. A replacement that was interrupted after its swap has

@@ -8,7 +8,7 @@ use stepvault_core::manifest::FileEntry;
 use stepvault_core::observe::{Event, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::space;
-use stepvault_local::staging::{StagedFile, Staging};
+use stepvault_local::staging::{Existing, StagedFile, Staging};
 use tokio::sync::OnceCell;
 
 use super::handover::{HandedOver, Handover};
@@ -48,7 +48,7 @@ struct Shared {
 /// What came from where, and what was done for the trainer; or the reasons against the step.
 type Outcome = std::result::Result<(Fetched, Option<HandedOver>), Vec<String>>;
 
-/// Restores a resolved step; the reasons against it when its bytes turn out wrong on every tier that has it.
+/// Restores what is left of a resolved step; the reasons against it when its bytes turn out wrong on every tier that has it.
 pub(super) async fn execute(
     context: &RestoreContext,
     request: &RestoreRequest,
@@ -87,18 +87,13 @@ async fn fetch_and_place(
     decision: &RestoreDecision,
     handover: Option<Handover>,
 ) -> Result<Outcome> {
-    let (target, vault, identity) = (
-        decision.path.clone(),
-        context.vault.clone(),
-        resolved.identity.clone(),
-    );
-    let staging = blocking(move || Staging::open(&target, vault.as_ref(), &identity)).await?;
+    let staging = open_staging(context, resolved, decision).await?;
     check_space(&staging, resolved).await?;
     context.observer.on_event(&Event::TransferStarted {
         tier: &resolved.sources.first().map_or(Tier::Local, Source::tier),
         id: resolved.id,
-        files: decision.file_count,
-        bytes: decision.data_bytes,
+        files: resolved.files.len() as u64,
+        bytes: resolved.data_bytes(),
     });
     let shared = Arc::new(Shared {
         context: context.clone(),
@@ -151,6 +146,36 @@ async fn fetch_and_place(
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
     Ok(Ok((fetched, done)))
+}
+
+async fn open_staging(
+    context: &RestoreContext,
+    resolved: &Arc<Resolved>,
+    decision: &RestoreDecision,
+) -> Result<Staging> {
+    let (target, vault, resolved) = (decision.path.clone(), context.vault.clone(), Arc::clone(resolved));
+    blocking(move || {
+        if resolved.members.is_empty() {
+            Staging::open(&target, vault.as_ref(), &resolved.identity)
+        } else {
+            Staging::open_members(&target, &resolved.members, vault.as_ref(), &resolved.identity)
+        }
+    })
+    .await
+}
+
+/// Deletes what a killed restore has replaced by a step of several paths, all of which are in place.
+pub(super) async fn end_replacement(
+    context: &RestoreContext,
+    request: &RestoreRequest,
+    resolved: &Arc<Resolved>,
+    decision: &RestoreDecision,
+) -> Result<()> {
+    if resolved.members.is_empty() || request.existing == Existing::Refuse {
+        return Ok(());
+    }
+    let staging = open_staging(context, resolved, decision).await?;
+    blocking(move || staging.end_replacement()).await
 }
 
 /// What an interrupted restore left, by allocated blocks: files that were only preallocated hold nothing yet.

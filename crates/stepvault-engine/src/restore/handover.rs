@@ -19,7 +19,7 @@ use stepvault_local::survey::SurveyFiles;
 use stepvault_local::vault::Vault;
 
 use super::peek::Peek;
-use super::prospect::{Overlay, Staged, tree_with_step};
+use super::prospect::{Layout, Overlay, Staged, tree_with_step};
 use super::resolve::Resolved;
 use super::{RestoreContext, RestoreRequest, Target};
 use crate::blocking::blocking;
@@ -56,8 +56,8 @@ pub(super) struct Handover {
     options: HandoverOptions,
     /// Where the trainer looks for its steps.
     directory: PathBuf,
-    /// The step's name there.
-    name: String,
+    /// The step's paths there.
+    layout: Layout,
     asked_for: bool,
     vault: Option<Vault>,
     resolved: Arc<Resolved>,
@@ -78,14 +78,15 @@ impl Handover {
         }
         // The user's own name for it is no name that the trainer's pointers are made of.
         options.write &= matches!(request.target, Target::Into(_));
-        let path = request.target.path(&resolved.name)?;
-        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-            return Ok(None);
-        };
+        let place = request.target.place(resolved)?;
+        let names = place.names.iter();
         let handover = Self {
             options,
-            directory: directory.to_owned(),
-            name: name.to_string_lossy().into_owned(),
+            layout: Layout {
+                paths: names.map(|name| name.to_string_lossy().into_owned()).collect(),
+                several: !resolved.members.is_empty(),
+            },
+            directory: place.directory,
             asked_for: request.step.is_some(),
             vault: context.vault.clone(),
             resolved: Arc::clone(resolved),
@@ -159,20 +160,20 @@ impl Handover {
 
     /// `step_files` opens the step's own files by their paths inside it, while it is not in place.
     fn plan(&self, step_files: Option<Box<dyn OpenFile>>) -> Result<HandoverPlan> {
-        let tree = tree_with_step(&self.directory, &self.name, self.vault.as_ref(), &self.resolved)?;
+        let tree = tree_with_step(&self.directory, &self.layout, self.vault.as_ref(), &self.resolved)?;
         let directory = self
             .directory
             .is_dir()
             .then(|| SurveyFiles::open(&self.directory));
         let files = Overlay {
-            name: &self.name,
+            layout: &self.layout,
             step: step_files,
             directory: directory.transpose()?,
         };
         let restored = Restored {
             directory: &self.directory.to_string_lossy(),
             tree: &tree,
-            name: &self.name,
+            paths: &self.layout.paths,
             asked_for: self.asked_for,
             profile: self.profile()?,
         };

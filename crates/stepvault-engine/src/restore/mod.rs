@@ -67,8 +67,12 @@ pub struct RestoreDecision {
     pub id: StepId,
     /// Its directory or file name.
     pub name: String,
-    /// Where it would stand.
+    /// Where it would stand; for a step of several paths the directory that they are put into.
     pub path: PathBuf,
+    /// The step's paths there, in the order in which they appear: `path`, or those of a step of several.
+    pub paths: Vec<PathBuf>,
+    /// Where the trainer looks for its steps. What the handover says is relative to it.
+    pub directory: PathBuf,
     /// The tiers it would come from, in order.
     pub sources: Vec<Tier>,
     /// Files and bytes, after `include`.
@@ -154,15 +158,16 @@ pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Resu
             let resolved = Arc::new(resolved);
             let decision = decision(request, &candidates, &resolved, skipped.clone())?;
             let handover = Handover::of(context, request, &resolved)?;
-            if target::holds_already(&decision.path, &resolved, request).await? {
-                // A restore that was killed may have put the step in place, and no pointer yet.
+            let Some(left) = target::left_to_place(&decision.path, &resolved, request).await? else {
+                // A restore that was killed may have put the step in place, and done nothing after that.
+                execute::end_replacement(context, request, &resolved, &decision).await?;
                 let done = match handover {
                     Some(handover) => Some(blocking(move || handover.complete()).await?),
                     None => None,
                 };
                 return Ok(report(decision, Fetched::default(), true, done));
-            }
-            match execute::execute(context, request, &resolved, &decision, handover).await? {
+            };
+            match execute::execute(context, request, &left, &decision, handover).await? {
                 Ok((fetched, done)) => return Ok(report(decision, fetched, false, done)),
                 Err(damage) => reasons.extend(damage),
             }
@@ -195,10 +200,17 @@ fn decision(
     resolved: &resolve::Resolved,
     skipped: Vec<SkippedStep>,
 ) -> Result<RestoreDecision> {
+    let place = request.target.place(resolved)?;
+    let paths = place.paths();
     Ok(RestoreDecision {
         id: resolved.id,
         name: resolved.name.clone(),
-        path: request.target.path(&resolved.name)?,
+        path: match paths.as_slice() {
+            [path] if resolved.members.is_empty() => path.clone(),
+            _ => place.directory.clone(),
+        },
+        paths,
+        directory: place.directory,
         sources: resolved.sources.iter().map(resolve::Source::tier).collect(),
         file_count: resolved.files.len() as u64,
         data_bytes: resolved.data_bytes(),

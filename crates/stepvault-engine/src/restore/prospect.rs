@@ -16,11 +16,43 @@ use stepvault_local::vault::Vault;
 
 use super::resolve::Resolved;
 
-/// What the directory holds, with the step as it was recorded in the place of what has its name, and without what is
+/// Where a step's files are in the directory.
+pub(super) struct Layout {
+    /// The step's paths there; never empty.
+    pub(super) paths: Vec<String>,
+    /// Whether they are paths inside the step as well. Otherwise there is one, which is all of the step.
+    pub(super) several: bool,
+}
+
+impl Layout {
+    fn holds(&self, path: &str) -> bool {
+        self.paths.iter().any(|outer| is_at_or_below(path, outer))
+    }
+
+    /// The path in the directory of what has this path inside the step.
+    fn place_of(&self, inside: Option<&RelativePath>) -> Option<String> {
+        if self.several {
+            return inside.map(ToString::to_string);
+        }
+        let own = self.paths.first()?;
+        Some(inside.map_or_else(|| own.clone(), |inside| format!("{own}/{inside}")))
+    }
+
+    /// The path inside the step of what has this path in the directory.
+    fn inside<'a>(&self, path: &'a str) -> Option<&'a str> {
+        if self.several {
+            return self.holds(path).then_some(path);
+        }
+        let inside = path.strip_prefix(self.paths.first()?.as_str())?;
+        (inside.is_empty() || inside.starts_with('/')).then(|| inside.trim_start_matches('/'))
+    }
+}
+
+/// What the directory holds, with the step as it was recorded in the place of what has its paths, and without what is
 /// stepvault's own.
 pub(super) fn tree_with_step(
     directory: &Path,
-    name: &str,
+    layout: &Layout,
     vault: Option<&Vault>,
     resolved: &Resolved,
 ) -> Result<Tree> {
@@ -36,41 +68,39 @@ pub(super) fn tree_with_step(
     };
     let mut entries: BTreeMap<String, Entry> = there
         .entries()
-        .filter(|(path, _)| !is_at_or_below(path, name) && !is_own(path))
+        .filter(|(path, _)| !layout.holds(path) && !is_own(path))
         .map(|(path, entry)| (path.to_owned(), entry.clone()))
         .collect();
-    entries.extend(step_entries(name, resolved));
+    entries.extend(step_entries(layout, resolved));
     Ok(Tree::new(entries))
 }
 
-fn step_entries(name: &str, resolved: &Resolved) -> Vec<(String, Entry)> {
+fn step_entries(layout: &Layout, resolved: &Resolved) -> Vec<(String, Entry)> {
     let single = resolved.shape == Shape::File;
-    let at = |path: Option<&RelativePath>| match path {
-        Some(path) if !single => format!("{name}/{path}"),
-        _ => name.to_owned(),
+    let at = |path: Option<&RelativePath>, kind, mtime: Timestamp| {
+        let place = layout.place_of(path.filter(|_| !single))?;
+        Some((place, Entry { kind, mtime }))
     };
-    let entry = |kind, mtime: Timestamp| Entry { kind, mtime };
-    let directories = resolved.directories.iter().map(|directory| {
-        (
-            at(directory.path.as_ref()),
-            entry(EntryKind::Directory, directory.mtime),
-        )
-    });
+    let directories = resolved
+        .directories
+        .iter()
+        .map(|directory| at(directory.path.as_ref(), EntryKind::Directory, directory.mtime));
     let files = resolved.files.iter().map(|file| {
         let kind = EntryKind::File {
             size_bytes: file.size_bytes,
             allocated_bytes: None,
         };
-        (at(Some(&file.path)), entry(kind, file.mtime))
+        at(Some(&file.path), kind, file.mtime)
     });
     let links = resolved.symlinks.iter().map(|link| {
         let target = link.target.clone();
-        (
-            at(Some(&link.path)),
-            entry(EntryKind::Symlink { target }, Timestamp::default()),
+        at(
+            Some(&link.path),
+            EntryKind::Symlink { target },
+            Timestamp::default(),
         )
     });
-    directories.chain(files).chain(links).collect()
+    directories.chain(files).chain(links).flatten().collect()
 }
 
 fn is_at_or_below(path: &str, directory: &str) -> bool {
@@ -80,7 +110,7 @@ fn is_at_or_below(path: &str, directory: &str) -> bool {
 
 /// The files of a directory, and those of a step that is not in it yet.
 pub(super) struct Overlay<'a> {
-    pub(super) name: &'a str,
+    pub(super) layout: &'a Layout,
     /// By their paths inside the step; a single file has the empty one.
     pub(super) step: Option<Box<dyn OpenFile>>,
     pub(super) directory: Option<SurveyFiles>,
@@ -88,13 +118,15 @@ pub(super) struct Overlay<'a> {
 
 impl OpenFile for Overlay<'_> {
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
-        let inside = path
-            .strip_prefix(self.name)
-            .filter(|rest| rest.is_empty() || rest.starts_with('/'));
-        match (&self.step, inside, &self.directory) {
-            (Some(step), Some(inside), _) => step.open(inside.trim_start_matches('/')),
-            (_, _, Some(directory)) => directory.open(path),
-            _ => Err(io::ErrorKind::NotFound.into()),
+        let not_there = || io::Error::from(io::ErrorKind::NotFound);
+        let in_step = match (&self.step, self.layout.inside(path)) {
+            (Some(step), Some(inside)) => step.open(inside),
+            _ => Err(not_there()),
+        };
+        // Of a step of several paths some may be in place, and not staged again.
+        match (&in_step, &self.directory) {
+            (Err(error), Some(directory)) if error.kind() == io::ErrorKind::NotFound => directory.open(path),
+            _ => in_step,
         }
     }
 }

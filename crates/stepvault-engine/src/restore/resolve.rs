@@ -1,19 +1,21 @@
 //! From a candidate to the files it holds and the tiers each can come from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stepvault_core::codec::encode;
 use stepvault_core::commit::Commit;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::StepId;
 use stepvault_core::manifest::{DirectoryEntry, FileEntry, PartManifest, Shape, SymlinkEntry};
+use stepvault_core::members::{self, MemberSet};
 use stepvault_core::observe::Tier;
+use stepvault_core::path::RelativePath;
 use stepvault_core::restore_plan::{self, CandidateState, CandidateTier, IncludeFilter};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
 
 use super::candidates::Candidate;
-use super::{RestoreContext, RestoreRequest};
+use super::{RestoreContext, RestoreRequest, Target};
 use crate::blocking::blocking;
 use crate::catalog::{is_outage, read_commit, read_manifests};
 use crate::local_digest::ensure_manifest;
@@ -47,6 +49,9 @@ pub(super) struct Resolved {
     pub(super) files: Vec<FileEntry>,
     pub(super) directories: Vec<DirectoryEntry>,
     pub(super) symlinks: Vec<SymlinkEntry>,
+    /// The paths that the trainer has side by side, in the order in which they are to appear; none where the step is one
+    /// directory or file, or is to be one.
+    pub(super) members: Vec<RelativePath>,
     /// Tiers in the order in which they are asked.
     pub(super) sources: Vec<Source>,
     /// Identity of what will stand at the target.
@@ -56,6 +61,27 @@ pub(super) struct Resolved {
 impl Resolved {
     pub(super) fn data_bytes(&self) -> u64 {
         self.files.iter().map(|file| file.size_bytes).sum()
+    }
+
+    /// Nothing of the step but these of its paths, and the directories that lead to them.
+    pub(super) fn only(&self, members: &[RelativePath]) -> Self {
+        let set = MemberSet::new(members);
+        let leads = |entry: &&DirectoryEntry| {
+            let mut path = entry.path.iter();
+            path.all(|path| set.holds(path) || set.leads_through(path))
+        };
+        let (files, symlinks) = (self.files.iter(), self.symlinks.iter());
+        Self {
+            id: self.id,
+            name: self.name.clone(),
+            shape: self.shape,
+            files: files.filter(|file| set.holds(&file.path)).cloned().collect(),
+            directories: self.directories.iter().filter(leads).cloned().collect(),
+            symlinks: symlinks.filter(|link| set.holds(&link.path)).cloned().collect(),
+            members: members.to_vec(),
+            sources: self.sources.clone(),
+            identity: self.identity.clone(),
+        }
     }
 }
 
@@ -206,6 +232,7 @@ fn identity_of(manifests: &[PartManifest]) -> Result<Sha256Digest> {
 fn merge(id: StepId, manifests: Vec<PartManifest>) -> Result<Resolved> {
     let damaged =
         |path: &str| Error::new(ErrorKind::Damaged, "the parts of a step contradict each other").on(path);
+    let members = members::merged(manifests.iter().map(|manifest| manifest.members.as_slice()));
     let mut files: BTreeMap<_, FileEntry> = BTreeMap::new();
     let mut directories: BTreeMap<_, DirectoryEntry> = BTreeMap::new();
     let mut symlinks: BTreeMap<_, SymlinkEntry> = BTreeMap::new();
@@ -237,13 +264,21 @@ fn merge(id: StepId, manifests: Vec<PartManifest>) -> Result<Resolved> {
         }
     }
     let (name, shape) = named.ok_or_else(|| damaged("no part"))?;
+    let (directories, symlinks): (Vec<_>, Vec<_>) = (
+        directories.into_values().collect(),
+        symlinks.into_values().collect(),
+    );
+    if let Some(why) = members::fault(&members, shape, files.keys(), &directories, &symlinks) {
+        return Err(damaged(&name).because(why));
+    }
     Ok(Resolved {
         id,
         name,
         shape,
         files: files.into_values().collect(),
-        directories: directories.into_values().collect(),
-        symlinks: symlinks.into_values().collect(),
+        directories,
+        symlinks,
+        members,
         sources: Vec::new(),
         identity: String::new(),
     })
@@ -257,6 +292,10 @@ fn select(
     identity: &Sha256Digest,
 ) -> Result<Resolved> {
     resolved.sources = sources;
+    // A path of the user's own is the path of one directory.
+    if matches!(request.target, Target::As(_)) {
+        resolved.members.clear();
+    }
     resolved.identity = format!("{identity}\n{}", request.include.join("\n"));
     if request.include.is_empty() {
         return Ok(resolved);
@@ -265,13 +304,16 @@ fn select(
     filter.check(&resolved.files.iter().map(|file| &file.path).collect::<Vec<_>>())?;
     resolved.files.retain(|file| filter.takes(&file.path));
     resolved.symlinks.retain(|link| filter.takes(&link.path));
-    let needed: std::collections::BTreeSet<String> = resolved
+    let taken = resolved
         .files
         .iter()
         .map(|file| &file.path)
-        .chain(resolved.symlinks.iter().map(|link| &link.path))
-        .flat_map(|path| path.ancestors().map(str::to_owned).collect::<Vec<_>>())
+        .chain(resolved.symlinks.iter().map(|link| &link.path));
+    let needed: BTreeSet<String> = taken
+        .flat_map(|path| path.ancestors().chain([path.as_str()]))
+        .map(str::to_owned)
         .collect();
+    resolved.members.retain(|member| needed.contains(member.as_str()));
     resolved.directories.retain(|entry| {
         entry
             .path

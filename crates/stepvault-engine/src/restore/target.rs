@@ -1,7 +1,10 @@
 //! Where a restored step is to stand.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::compare;
 use stepvault_local::staging::Existing;
@@ -13,40 +16,98 @@ use crate::blocking::blocking;
 /// Where a restored step is to stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// In this directory, under the step's own name.
+    /// In this directory, under the step's own name; a step of several paths where the trainer had them.
     Into(PathBuf),
-    /// At this path.
+    /// At this path, as one directory or file.
     As(PathBuf),
 }
 
 impl Target {
-    /// The path at which a step called `name` will stand.
-    pub fn path(&self, name: &str) -> Result<PathBuf> {
+    /// Where a step stands, or will.
+    pub(super) fn place(&self, resolved: &Resolved) -> Result<Place> {
         let path = match self {
-            Self::Into(directory) => directory.join(name),
+            Self::Into(directory) if resolved.members.is_empty() => directory.join(&resolved.name),
+            Self::Into(directory) => directory.clone(),
             Self::As(path) => path.clone(),
         };
-        let absolute = std::path::absolute(&path).map_err(|error| {
+        let path = std::path::absolute(&path).map_err(|error| {
             Error::new(ErrorKind::Usage, "not a path")
                 .on(path.display())
                 .caused_by(error)
         })?;
-        match absolute.file_name() {
-            Some(_) => Ok(absolute),
-            None => Err(Error::new(ErrorKind::Usage, "cannot restore to this path")
-                .on(absolute.display())
+        if !resolved.members.is_empty() {
+            let members = resolved.members.iter();
+            return Ok(Place {
+                names: members.map(|member| member.as_str().into()).collect(),
+                directory: path,
+            });
+        }
+        match (path.parent(), path.file_name()) {
+            (Some(directory), Some(name)) => Ok(Place {
+                names: vec![name.to_owned()],
+                directory: directory.to_owned(),
+            }),
+            _ => Err(Error::new(ErrorKind::Usage, "cannot restore to this path")
+                .on(path.display())
                 .because("it has no last component")),
         }
     }
 }
 
-/// Whether the step stands at the target already, byte for byte. Something else there is refused unless it may be
-/// replaced.
-pub(super) async fn holds_already(
+/// Where a step stands, or will.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    /// Where the trainer looks for it.
+    pub(super) directory: PathBuf,
+    /// The step's paths there: one, or all of a step of several.
+    pub(super) names: Vec<OsString>,
+}
+
+impl Place {
+    /// The step's paths.
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
+        self.names.iter().map(|name| self.directory.join(name)).collect()
+    }
+}
+
+/// What of the step is not in place yet, byte for byte; `None` when all of it is. Something else in its place is refused
+/// unless it may be replaced.
+pub(super) async fn left_to_place(
     path: &Path,
-    resolved: &Resolved,
+    resolved: &Arc<Resolved>,
     request: &RestoreRequest,
-) -> Result<bool> {
+) -> Result<Option<Arc<Resolved>>> {
+    if resolved.members.is_empty() {
+        let holds = holds_already(path, resolved, request).await?;
+        return Ok((!holds).then(|| Arc::clone(resolved)));
+    }
+    let (directory, step, existing) = (path.to_owned(), Arc::clone(resolved), request.existing);
+    let left = blocking(move || members_left(&directory, &step, existing)).await?;
+    Ok((!left.is_empty()).then(|| Arc::new(resolved.only(&left))))
+}
+
+/// A path that is in place already is kept: it is what an interrupted restore has put there, or the trainer's own.
+fn members_left(directory: &Path, resolved: &Resolved, existing: Existing) -> Result<Vec<RelativePath>> {
+    let mut left = Vec::new();
+    for member in &resolved.members {
+        let path = directory.join(member);
+        if std::fs::symlink_metadata(&path).is_ok() {
+            let one = resolved.only(std::slice::from_ref(member));
+            let difference =
+                compare::member_differs(directory, member, &one.files, &one.directories, &one.symlinks);
+            match (difference, existing) {
+                (Ok(None), _) => continue,
+                (_, Existing::Replace) => {}
+                (Ok(Some(difference)), Existing::Refuse) => return Err(refused(&path, &difference)),
+                (Err(error), Existing::Refuse) => return Err(refused(&path, &error.to_string())),
+            }
+        }
+        left.push(member.clone());
+    }
+    Ok(left)
+}
+
+async fn holds_already(path: &Path, resolved: &Resolved, request: &RestoreRequest) -> Result<bool> {
     let target = path.to_owned();
     if !blocking(move || Ok(std::fs::symlink_metadata(&target).is_ok())).await? {
         return Ok(false);

@@ -193,6 +193,7 @@ impl Lane {
             files,
             directories: record.directories.clone(),
             symlinks: record.symlinks.clone(),
+            members: record.members.clone(),
         };
         let step = sealed.clone();
         blocking(move || match step.manifest()? {

@@ -47,6 +47,12 @@ impl Template {
         matches!(self.0.as_slice(), [Piece::Name(other)] if *other == name)
     }
 
+    /// True when this name stands in it.
+    pub(crate) fn uses(&self, name: &str) -> bool {
+        let is_it = |piece: &Piece| matches!(piece, Piece::Name(other) if *other == name);
+        self.0.iter().any(is_it)
+    }
+
     /// A glob over every path that the template may come to.
     pub(crate) fn as_glob(&self) -> String {
         self.0
@@ -132,6 +138,11 @@ impl Values {
     /// The step's number.
     pub(crate) fn step(&self) -> Option<u64> {
         self.step
+    }
+
+    /// Whether the path says which rank wrote it.
+    pub(crate) fn has_rank(&self) -> bool {
+        self.rank.is_some()
     }
 
     fn get(&self, name: &str) -> Option<String> {

@@ -14,6 +14,7 @@ mod killed;
 mod limits;
 mod restore;
 mod restore_attacks;
+mod restore_members;
 mod seal;
 mod seal_races;
 mod sealed;

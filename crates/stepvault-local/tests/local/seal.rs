@@ -219,6 +219,7 @@ fn a_step_of_several_paths_is_sealed_as_one() {
     let sealed = seal(&place.vault, &request).unwrap();
     let record = sealed.record();
     assert_eq!((record.name.as_str(), record.shape), ("pair-7", Shape::Directory));
+    assert_eq!(record.members, request.members, "in their order");
     let files: Vec<_> = record.files.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(
         files,

@@ -148,6 +148,7 @@ pub(crate) fn manifest(root: &Path, step: u64) -> PartManifest {
             .collect(),
         directories: tree.directories,
         symlinks: tree.symlinks,
+        members: Vec::new(),
     }
 }
 

@@ -145,6 +145,32 @@ fn the_reader_that_follows_the_document_restores_the_example() {
 }
 
 #[test]
+fn the_reader_puts_each_path_of_a_step_where_the_trainer_had_it() {
+    let place = Place::new();
+    place.output(
+        "mkdir -p trainer/actor/recover_checkpoint trainer/recover_info && cd trainer && \
+         printf '\\002\\0\\0\\0\\0\\0\\0\\0{}' > actor/recover_checkpoint/model.safetensors && cd recover_info && \
+         echo '{\"global_step\": 120}' > step_info.json && \
+         for name in saver evaluator stats_logger checkpoint; do echo {} > ${name}_info.json; done && \
+         printf '\\200\\004N.' > dataloader_info.pkl",
+    );
+    place.output(
+        "printf '[run.\"my-run\"]\\nwatch = \"trainer\"\\nquiet-time = \"1s\"\\n' > agent.toml && \
+         stepvault agent --once --config agent.toml --local vault --remote file://$PWD/remote",
+    );
+    let printed = place.output("python3 scripts/read-store.py file://$PWD/remote my-run restored");
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!(
+        lines,
+        ["restored/actor/recover_checkpoint", "restored/recover_info"],
+        "what tells the trainer of the step comes last"
+    );
+    place.output("diff -r trainer restored");
+    let again = place.shell("python3 scripts/read-store.py file://$PWD/remote my-run restored");
+    assert_eq!(again.status.code(), Some(1), "it replaces nothing");
+}
+
+#[test]
 fn the_reader_takes_files_of_several_parts_and_single_files() {
     let place = Place::new();
     place.output("mkdir checkpoints && head -c 20000000 /dev/urandom > checkpoints/step_7.pt");

@@ -108,7 +108,16 @@ const EXACT: &[(&str, &str, &str)] = &[
     ),
     ("restore", "bytes", "bytes of the files that were asked for"),
     ("restore", "files", "number of the files that were asked for"),
-    ("restore", "path", "where the step stands now, or would stand"),
+    (
+        "restore",
+        "path",
+        "where the step stands now, or would stand; the directory of its paths for a step of several",
+    ),
+    (
+        "restore",
+        "paths",
+        "the step's own paths: `path`, or those of a step of several in the order in which they appear",
+    ),
     (
         "restore",
         "skipped",

@@ -8,11 +8,15 @@ use crate::directory::memory::Memory;
 
 /// The plan for a step in `/data/<directory>`.
 fn planned(directory: &str, memory: &Memory, name: &str, asked_for: bool) -> HandoverPlan {
+    planned_paths(directory, memory, &[name], asked_for)
+}
+
+fn planned_paths(directory: &str, memory: &Memory, paths: &[&str], asked_for: bool) -> HandoverPlan {
     let profiles = ProfileSet::default();
     let restored = Restored {
         directory: &format!("/data/{directory}"),
         tree: &memory.tree(),
-        name,
+        paths: &paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>(),
         asked_for,
         profile: None,
     };
@@ -45,6 +49,30 @@ fn the_directory_of_the_steps_is_also_seen_from_above() {
     assert_eq!(plan.framework, "torchtitan");
     assert!(plan.resume.contains("checkpoint.load_step=3"), "{}", plan.resume);
     assert_eq!(newest("mine", &titan, "step-3").framework, "dcp");
+}
+
+#[test]
+fn every_path_of_a_step_is_pointed_to_and_none_is_in_the_way_of_another() {
+    let composer = Memory::new(&[
+        "ep1-ba200-rank0.pt = older",
+        "ep1-ba200-rank1.pt = older",
+        "ep1-ba300-rank0.pt = newer",
+        "ep1-ba300-rank1.pt = newer",
+    ]);
+    let step = ["ep1-ba200-rank0.pt", "ep1-ba200-rank1.pt"];
+    let plan = planned_paths("checkpoints", &composer, &step, true);
+    assert_eq!(plan.framework, "composer");
+    assert_eq!((&plan.kept, &plan.aside[..]), (&None, &[][..]));
+    let pointers: Vec<_> = plan
+        .pointers
+        .iter()
+        .map(|pointer| (pointer.write.path.as_str(), pointer.write.content.clone()))
+        .collect();
+    let link = |rank: usize| PointerContent::Symlink(step[rank].to_owned());
+    assert_eq!(
+        pointers,
+        [("latest-rank0.pt", link(0)), ("latest-rank1.pt", link(1))]
+    );
 }
 
 #[test]

@@ -47,6 +47,24 @@ fn copy(of: &str) -> PointerContent {
 }
 
 #[test]
+fn each_shard_has_a_pointer_of_its_own_and_no_other() {
+    let empty = Memory::default();
+    let shards = ["checkpoint_2_400-shard0.pt", "checkpoint_2_400-shard1.pt"];
+    assert_eq!(
+        pointers("fairseq", &empty, &shards),
+        [
+            write("checkpoint_last-shard0.pt", copy(shards[0])),
+            write("checkpoint_last-shard1.pt", copy(shards[1])),
+        ]
+    );
+    let whole = "checkpoint_2_400.pt";
+    assert_eq!(
+        pointers("fairseq", &empty, &[whole]),
+        [write("checkpoint_last.pt", copy(whole))]
+    );
+}
+
+#[test]
 fn pointers_are_what_the_trainer_wrote_itself() {
     let empty = Memory::default();
     for (name, path, expected) in [

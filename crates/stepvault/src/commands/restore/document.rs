@@ -18,6 +18,11 @@ pub(super) struct RestoreDocument {
     step: u64,
     attempt: u32,
     path: PathBuf,
+    /// Every path that the step has there.
+    paths: Vec<PathBuf>,
+    /// What the handover's paths are relative to.
+    #[serde(skip)]
+    directory: PathBuf,
     files: u64,
     bytes: u64,
     sources: Vec<SourceDocument>,
@@ -108,6 +113,8 @@ pub(super) fn planned(tiers: &Tiers, decision: RestoreDecision) -> RestoreDocume
         kept: None,
         resume: None,
         path: decision.path,
+        paths: decision.paths,
+        directory: decision.directory,
     };
     if let Some(plan) = decision.handover {
         document.add(plan);
@@ -144,7 +151,7 @@ pub(super) fn restored(tiers: &Tiers, report: RestoreReport) -> RestoreDocument 
 
 impl RestoreDocument {
     fn add(&mut self, plan: HandoverPlan) {
-        let directory = self.path.parent().map(PathBuf::from).unwrap_or_default();
+        let directory = self.directory.clone();
         let pointer = |PlannedPointer { write, is_right }| PointerDocument {
             path: directory.join(write.path),
             is_copy: matches!(write.content, PointerContent::CopyOf(_)),
@@ -164,6 +171,14 @@ impl RestoreDocument {
         self.moved_aside = moved.collect();
         self.kept = plan.kept.map(|path| directory.join(path));
         self.resume = Some(plan.resume);
+    }
+
+    /// Where the step is, for people.
+    fn place(&self) -> String {
+        match self.paths.as_slice() {
+            [first, rest @ ..] if !rest.is_empty() => format!("{} and {} more", first.display(), rest.len()),
+            _ => self.path.display().to_string(),
+        }
     }
 
     /// The one line for scripts.
@@ -239,9 +254,10 @@ impl Report for RestoreDocument {
             human::count(self.files, "file"),
             human::bytes(self.bytes)
         );
-        let path = self.path.display();
+        let path = self.place();
         lines.push(match (self.planned, self.already_there) {
             (true, _) => format!("would restore {what} from {} to {path}", sources.join(", then ")),
+            (false, true) if self.paths.len() > 1 => format!("{path} hold {what} already"),
             (false, true) => format!("{path} holds {what} already"),
             (false, false) => {
                 let mut parts = sources;
@@ -268,6 +284,8 @@ mod tests {
             step: 40,
             attempt: 1,
             path: PathBuf::from("/data/global_step40"),
+            paths: vec![PathBuf::from("/data/global_step40")],
+            directory: PathBuf::from("/data"),
             files: 3,
             bytes: 4096,
             sources: vec![SourceDocument {
@@ -315,6 +333,23 @@ mod tests {
             document().human(),
             "passed over step 50 (attempt 1): main: damaged\n\
              restored step 40 (attempt 1) of 'demo': 3 files, 4.0 KiB (4.0 KiB from main) to /data/global_step40"
+        );
+    }
+
+    #[test]
+    fn names_the_first_of_several_paths() {
+        let mut several = document();
+        several.path = PathBuf::from("/data");
+        several.paths = ["/data/ep1-rank0.pt", "/data/ep1-rank1.pt"]
+            .map(PathBuf::from)
+            .to_vec();
+        assert!(several.human().ends_with(" to /data/ep1-rank0.pt and 1 more"));
+        several.already_there = true;
+        let text = several.human();
+        let last = text.lines().last().unwrap();
+        assert_eq!(
+            last,
+            "/data/ep1-rank0.pt and 1 more hold step 40 (attempt 1) of 'demo': 3 files, 4.0 KiB already"
         );
     }
 
