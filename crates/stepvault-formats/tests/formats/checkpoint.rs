@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,6 +10,8 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::soundness::{Fault, Soundness, judged};
 use stepvault_formats::source::ReadAt;
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
+
+use crate::directory::archive::Fixture;
 
 /// Files and directories by path, and how much of them was read.
 #[derive(Clone, Default)]
@@ -23,23 +24,8 @@ pub(crate) struct Checkpoint {
 impl Checkpoint {
     /// One of the real ones, by the name of its archive without ending.
     pub(crate) fn fixture(name: &str) -> Self {
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
-        let archive = [".tar.gz", ".tar"]
-            .iter()
-            .map(|ending| fixtures.join(format!("{name}{ending}")))
-            .find(|path| path.exists())
-            .unwrap();
-        let target = tempfile::tempdir().unwrap();
-        let status = Command::new("tar")
-            .arg("-xpf")
-            .arg(archive)
-            .arg("-C")
-            .arg(target.path())
-            .status()
-            .unwrap();
-        assert!(status.success());
         let mut checkpoint = Self::default();
-        checkpoint.load(&target.path().join(name), "");
+        checkpoint.load(&Fixture::unpack(name).root, "");
         checkpoint
     }
 

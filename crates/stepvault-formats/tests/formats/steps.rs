@@ -11,7 +11,7 @@ use stepvault_formats::detect::detect;
 use stepvault_formats::find::{FindOptions, find_steps};
 use stepvault_formats::profile::ProfileSet;
 
-use crate::directory::archive::{Unpacked, manifest};
+use crate::directory::archive::{Fixture, manifest};
 
 /// Two days after the last fixture was written.
 const NOW: Timestamp = Timestamp::from_seconds(1_795_430_000);
@@ -37,7 +37,7 @@ impl Row {
 }
 
 fn rows(fixture: &Value, profiles: &ProfileSet) -> Vec<Row> {
-    let unpacked = Unpacked::new(fixture);
+    let unpacked = Fixture::unpack(fixture["name"].as_str().unwrap());
     let detection = detect(&unpacked.tree, &unpacked, profiles).unwrap();
     let found = find_steps(
         detection.profile,

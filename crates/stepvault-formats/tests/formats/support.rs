@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use stepvault_core::timestamp::Timestamp;
@@ -11,64 +10,7 @@ use stepvault_formats::soundness::{Fault, Soundness, judged};
 use stepvault_formats::source::ReadAt;
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
 
-/// A fixture, unpacked for as long as this lives.
-pub(crate) struct Fixture {
-    directory: tempfile::TempDir,
-    name: String,
-}
-
-impl Fixture {
-    pub(crate) fn unpack(name: &str) -> Self {
-        let archives = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
-        let archive = ["tar", "tar.gz"]
-            .map(|ending| archives.join(format!("{name}.{ending}")))
-            .into_iter()
-            .find(|path| path.exists())
-            .unwrap_or_else(|| panic!("no fixture {name}"));
-        let directory = tempfile::tempdir().unwrap();
-        let unpacked = Command::new("tar")
-            .arg("-xpf")
-            .arg(archive)
-            .arg("-C")
-            .arg(directory.path())
-            .status()
-            .unwrap();
-        assert!(unpacked.success());
-        Self {
-            directory,
-            name: name.to_owned(),
-        }
-    }
-
-    pub(crate) fn root(&self) -> PathBuf {
-        self.directory.path().join(&self.name)
-    }
-
-    pub(crate) fn read(&self, path: &str) -> Vec<u8> {
-        std::fs::read(self.root().join(path)).unwrap()
-    }
-
-    /// Paths of its regular files, relative to its root, in order.
-    pub(crate) fn files(&self) -> Vec<String> {
-        let mut files = Vec::new();
-        let mut directories = vec![self.root()];
-        while let Some(directory) = directories.pop() {
-            for entry in std::fs::read_dir(directory).unwrap() {
-                let entry = entry.unwrap();
-                let kind = entry.file_type().unwrap();
-                if kind.is_dir() {
-                    directories.push(entry.path());
-                } else if kind.is_file() {
-                    let path = entry.path();
-                    let relative = path.strip_prefix(self.root()).unwrap();
-                    files.push(relative.to_str().unwrap().to_owned());
-                }
-            }
-        }
-        files.sort();
-        files
-    }
-}
+pub(crate) use crate::directory::archive::Fixture;
 
 /// Files in memory, as a tree.
 #[derive(Clone)]

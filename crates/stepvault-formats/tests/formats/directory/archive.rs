@@ -24,32 +24,46 @@ pub(crate) fn manifest() -> Vec<Value> {
     manifest["fixtures"].as_array().unwrap().clone()
 }
 
-/// An unpacked fixture.
-pub(crate) struct Unpacked {
+/// A fixture, unpacked for as long as this lives. Opens its files.
+pub(crate) struct Fixture {
     pub(crate) root: PathBuf,
     pub(crate) tree: Tree,
     _directory: TempDir,
 }
 
-impl Unpacked {
-    pub(crate) fn new(fixture: &Value) -> Self {
-        let directory_of_archives = directory();
+impl Fixture {
+    /// By the name of its archive without ending.
+    pub(crate) fn unpack(name: &str) -> Self {
+        let archive = ["tar", "tar.gz"]
+            .map(|ending| directory().join(format!("{name}.{ending}")))
+            .into_iter()
+            .find(|path| path.exists())
+            .unwrap_or_else(|| panic!("no fixture {name}"));
         let unpacked = tempfile::tempdir().unwrap();
         // Sub-second times are in extended headers, which GNU tar reads.
         let status = Command::new("tar")
             .args(["--extract", "--preserve-permissions", "--no-same-owner", "--file"])
-            .arg(directory_of_archives.join(fixture["archive"].as_str().unwrap()))
+            .arg(archive)
             .arg("--directory")
             .arg(unpacked.path())
             .status()
             .expect("tar runs");
         assert!(status.success());
-        let root = unpacked.path().join(fixture["name"].as_str().unwrap());
+        let root = unpacked.path().join(name);
         Self {
             tree: scan(&root),
             root,
             _directory: unpacked,
         }
+    }
+
+    pub(crate) fn read(&self, path: &str) -> Vec<u8> {
+        std::fs::read(self.root.join(path)).unwrap()
+    }
+
+    /// Paths of its regular files, relative to its root, in order.
+    pub(crate) fn files(&self) -> Vec<String> {
+        self.tree.files().map(|(path, _)| path.to_owned()).collect()
     }
 }
 
@@ -97,7 +111,7 @@ impl ReadAt for OnDisk {
     }
 }
 
-impl OpenFile for Unpacked {
+impl OpenFile for Fixture {
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
         let file = File::open(self.root.join(path))?;
         let size_bytes = file.metadata()?.len();

@@ -10,7 +10,7 @@ use stepvault_formats::pointer::{PointerContent, pointer_after_restore};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_formats::resume::{Resumed, moved_aside_before_restore, resumed_by_framework};
 
-use crate::directory::archive::{Unpacked, manifest};
+use crate::directory::archive::{Fixture, manifest};
 
 /// Which profile each fixture is.
 const EXPECTED: [(&str, &str); 30] = [
@@ -63,17 +63,22 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
         .unwrap_or_else(|| panic!("no {key} in {value}"))
 }
 
-fn each_fixture(check: impl Fn(&Value, &str, &Unpacked, &ProfileSet)) {
+fn each_fixture(check: impl Fn(&Value, &str, &Fixture, &ProfileSet)) {
     let profiles = ProfileSet::default();
     let fixtures = manifest();
     assert_eq!(fixtures.len(), EXPECTED.len());
     for (fixture, (name, profile)) in fixtures.iter().zip(EXPECTED) {
         assert_eq!(text(fixture, "name"), name);
-        check(fixture, profile, &Unpacked::new(fixture), &profiles);
+        check(
+            fixture,
+            profile,
+            &Fixture::unpack(fixture["name"].as_str().unwrap()),
+            &profiles,
+        );
     }
 }
 
-fn found(profile: &str, unpacked: &Unpacked, profiles: &ProfileSet) -> Found {
+fn found(profile: &str, unpacked: &Fixture, profiles: &ProfileSet) -> Found {
     let profile = profiles.get(profile).unwrap();
     find_steps(profile, &unpacked.tree, unpacked, NOW, &FindOptions::default())
 }

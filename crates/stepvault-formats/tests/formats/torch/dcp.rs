@@ -116,7 +116,7 @@ fn a_file_cut_off_anywhere_is_broken() {
         .filter(|item| &*item.relative_path == "__1_0.distcp")
         .map(|item| usize::try_from(item.offset_bytes).unwrap())
         .collect();
-    for length in cuts(whole.len(), &boundaries, 11) {
+    for length in cuts(whole.len(), &boundaries) {
         whole[..length].clone_into(files.bytes("__1_0.distcp"));
         let complaints = complaints(&files);
         let [(path, Soundness::Broken { why, .. })] = complaints.as_slice() else {

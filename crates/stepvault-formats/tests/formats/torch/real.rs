@@ -3,7 +3,7 @@
 use stepvault_formats::soundness::Soundness;
 use stepvault_formats::structure::{dcp, deepspeed, torch};
 
-use super::support::{Fixture, OnDisk, verdict, why_broken};
+use super::support::{Fixture, verdict, why_broken};
 
 /// Fixtures, and the ends of names of the files in them that torch wrote and that stand alone.
 const FIXTURES: [&str; 27] = [
@@ -66,12 +66,12 @@ fn every_file_of_torch_is_sound_or_broken_for_the_right_reason() {
     let mut sound = 0;
     for name in FIXTURES {
         let fixture = Fixture::unpack(name);
-        let tree = fixture.tree();
+        let tree = &fixture.tree;
         for (path, _) in tree
             .files()
             .filter(|(path, _)| ENDINGS.iter().any(|ending| path.ends_with(ending)))
         {
-            let said = verdict(torch::check, &fixture.bytes(path));
+            let said = verdict(torch::check, &fixture.read(path));
             match BROKEN
                 .iter()
                 .find(|(fixture, broken, _)| (*fixture, *broken) == (name, path))
@@ -111,7 +111,7 @@ fn every_whole_directory_of_dcp_is_sound() {
     ] {
         let fixture = Fixture::unpack(name);
         for directory in directories {
-            let findings = dcp::check(&fixture.tree(), directory, &OnDisk(fixture.root.clone())).unwrap();
+            let findings = dcp::check(&fixture.tree, directory, &fixture).unwrap();
             assert!(findings.len() >= 2, "{name}/{directory}: {findings:?}");
             for finding in findings {
                 assert_eq!(finding.soundness, Soundness::Sound, "{name}/{}", finding.path);
@@ -123,7 +123,7 @@ fn every_whole_directory_of_dcp_is_sound() {
 #[test]
 fn a_directory_of_dcp_without_its_metadata_is_not_finished() {
     let fixture = Fixture::unpack("dcp-killed-before-metadata");
-    let findings = dcp::check(&fixture.tree(), "step_30", &OnDisk(fixture.root.clone())).unwrap();
+    let findings = dcp::check(&fixture.tree, "step_30", &fixture).unwrap();
     let [finding] = findings.as_slice() else {
         panic!("{findings:?}")
     };
@@ -141,23 +141,23 @@ fn a_directory_of_dcp_without_its_metadata_is_not_finished() {
 #[test]
 fn deepspeed_says_how_many_shards_there_must_be() {
     let fixture = Fixture::unpack("deepspeed-zero1");
-    let files = OnDisk(fixture.root.clone());
+    let files = &fixture;
     for directory in ["global_step10", "global_step20"] {
-        assert_eq!(deepspeed::check(&fixture.tree(), directory, &files).unwrap(), []);
+        assert_eq!(deepspeed::check(&fixture.tree, directory, files).unwrap(), []);
     }
-    let model = fixture.bytes("global_step10/mp_rank_00_model_states.pt");
+    let model = fixture.read("global_step10/mp_rank_00_model_states.pt");
     let world = deepspeed::read_world_size(&model).unwrap().unwrap();
     assert_eq!((world.data_parallel, world.model_parallel), (2, 1));
-    let optimizer = fixture.bytes("global_step10/zero_pp_rank_1_mp_rank_00_optim_states.pt");
+    let optimizer = fixture.read("global_step10/zero_pp_rank_1_mp_rank_00_optim_states.pt");
     assert_eq!(deepspeed::read_partition_count(&optimizer).unwrap(), Some(2));
 
     let fixture = Fixture::unpack("deepspeed-latest-too-early");
-    let files = OnDisk(fixture.root.clone());
+    let files = &fixture;
     assert_eq!(
-        deepspeed::check(&fixture.tree(), "global_step10", &files).unwrap(),
+        deepspeed::check(&fixture.tree, "global_step10", files).unwrap(),
         []
     );
-    let findings = deepspeed::check(&fixture.tree(), "global_step20", &files).unwrap();
+    let findings = deepspeed::check(&fixture.tree, "global_step20", files).unwrap();
     let [finding] = findings.as_slice() else {
         panic!("{findings:?}")
     };
