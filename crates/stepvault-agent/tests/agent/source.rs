@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use stepvault_agent::AgentOptions;
+use stepvault_agent::{AgentOptions, AgentRemote};
+use stepvault_engine::run_remote::RunRemote;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
@@ -190,6 +191,12 @@ async fn what_is_pinned_or_the_best_stays() {
         "{report:?}"
     );
     node.vault().unpin(&run_name(), id(1, 5)).unwrap();
+    // A pin that only the remote knows of holds as well.
+    let AgentRemote { settings, store } = options.remotes[0].clone();
+    let remote = RunRemote::new(store, settings, run_name());
+    assert!(stepvault_engine::pins::pin(&remote, id(1, 5), "").await.unwrap());
+    assert_eq!(node.once(options.clone()).cleaned.total, 0);
+    assert!(stepvault_engine::pins::unpin(&remote, id(1, 5)).await.unwrap());
     assert_eq!(node.once(options).cleaned.total, 1);
     assert_eq!(steps_there(&node), ["checkpoint-10", "checkpoint-15"]);
 }
