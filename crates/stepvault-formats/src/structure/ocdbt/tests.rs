@@ -1,37 +1,20 @@
 //! Databases that no writer at hand makes: several levels, numbered manifests, hostile references.
 
 use std::collections::BTreeMap;
-use std::io;
 
 use stepvault_core::digest::Crc32c;
-use stepvault_core::timestamp::Timestamp;
 
 use super::{Arrays, check, read};
 use crate::soundness::Fault;
-use crate::source::ReadAt;
-use crate::tree::{Entry, EntryKind, OpenFile, Tree};
+use crate::structure::files_in_memory::Files;
 
-struct Files(BTreeMap<String, Vec<u8>>);
-
-impl OpenFile for Files {
-    fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
-        Ok(Box::new(self.0.get(path).ok_or(io::ErrorKind::NotFound)?.clone()))
-    }
+/// What is said of a database.
+trait Said {
+    fn read(&self) -> Result<Arrays, Fault>;
+    fn why(&self) -> String;
 }
 
-impl Files {
-    fn tree(&self) -> Tree {
-        let entry = |(path, bytes): (&String, &Vec<u8>)| {
-            let kind = EntryKind::File {
-                size_bytes: bytes.len() as u64,
-                allocated_bytes: None,
-            };
-            let mtime = Timestamp::from_seconds(0);
-            (path.clone(), Entry { kind, mtime })
-        };
-        Tree::new(self.0.iter().map(entry).collect())
-    }
-
+impl Said for Files {
     fn read(&self) -> Result<Arrays, Fault> {
         read(&self.tree(), "", self)
     }

@@ -1,47 +1,11 @@
-use std::collections::BTreeMap;
-use std::io;
-
-use stepvault_core::timestamp::Timestamp;
-
 use super::check;
-use crate::source::ReadAt;
-use crate::tree::{Entry, EntryKind, OpenFile, Tree};
-
-/// A checkpoint in memory; a path that ends in `/` is a directory.
-struct Files(BTreeMap<String, Vec<u8>>);
-
-impl OpenFile for Files {
-    fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
-        let bytes = self.0.get(path).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Box::new(bytes.clone()))
-    }
-}
+use crate::structure::files_in_memory::Files;
 
 fn why(entries: &[(&str, &str)]) -> String {
-    let mut files = BTreeMap::new();
-    let mut tree = BTreeMap::new();
-    for (path, text) in entries {
-        let path = format!("40/{path}");
-        let kind = if path.ends_with('/') {
-            EntryKind::Directory
-        } else {
-            files.insert(path.clone(), text.as_bytes().to_vec());
-            EntryKind::File {
-                size_bytes: text.len() as u64,
-                allocated_bytes: None,
-            }
-        };
-        let mtime = Timestamp::from_seconds(0);
-        for (end, _) in path.match_indices('/') {
-            let kind = EntryKind::Directory;
-            tree.insert(path[..end].to_owned(), Entry { kind, mtime });
-        }
-        if kind != EntryKind::Directory {
-            tree.insert(path, Entry { kind, mtime });
-        }
-    }
-    check(&Tree::new(tree), "40", &Files(files))
-        .map_or_else(|fault| fault.to_string(), |()| "sound".to_owned())
+    let entries = entries.iter();
+    let files = entries.map(|(path, text)| (format!("40/{path}"), text.as_bytes().to_vec()));
+    let files = Files(files.collect());
+    check(&files.tree(), "40", &files).map_or_else(|fault| fault.to_string(), |()| "sound".to_owned())
 }
 
 const STEP: &str =

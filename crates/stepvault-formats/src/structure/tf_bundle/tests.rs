@@ -1,42 +1,22 @@
 use std::collections::BTreeMap;
-use std::io;
 
 use stepvault_core::digest::Crc32c;
-use stepvault_core::timestamp::Timestamp;
 
 use super::{check, parse_pointer};
-use crate::source::ReadAt;
-use crate::tree::{Entry, EntryKind, OpenFile, Tree};
+use crate::structure::files_in_memory::Files;
 
-struct Files(BTreeMap<String, Vec<u8>>);
-
-impl OpenFile for Files {
-    fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
-        Ok(Box::new(self.0.get(path).ok_or(io::ErrorKind::NotFound)?.clone()))
-    }
+/// What is said of a checkpoint.
+fn why(files: &Files) -> String {
+    check(&files.tree(), "ckpt-7", files).map_or_else(|fault| fault.to_string(), |()| "sound".to_owned())
 }
 
-impl Files {
-    fn why(&self) -> String {
-        let entry = |(path, bytes): (&String, &Vec<u8>)| {
-            let kind = EntryKind::File {
-                size_bytes: bytes.len() as u64,
-                allocated_bytes: None,
-            };
-            let mtime = Timestamp::from_seconds(0);
-            (path.clone(), Entry { kind, mtime })
-        };
-        let tree = Tree::new(self.0.iter().map(entry).collect());
-        check(&tree, "ckpt-7", self).map_or_else(|fault| fault.to_string(), |()| "sound".to_owned())
-    }
-
-    fn with(index: Vec<u8>) -> Self {
-        Self(BTreeMap::from([
-            ("ckpt-7.index".to_owned(), index),
-            ("ckpt-7.data-00000-of-00002".to_owned(), vec![1; 24]),
-            ("ckpt-7.data-00001-of-00002".to_owned(), vec![1; 8]),
-        ]))
-    }
+/// A checkpoint with this index.
+fn with(index: Vec<u8>) -> Files {
+    Files(BTreeMap::from([
+        ("ckpt-7.index".to_owned(), index),
+        ("ckpt-7.data-00000-of-00002".to_owned(), vec![1; 24]),
+        ("ckpt-7.data-00001-of-00002".to_owned(), vec![1; 8]),
+    ]))
 }
 
 /// A block of these entries, whose keys share nothing, with its trailer.
@@ -109,32 +89,28 @@ fn index() -> Vec<u8> {
 
 #[test]
 fn a_whole_checkpoint_is_sound() {
-    assert_eq!(Files::with(index()).why(), "sound");
+    assert_eq!(why(&with(index())), "sound");
 }
 
 #[test]
 fn no_cut_and_no_flipped_bit_of_the_index_passes() {
     let whole = index();
     for length in 0..whole.len() {
-        assert_ne!(
-            Files::with(whole[..length].to_vec()).why(),
-            "sound",
-            "cut to {length}"
-        );
+        assert_ne!(why(&with(whole[..length].to_vec())), "sound", "cut to {length}");
     }
     for bit in 0..whole.len() * 8 {
         let mut bytes = whole.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        assert_ne!(Files::with(bytes).why(), "sound", "bit {bit}");
+        assert_ne!(why(&with(bytes)), "sound", "bit {bit}");
     }
 }
 
 #[test]
 fn data_files_hold_every_tensor() {
     let cut = |path: &str, length: usize| {
-        let mut files = Files::with(index());
+        let mut files = with(index());
         files.0.get_mut(path).unwrap().truncate(length);
-        files.why()
+        why(&files)
     };
     for length in 0..24 {
         assert_ne!(cut("ckpt-7.data-00000-of-00002", length), "sound");
@@ -144,32 +120,32 @@ fn data_files_hold_every_tensor() {
         "ckpt-7.index: tensor b goes on to byte 24 of ckpt-7.data-00000-of-00002, which ends at byte 23: \
          the file was cut off"
     );
-    let mut files = Files::with(index());
+    let mut files = with(index());
     files.0.remove("ckpt-7.data-00001-of-00002");
     assert_eq!(
-        files.why(),
+        why(&files),
         "ckpt-7.index: tensor c is in ckpt-7.data-00001-of-00002, and that file is missing"
     );
     files.0.remove("ckpt-7.index");
     assert_eq!(
-        files.why(),
+        why(&files),
         "ckpt-7.index is missing, and without it no tensor can be found"
     );
 }
 
 #[test]
 fn broken_rules_are_named() {
-    let one = |entries: &[(&[u8], Vec<u8>)]| Files::with(table(&[(b"z", block(entries, 0))])).why();
+    let one = |entries: &[(&[u8], Vec<u8>)]| why(&with(table(&[(b"z", block(entries, 0))])));
     for (found, why) in [
         (
-            Files::with(vec![0; 20]).why(),
+            why(&with(vec![0; 20])),
             "ckpt-7.index: it is 20 bytes long, less than any index: it was cut off",
         ),
         (
-            Files::with(vec![0; 60]).why(),
+            why(&with(vec![0; 60])),
             "ckpt-7.index, at byte 12: it does not end as an index does: it was cut off or overwritten",
         ),
-        (Files::with(table(&[])).why(), "ckpt-7.index holds nothing"),
+        (why(&with(table(&[]))), "ckpt-7.index holds nothing"),
         (
             one(&[(b"a", tensor(2, 0, 0, 8))]),
             "ckpt-7.index: the index does not begin with how many data files there are",
@@ -208,14 +184,14 @@ fn a_partitioned_tensor_is_in_pieces_elsewhere() {
     let mut sliced = tensor(100, 9, 100, 1);
     sliced.extend([58, 0]);
     let blocks = block(&[(b"", header(2)), (b"a", sliced)], 0);
-    assert_eq!(Files::with(table(&[(b"a", blocks)])).why(), "sound");
+    assert_eq!(why(&with(table(&[(b"a", blocks)]))), "sound");
 }
 
 #[test]
 fn compressed_blocks_are_not_looked_into() {
     let bytes = table(&[(b"a", block(&[(b"", header(2))], 1))]);
     assert_eq!(
-        Files::with(bytes).why(),
+        why(&with(bytes)),
         "ckpt-7.index: its blocks are compressed, which TensorFlow does not do"
     );
 }
