@@ -136,7 +136,7 @@ async fn what_is_not_complete_is_told_with_the_reason() {
         (
             "deepspeed-latest-too-early",
             "global_step20",
-            "1 ranks wrote it, and 2 wrote the step before",
+            "1 rank wrote it, and 2 wrote the step before",
         ),
         (
             "prime-rl-checkpoints",

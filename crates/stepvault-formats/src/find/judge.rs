@@ -161,12 +161,17 @@ fn too_few_ranks(count: u32, around: &Surroundings<'_>) -> Option<String> {
     {
         return None;
     }
+    let few = if count == 1 {
+        "1 rank".to_owned()
+    } else {
+        format!("{count} ranks")
+    };
     if let Some(world) = around.options.expected_world.filter(|world| count < *world) {
-        return Some(format!("{count} ranks wrote it, and the run has {world}"));
+        return Some(format!("{few} wrote it, and the run has {world}"));
     }
     let before = around.earlier_ranks.or(around.options.previous_ranks)?;
     (count < before && around.options.expected_world != Some(count))
-        .then(|| format!("{count} ranks wrote it, and {before} wrote the step before"))
+        .then(|| format!("{few} wrote it, and {before} wrote the step before"))
 }
 
 fn proof(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, String> {
