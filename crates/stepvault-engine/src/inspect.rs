@@ -14,6 +14,8 @@ use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
 use stepvault_formats::tree::Tree;
 use stepvault_local::survey::{SurveyFiles, survey};
 
+use crate::profiles::named;
+
 const WHAT: &str = "cannot inspect";
 
 /// What to go by.
@@ -96,16 +98,6 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         tells && above.found.steps.iter().any(|step| !step.path.contains('/'))
     };
     Ok(above.filter(is_itself_a_step).unwrap_or(inside).checked())
-}
-
-fn named<'a>(profiles: &'a ProfileSet, name: &str) -> Result<&'a Profile> {
-    profiles.get(name).ok_or_else(|| {
-        let known: Vec<&str> = profiles.iter().map(|profile| profile.name.as_str()).collect();
-        Error::new(ErrorKind::Usage, "no such profile")
-            .on(format!("{name:?}"))
-            .because("none of the built-in ones has that name")
-            .hint(format!("known are {}", known.join(", ")))
-    })
 }
 
 /// The entry at `path` with what is in it, in a tree of the directory above that holds nothing else.

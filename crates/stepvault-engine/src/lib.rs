@@ -12,6 +12,7 @@ pub mod local_digest;
 pub mod memory;
 pub mod metrics;
 pub mod pins;
+mod profiles;
 pub mod prune;
 pub mod push;
 pub mod restore;

@@ -23,6 +23,7 @@ use super::prospect::{Layout, Overlay, Staged, tree_with_step};
 use super::resolve::Resolved;
 use super::{RestoreContext, RestoreRequest, Target};
 use crate::blocking::blocking;
+use crate::profiles::named;
 
 /// How a trainer is made to go on from a restored step.
 #[derive(Debug, Clone)]
@@ -140,22 +141,8 @@ impl Handover {
     }
 
     fn profile(&self) -> Result<Option<&Profile>> {
-        let Some(name) = &self.options.profile else {
-            return Ok(None);
-        };
-        let profile = self.options.profiles.get(name);
-        profile.map(Some).ok_or_else(|| {
-            let known: Vec<&str> = self
-                .options
-                .profiles
-                .iter()
-                .map(|profile| profile.name.as_str())
-                .collect();
-            Error::new(ErrorKind::Usage, "no such profile")
-                .on(name)
-                .because("neither a built-in nor a configured one has this name")
-                .hint(format!("the profiles are {}", known.join(", ")))
-        })
+        let name = self.options.profile.as_deref();
+        name.map(|name| named(&self.options.profiles, name)).transpose()
     }
 
     /// `step_files` opens the step's own files by their paths inside it, while it is not in place.

@@ -37,7 +37,7 @@ pub use own::OwnFault;
 pub use pattern::{PathGlob, PathPattern};
 pub use pointer::{Pointer, PointerKind, PointerRole};
 pub use series::{Complete, Newest, Proof, RankSet, Required, Series, StepKind, UnitRule};
-pub use template::Template;
+pub use template::{Template, last_component};
 pub use validate::ProfileFault;
 
 /// How one framework lays out its checkpoints. All paths are relative to the watched directory.

@@ -164,7 +164,7 @@ impl Values {
 }
 
 /// What follows the last `/` of a path.
-pub(crate) fn last_component(path: &str) -> &str {
+pub fn last_component(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 

@@ -6,7 +6,7 @@ use globset::GlobMatcher;
 use stepvault_core::ids::Step;
 use stepvault_core::path::RelativePath;
 use stepvault_formats::find::{Found, FoundStep};
-use stepvault_formats::profile::{GENERIC, PathGlob, Profile, Proof};
+use stepvault_formats::profile::{GENERIC, PathGlob, Profile, Proof, last_component};
 use stepvault_formats::tree::Tree;
 
 use crate::discovery::Origin;
@@ -125,10 +125,6 @@ fn leave_out_other_counts(profile: &Profile, steps: &mut Vec<&FoundStep>) -> Opt
 fn looks_like_a_step(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     STEP_WORDS.iter().any(|word| lower.contains(word)) || name.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-fn last_component(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// What a step is sealed as and from, or why it cannot be sealed. One of several paths has no name of its own: it is
