@@ -24,6 +24,7 @@ mod report;
 mod retention;
 mod sealer;
 mod shared;
+mod stop;
 mod supervisor;
 
 pub use clock::SystemClock;
@@ -31,4 +32,5 @@ pub use note::{AgentNote, FailedStep, RemoteNote, read_note};
 pub use options::{AgentOptions, AgentRemote, AgentRun};
 pub use profiles::profiles;
 pub use report::{AgentReport, NotDurable, RunStep, SkippedEntry, StepOnRemote, Tally};
+pub use stop::{Stop, StopReason, StopRequest};
 pub use supervisor::run;

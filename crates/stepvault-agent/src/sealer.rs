@@ -73,7 +73,7 @@ impl Sealer {
             .filter_map(|run| run.discovery.as_ref()?.quiet_time());
         let patience = quiet_times.max().unwrap_or_default() + self.poll_interval;
         let mut give_up = Instant::now() + patience;
-        while !self.shared.stopping.is_cancelled() {
+        while !self.shared.stopping.is_requested() {
             let watched: Vec<PathBuf> = self.discoveries().flat_map(Discovery::directories).collect();
             if let Some(mut hands) = wake.take() {
                 let watch = move || {
@@ -94,7 +94,7 @@ impl Sealer {
                 .map_or(regular, |time| time.min(regular))
                 .max(Instant::now() + SHORTEST_WAIT);
             tokio::select! {
-                () = self.shared.stopping.cancelled() => {}
+                () = self.shared.stopping.wait() => {}
                 () = tokio::time::sleep_until(next) => {}
                 () = bell.notified() => tokio::time::sleep(GATHER).await,
             }
@@ -146,7 +146,7 @@ impl Sealer {
                 self.shared.board.skipped(run, &path, reason);
             }
             for ready in &look.ready {
-                if self.shared.stopping.is_cancelled() {
+                if self.shared.stopping.is_requested() {
                     break;
                 }
                 if let Some(time) = self.not_before.filter(|time| *time > Instant::now()) {
@@ -186,7 +186,7 @@ impl Sealer {
     /// time.
     async fn clean(&mut self, index: usize, mut discovery: Discovery) -> Result<Discovery> {
         let run = &mut self.runs[index];
-        if self.shared.stopping.is_cancelled() {
+        if self.shared.stopping.is_requested() {
             return Ok(discovery);
         }
         run.clean_at = Some(Instant::now() + self.clean_interval);

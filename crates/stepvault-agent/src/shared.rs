@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::board::Board;
 use crate::occupied::Occupied;
+use crate::stop::Stop;
 
 /// What all tasks share.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub(crate) struct Shared {
     /// Bytes that sealing found missing, for the next eviction.
     pub(crate) missing_bytes: AtomicU64,
     /// Told to stop.
-    pub(crate) stopping: CancellationToken,
+    pub(crate) stopping: Stop,
     /// Nothing more will be sealed.
     pub(crate) all_sealed: CancellationToken,
 }

@@ -13,6 +13,7 @@ use stepvault_local::lock::VaultLock;
 use stepvault_local::vault::Vault;
 use tokio::sync::Notify;
 use tokio::task::{JoinSet, LocalSet};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::assembly::{Tasks, remotes_of, tasks};
@@ -25,10 +26,11 @@ use crate::occupied::Occupied;
 use crate::options::AgentOptions;
 use crate::report::{AgentReport, StepOnRemote};
 use crate::shared::Shared;
+use crate::stop::Stop;
 
-/// Runs the service until `shutdown` is cancelled, or with `once` until everything there is has been taken care of.
+/// Runs the service until `stop` is requested, or with `once` until everything there is has been taken care of.
 ///
-/// Once cancelled it takes no new step, goes on uploading for at most the drain deadline, and returns. Dropping the
+/// Once requested it takes no new step, goes on uploading for at most the drain deadline, and returns. Dropping the
 /// future is like killing the process: the next start goes on where it was. The future is not `Send`: it is for the
 /// runtime's main thread. A seal may still be under way on a blocking thread when it returns at the deadline: shut the
 /// runtime down without waiting for those, and the next start clears away what is left.
@@ -37,11 +39,7 @@ use crate::shared::Shared;
 /// [`ErrorKind::Held`] when another process holds the vault; [`ErrorKind::Usage`] for options that contradict
 /// themselves; whatever keeps the vault from being opened. What goes wrong later is told to the observer and stands in
 /// the report.
-pub async fn run(
-    options: AgentOptions,
-    observer: Arc<dyn Observer>,
-    shutdown: CancellationToken,
-) -> Result<AgentReport> {
+pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop) -> Result<AgentReport> {
     options.check()?;
     let pace = if options.once { Pace::Once } else { Pace::Lasting };
     let discoveries = options
@@ -59,7 +57,7 @@ pub async fn run(
         lanes: options.remotes.iter().map(|_| Arc::new(Notify::new())).collect(),
         evict: Notify::new(),
         missing_bytes: AtomicU64::new(0),
-        stopping: shutdown,
+        stopping: stop,
         all_sealed: CancellationToken::new(),
     });
     let tasks = tasks(&options, &shared, discoveries);
@@ -105,7 +103,7 @@ async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks, notes:
             Ok(())
         };
         tokio::try_join!(seal, all_end(&mut running))?;
-        if let Some((local, prunes)) = at_the_end.filter(|_| !shared.stopping.is_cancelled()) {
+        if let Some((local, prunes)) = at_the_end.filter(|_| !shared.stopping.is_requested()) {
             local.apply().await;
             sealer.clean_all().await?;
             for mut prune in prunes {
@@ -115,8 +113,9 @@ async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks, notes:
         Ok(())
     };
     let deadline = async {
-        shared.stopping.cancelled().await;
-        tokio::time::sleep(options.drain_deadline).await;
+        shared.stopping.wait().await;
+        let asked_for = shared.stopping.requested().and_then(|request| request.deadline);
+        tokio::time::sleep_until(asked_for.unwrap_or_else(|| Instant::now() + options.drain_deadline)).await;
     };
     tokio::select! {
         biased;

@@ -23,11 +23,6 @@ impl Interrupt {
         Ok(Self { token })
     }
 
-    /// Cancelled by the first signal.
-    pub(crate) fn token(&self) -> CancellationToken {
-        self.token.clone()
-    }
-
     /// Ends with the first signal.
     pub(crate) async fn requested(&self) {
         self.token.cancelled().await;

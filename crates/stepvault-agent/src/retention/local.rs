@@ -42,7 +42,7 @@ impl LocalRetention {
     pub(crate) async fn work(self) {
         loop {
             tokio::select! {
-                () = self.shared.stopping.cancelled() => return,
+                () = self.shared.stopping.wait() => return,
                 () = self.shared.evict.notified() => {}
                 () = tokio::time::sleep(self.interval) => {}
             }

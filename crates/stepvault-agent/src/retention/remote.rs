@@ -57,7 +57,7 @@ impl PruneTask {
         loop {
             let due = last.unwrap_or(started) + self.interval;
             tokio::select! {
-                () = self.shared.stopping.cancelled() => return,
+                () = self.shared.stopping.wait() => return,
                 () = self.uploaded.notified(), if last.is_none() => {}
                 () = tokio::time::sleep_until(due) => {}
             }
@@ -69,7 +69,7 @@ impl PruneTask {
     /// Prunes each run once. What goes wrong is warned of, and tried again the next time.
     pub(crate) async fn apply(&mut self) {
         for index in 0..self.runs.len() {
-            if self.shared.stopping.is_cancelled() {
+            if self.shared.stopping.is_requested() {
                 return;
             }
             let run = &self.runs[index];

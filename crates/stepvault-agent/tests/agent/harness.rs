@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use stepvault_agent::{AgentOptions, AgentRemote, AgentReport, AgentRun, run};
+use stepvault_agent::{AgentOptions, AgentRemote, AgentReport, AgentRun, Stop, StopReason, run};
 use stepvault_core::Result;
 use stepvault_core::config::Completion;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
@@ -234,15 +234,15 @@ impl Node {
 
 /// The service in a thread with a runtime of its own, as if it were a process.
 pub struct Service {
-    shutdown: CancellationToken,
+    stop: Stop,
     kill: CancellationToken,
     thread: std::thread::JoinHandle<Option<Result<AgentReport>>>,
 }
 
 impl Service {
     fn start(options: AgentOptions, observer: Arc<dyn Observer>) -> Self {
-        let (shutdown, kill) = (CancellationToken::new(), CancellationToken::new());
-        let (told, killed) = (shutdown.clone(), kill.clone());
+        let (stop, kill) = (Stop::new(), CancellationToken::new());
+        let (told, killed) = (stop.clone(), kill.clone());
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(2)
@@ -258,11 +258,7 @@ impl Service {
             runtime.shutdown_timeout(PATIENCE);
             ended
         });
-        Self {
-            shutdown,
-            kill,
-            thread,
-        }
+        Self { stop, kill, thread }
     }
 
     /// Waits for its own end.
@@ -272,7 +268,7 @@ impl Service {
 
     /// Tells it to stop, as SIGTERM does.
     pub fn stop(self) -> AgentReport {
-        self.shutdown.cancel();
+        self.stop.request(StopReason::Signal, None);
         self.ended().unwrap()
     }
 

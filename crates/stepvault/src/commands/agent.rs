@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
-use stepvault_agent::{AgentOptions, AgentRemote, AgentReport};
+use stepvault_agent::{AgentOptions, AgentRemote, AgentReport, Stop, StopReason};
 use stepvault_core::config::Config;
 use stepvault_core::observe::{Observer, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
@@ -12,6 +12,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use super::Session;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
+use crate::interrupt::Interrupt;
 use crate::output::{Report, human};
 use crate::progress::{Progress, Style};
 
@@ -57,11 +58,18 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
     let progress = Progress::start(tiers, style, &session.output);
     let remotes = open_remotes(&config, &progress.observer()).await?;
     let options = AgentOptions::from_config(&config, settings.node()?, remotes, arguments.once)?;
-    let report = stepvault_agent::run(options, progress.observer(), session.interrupt.token()).await?;
+    let stop = Stop::new();
+    tokio::spawn(stop_at_signal(session.interrupt.clone(), stop.clone()));
+    let report = stepvault_agent::run(options, progress.observer(), stop).await?;
     progress.finish();
     let safe = report.is_safe();
     session.output.result(&AgentDocument { safe, report })?;
     Ok(if safe { ExitCode::Done } else { ExitCode::Partly })
+}
+
+async fn stop_at_signal(interrupt: Interrupt, stop: Stop) {
+    interrupt.requested().await;
+    stop.request(StopReason::Signal, None);
 }
 
 async fn open_remotes(config: &Config, observer: &Arc<dyn Observer>) -> Result<Vec<AgentRemote>> {
