@@ -42,6 +42,7 @@ pub(crate) fn tasks(
     let sealed_run = |(run, discovery): (&AgentRun, Option<Discovery>)| SealedRun {
         run: run.run.clone(),
         discovery,
+        shared: run.shared,
         metrics_source: run.metrics_source.clone(),
         remotes: remotes_of(run, &prompt),
         clean_at: run.clean_source.then(Instant::now),
@@ -52,7 +53,14 @@ pub(crate) fn tasks(
     let sealer = Sealer {
         shared: Arc::clone(shared),
         runs: options.runs.iter().zip(discoveries).map(sealed_run).collect(),
-        node: options.node.clone(),
+        writer: options.writer.clone(),
+        attempt: options.attempt,
+        // A single round finds what was written before it, in the same launch.
+        launch_since: if options.once {
+            Timestamp::default()
+        } else {
+            SystemClock.now()
+        },
         links: options.links,
         poll_interval: options.poll_interval,
         clean_interval: options.retention_interval,
@@ -91,6 +99,7 @@ pub(crate) fn tasks(
             wake: Arc::clone(wake),
             uploaded: Arc::clone(&uploaded),
             maximum_backlog_steps: options.maximum_backlog_steps,
+            incomplete_after: options.incomplete_after,
             once: options.once,
             next_run: 0,
         });

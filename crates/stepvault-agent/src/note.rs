@@ -92,7 +92,7 @@ impl Notes {
         let writer = |run: &AgentRun| NoteWriter {
             run: run.run.clone(),
             remotes: run.remotes.clone(),
-            node: options.node.clone(),
+            node: options.writer.place.node().clone(),
             started_at,
             written: None,
         };

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::config::{Completion, Config, Links, RunSettings, faults_error};
-use stepvault_core::ids::{NodeName, RemoteName, RunName};
+use stepvault_core::ids::{Attempt, RemoteName, RunName};
+use stepvault_core::nodes::Writer;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::retention::{KeepRules, LocalLimits};
 use stepvault_core::{Error, ErrorKind, Result};
@@ -43,6 +44,8 @@ pub struct AgentRun {
     pub series: Option<Vec<String>>,
     /// Whether the trainer's own steps are removed once they are safe and the trainer can do without them.
     pub clean_source: bool,
+    /// Whether all nodes see the directory, and share the files of its steps out among them.
+    pub shared: bool,
     /// Where metrics stand in a checkpoint.
     pub metrics_source: MetricsSource,
     /// What stays on the local tier.
@@ -72,6 +75,7 @@ impl AgentRun {
             profile: settings.profile,
             series: settings.series,
             clean_source: settings.clean_source,
+            shared: settings.shared,
             metrics_source: MetricsSource {
                 file: settings.metrics_file,
                 pointers: settings.metrics,
@@ -92,8 +96,10 @@ pub struct AgentOptions {
     pub runs: Vec<AgentRun>,
     /// The remotes, in the configured order.
     pub remotes: Vec<AgentRemote>,
-    /// This node.
-    pub node: NodeName,
+    /// Who writes the steps here. Whether a run's directory is shared, the run says.
+    pub writer: Writer,
+    /// The attempt of every step that is found from now on; `None` to find it out.
+    pub attempt: Option<Attempt>,
     /// The profiles of frameworks.
     pub profiles: Arc<ProfileSet>,
     /// How files are taken over into the vault, unless a profile asks for more.
@@ -108,6 +114,8 @@ pub struct AgentOptions {
     pub drain_deadline: Duration,
     /// Most steps that wait for one remote before those that retention would drop anyway have to stand back.
     pub maximum_backlog_steps: usize,
+    /// A step whose other parts are not there so long after this node's is marked incomplete.
+    pub incomplete_after: Duration,
     /// Most bytes held in buffers at once.
     pub memory_budget_bytes: u64,
     /// Take over and upload what is there, apply retention, and end.
@@ -123,7 +131,8 @@ impl AgentOptions {
     /// wrong with profiles.
     pub fn from_config(
         config: &Config,
-        node: NodeName,
+        writer: Writer,
+        attempt: Option<Attempt>,
         remotes: Vec<AgentRemote>,
         once: bool,
     ) -> Result<Self> {
@@ -146,7 +155,8 @@ impl AgentOptions {
             vault_directory,
             runs: config.runs.iter().map(run).collect(),
             remotes,
-            node,
+            writer,
+            attempt,
             profiles: Arc::new(profiles),
             links: match config.local.links {
                 Links::Auto => LinkPolicy::Auto,
@@ -158,6 +168,7 @@ impl AgentOptions {
             retention_interval: config.agent.retention_interval,
             drain_deadline: config.agent.drain_deadline,
             maximum_backlog_steps: config.upload.maximum_backlog_steps as usize,
+            incomplete_after: config.upload.incomplete_after,
             memory_budget_bytes: config.upload.memory_budget_bytes,
             once,
         };

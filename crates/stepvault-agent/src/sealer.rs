@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use stepvault_core::clock::Clock as _;
-use stepvault_core::ids::{NodeName, RunName};
+use stepvault_core::ids::{Attempt, RunName};
+use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Event;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::metrics::MetricsSource;
@@ -38,6 +40,7 @@ pub(crate) struct SealedRun {
     pub(crate) run: RunName,
     /// `None` for a run that is not watched, and while somebody is looking.
     pub(crate) discovery: Option<Discovery>,
+    pub(crate) shared: bool,
     pub(crate) metrics_source: MetricsSource,
     /// Its remotes, such that asking them takes no longer than it may.
     pub(crate) remotes: Vec<RunRemote>,
@@ -52,7 +55,10 @@ pub(crate) struct SealedRun {
 pub(crate) struct Sealer {
     pub(crate) shared: Arc<Shared>,
     pub(crate) runs: Vec<SealedRun>,
-    pub(crate) node: NodeName,
+    pub(crate) writer: Writer,
+    pub(crate) attempt: Option<Attempt>,
+    /// What is older was not written in the launch that this service is part of.
+    pub(crate) launch_since: Timestamp,
     pub(crate) links: LinkPolicy,
     pub(crate) poll_interval: Duration,
     /// Between two rounds of cleaning.
@@ -242,8 +248,12 @@ impl Sealer {
             members: ready.origin.members.clone(),
             name: Some(ready.origin.name.clone()),
             step: Some(ready.step),
-            attempt: None,
-            node: self.node.clone(),
+            attempt: self.attempt,
+            writer: Writer {
+                shared: run.shared,
+                ..self.writer.clone()
+            },
+            launch_since: self.launch_since,
             metrics: std::collections::BTreeMap::new(),
             metrics_source: run.metrics_source.clone(),
             links: stricter(self.links, ready.links),

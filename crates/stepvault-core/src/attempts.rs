@@ -73,6 +73,71 @@ pub fn place(known: &[KnownStep], step: Step, written_at: Timestamp) -> Result<P
     }
 }
 
+/// An attempt that this node has been part of, by launches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchSpan {
+    /// The attempt.
+    pub attempt: Attempt,
+    /// When this node joined it, by its own clock.
+    pub since: Timestamp,
+}
+
+/// What to do with a checkpoint whose attempt is a matter of launches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaunchPlacement {
+    /// As without launches.
+    Placed(Placement),
+    /// The launch went back without a restart, and saved this step again: it goes on with another attempt.
+    WentBack(StepId),
+}
+
+/// Places the checkpoint of `step`, written at `written_at`, by the launches that this node has been part of, the
+/// latest last. `known` is what this node itself has saved: other nodes' clocks say nothing about its files.
+///
+/// A file that is older than the latest launch was written in the one before it, and must not become a step of the
+/// latest, which may have gone back beyond it.
+pub fn place_by_launch(
+    known: &[KnownStep],
+    spans: &[LaunchSpan],
+    step: Step,
+    written_at: Timestamp,
+) -> Option<LaunchPlacement> {
+    let current = spans.last()?.attempt;
+    let same = known
+        .iter()
+        .filter(|entry| entry.id.step == step && entry.same_content)
+        .max_by_key(|entry| entry.id);
+    if let Some(entry) = same {
+        return Some(LaunchPlacement::Placed(Placement::Known(entry.id)));
+    }
+    let attempt = spans
+        .iter()
+        .rev()
+        .find(|span| span.since <= written_at)
+        .or(spans.first())
+        .map_or(current, |span| span.attempt);
+    let id = StepId::new(attempt, step);
+    let taken = known.iter().find(|entry| entry.id == id);
+    if attempt < current {
+        return Some(LaunchPlacement::Placed(match taken {
+            Some(_) => Placement::Stale(id),
+            None => Placement::New(id),
+        }));
+    }
+    let later = known
+        .iter()
+        .filter(|entry| entry.id.attempt == attempt && entry.id.step > step);
+    let newest_write = later.filter_map(|entry| entry.written_at).max();
+    let went_back = newest_write.is_some_and(|newest| written_at > newest);
+    Some(match taken.map(|entry| entry.written_at) {
+        Some(None) if !went_back => LaunchPlacement::Placed(Placement::Stale(id)),
+        Some(Some(taken_at)) if written_at <= taken_at => LaunchPlacement::Placed(Placement::Stale(id)),
+        Some(_) => LaunchPlacement::WentBack(id),
+        None if went_back => LaunchPlacement::WentBack(id),
+        None => LaunchPlacement::Placed(Placement::New(id)),
+    })
+}
+
 /// The attempt that was under way at a time: the highest that had written something by then, else the lowest known.
 fn attempt_at(known: &[KnownStep], current: Attempt, written_at: Timestamp) -> Attempt {
     let begun = known
@@ -166,6 +231,66 @@ mod tests {
         assert_eq!(
             placed(&[removed, known(1, 100, 1000)], 50, 2000),
             Placement::New(id(2, 50))
+        );
+    }
+
+    fn span(attempt: u32, since: i64) -> LaunchSpan {
+        LaunchSpan {
+            attempt: Attempt::new(attempt).unwrap(),
+            since: Timestamp::from_seconds(since),
+        }
+    }
+
+    fn by_launch(known: &[KnownStep], spans: &[LaunchSpan], step: u64, written: i64) -> LaunchPlacement {
+        place_by_launch(
+            known,
+            spans,
+            Step::new(step).unwrap(),
+            Timestamp::from_seconds(written),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_launch_writes_its_own_attempt_whatever_stands_there_of_others() {
+        let new = |attempt, step| LaunchPlacement::Placed(Placement::New(id(attempt, step)));
+        let spans = [span(1, 0), span(3, 1000)];
+        let steps = [known(1, 100, 500), known(1, 200, 600)];
+        assert_eq!(by_launch(&steps, &spans, 150, 1100), new(3, 150));
+        assert_eq!(by_launch(&steps, &spans, 300, 1100), new(3, 300));
+        // Left by the launch before, and found late.
+        assert_eq!(by_launch(&steps, &spans, 300, 900), new(1, 300));
+        assert_eq!(by_launch(&steps, &spans[1..], 300, 900), new(3, 300));
+        assert_eq!(
+            place_by_launch(&steps, &[], Step::new(1).unwrap(), Timestamp::default()),
+            None
+        );
+    }
+
+    #[test]
+    fn a_launch_that_goes_back_without_a_restart_is_noticed() {
+        let spans = [span(2, 1000)];
+        let steps = [known(2, 100, 1100), known(2, 200, 1200)];
+        assert_eq!(
+            by_launch(&steps, &spans, 150, 1300),
+            LaunchPlacement::WentBack(id(2, 150))
+        );
+        assert_eq!(
+            by_launch(&steps, &spans, 200, 1300),
+            LaunchPlacement::WentBack(id(2, 200))
+        );
+        assert_eq!(
+            by_launch(&steps, &spans, 200, 1200),
+            LaunchPlacement::Placed(Placement::Stale(id(2, 200)))
+        );
+        let removed = KnownStep {
+            id: id(2, 50),
+            written_at: None,
+            same_content: false,
+        };
+        assert_eq!(
+            by_launch(&[removed], &spans, 50, 1050),
+            LaunchPlacement::Placed(Placement::Stale(id(2, 50)))
         );
     }
 }

@@ -9,11 +9,9 @@ use crate::digest::Sha256Digest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NodeName, RunName, StepId};
 use crate::keys::check_step_name;
-use crate::manifest::Shape;
+use crate::manifest::{PartManifest, Shape};
+use crate::nodes::MAX_NODES;
 use crate::timestamp::Timestamp;
-
-/// Most nodes in one step.
-pub const MAX_NODES: usize = 65_536;
 
 /// What a commit says of one node's part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +51,74 @@ pub struct Commit {
     pub metrics: BTreeMap<String, f64>,
 }
 
+/// A part manifest as it stands on a remote.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoundPart {
+    /// What it says.
+    pub manifest: PartManifest,
+    /// SHA-256 of its bytes.
+    pub sha256: Sha256Digest,
+    /// How many bytes it has.
+    pub bytes: u64,
+}
+
 impl Commit {
+    /// The commit of a step whose parts these are. It follows from them alone, so that all who write it write the
+    /// same bytes, whoever is first.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] when they are not parts of one step, naming the node that differs.
+    pub fn of(mut parts: Vec<FoundPart>) -> Result<Self> {
+        parts.sort_by(|left, right| left.manifest.node.cmp(&right.manifest.node));
+        let Some(first) = parts.first().map(|part| part.manifest.clone()) else {
+            return Err(Error::new(
+                ErrorKind::Failed,
+                "cannot commit a step without parts",
+            ));
+        };
+        let mut written_at = first.written_at;
+        let mut metrics = BTreeMap::new();
+        let mut committed = Vec::with_capacity(parts.len());
+        for FoundPart {
+            manifest,
+            sha256,
+            bytes,
+        } in parts
+        {
+            if let Some(what) = difference(&first, &manifest) {
+                return Err(Error::new(
+                    ErrorKind::Conflict,
+                    format!("the parts of {} do not fit", first.id),
+                )
+                .on(format!("{} and {}", first.node, manifest.node))
+                .because(format!("they differ in {what}"))
+                .hint("the nodes saved different things under one step: save it again as a new attempt"));
+            }
+            written_at = written_at.max(manifest.written_at);
+            committed.push(CommittedPart {
+                node: manifest.node.clone(),
+                manifest_sha256: sha256,
+                manifest_bytes: bytes,
+                data_bytes: manifest.data_bytes(),
+                file_count: manifest.files.len() as u64,
+            });
+            // The first node's word counts where several have one.
+            for (name, value) in manifest.metrics {
+                metrics.entry(name).or_insert(value);
+            }
+        }
+        Ok(Self {
+            format: FORMAT,
+            run: first.run,
+            id: first.id,
+            name: first.name,
+            shape: first.shape,
+            parts: committed,
+            written_at,
+            metrics,
+        })
+    }
+
     /// Bytes of all parts.
     pub fn data_bytes(&self) -> u64 {
         self.parts
@@ -93,6 +158,21 @@ impl Record for Commit {
             return Err(fault("a metric is not a finite number"));
         }
         Ok(())
+    }
+}
+
+/// In what two parts contradict each other, as parts of one step.
+fn difference(one: &PartManifest, other: &PartManifest) -> Option<&'static str> {
+    if (&one.run, one.id) != (&other.run, other.id) {
+        Some("the step that they are of")
+    } else if one.name != other.name {
+        Some("the name of the step's directory")
+    } else if one.shape != other.shape {
+        Some("whether the step is a directory or a file")
+    } else if one.shared_tree_sha256 != other.shared_tree_sha256 {
+        Some("what they saw in the directory that they share")
+    } else {
+        None
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where everything stands on a remote, relative to the remote's own prefix.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{NodeName, RECORDS_DIRECTORY, RunName, StepId};
+use crate::ids::{Attempt, NodeName, RECORDS_DIRECTORY, RunName, StepId};
 use crate::path::RelativePath;
 
 /// Longest object key in bytes that S3 and GCS take.
@@ -24,6 +24,14 @@ pub enum KeyKind {
     Part(StepId, NodeName),
     /// A claim: somebody began to upload this step.
     Claim(StepId),
+    /// Which launch an attempt belongs to.
+    Launch(Attempt),
+    /// A node's word on the parts that it has sealed, in an attempt.
+    Staged(Attempt, NodeName),
+    /// What the nodes of an attempt go on from.
+    Resume(ResumePoint),
+    /// A step that nodes agreed on and one found damaged.
+    Unfit(StepId),
     /// A pin.
     Pin(StepId),
     /// A tombstone: the name is spent.
@@ -45,6 +53,17 @@ pub enum KeyKind {
         /// The path inside the checkpoint.
         path: RelativePath,
     },
+}
+
+/// One moment at which the nodes of a launch decide what they go on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResumePoint {
+    /// The launch's attempt.
+    pub attempt: Attempt,
+    /// The newest step that it has committed; none at its beginning. A job that is restarted in place decides anew.
+    pub after: Option<StepId>,
+    /// 0, and one more each time that a node found the step damaged that was agreed on.
+    pub round: u32,
 }
 
 impl RunKeys {
@@ -110,6 +129,42 @@ impl RunKeys {
     /// The claim on a step, written before its first byte.
     pub fn claim(&self, id: StepId) -> String {
         self.record(&format!("attempts/{}.json", id.label()))
+    }
+
+    /// All launch records.
+    pub fn launches_prefix(&self) -> String {
+        self.record("launches/")
+    }
+
+    /// The launch record of an attempt.
+    pub fn launch(&self, attempt: Attempt) -> String {
+        self.record(&format!("launches/a{attempt}.json"))
+    }
+
+    /// A node's word on the parts that it has sealed.
+    pub fn staged(&self, attempt: Attempt, node: &NodeName) -> String {
+        self.record(&format!("staged/a{attempt}/{node}.json"))
+    }
+
+    /// What the nodes of an attempt go on from.
+    pub fn resume(&self, point: ResumePoint) -> String {
+        let ResumePoint {
+            attempt,
+            after,
+            round,
+        } = point;
+        let after = after.map_or_else(|| "start".to_owned(), StepId::label);
+        self.record(&format!("resumes/a{attempt}/{after}/{round}.json"))
+    }
+
+    /// All records of unfit steps.
+    pub fn unfit_prefix(&self) -> String {
+        self.record("unfit/")
+    }
+
+    /// The record of an unfit step.
+    pub fn unfit(&self, id: StepId) -> String {
+        self.record(&format!("unfit/{}.json", id.label()))
     }
 
     /// All pins.
@@ -219,12 +274,19 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
         "attempts" => StepId::from_label(stem).map(KeyKind::Claim),
         "pins" => StepId::from_label(stem).map(KeyKind::Pin),
         "tombstones" => StepId::from_label(stem).map(KeyKind::Tombstone),
+        "launches" => attempt_of(stem).map(KeyKind::Launch),
+        "resumes" => resume_point(stem).map(KeyKind::Resume),
+        "unfit" => StepId::from_label(stem).map(KeyKind::Unfit),
         "parts" => {
             let (label, node) = stem.split_once('/')?;
             Some(KeyKind::Part(
                 StepId::from_label(label)?,
                 NodeName::new(node).ok()?,
             ))
+        }
+        "staged" => {
+            let (attempt, node) = stem.split_once('/')?;
+            Some(KeyKind::Staged(attempt_of(attempt)?, NodeName::new(node).ok()?))
         }
         "leases" => match stem.split_once('/')? {
             (_, holder) if holder.contains('/') => None,
@@ -233,6 +295,28 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
         },
         _ => None,
     }
+}
+
+fn resume_point(stem: &str) -> Option<ResumePoint> {
+    let mut words = stem.split('/');
+    let (attempt, after, round) = (words.next()?, words.next()?, words.next()?);
+    let point = ResumePoint {
+        attempt: attempt_of(attempt)?,
+        after: match after {
+            "start" => None,
+            label => Some(StepId::from_label(label)?),
+        },
+        round: round.parse().ok()?,
+    };
+    // One spelling for each, and nothing behind it.
+    (words.next().is_none() && point.round.to_string() == round).then_some(point)
+}
+
+/// The attempt of `a12`, with no leading zero.
+fn attempt_of(text: &str) -> Option<Attempt> {
+    let digits = text.strip_prefix('a')?;
+    let canonical = !digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit());
+    Attempt::new(digits.parse().ok().filter(|_| canonical)?).ok()
 }
 
 /// Checks the name of a step's directory or file: one component that is not the records' own directory.
@@ -283,10 +367,28 @@ mod tests {
         let keys = keys();
         let node = NodeName::new("node-0").unwrap();
         let path = RelativePath::new("a/b.pt").unwrap();
+        let point = ResumePoint {
+            attempt: id().attempt,
+            after: None,
+            round: 0,
+        };
+        let later = ResumePoint {
+            after: Some(id()),
+            round: 12,
+            ..point
+        };
         let kinds = [
             (keys.marker(), KeyKind::Marker),
             (keys.commit(id()), KeyKind::Commit(id())),
-            (keys.part(id(), &node), KeyKind::Part(id(), node)),
+            (keys.part(id(), &node), KeyKind::Part(id(), node.clone())),
+            (
+                keys.staged(id().attempt, &node),
+                KeyKind::Staged(id().attempt, node),
+            ),
+            (keys.launch(id().attempt), KeyKind::Launch(id().attempt)),
+            (keys.resume(point), KeyKind::Resume(point)),
+            (keys.resume(later), KeyKind::Resume(later)),
+            (keys.unfit(id()), KeyKind::Unfit(id())),
             (keys.claim(id()), KeyKind::Claim(id())),
             (keys.pin(id()), KeyKind::Pin(id())),
             (keys.tombstone(id()), KeyKind::Tombstone(id())),
@@ -316,6 +418,11 @@ mod tests {
             "grpo/checkpoints/step_100/a02/model.pt",
             "grpo/checkpoints/.stepvault/commits/100.a1.json",
             "grpo/checkpoints/.stepvault/notes.txt",
+            "grpo/checkpoints/.stepvault/launches/a0.json",
+            "grpo/checkpoints/.stepvault/launches/2.json",
+            "grpo/checkpoints/.stepvault/resumes/a1/100.a1/0.json",
+            "grpo/checkpoints/.stepvault/resumes/a1/start/01.json",
+            "grpo/checkpoints/.stepvault/resumes/a1/start/0/0.json",
             "grpo/checkpoints/.stepvault/probes/mine-whole",
             "grpo/checkpoints/.stepvault/probes/0123456789abcdef0123456789abcdef-other",
             "grpo/weights/step_100/a1/x",

@@ -13,14 +13,18 @@ pub mod error;
 pub mod file_parts;
 pub mod ids;
 pub mod keys;
+pub mod launch;
+pub mod launcher;
 pub mod manifest;
 pub mod members;
+pub mod nodes;
 pub mod observe;
 pub mod path;
 pub mod records;
 pub mod remote_settings;
 pub mod restore_plan;
 pub mod retention;
+pub mod shares;
 pub mod timestamp;
 
 pub use error::{Error, ErrorKind, Result};

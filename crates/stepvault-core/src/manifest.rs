@@ -1,6 +1,6 @@
 //! The part manifest: the record of the files that one node contributes to a step.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -124,7 +124,7 @@ pub struct SymlinkEntry {
 }
 
 /// The record of one node's part of a step. Immutable; entries are sorted by path.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartManifest {
     /// Format version.
@@ -139,6 +139,14 @@ pub struct PartManifest {
     pub name: String,
     /// Directory or single file.
     pub shape: Shape,
+    /// The newest modification time of any file, by the clock of this node's trainer.
+    pub written_at: Timestamp,
+    /// Metrics by name, as they were found on this node; finite numbers.
+    pub metrics: BTreeMap<String, f64>,
+    /// Of a step that stands in one directory for all nodes: the digest of that whole tree as this node saw it, whose
+    /// files the parts share out among them. None where each node has files of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_tree_sha256: Option<Sha256Digest>,
     /// Regular files, sorted by path.
     pub files: Vec<FileEntry>,
     /// Directories, the checkpoint's own first, then sorted by path; empty for a single file.
@@ -171,6 +179,11 @@ impl Record for PartManifest {
         check_step_name(&self.name)?;
         if self.files.len() + self.directories.len() + self.symlinks.len() > MAX_ENTRIES {
             return Err(fault(format!("more than {MAX_ENTRIES} entries")));
+        }
+        if !self.written_at.is_canonical() || !self.metrics.values().all(|value| value.is_finite()) {
+            return Err(fault(
+                "its time is out of range, or a metric is not a finite number".to_owned(),
+            ));
         }
         let mut total_bytes = 0_u64;
         for file in &self.files {

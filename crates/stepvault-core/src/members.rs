@@ -103,6 +103,8 @@ fn outside(path: &RelativePath) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::codec::{FORMAT, decode, encode};
     use crate::ids::{Attempt, NodeName, RunName, Step, StepId};
@@ -190,6 +192,9 @@ mod tests {
             node: NodeName::new("node-0").unwrap(),
             name: "areal-recover-1".to_owned(),
             shape: Shape::Directory,
+            written_at: Timestamp::default(),
+            metrics: BTreeMap::new(),
+            shared_tree_sha256: None,
             files: vec![FileEntry::from_parts(path("b"), 0o644, Timestamp::default(), &empty).unwrap()],
             directories: directories(&["a"]),
             symlinks: Vec::new(),

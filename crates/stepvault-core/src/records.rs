@@ -1,4 +1,5 @@
-//! The small records beside manifests and commits: marker, pin, tombstone, lease, sweep.
+//! The small records beside manifests and commits: marker, claim, pin, tombstone, lease, sweep, and what nodes tell
+//! each other.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{FORMAT, Record};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{RunName, StepId};
+use crate::ids::{Attempt, NodeName, RunName, StepId};
+use crate::launch::LaunchName;
+use crate::nodes::NodeSet;
 
 /// Marks a run on a remote (or a local vault) as ours, with an identity that tells two of them apart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +47,65 @@ pub struct Claim {
     pub id: StepId,
     /// The step's directory or file name: its data stands below it.
     pub name: String,
+    /// The nodes whose parts make the step whole: fixed by whoever comes first.
+    pub nodes: NodeSet,
+    /// The launch that wrote it, so that two of them never mix in one step; none where nobody named one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<LaunchName>,
+}
+
+/// What a node still has sealed of its own parts: said at every restore of a launch of several nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StagedParts {
+    /// Format version.
+    pub format: u32,
+    /// The run.
+    pub run: RunName,
+    /// The launch's attempt.
+    pub attempt: Attempt,
+    /// Whose parts they are.
+    pub node: NodeName,
+    /// The newest step that the launch had committed by then; none at its beginning.
+    pub after: Option<StepId>,
+    /// The steps of which the node has its part, sorted.
+    pub steps: Vec<StepId>,
+}
+
+/// A step that nodes had agreed on and that one of them found damaged: the next agreement passes it over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unfit {
+    /// Format version.
+    pub format: u32,
+    /// The run.
+    pub run: RunName,
+    /// The step.
+    pub id: StepId,
+    /// Who found it.
+    pub node: NodeName,
+    /// What is wrong with it.
+    pub reasons: Vec<String>,
+}
+
+/// The step that all nodes of a launch go on from: decided once, by whichever node comes first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resume {
+    /// Format version.
+    pub format: u32,
+    /// The run.
+    pub run: RunName,
+    /// The launch's attempt.
+    pub attempt: Attempt,
+    /// The launch.
+    pub launch: LaunchName,
+    /// The step; none when there was nothing to go on from.
+    pub step: Option<StepId>,
+    /// Whether it stands on the remotes; otherwise every node takes its own part from its own vault.
+    pub durable: bool,
+    /// Who decided.
+    pub node: NodeName,
 }
 
 /// A step that has been removed, or is being removed: its name is spent and never used again.
@@ -134,6 +196,9 @@ macro_rules! plain_record {
 }
 
 plain_record!(Claim, "claim");
+plain_record!(StagedParts, "record of staged parts");
+plain_record!(Unfit, "record of an unfit step");
+plain_record!(Resume, "resume record");
 plain_record!(Pin, "pin");
 plain_record!(Tombstone, "tombstone");
 plain_record!(Lease, "lease");

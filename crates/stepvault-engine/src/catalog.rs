@@ -1,14 +1,15 @@
 //! What a remote holds of a run: commits, manifests, pins, leases, tombstones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use stepvault_core::commit::{Commit, CommittedPart};
+use stepvault_core::commit::{Commit, CommittedPart, FoundPart};
 use stepvault_core::digest::Sha256Digest;
-use stepvault_core::ids::StepId;
+use stepvault_core::ids::{NodeName, StepId};
 use stepvault_core::keys::KeyKind;
 use stepvault_core::manifest::PartManifest;
+use stepvault_core::nodes::NodeSet;
 use stepvault_core::records::{Lease, Tombstone};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::store::ObjectInfo;
@@ -133,8 +134,58 @@ pub async fn read_part_manifest(
 
 /// All part manifests of a step, in the order of its nodes.
 pub async fn read_manifests(remote: &RunRemote, commit: &Commit) -> Result<Vec<PartManifest>> {
-    stream::iter(&commit.parts)
+    read_manifests_of(remote, commit, &commit.parts).await
+}
+
+/// The manifests of some of a step's parts.
+pub(crate) async fn read_manifests_of(
+    remote: &RunRemote,
+    commit: &Commit,
+    parts: &[CommittedPart],
+) -> Result<Vec<PartManifest>> {
+    stream::iter(parts)
         .map(|part| read_part_manifest(remote, commit, part))
+        .buffered(PARALLEL_READS)
+        .try_collect()
+        .await
+}
+
+/// The nodes whose parts of a step are there: one LIST.
+pub async fn present_parts(remote: &RunRemote, id: StepId) -> Result<BTreeSet<NodeName>> {
+    let objects = remote.list(&remote.keys.step_parts_prefix(id)).await?;
+    Ok(objects
+        .iter()
+        .filter_map(|object| match remote.keys.classify(&object.key) {
+            Some(KeyKind::Part(found, node)) if found == id => Some(node),
+            _ => None,
+        })
+        .collect())
+}
+
+/// The part manifests of `nodes`, of a step that has no commit yet to say what they should be.
+pub(crate) async fn read_found_parts(
+    remote: &RunRemote,
+    id: StepId,
+    nodes: &NodeSet,
+) -> Result<Vec<FoundPart>> {
+    stream::iter(nodes.iter())
+        .map(|node| async move {
+            let key = remote.keys.part(id, node);
+            let found = remote.read_record::<PartManifest>(&key).await?;
+            let (manifest, bytes) = found.ok_or_else(|| {
+                Error::new(ErrorKind::NotFound, "there is no such part").on(remote.describe(&key))
+            })?;
+            if manifest.id != id || manifest.node != *node || manifest.run != *remote.keys.run() {
+                return Err(Error::new(ErrorKind::Damaged, "cannot use the part manifest")
+                    .on(remote.describe(&key))
+                    .because(format!("it is one of {}, {}", manifest.node, manifest.id)));
+            }
+            Ok(FoundPart {
+                manifest,
+                sha256: Sha256Digest::of(&bytes),
+                bytes: bytes.len() as u64,
+            })
+        })
         .buffered(PARALLEL_READS)
         .try_collect()
         .await

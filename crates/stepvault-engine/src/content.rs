@@ -1,15 +1,22 @@
 //! Whether two descriptions of a checkpoint mean the same files.
 
+use std::collections::BTreeSet;
+
 use stepvault_core::manifest::PartManifest;
+use stepvault_core::path::RelativePath;
+use stepvault_core::shares::tree_sha256;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_local::seal_record::SealRecord;
 use stepvault_local::tree::Tree;
 
-/// Whether a sealed step has the files of a manifest, by path, size and modification time.
+/// Whether a sealed step has the files of its node's manifest, by path, size and modification time.
 pub fn record_matches_manifest(record: &SealRecord, manifest: &PartManifest) -> bool {
+    let own = record.own_files();
     record.shape == manifest.shape
-        && record.files.len() == manifest.files.len()
+        && own.len() == manifest.files.len()
         && record.symlinks == manifest.symlinks
-        && record.files.iter().zip(&manifest.files).all(|(sealed, listed)| {
+        && record.shared_tree_sha256() == manifest.shared_tree_sha256
+        && own.iter().zip(&manifest.files).all(|(sealed, listed)| {
             sealed.path == listed.path
                 && sealed.size_bytes == listed.size_bytes
                 && sealed.mtime == listed.mtime
@@ -46,6 +53,38 @@ pub fn tree_matches_manifest(tree: &Tree, manifest: &PartManifest) -> ContentMat
         (true, true) => ContentMatch::Same,
         (true, false) => ContentMatch::HashToTell,
     }
+}
+
+/// Whether a directory as it was just scanned is what a node made its part of, by paths, sizes and times.
+pub fn tree_matches_part(tree: &Tree, part: &PartManifest) -> bool {
+    if part.shared_tree_sha256.is_some() {
+        let files: Vec<_> = tree
+            .files
+            .iter()
+            .map(|file| (&file.path, file.size_bytes))
+            .collect();
+        return part.shared_tree_sha256 == Some(tree_sha256(&files, &tree.symlinks))
+            && part.written_at == tree.newest_mtime();
+    }
+    matches!(tree_matches_manifest(tree, part), ContentMatch::Same)
+}
+
+/// Whether a directory as it was just scanned holds nothing but files of a step of several nodes, and all that this node
+/// wrote of it, by paths, sizes and times.
+pub fn tree_is_of_step(tree: &Tree, own: &PartManifest, parts: &[PartManifest]) -> bool {
+    type Identity<'a> = (&'a RelativePath, u64, Timestamp);
+    let files = parts.iter().flat_map(|part| &part.files);
+    let known: BTreeSet<Identity<'_>> = files
+        .map(|file| (&file.path, file.size_bytes, file.mtime))
+        .collect();
+    let there: BTreeSet<Identity<'_>> = tree
+        .files
+        .iter()
+        .map(|file| (&file.path, file.size_bytes, file.mtime))
+        .collect();
+    let paths: BTreeSet<&RelativePath> = there.iter().map(|(path, ..)| *path).collect();
+    // Of a file that several nodes wrote a restore takes one.
+    there.is_subset(&known) && own.files.iter().all(|file| paths.contains(&file.path))
 }
 
 /// What names, sizes and times say.

@@ -163,6 +163,14 @@ async fn stale_uploads(
         .collect())
 }
 
+fn orphan_if(is_past: bool) -> Judgement {
+    if is_past {
+        Judgement::Orphan
+    } else {
+        Judgement::Referenced
+    }
+}
+
 enum Judgement {
     Foreign,
     Referenced,
@@ -258,6 +266,10 @@ impl Known {
         }
     }
 
+    fn newest(&self) -> Option<StepId> {
+        self.committed.last().copied()
+    }
+
     fn judge(&self, remote: &RunRemote, object: &ObjectInfo) -> Judgement {
         if self.referenced.contains(&object.key) {
             return Judgement::Referenced;
@@ -269,7 +281,9 @@ impl Known {
                 | KeyKind::Sweep
                 | KeyKind::Tombstone(_)
                 | KeyKind::Pin(_)
-                | KeyKind::Commit(_),
+                | KeyKind::Commit(_)
+                // Attempts are numbered by them: S9 holds for as long as they stand.
+                | KeyKind::Launch(_),
             ) => Judgement::Referenced,
             Some(KeyKind::Lease(..) | KeyKind::PruneLease(_)) => {
                 if self.live_leases.contains(&object.key) {
@@ -278,6 +292,15 @@ impl Known {
                     Judgement::Orphan
                 }
             }
+            // Of use until another launch has committed something, or this one has come further.
+            Some(KeyKind::Staged(attempt, _)) => {
+                orphan_if(self.newest().is_some_and(|newest| newest.attempt > attempt))
+            }
+            Some(KeyKind::Resume(point)) => orphan_if(match point.after {
+                None => self.newest().is_some_and(|newest| newest.attempt > point.attempt),
+                Some(after) => self.newest() > Some(after),
+            }),
+            Some(KeyKind::Unfit(id)) => orphan_if(!self.committed.contains(&id)),
             // The claim of a committed step is what tells its data; it goes with the step.
             Some(KeyKind::Claim(id)) if self.committed.contains(&id) => Judgement::Referenced,
             Some(KeyKind::Claim(_) | KeyKind::Part(..) | KeyKind::Probe(_)) => Judgement::Orphan,

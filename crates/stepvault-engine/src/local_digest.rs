@@ -1,6 +1,7 @@
 //! The digests of a sealed step, taken from its own files.
 
-use stepvault_core::codec::FORMAT;
+use std::path::Path;
+
 use stepvault_core::digest::{PartDigest, PartHasher};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::manifest::{FileEntry, PartManifest};
@@ -26,25 +27,14 @@ pub fn ensure_manifest(step: &SealedStep, observer: &dyn Observer) -> Result<Par
         ),
     });
     let files: Result<Vec<FileEntry>> = record
-        .files
-        .iter()
+        .own_files()
+        .into_iter()
         .map(|file| {
             let parts = digest_file(step, file)?;
             FileEntry::from_parts(file.path.clone(), file.mode, file.mtime, &parts)
         })
         .collect();
-    let manifest = PartManifest {
-        format: FORMAT,
-        run: record.run.clone(),
-        id: record.id,
-        node: record.node.clone(),
-        name: record.name.clone(),
-        shape: record.shape,
-        files: files?,
-        directories: record.directories.clone(),
-        symlinks: record.symlinks.clone(),
-        members: record.members.clone(),
-    };
+    let manifest = record.part_manifest(files?);
     match step.save_manifest(&manifest) {
         Ok(()) => {}
         // An upload was faster, or the vault is on a disk that is full or read-only: the digests hold all the same.
@@ -55,7 +45,12 @@ pub fn ensure_manifest(step: &SealedStep, observer: &dyn Observer) -> Result<Par
 
 /// Digests one sealed file part by part.
 pub fn digest_file(step: &SealedStep, file: &SealedFile) -> Result<Vec<PartDigest>> {
-    let source = SourceFile::open(&step.file_path(&file.path), file)?;
+    digest_parts(&step.file_path(&file.path), file)
+}
+
+/// Digests the file at `path`, which has to be `file`, part by part.
+pub(crate) fn digest_parts(path: &Path, file: &SealedFile) -> Result<Vec<PartDigest>> {
+    let source = SourceFile::open(path, file)?;
     let cut = FileParts::of(file.size_bytes)?;
     let mut slice = vec![0_u8; SLICE_BYTES];
     let mut digests = Vec::with_capacity(cut.count() as usize);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
-use stepvault_core::commit::Commit;
+use stepvault_core::commit::{Commit, CommittedPart};
 use stepvault_core::digest::{FileDigest, Sha256Digest};
 use stepvault_core::ids::StepId;
 use stepvault_core::manifest::{FileEntry, PartManifest};
@@ -14,7 +14,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
 
 use crate::blocking::blocking;
-use crate::catalog::{is_outage, read_commit, read_manifests};
+use crate::catalog::{is_outage, read_commit, read_manifests_of};
 use crate::local_digest::{check_local, ensure_manifest};
 use crate::run_remote::RunRemote;
 
@@ -108,7 +108,17 @@ pub async fn check_committed(
     depth: Depth,
     observer: &Arc<dyn Observer>,
 ) -> Result<StepHealth> {
-    let manifests = match read_manifests(remote, commit).await {
+    check_parts(remote, commit, &commit.parts, depth, observer).await
+}
+
+async fn check_parts(
+    remote: &RunRemote,
+    commit: &Commit,
+    parts: &[CommittedPart],
+    depth: Depth,
+    observer: &Arc<dyn Observer>,
+) -> Result<StepHealth> {
+    let manifests = match read_manifests_of(remote, commit, parts).await {
         Ok(manifests) => manifests,
         Err(error) if is_outage(&error) => return Err(error),
         Err(error) => return Ok(StepHealth::fault(error.to_string())),
@@ -144,9 +154,18 @@ pub async fn prove_committed(
     commit: &Commit,
     observer: &Arc<dyn Observer>,
 ) -> Result<StepHealth> {
-    let health = check_committed(remote, commit, Depth::Checksums, observer).await?;
+    prove_parts(remote, commit, &commit.parts, observer).await
+}
+
+async fn prove_parts(
+    remote: &RunRemote,
+    commit: &Commit,
+    parts: &[CommittedPart],
+    observer: &Arc<dyn Observer>,
+) -> Result<StepHealth> {
+    let health = check_parts(remote, commit, parts, Depth::Checksums, observer).await?;
     if health.is_sound() && health.unproved_files > 0 {
-        return check_committed(remote, commit, Depth::Deep, observer).await;
+        return check_parts(remote, commit, parts, Depth::Deep, observer).await;
     }
     Ok(health)
 }
@@ -164,6 +183,21 @@ pub(crate) async fn ensure_durable(
     observer: &Arc<dyn Observer>,
 ) -> Result<()> {
     let health = prove_committed(remote, commit, observer).await?;
+    durable_or_damaged(remote, commit, &health)
+}
+
+/// As [`ensure_durable`], for one node's part of a step.
+pub(crate) async fn ensure_part_durable(
+    remote: &RunRemote,
+    commit: &Commit,
+    part: &CommittedPart,
+    observer: &Arc<dyn Observer>,
+) -> Result<()> {
+    let health = prove_parts(remote, commit, std::slice::from_ref(part), observer).await?;
+    durable_or_damaged(remote, commit, &health)
+}
+
+fn durable_or_damaged(remote: &RunRemote, commit: &Commit, health: &StepHealth) -> Result<()> {
     if health.is_sound() {
         return Ok(());
     }

@@ -37,7 +37,7 @@ fn request(source: &Path, step: u64) -> SealRequest {
     SealRequest {
         run: RunName::new("bench").expect("a run"),
         id: StepId::new(Attempt::FIRST, Step::new(step).expect("a step")),
-        node: NodeName::new("node-0").expect("a node"),
+        writer: stepvault_core::nodes::Writer::alone(NodeName::new("node-0").expect("a node")),
         source: source.to_owned(),
         members: Vec::new(),
         name: format!("step_{step}"),

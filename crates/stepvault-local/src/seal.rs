@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES, Record as _, encode};
-use stepvault_core::ids::{NodeName, RunName, StepId};
+use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::keys::check_step_name;
 use stepvault_core::manifest::Shape;
+use stepvault_core::nodes::{NodeSet, Writer};
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
@@ -42,8 +43,8 @@ pub struct SealRequest {
     pub run: RunName,
     /// Step and attempt.
     pub id: StepId,
-    /// This node.
-    pub node: NodeName,
+    /// Who writes the step.
+    pub writer: Writer,
     /// The trainer's directory or file.
     pub source: PathBuf,
     /// The paths below `source` that make up the step, in the order in which a restore has to create them; none when it
@@ -205,11 +206,15 @@ fn record_of(
             inode: copy.inode,
         });
     }
+    let place = &request.writer.place;
     Ok(SealRecord {
         format: FORMAT,
         run: request.run.clone(),
         id: request.id,
-        node: request.node.clone(),
+        node: place.node().clone(),
+        nodes: Some(place.nodes().clone()).filter(NodeSet::is_several),
+        launch: request.writer.launch.clone(),
+        shared: request.writer.shared && place.nodes().is_several(),
         name: request.name.clone(),
         shape: tree.shape,
         written_at: tree.newest_mtime(),

@@ -4,13 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use stepvault_core::codec::{FORMAT, Record};
+use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::{NodeName, RunName, StepId};
 use stepvault_core::keys::check_step_name;
+use stepvault_core::launch::LaunchName;
 use stepvault_core::manifest::{
-    DirectoryEntry, MAX_ENTRIES, MODE_MASK, Shape, SymlinkEntry, check_link_target,
+    DirectoryEntry, FileEntry, MAX_ENTRIES, MODE_MASK, PartManifest, Shape, SymlinkEntry, check_link_target,
 };
 use stepvault_core::members;
+use stepvault_core::nodes::NodeSet;
 use stepvault_core::path::RelativePath;
+use stepvault_core::shares::{own_share, tree_sha256};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
@@ -56,6 +60,15 @@ pub struct SealRecord {
     pub id: StepId,
     /// The node that sealed it.
     pub node: NodeName,
+    /// The nodes whose parts make the step whole. Not written where it is this node's alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<NodeSet>,
+    /// The launch that wrote it. Not written where nobody named one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<LaunchName>,
+    /// Whether all nodes see the directory it stands in, and share its files out among them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
     /// The name the trainer gave to the step's directory or file.
     pub name: String,
     /// Directory or single file.
@@ -82,6 +95,62 @@ impl SealRecord {
         self.files
             .iter()
             .fold(0, |sum, file| sum.saturating_add(file.size_bytes))
+    }
+
+    /// The nodes whose parts make the step whole.
+    pub fn nodes(&self) -> NodeSet {
+        self.nodes
+            .clone()
+            .unwrap_or_else(|| NodeSet::alone(self.node.clone()))
+    }
+
+    /// Whether the step takes other nodes' parts as well.
+    pub fn is_one_of_several(&self) -> bool {
+        self.nodes.as_ref().is_some_and(NodeSet::is_several)
+    }
+
+    /// The files that this node sends: all, or its share of a directory that all nodes see.
+    pub fn own_files(&self) -> Vec<&SealedFile> {
+        if !self.shared {
+            return self.files.iter().collect();
+        }
+        let share = own_share(&self.paths_and_sizes(), &self.nodes(), &self.node);
+        self.files
+            .iter()
+            .filter(|file| share.contains(&file.path))
+            .collect()
+    }
+
+    /// What the nodes have to see alike of a directory that they share.
+    pub fn shared_tree_sha256(&self) -> Option<Sha256Digest> {
+        self.shared
+            .then(|| tree_sha256(&self.paths_and_sizes(), &self.symlinks))
+    }
+
+    fn paths_and_sizes(&self) -> Vec<(&RelativePath, u64)> {
+        self.files
+            .iter()
+            .map(|file| (&file.path, file.size_bytes))
+            .collect()
+    }
+
+    /// The manifest of this node's part, once the digests of its files are known.
+    pub fn part_manifest(&self, files: Vec<FileEntry>) -> PartManifest {
+        PartManifest {
+            format: FORMAT,
+            run: self.run.clone(),
+            id: self.id,
+            node: self.node.clone(),
+            name: self.name.clone(),
+            shape: self.shape,
+            written_at: self.written_at,
+            metrics: self.metrics.clone(),
+            shared_tree_sha256: self.shared_tree_sha256(),
+            files,
+            directories: self.directories.clone(),
+            symlinks: self.symlinks.clone(),
+            members: self.members.clone(),
+        }
     }
 
     /// The entry of a file.
@@ -165,6 +234,9 @@ impl Record for SealRecord {
             return Err(fault("its format is not known"));
         }
         check_step_name(&self.name)?;
+        if !self.nodes().contains(&self.node) {
+            return Err(fault("its node is none of the step's"));
+        }
         if !self.written_at.is_canonical() || !self.metrics.values().all(|value| value.is_finite()) {
             return Err(fault(
                 "its time is out of range, or a metric is not a finite number",

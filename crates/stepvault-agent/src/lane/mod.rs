@@ -2,11 +2,13 @@
 
 mod backlog;
 mod queue;
+mod waits;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use stepvault_core::ids::StepId;
+use stepvault_core::ids::{NodeName, StepId};
 use stepvault_core::retention::KeepRules;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
@@ -24,6 +26,7 @@ use crate::report::{RunStep, StepOnRemote};
 use crate::shared::Shared;
 use queue::Choice;
 pub(crate) use queue::is_durable;
+use waits::Waits;
 
 /// A step that fails this often in a row, for reasons that might have passed, is given up.
 const TRIES: u32 = 8;
@@ -41,6 +44,7 @@ pub(crate) struct LaneRun {
     /// The remote was not to be had, and this service does not wait for it.
     given_up: bool,
     tries: BTreeMap<StepId, Tries>,
+    waits: Waits,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +62,7 @@ impl LaneRun {
             pause: Pause::default(),
             given_up: false,
             tries: BTreeMap::new(),
+            waits: Waits::default(),
         }
     }
 
@@ -80,6 +85,7 @@ pub(crate) struct LaneTask {
     /// Told of every step that becomes durable.
     pub(crate) uploaded: Arc<Notify>,
     pub(crate) maximum_backlog_steps: usize,
+    pub(crate) incomplete_after: Duration,
     /// Come to an end instead of waiting for a remote that is not to be had.
     pub(crate) once: bool,
     pub(crate) next_run: usize,
@@ -132,10 +138,12 @@ impl LaneTask {
         };
         self.shared.board.upload_began(&here);
         match self.try_upload(index, step).await {
+            Ok(Uploaded::Waiting { missing }) => self.waits(index, &here, &missing),
             Ok(uploaded) => {
                 let run = &mut self.runs[index];
                 run.pause.clear();
                 run.tries.remove(&id);
+                run.waits.forget(id);
                 self.shared
                     .board
                     .upload_done(&here, uploaded == Uploaded::Durable);
@@ -158,7 +166,35 @@ impl LaneTask {
             .lane
             .clone()
             .ok_or_else(|| Error::new(ErrorKind::Failed, "the remote was not opened"))?;
+        if run.waits.next_look(step.id()).is_some() {
+            return lane.settle(step).await;
+        }
         lane.upload(step).await
+    }
+
+    /// This node has done its part.
+    fn waits(&mut self, index: usize, here: &StepOnRemote, missing: &[NodeName]) {
+        let run = &mut self.runs[index];
+        run.pause.clear();
+        run.tries.remove(&here.id);
+        let waiting = run.waits.missing(here.id, missing, self.incomplete_after);
+        let trouble = Trouble {
+            failed: false,
+            reason: waiting.reason.clone(),
+        };
+        self.shared.board.step_failed(here, trouble);
+        self.shared.board.is_well(&about(here));
+        if waiting.is_incomplete {
+            let text = format!(
+                "{} of {} is not durable on {}: {} (later steps go on; it is committed once they come; where those nodes \
+                 write no files of their own, declare the others alone with --nodes)",
+                here.id, here.run, here.remote, waiting.reason
+            );
+            self.shared.warn(
+                &format!("incomplete {} {} {}", here.run, here.id, here.remote),
+                &text,
+            );
+        }
     }
 
     async fn failed(&mut self, index: usize, here: &StepOnRemote, error: &Error) {
@@ -166,6 +202,8 @@ impl LaneTask {
         let run = &mut self.runs[index];
         // What stands there may have been changed by hand meanwhile: looked at anew with the next step.
         run.lane = None;
+        // Where its part went as well: the upload finds out, and goes on where it has to.
+        run.waits.forget(here.id);
         let asked_for = error.retry_after_wait();
         let mut reason = error.to_string();
         match after_upload(error) {

@@ -41,6 +41,7 @@ impl LaneTask {
     /// The next step: the runs take turns, and within each the newest step goes first, of those that do not have to
     /// stand back.
     pub(super) async fn choose(&mut self) -> Choice {
+        let patient = !self.once && !self.shared.stopping.is_requested();
         let mut later: Option<Instant> = None;
         let mut at = |time: Instant| later = Some(later.map_or(time, |known| known.min(time)));
         for offset in 0..self.runs.len() {
@@ -58,7 +59,7 @@ impl LaneTask {
                     continue;
                 }
             };
-            match run.pick(index, &self.shared, found, self.maximum_backlog_steps) {
+            match run.pick(index, &self.shared, found, self.maximum_backlog_steps, patient) {
                 Choice::Upload(..) if run.pause.until().is_some() => {
                     run.pause.until().into_iter().for_each(&mut at);
                 }
@@ -75,7 +76,15 @@ impl LaneTask {
 }
 
 impl LaneRun {
-    fn pick(&mut self, index: usize, shared: &Shared, found: Found, maximum_backlog_steps: usize) -> Choice {
+    /// `patient` when other nodes' parts are worth waiting for.
+    fn pick(
+        &mut self,
+        index: usize,
+        shared: &Shared,
+        found: Found,
+        maximum_backlog_steps: usize,
+        patient: bool,
+    ) -> Choice {
         let Found {
             sealed,
             missing: mut waiting,
@@ -83,6 +92,7 @@ impl LaneRun {
         } = found;
         let there: BTreeSet<StepId> = sealed.iter().map(SealedStep::id).collect();
         self.tries.retain(|id, _| there.contains(id));
+        self.waits.forget_all_but(&there);
         shared
             .board
             .forget_all_but(self.remote.keys.run(), self.remote.name(), &there);
@@ -107,6 +117,26 @@ impl LaneRun {
             }
         }
         let mut later: Option<Instant> = None;
+        // What waits for other nodes costs one look; then it is the next one's turn to be sent.
+        let now = Instant::now();
+        let mut due = None;
+        waiting.retain(|id| {
+            let Some(look) = self.waits.next_look(*id) else {
+                return true;
+            };
+            if !patient {
+                return false;
+            }
+            if look <= now {
+                due = Some(*id);
+            } else {
+                later = Some(later.map_or(look, |known| known.min(look)));
+            }
+            false
+        });
+        if let Some(step) = due.and_then(|id| sealed.iter().find(|step| step.id() == id)) {
+            return Choice::Upload(index, Box::new(step.clone()));
+        }
         let by_rank = waiting.iter().rev().filter(|id| !stand_back.contains(id));
         for id in by_rank.chain(waiting.iter().rev().filter(|id| stand_back.contains(id))) {
             if let Some(until) = self.tries.get(id).and_then(|tries| tries.pause.until()) {

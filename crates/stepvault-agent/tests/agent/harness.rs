@@ -8,6 +8,7 @@ use stepvault_agent::{AgentOptions, AgentRemote, AgentReport, AgentRun, Stop, St
 use stepvault_core::Result;
 use stepvault_core::config::Completion;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
+use stepvault_core::nodes::Writer;
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
 use stepvault_core::retention::LocalLimits;
@@ -191,7 +192,9 @@ impl Node {
             vault_directory: self.vault_directory(),
             runs: vec![agent_run],
             remotes,
-            node: NodeName::new("node-0").unwrap(),
+            attempt: None,
+            incomplete_after: Duration::from_mins(30),
+            writer: Writer::alone(NodeName::new("node-0").unwrap()),
             profiles: Arc::default(),
             links: LinkPolicy::Auto,
             local_limits: LocalLimits::default(),

@@ -7,6 +7,7 @@ use stepvault_agent::AgentOptions;
 use stepvault_core::ErrorKind;
 use stepvault_core::config::{Completion, FileText, Sources, load};
 use stepvault_core::ids::{NodeName, RemoteName};
+use stepvault_core::nodes::Writer;
 
 use crate::harness::Node;
 use crate::support::text;
@@ -90,7 +91,8 @@ async fn a_configuration_becomes_options() {
     let config = load(&sources).unwrap();
     let remotes = vec![node.directory_remote("disk").await];
     let name = NodeName::new("n").unwrap();
-    let options = AgentOptions::from_config(&config, name.clone(), remotes.clone(), true).unwrap();
+    let options =
+        AgentOptions::from_config(&config, Writer::alone(name.clone()), None, remotes.clone(), true).unwrap();
     assert_eq!(options.vault_directory, PathBuf::from("/data/vault"));
     assert_eq!(
         (options.maximum_backlog_steps, options.poll_interval),
@@ -102,14 +104,15 @@ async fn a_configuration_becomes_options() {
     assert_eq!(options.runs[1].watch_directory, None);
     assert!(options.once);
 
-    let error = AgentOptions::from_config(&config, name.clone(), Vec::new(), false).unwrap_err();
+    let error =
+        AgentOptions::from_config(&config, Writer::alone(name.clone()), None, Vec::new(), false).unwrap_err();
     assert_eq!(
         text(&error),
         "cannot serve the run: a: its remote 'disk' is not configured | "
     );
     let mut homeless = config;
     homeless.local.directory = None;
-    let error = AgentOptions::from_config(&homeless, name, remotes, false).unwrap_err();
+    let error = AgentOptions::from_config(&homeless, Writer::alone(name), None, remotes, false).unwrap_err();
     assert_eq!(
         text(&error),
         "the agent has no vault: local.directory is not set | name a directory on the disk that the trainer writes \

@@ -15,6 +15,7 @@ use super::units;
 use super::value::best;
 use crate::error::{Error, Result};
 use crate::ids::{NodeName, RemoteName, RunName};
+use crate::nodes::NodeSet;
 use crate::path::RelativePath;
 use crate::retention::{KeepRules, LocalLimits};
 
@@ -79,6 +80,20 @@ impl<'a> Section<'a> {
             .collect()
     }
 
+    /// A number of nodes, or their names in a text or a list.
+    fn nodes(&mut self, key: &str) -> Option<NodeSet> {
+        let text = match self.value(key)? {
+            Value::Array(items) => items
+                .iter()
+                .filter_map(Value::as_str)
+                .collect::<Vec<_>>()
+                .join(","),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        self.take(key, text.parse())
+    }
+
     fn texts(&self, key: &str) -> Option<Vec<String>> {
         let items = self.value(key)?.as_array()?;
         Some(
@@ -130,6 +145,7 @@ pub(super) fn build(merged: &mut Merged) -> Config {
     let mut root = Section::new(merged, &[]);
     let node = root.text("node").map(NodeName::new);
     let node = node.and_then(|node| root.take("node", node));
+    let nodes = root.nodes("nodes");
     if let Some(format) = root.number::<u64>("format")
         && format != 1
     {
@@ -149,6 +165,9 @@ pub(super) fn build(merged: &mut Merged) -> Config {
         maximum_backlog_steps: section
             .number("maximum-backlog-steps")
             .unwrap_or(fallback.maximum_backlog_steps),
+        incomplete_after: section
+            .duration("incomplete-after")
+            .unwrap_or(fallback.incomplete_after),
     };
     let section = Section::new(merged, &["agent"]);
     let fallback = AgentSettings::default();
@@ -177,6 +196,7 @@ pub(super) fn build(merged: &mut Merged) -> Config {
         .collect();
     Config {
         node,
+        nodes,
         local,
         upload,
         agent,
@@ -257,6 +277,7 @@ fn run(
         profile: section.text("profile"),
         series: section.texts("series"),
         clean_source: section.boolean("clean-source").unwrap_or(false),
+        shared: section.boolean("shared").unwrap_or(false),
         metrics_file: section.inner_path("metrics-file"),
         metrics: section.text_map("metrics"),
         remotes,

@@ -10,12 +10,13 @@ use super::value::Fault;
 
 const PREFIX: &str = "STEPVAULT_";
 /// What the command line reads for its own flags; none of these is a key.
-const COMMAND_LINE: [&str; 6] = [
+const COMMAND_LINE: [&str; 7] = [
     "STEPVAULT_CONFIG",
     "STEPVAULT_RUN",
     "STEPVAULT_REMOTE",
     "STEPVAULT_LOCAL",
     "STEPVAULT_ATTEMPT",
+    "STEPVAULT_LAUNCH",
     "STEPVAULT_LOG",
 ];
 

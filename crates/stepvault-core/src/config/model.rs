@@ -9,6 +9,7 @@ use super::finding::{Finding, Source};
 use super::key::KeyPath;
 use super::load::FileText;
 use crate::ids::{NodeName, RemoteName, RunName};
+use crate::nodes::NodeSet;
 use crate::path::RelativePath;
 use crate::remote_settings::RemoteSettings;
 use crate::retention::{KeepRules, LocalLimits};
@@ -18,6 +19,8 @@ use crate::retention::{KeepRules, LocalLimits};
 pub struct Config {
     /// This node's name; the host's name when not given.
     pub node: Option<NodeName>,
+    /// The nodes that write each step together; as the launcher says, or this one alone, when not given.
+    pub nodes: Option<NodeSet>,
     /// The local tier.
     pub local: LocalSettings,
     /// Uploads, over all remotes.
@@ -119,6 +122,8 @@ pub struct UploadSettings {
     pub memory_budget_bytes: u64,
     /// Most steps that wait for one remote before the ones that retention would drop anyway are skipped.
     pub maximum_backlog_steps: u32,
+    /// A step whose other parts are not there so long after this node's is marked incomplete.
+    pub incomplete_after: Duration,
 }
 
 /// `[agent]`
@@ -164,6 +169,8 @@ pub struct RunSettings {
     pub series: Option<Vec<String>>,
     /// Whether the trainer's own steps are removed once they are safe and the trainer can do without them.
     pub clean_source: bool,
+    /// Whether all nodes see the watched directory, and share the files of its steps out among them.
+    pub shared: bool,
     /// JSON file inside the checkpoint that holds metrics.
     pub metrics_file: Option<RelativePath>,
     /// Metrics by name, each a JSON pointer into that file.
@@ -190,6 +197,7 @@ impl RunSettings {
             profile: None,
             series: None,
             clean_source: false,
+            shared: false,
             metrics_file: None,
             metrics: BTreeMap::new(),
             remotes: None,
@@ -214,6 +222,7 @@ impl Default for UploadSettings {
         Self {
             memory_budget_bytes: 128 << 20,
             maximum_backlog_steps: 16,
+            incomplete_after: Duration::from_mins(30),
         }
     }
 }

@@ -15,6 +15,8 @@ pub(super) enum Kind {
     Path,
     /// A path inside a checkpoint.
     InnerPath,
+    /// A number of nodes, or their names.
+    Nodes,
     /// A number of bytes with a unit.
     Size,
     /// A duration with a unit.
@@ -84,6 +86,7 @@ const POSITIVE: Kind = Kind::Integer(1);
 pub(super) static ROOT: &[Member] = &[
     default("format", POSITIVE, "1"),
     unset("node", Kind::Text),
+    unset("nodes", Kind::Nodes),
     table("local", LOCAL),
     table("upload", UPLOAD),
     table("agent", AGENT),
@@ -111,6 +114,7 @@ static LOCAL: &[Member] = &[
 static UPLOAD: &[Member] = &[
     default("memory-budget", Kind::Size, "128 MiB"),
     default("maximum-backlog-steps", POSITIVE, "16"),
+    default("incomplete-after", Kind::Duration, "30m"),
 ];
 
 static AGENT: &[Member] = &[
@@ -167,6 +171,7 @@ static RUN: &[Member] = &[
     unset("pattern", Kind::Text),
     unset("marker", Kind::InnerPath),
     default("clean-source", Kind::Boolean, "false"),
+    default("shared", Kind::Boolean, "false"),
     unset("metrics-file", Kind::InnerPath),
     unset("metrics", Kind::TextMap),
     unset("remotes", Kind::Texts),

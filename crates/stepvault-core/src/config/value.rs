@@ -5,6 +5,7 @@ use toml::Value;
 use super::schema::Kind;
 use super::suggest::nearest;
 use super::units::{duration, size};
+use crate::nodes::NodeSet;
 use crate::path::RelativePath;
 use crate::retention::BestRule;
 
@@ -44,6 +45,14 @@ pub(super) fn check(kind: Kind, value: &Value) -> Checked<()> {
                 "write a path relative to the checkpoint's directory",
             )),
         },
+        (Kind::Nodes, Value::Integer(number)) => nodes(&number.to_string()),
+        (Kind::Nodes, Value::String(text)) => nodes(text),
+        (Kind::Nodes, Value::Array(items)) => {
+            match items.iter().map(Value::as_str).collect::<Option<Vec<_>>>() {
+                Some(names) => nodes(&names.join(",")),
+                None => Err(wrong_type(kind, value)),
+            }
+        }
         (Kind::Size, Value::String(text)) => size(text).map(drop),
         (Kind::Duration, Value::String(text)) => duration(text).map(drop),
         // Their own parsers say best what to write instead of a bare number.
@@ -136,6 +145,16 @@ fn best_from_text(text: &str) -> Checked<Value> {
     Ok(Value::Table(table))
 }
 
+fn nodes(text: &str) -> Checked<()> {
+    match text.parse::<NodeSet>() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Fault::new(
+            error.to_string(),
+            error.hint_text().unwrap_or_default(),
+        )),
+    }
+}
+
 fn not_empty(text: &str) -> Checked<()> {
     if text.is_empty() {
         return Err(Fault::new("it is empty", "leave the key out to have its default"));
@@ -181,6 +200,7 @@ fn wrong_type(kind: Kind, value: &Value) -> Fault {
         Kind::Boolean => "true or false",
         Kind::Text | Kind::Choice(_) => "a text in quotes",
         Kind::Path | Kind::InnerPath => "a path in quotes",
+        Kind::Nodes => "a number of nodes, or a list of their names",
         Kind::Size => "a size with its unit, in quotes: \"8 MiB\"",
         Kind::Duration => "a duration with its unit, in quotes: \"30s\"",
         Kind::Texts => "a list of texts: [\"a\", \"b\"]",

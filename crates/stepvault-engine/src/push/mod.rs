@@ -7,6 +7,7 @@ mod source;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
 use stepvault_core::Result;
@@ -14,6 +15,7 @@ use stepvault_core::ids::{RemoteName, StepId};
 use stepvault_core::observe::Observer;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
+use tokio::time::Instant;
 
 use crate::catalog::read_commit;
 use crate::memory::MemoryBudget;
@@ -55,7 +57,8 @@ pub struct PushReport {
     pub remotes: Vec<RemoteOutcome>,
 }
 
-/// Seals one checkpoint and uploads it to all `remotes` in parallel; ends when each has it or has failed.
+/// Seals one checkpoint and uploads it to all `remotes` in parallel; ends when each has it or has failed, or when the
+/// parts of other nodes have been waited for with `patience`.
 ///
 /// The caller holds the vault's lock.
 pub async fn push(
@@ -63,6 +66,7 @@ pub async fn push(
     remotes: &[RunRemote],
     request: StageRequest,
     budget: &MemoryBudget,
+    patience: Duration,
     observer: &Arc<dyn Observer>,
 ) -> Result<PushReport> {
     let source = request.source.clone();
@@ -70,7 +74,9 @@ pub async fn push(
     let (id, name, file_count, data_bytes) = placed.summary();
     let newly_sealed = matches!(placed, Placed::Sealed { new: true, .. });
     let remotes = match &placed {
-        Placed::Sealed { step, .. } => upload_everywhere(vault, remotes, step, budget, observer).await,
+        Placed::Sealed { step, .. } => {
+            upload_everywhere(vault, remotes, step, budget, patience, observer).await
+        }
         Placed::DurableEverywhere { id, .. } => prove_everywhere(remotes, *id, observer).await,
     };
     Ok(PushReport {
@@ -110,6 +116,7 @@ pub async fn upload_everywhere(
     remotes: &[RunRemote],
     step: &SealedStep,
     budget: &MemoryBudget,
+    patience: Duration,
     observer: &Arc<dyn Observer>,
 ) -> Vec<RemoteOutcome> {
     join_all(remotes.iter().map(|remote| async move {
@@ -121,7 +128,7 @@ pub async fn upload_everywhere(
         )
         .await;
         let result = match lane {
-            Ok(lane) => lane.upload(step).await,
+            Ok(lane) => upload_and_wait(&lane, step, patience).await,
             Err(error) => Err(error),
         };
         RemoteOutcome {
@@ -131,4 +138,17 @@ pub async fn upload_everywhere(
         }
     }))
     .await
+}
+
+/// Between two looks for other nodes' parts.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
+
+async fn upload_and_wait(lane: &Lane, step: &SealedStep, patience: Duration) -> Result<Uploaded> {
+    let mut uploaded = lane.upload(step).await?;
+    let deadline = Instant::now() + patience;
+    while !uploaded.is_durable() && Instant::now() < deadline {
+        tokio::time::sleep_until(deadline.min(Instant::now() + BETWEEN_LOOKS)).await;
+        uploaded = lane.settle(step).await?;
+    }
+    Ok(uploaded)
 }

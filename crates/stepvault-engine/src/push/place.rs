@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::join_all;
-use stepvault_core::attempts::{KnownStep, Placement, place};
-use stepvault_core::ids::{Attempt, NodeName, RunName, Step, StepId};
+use stepvault_core::attempts::{KnownStep, LaunchPlacement, Placement, place, place_by_launch};
+use stepvault_core::ids::{Attempt, RunName, Step, StepId};
+use stepvault_core::launch::LaunchName;
+use stepvault_core::nodes::Writer;
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::path::RelativePath;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::step_name;
 use stepvault_local::seal::{LinkPolicy, SealRequest, seal};
@@ -16,8 +19,9 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::{Tree, scan_members};
 use stepvault_local::vault::Vault;
 
-use super::known::{AtHand, known_locally, known_on};
+use super::known::{AtHand, known_locally, known_on, own_parts_on};
 use crate::blocking::blocking;
+use crate::launches::Launches;
 use crate::metrics::{MetricsSource, read_metrics};
 use crate::run_remote::RunRemote;
 
@@ -36,8 +40,10 @@ pub struct StageRequest {
     pub step: Option<Step>,
     /// Its attempt; `None` to find it out.
     pub attempt: Option<Attempt>,
-    /// This node.
-    pub node: NodeName,
+    /// Who writes the step.
+    pub writer: Writer,
+    /// What is older than this, by this node's clock, was not written in the writer's launch.
+    pub launch_since: Timestamp,
     /// Metrics given by hand; they win over those in the checkpoint.
     pub metrics: BTreeMap<String, f64>,
     /// Where metrics stand in the checkpoint.
@@ -130,24 +136,19 @@ pub async fn stage(
     };
     let (vault_copy, run) = (vault.clone(), request.run.clone());
     let sealed = blocking(move || vault_copy.steps(&run)).await?;
-    let mut known = known_locally(&sealed.steps, &at_hand);
-    let mut missing_somewhere = remotes.is_empty();
-    let on_remotes = join_all(remotes.iter().map(|remote| known_on(remote, &at_hand))).await;
-    for (remote, found) in remotes.iter().zip(on_remotes) {
-        match found {
-            Ok(found) => {
-                missing_somewhere |= !found.iter().any(|entry| entry.same_content);
-                merge(&mut known, found);
-            }
-            Err(error) => {
-                missing_somewhere = true;
-                observer.on_event(&Event::Warning {
-                    message: &format!("{} was not asked what it holds: {error}", remote.name()),
-                });
-            }
+    let known = Known {
+        local: known_locally(&sealed.steps, &at_hand),
+        ..ask_remotes(remotes, &at_hand, &request.writer, observer).await
+    };
+    let (known, missing_somewhere) = known.merged(remotes.is_empty());
+    let placement = match request.attempt {
+        Some(attempt) => place_as(&known, StepId::new(attempt, step))?,
+        None if request.writer.goes_by_launch() => {
+            place_in_launch(vault, remotes, &request, &known, step, &tree).await?
         }
-    }
-    let id = match choose(&known, step, request.attempt, &tree)? {
+        None => place(&known, step, tree.newest_mtime())?,
+    };
+    let id = match placement {
         Placement::Known(id) => {
             if let Some(step) = sealed.steps.into_iter().find(|sealed| sealed.id() == id) {
                 return Ok(Placed::Sealed {
@@ -203,7 +204,7 @@ async fn seal_as(
         let request = SealRequest {
             run: request.run,
             id,
-            node: request.node,
+            writer: request.writer,
             source,
             members: request.members,
             name,
@@ -216,24 +217,97 @@ async fn seal_as(
     .await
 }
 
-/// Adds what another tier knows. The same step on two tiers is one step; content that matches on one matches.
-fn merge(known: &mut Vec<KnownStep>, found: Vec<KnownStep>) {
-    for entry in found {
-        match known.iter_mut().find(|other| other.id == entry.id) {
-            Some(other) => {
-                other.same_content |= entry.same_content;
-                other.written_at = other.written_at.max(entry.written_at);
+/// What the tiers know.
+#[derive(Default)]
+struct Known {
+    local: Vec<KnownStep>,
+    remote: Vec<KnownStep>,
+    /// Whether a remote lacks the checkpoint, as far as could be asked.
+    missing_somewhere: bool,
+}
+
+impl Known {
+    /// As one list. The same step on two tiers is one step; content that matches on one matches.
+    fn merged(self, alone: bool) -> (Vec<KnownStep>, bool) {
+        let mut known = self.local;
+        for entry in self.remote {
+            match known.iter_mut().find(|other| other.id == entry.id) {
+                Some(other) => {
+                    other.same_content |= entry.same_content;
+                    other.written_at = other.written_at.max(entry.written_at);
+                }
+                None => known.push(entry),
             }
-            None => known.push(entry),
         }
+        (known, self.missing_somewhere || alone)
     }
 }
 
-fn choose(known: &[KnownStep], step: Step, attempt: Option<Attempt>, tree: &Tree) -> Result<Placement> {
-    let Some(attempt) = attempt else {
+async fn ask_remotes(
+    remotes: &[RunRemote],
+    at_hand: &AtHand<'_>,
+    writer: &Writer,
+    observer: &Arc<dyn Observer>,
+) -> Known {
+    let mut known = Known::default();
+    let answers = join_all(remotes.iter().map(|remote| async move {
+        if writer.place.nodes().is_several() {
+            return own_parts_on(remote, at_hand, writer).await;
+        }
+        let found = known_on(remote, at_hand).await?;
+        let is_there = found.iter().any(|entry| entry.same_content);
+        Ok((found, is_there))
+    }))
+    .await;
+    for (remote, found) in remotes.iter().zip(answers) {
+        match found {
+            Ok((found, is_there)) => {
+                known.missing_somewhere |= !is_there;
+                known.remote.extend(found);
+            }
+            Err(error) => {
+                known.missing_somewhere = true;
+                observer.on_event(&Event::Warning {
+                    message: &format!("{} was not asked what it holds: {error}", remote.name()),
+                });
+            }
+        }
+    }
+    known
+}
+
+/// The attempt is that of the launch, on which all nodes agree.
+///
+/// # Errors
+/// When this node does not know it yet and the first remote cannot be asked: a number of its own making could be
+/// another launch's.
+async fn place_in_launch(
+    vault: &Vault,
+    remotes: &[RunRemote],
+    request: &StageRequest,
+    known: &[KnownStep],
+    step: Step,
+    tree: &Tree,
+) -> Result<Placement> {
+    let unnamed = LaunchName::unnamed();
+    let launch = request.writer.launch.as_ref().unwrap_or(&unnamed);
+    let Some(remote) = remotes.first() else {
         return place(known, step, tree.newest_mtime());
     };
-    let id = StepId::new(attempt, step);
+    let mut launches = Launches::open(Some(vault), remote).await?;
+    launches.join(launch, request.launch_since).await?;
+    let written_at = tree.newest_mtime();
+    match place_by_launch(known, &launches.spans(), step, written_at) {
+        Some(LaunchPlacement::Placed(placement)) => Ok(placement),
+        Some(LaunchPlacement::WentBack(over)) => {
+            let attempt = launches.go_back(launch, over, written_at).await?;
+            Ok(Placement::New(StepId::new(attempt, step)))
+        }
+        None => place(known, step, written_at),
+    }
+}
+
+fn place_as(known: &[KnownStep], id: StepId) -> Result<Placement> {
     match known.iter().find(|entry| entry.id == id) {
         None => Ok(Placement::New(id)),
         Some(entry) if entry.same_content => Ok(Placement::Known(id)),

@@ -1,9 +1,11 @@
 //! Putting the newest valid step back.
 
+mod agree;
 mod candidates;
 mod execute;
 mod handover;
 mod part;
+mod parts;
 mod peek;
 mod prospect;
 mod resolve;
@@ -24,10 +26,12 @@ use crate::blocking::blocking;
 use crate::memory::MemoryBudget;
 use crate::run_remote::RunRemote;
 
+pub use agree::Together;
 use candidates::{Candidate, Candidates};
 pub use execute::Fetched;
 use handover::{HandedOver, Handover};
 pub use handover::{HandoverOptions, MovedAside};
+pub use parts::Parts;
 pub use target::Target;
 
 /// What to restore, and where to.
@@ -41,6 +45,10 @@ pub struct RestoreRequest {
     pub step: Option<Step>,
     /// Only this attempt; `None` for any.
     pub attempt: Option<Attempt>,
+    /// Whose parts of a step of several nodes to take.
+    pub parts: Parts,
+    /// The nodes that restore the same step at the same time; `None` for one that restores by itself.
+    pub together: Option<Together>,
     /// Globs of the files to take; empty for all.
     pub include: Vec<String>,
     /// What to do when the target exists and is something else.
@@ -116,6 +124,8 @@ pub struct RestoreContext {
 
 /// Decides what a restore would take, down to readable and consistent records, and does nothing.
 pub async fn plan(context: &RestoreContext, request: &RestoreRequest) -> Result<RestoreDecision> {
+    let agreed = agree::foresee(context, request).await?;
+    let request = &narrowed(request, agreed)?;
     let mut candidates = Candidates::gather(context, request).await?;
     let mut skipped = Vec::new();
     while let Some(candidate) = candidates.next_newest() {
@@ -143,6 +153,44 @@ pub async fn plan(context: &RestoreContext, request: &RestoreRequest) -> Result<
 /// valid; [`ErrorKind::Unreachable`] when no tier that has any could be asked; [`ErrorKind::Conflict`] when the
 /// target exists and is something else.
 pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Result<RestoreReport> {
+    let agreed = agree::agree(context, request).await?;
+    let step = agreed.as_ref().and_then(|agreed| agreed.step);
+    let restored = restore_one(context, &narrowed(request, agreed)?).await;
+    match (&restored, step) {
+        (Err(error), Some(id)) if matches!(error.kind(), ErrorKind::NoneValid | ErrorKind::NotFound) => {
+            agree::call_unfit(context, request, id, &[error.to_string()]).await;
+            Err(error
+                .duplicate()
+                .hint("all nodes had agreed on this step: start the job again, on all of them, and they agree on the one before"))
+        }
+        _ => restored,
+    }
+}
+
+/// The request as the nodes' agreement has it.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] when they agreed that there is nothing to go on from.
+fn narrowed(request: &RestoreRequest, agreed: Option<agree::Agreed>) -> Result<RestoreRequest> {
+    let mut narrowed = request.clone();
+    let Some(agreed) = agreed else {
+        return Ok(narrowed);
+    };
+    let id = agreed.step.ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, "no such checkpoint")
+            .on(format!("any step of run '{}'", request.run))
+            .because("the nodes of this launch found none when they began")
+            .hint("'stepvault list' shows what there is now; --step N takes a step without asking the others")
+    })?;
+    narrowed.step = Some(id.step);
+    narrowed.attempt = Some(id.attempt);
+    if !agreed.durable {
+        narrowed.parts = Parts::OwnSealed;
+    }
+    Ok(narrowed)
+}
+
+async fn restore_one(context: &RestoreContext, request: &RestoreRequest) -> Result<RestoreReport> {
     let mut candidates = Candidates::gather(context, request).await?;
     let mut skipped = Vec::new();
     while let Some(candidate) = candidates.next_newest() {

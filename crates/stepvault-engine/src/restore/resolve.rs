@@ -15,7 +15,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
 
 use super::candidates::Candidate;
-use super::{RestoreContext, RestoreRequest, Target};
+use super::{Parts, RestoreContext, RestoreRequest, Target};
 use crate::blocking::blocking;
 use crate::catalog::{is_outage, read_commit, read_manifests};
 use crate::local_digest::ensure_manifest;
@@ -25,7 +25,7 @@ use crate::run_remote::RunRemote;
 #[derive(Debug, Clone)]
 pub(super) enum Source {
     /// The local vault.
-    Local(SealedStep),
+    Local(Box<SealedStep>),
     /// A remote.
     Remote(RunRemote),
 }
@@ -122,8 +122,20 @@ pub(super) async fn resolve(
             Ok(manifest) if disagrees(&manifest, &holders)? => {
                 reasons.push("local: holds other files than the commit says".to_owned());
             }
+            // One node's files are not the step, unless all nodes have agreed to take their own.
+            Ok(_)
+                if holders.is_empty()
+                    && step.record().is_one_of_several()
+                    && request.parts != Parts::OwnSealed =>
+            {
+                reasons.push(format!(
+                    "local: it holds {}'s part alone, and the step of {} is not durable",
+                    step.record().node,
+                    step.record().nodes()
+                ));
+            }
             Ok(manifest) => {
-                holders.push((Source::Local(step.clone()), vec![manifest]));
+                holders.push((Source::Local(Box::new(step.clone())), vec![manifest]));
                 tiers.push(CandidateTier {
                     tier: Tier::Local,
                     state: CandidateState::Sealed,
@@ -190,7 +202,11 @@ fn group(
         return Ok(Err("no tier holds it".to_owned()));
     };
     let identity = identity_of(manifests)?;
-    match merge(id, manifests.clone()) {
+    let manifests = match request.parts.choose(manifests) {
+        Ok(manifests) => manifests,
+        Err(error) => return Err(error.on(id)),
+    };
+    match merge(id, manifests) {
         Ok(merged) => select(request, merged, sources, &identity).map(Ok),
         Err(error) => Ok(Err(error.to_string())),
     }
@@ -296,7 +312,7 @@ fn select(
     if matches!(request.target, Target::As(_)) {
         resolved.members.clear();
     }
-    resolved.identity = format!("{identity}\n{}", request.include.join("\n"));
+    resolved.identity = format!("{identity}\n{}\n{}", request.parts, request.include.join("\n"));
     if request.include.is_empty() {
         return Ok(resolved);
     }

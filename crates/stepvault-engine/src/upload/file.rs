@@ -35,6 +35,19 @@ pub(super) struct FileUpload {
     remaining: AtomicU32,
     /// The store has forgotten the upload that the journal names: the file has to be begun again.
     lost: AtomicBool,
+    /// Who else may have sent this file.
+    others: Others,
+}
+
+/// What is known of other nodes and a file's path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Others {
+    /// Nobody else writes the step.
+    None,
+    /// Other nodes may have a file there as well: what they sent is not ours to remove.
+    Possible,
+    /// Another node, or an earlier try of this one, has sent a file of that size: it is compared instead of sent.
+    Sent,
 }
 
 impl FileUpload {
@@ -45,6 +58,7 @@ impl FileUpload {
         local_path: std::path::PathBuf,
         key: String,
         progress: Option<FileProgress>,
+        others: Others,
     ) -> Result<Self> {
         let cut = FileParts::of(file.size_bytes)?;
         let mut receipts = vec![None; cut.count() as usize];
@@ -79,6 +93,7 @@ impl FileUpload {
             receipts: Mutex::new(receipts),
             remaining: AtomicU32::new(u32::try_from(remaining).unwrap_or(u32::MAX)),
             lost: AtomicBool::new(false),
+            others,
         })
     }
 
@@ -93,6 +108,9 @@ impl FileUpload {
     /// The parts still to send. A file whose parts are all there but that was never completed yields its last part
     /// once more: cheaper than a path of its own.
     pub(super) fn missing_parts(&self) -> Vec<u32> {
+        if self.others == Others::Sent {
+            return vec![0];
+        }
         let receipts = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
         let missing: Vec<u32> = (0..self.cut.count())
             .filter(|index| receipts[*index as usize].is_none())
@@ -106,6 +124,9 @@ impl FileUpload {
 
     /// Bytes of the parts that the journal says are there.
     pub(super) fn resumed_bytes(&self) -> u64 {
+        if self.others == Others::Sent {
+            return self.cut.size_bytes();
+        }
         let missing: u64 = self
             .missing_parts()
             .iter()
@@ -116,6 +137,9 @@ impl FileUpload {
 
     /// Sends one part; whoever sends the last one completes and proves the file.
     pub(super) async fn send_part(self: Arc<Self>, index: u32) -> Result<()> {
+        if self.others == Others::Sent {
+            return self.compare_with_sent().await;
+        }
         if self.cut.count() == 1 {
             return self.send_whole().await;
         }
@@ -222,6 +246,7 @@ impl FileUpload {
             created = store.create(&self.key, body.clone(), &digest).await;
         }
         let created = created?;
+        let written = matches!(created, Created::Written(_));
         let proved = match created {
             Created::Written(head) => self.prove(Some(head), &file_digest, &parts).await,
             Created::Exists => self.prove(None, &file_digest, &parts).await,
@@ -229,6 +254,9 @@ impl FileUpload {
         if let Err(error) = proved {
             if error.kind() != ErrorKind::Damaged {
                 return Err(error);
+            }
+            if !written {
+                self.check_not_others(&error)?;
             }
             // What stands there is not what was sent: a write that was damaged, or the remains of another one that
             // was never committed. One more try on a free key.
@@ -262,6 +290,7 @@ impl FileUpload {
             .store
             .complete_upload(&self.key, upload, &receipts, &digest)
             .await;
+        let written = matches!(completed, Ok(Created::Written(_)));
         let proved = match completed {
             // The head that completion returned is the store's word at that moment; what counts is what stands
             // there now.
@@ -282,12 +311,51 @@ impl FileUpload {
         };
         if let Err(error) = proved {
             if error.kind() == ErrorKind::Damaged {
+                if !written {
+                    self.check_not_others(&error)?;
+                }
                 self.lane.remote.delete(vec![self.key.clone()]).await?;
                 self.lost.store(true, Ordering::Relaxed);
             }
             return Err(error);
         }
         self.done(&parts)
+    }
+
+    /// Takes what stands under the key for this file once its own bytes say that it is the same.
+    async fn compare_with_sent(&self) -> Result<()> {
+        let (path, file) = (self.local_path.clone(), self.file.clone());
+        let parts = blocking(move || crate::local_digest::digest_parts(&path, &file)).await?;
+        match self.prove(None, &FileDigest::from_parts(&parts), &parts).await {
+            Ok(()) => self.done(&parts),
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                self.check_not_others(&error)?;
+                Err(error)
+            }
+            Err(error) => {
+                if error.kind() == ErrorKind::NotFound {
+                    self.lost.store(true, Ordering::Relaxed);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Another node's part may name what stands under the key already: removing it would tear a hole into that.
+    fn check_not_others(&self, found: &Error) -> Result<()> {
+        if self.others == Others::None {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Conflict,
+            "two nodes have different files under one path",
+        )
+        .on(&self.file.path)
+        .because(found)
+        .hint(
+            "let the trainer write such a file on one node only, or under a name for each node; or give each node a run \
+             of its own",
+        ))
     }
 
     fn done(&self, parts: &[PartDigest]) -> Result<()> {

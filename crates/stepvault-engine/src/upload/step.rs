@@ -1,18 +1,21 @@
 //! All files of a step to one remote, then its records.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stepvault_core::codec::encode;
+use stepvault_core::ids::NodeName;
+use stepvault_core::launch::LaunchName;
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::observe::Event;
 use stepvault_core::path::RelativePath;
 use stepvault_core::records::{Claim, Tombstone};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::journal::{Journal, JournalState};
+use stepvault_local::seal_record::SealRecord;
 use stepvault_local::sealed::SealedStep;
 
-use super::file::{FileUpload, entry};
+use super::file::{FileUpload, Others, entry};
 use super::lane::Lane;
 use crate::blocking::blocking;
 use crate::workers::run_bounded;
@@ -21,21 +24,33 @@ use crate::workers::run_bounded;
 const ROUNDS: usize = 3;
 
 /// What an upload of a step came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Uploaded {
     /// It became durable now.
     Durable,
     /// It had been durable already.
     AlreadyDurable,
+    /// This node's part is there, and the step is not durable before these nodes' parts are there too.
+    Waiting {
+        /// The nodes, sorted by name.
+        missing: Vec<NodeName>,
+    },
+}
+
+impl Uploaded {
+    /// Whether the step is durable.
+    pub fn is_durable(&self) -> bool {
+        !matches!(self, Self::Waiting { .. })
+    }
 }
 
 impl Lane {
-    /// Brings a sealed step to this remote: bytes, part manifest, commit, read back. Goes on where an earlier call
-    /// was cut off.
+    /// Brings this node's part of a sealed step to this remote: bytes, part manifest, and the commit when no other
+    /// node's part is missing. Goes on where an earlier call was cut off.
     ///
     /// # Invariants
-    /// After `Ok` the step is durable (S1): its commit was read back, every file it lists was proved (S2), and it
-    /// was not condemned meanwhile (S9).
+    /// After `Durable` the step is durable (S1): its commit was read back, every file it lists was proved by the node
+    /// whose part it is (S2), and it was not condemned meanwhile (S9).
     pub async fn upload(&self, sealed: &SealedStep) -> Result<Uploaded> {
         let record = sealed.record();
         let id = record.id;
@@ -43,32 +58,85 @@ impl Lane {
             return Ok(known);
         }
         self.check_not_condemned(sealed).await?;
-        let claim = Claim {
-            format: stepvault_core::codec::FORMAT,
-            run: record.run.clone(),
-            id,
-            name: record.name.clone(),
-        };
-        self.remote
-            .create_record(&self.remote.keys.claim(id), &claim)
-            .await?;
+        self.claim(record).await?;
+        let own = record.own_files();
         self.observer.on_event(&Event::TransferStarted {
             tier: &self.remote.tier,
             id,
-            files: record.files.len() as u64,
-            bytes: record.data_bytes(),
+            files: own.len() as u64,
+            bytes: own.iter().map(|file| file.size_bytes).sum(),
         });
         let manifest = self.upload_files(sealed).await?;
-        self.commit(sealed, &manifest).await?;
+        self.write_part(sealed, &manifest).await?;
+        let settled = self.settle(sealed).await?;
         self.observer.on_event(&Event::TransferFinished {
             tier: &self.remote.tier,
             id,
         });
-        self.observer.on_event(&Event::Durable {
-            tier: &self.remote.tier,
-            id,
-        });
-        Ok(Uploaded::Durable)
+        Ok(settled)
+    }
+
+    /// Fixes which nodes the step is whole with and which launch it is of, or finds that somebody has.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] when this step was begun by other nodes, under another name or in another launch.
+    async fn claim(&self, record: &SealRecord) -> Result<()> {
+        let claim = Claim {
+            format: stepvault_core::codec::FORMAT,
+            run: record.run.clone(),
+            id: record.id,
+            name: record.name.clone(),
+            nodes: record.nodes(),
+            launch: record.launch.clone(),
+        };
+        let key = self.remote.keys.claim(record.id);
+        let Err(error) = self.remote.create_record(&key, &claim).await else {
+            return Ok(());
+        };
+        if error.kind() != ErrorKind::Conflict {
+            return Err(error);
+        }
+        let Some((found, _)) = self.remote.read_record::<Claim>(&key).await? else {
+            return Err(error);
+        };
+        let (why, hint) = if found.nodes != claim.nodes {
+            (
+                format!(
+                    "it was begun as a step of {}, and here it is one of {}",
+                    found.nodes, claim.nodes
+                ),
+                "declare the same nodes everywhere, with --nodes or nodes = in the configuration",
+            )
+        } else if found.launch != claim.launch {
+            let name = |launch: &Option<LaunchName>| {
+                launch
+                    .as_ref()
+                    .map_or_else(|| "no launch".to_owned(), |launch| format!("launch '{launch}'"))
+            };
+            (
+                format!(
+                    "it was begun in {}, and here it is of {}",
+                    name(&found.launch),
+                    name(&claim.launch)
+                ),
+                "let all nodes have the same launch identity, with STEPVAULT_LAUNCH; or push it as a new attempt",
+            )
+        } else {
+            (
+                format!(
+                    "it was begun under the name '{}', and here it is '{}'",
+                    found.name, claim.name
+                ),
+                "push it as a new attempt with --attempt",
+            )
+        };
+        Err(Error::new(
+            ErrorKind::Conflict,
+            format!("{} is taken on this remote", record.id),
+        )
+        .on(self.remote.describe(&key))
+        .because(why)
+        .hint(hint))
     }
 
     /// A name that retention or gc has spent is never used again.
@@ -88,7 +156,8 @@ impl Lane {
         let mut lost = BTreeSet::new();
         for round in 1..=ROUNDS {
             let (journal, state) = self.open_journal(sealed).await?;
-            let uploads = self.file_uploads(sealed, &journal, &state, &lost)?;
+            let sent = self.sent_by_others(sealed.record()).await?;
+            let uploads = self.file_uploads(sealed, &journal, &state, &lost, &sent)?;
             let jobs = uploads
                 .iter()
                 .flat_map(|upload| {
@@ -113,6 +182,19 @@ impl Lane {
         self.finish_manifest(sealed).await
     }
 
+    /// What stands there of the step already, where nodes may have files in common: those are sent once.
+    async fn sent_by_others(&self, record: &SealRecord) -> Result<BTreeMap<String, u64>> {
+        if !record.is_one_of_several() {
+            return Ok(BTreeMap::new());
+        }
+        let prefix = self.remote.keys.data_prefix(&record.name, record.id);
+        let objects = self.remote.list(&prefix).await?;
+        Ok(objects
+            .into_iter()
+            .map(|object| (object.key, object.size_bytes))
+            .collect())
+    }
+
     async fn open_journal(&self, sealed: &SealedStep) -> Result<(Arc<Journal>, JournalState)> {
         let (vault, run, id, remote) = (
             self.vault.clone(),
@@ -131,11 +213,12 @@ impl Lane {
         journal: &Arc<Journal>,
         state: &JournalState,
         lost: &BTreeSet<RelativePath>,
+        sent: &BTreeMap<String, u64>,
     ) -> Result<Vec<Arc<FileUpload>>> {
         let record = sealed.record();
         let mut uploads = Vec::new();
         let mut reused_bytes = 0;
-        let mut files: Vec<_> = record.files.iter().collect();
+        let mut files = record.own_files();
         files.sort_by_key(|file| std::cmp::Reverse(file.size_bytes));
         for file in files {
             let progress = state.files.get(&file.path);
@@ -145,6 +228,12 @@ impl Lane {
             }
             let key = self.remote.keys.data(&record.name, record.id, &file.path)?;
             let progress = progress.filter(|_| !lost.contains(&file.path)).cloned();
+            let others = match sent.get(&key) {
+                _ if !record.is_one_of_several() => Others::None,
+                // One that this node has begun is its own to finish.
+                Some(size) if *size == file.size_bytes && progress.is_none() => Others::Sent,
+                _ => Others::Possible,
+            };
             let upload = FileUpload::new(
                 self,
                 journal,
@@ -152,6 +241,7 @@ impl Lane {
                 sealed.file_path(&file.path),
                 key,
                 progress,
+                others,
             )?;
             reused_bytes += upload.resumed_bytes();
             uploads.push(Arc::new(upload));
@@ -170,8 +260,9 @@ impl Lane {
     async fn finish_manifest(&self, sealed: &SealedStep) -> Result<PartManifest> {
         let (_, state) = self.open_journal(sealed).await?;
         let record = sealed.record();
-        let mut files = Vec::with_capacity(record.files.len());
-        for file in &record.files {
+        let own = record.own_files();
+        let mut files = Vec::with_capacity(own.len());
+        for file in own {
             let done = state
                 .files
                 .get(&file.path)
@@ -183,18 +274,7 @@ impl Lane {
             })?;
             files.push(entry(file, parts)?);
         }
-        let manifest = PartManifest {
-            format: stepvault_core::codec::FORMAT,
-            run: record.run.clone(),
-            id: record.id,
-            node: record.node.clone(),
-            name: record.name.clone(),
-            shape: record.shape,
-            files,
-            directories: record.directories.clone(),
-            symlinks: record.symlinks.clone(),
-            members: record.members.clone(),
-        };
+        let manifest = record.part_manifest(files);
         let step = sealed.clone();
         blocking(move || match step.manifest()? {
             Some(known) if encode(&known)? != encode(&manifest)? => Err(Error::new(

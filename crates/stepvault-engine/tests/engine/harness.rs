@@ -6,13 +6,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
+use stepvault_core::nodes::Writer;
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, Result};
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::push::{PushReport, StageRequest, push};
-use stepvault_engine::restore::{RestoreContext, RestoreReport, RestoreRequest, Target, restore};
+use stepvault_engine::restore::{Parts, RestoreContext, RestoreReport, RestoreRequest, Target, restore};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::seal::LinkPolicy;
 use stepvault_local::staging::Existing;
@@ -169,7 +171,8 @@ impl Rig {
             name: None,
             step: None,
             attempt: None,
-            node: NodeName::new("node-0").unwrap(),
+            writer: Writer::alone(NodeName::new("node-0").unwrap()),
+            launch_since: Timestamp::default(),
             metrics: BTreeMap::new(),
             metrics_source: MetricsSource::default(),
             links: LinkPolicy::Auto,
@@ -182,7 +185,15 @@ impl Rig {
     }
 
     pub async fn push_as(&self, request: StageRequest) -> Result<PushReport> {
-        push(&self.vault, &self.remotes, request, &self.budget, &self.observer).await
+        push(
+            &self.vault,
+            &self.remotes,
+            request,
+            &self.budget,
+            Duration::ZERO,
+            &self.observer,
+        )
+        .await
     }
 
     /// Pushes and fails unless it became durable everywhere.
@@ -219,6 +230,8 @@ impl Rig {
             target: Target::Into(self.directory.path().join("restored")),
             step: None,
             attempt: None,
+            parts: Parts::All,
+            together: None,
             include: Vec::new(),
             existing: Existing::Refuse,
             handover: None,

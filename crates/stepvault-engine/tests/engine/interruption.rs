@@ -269,6 +269,7 @@ async fn a_file_rewritten_in_place_fails_its_step_loudly() {
         &rig.remotes,
         &sealed,
         &rig.budget,
+        Duration::ZERO,
         &rig.observer,
     )
     .await;

@@ -49,7 +49,17 @@ async fn other_bytes_under_the_same_step_are_another_attempt_and_an_explicit_one
     let again = rig.write_step(100, &[("a", 10)], 5, 1_500);
     let mut request = rig.request(&again);
     request.attempt = Some(Attempt::FIRST);
-    let (error, _) = text(push(&rig.vault, &rig.remotes, request, &rig.budget, &rig.observer).await);
+    let (error, _) = text(
+        push(
+            &rig.vault,
+            &rig.remotes,
+            request,
+            &rig.budget,
+            std::time::Duration::ZERO,
+            &rig.observer,
+        )
+        .await,
+    );
     assert_eq!(error.kind(), ErrorKind::Conflict);
     assert_eq!(rig.push_durably(&again).await.id, id(2, 100));
 }

@@ -80,7 +80,9 @@ fn seals_and_evicts_for_ever() {
         let request = stepvault_local::seal::SealRequest {
             run: run(),
             id: id(step),
-            node: stepvault_core::ids::NodeName::new("node-0").unwrap(),
+            writer: stepvault_core::nodes::Writer::alone(
+                stepvault_core::ids::NodeName::new("node-0").unwrap(),
+            ),
             source: source.clone(),
             members: Vec::new(),
             name,

@@ -11,6 +11,7 @@ use stepvault_core::digest::PartDigest;
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::manifest::{FileEntry, PartManifest, Shape};
+use stepvault_core::nodes::Writer;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, Result};
 use stepvault_local::seal::{LinkPolicy, SealRequest, seal};
@@ -55,7 +56,7 @@ impl Place {
         SealRequest {
             run: run(),
             id: id(step),
-            node: NodeName::new("node-0").unwrap(),
+            writer: Writer::alone(NodeName::new("node-0").unwrap()),
             source: self.at("run").join(name),
             members: Vec::new(),
             name: name.to_owned(),
@@ -141,6 +142,9 @@ pub(crate) fn manifest(root: &Path, step: u64) -> PartManifest {
         node: NodeName::new("node-0").unwrap(),
         name: root.file_name().unwrap().to_str().unwrap().to_owned(),
         shape: Shape::Directory,
+        written_at: tree.newest_mtime(),
+        metrics: BTreeMap::new(),
+        shared_tree_sha256: None,
         files: tree
             .files
             .iter()

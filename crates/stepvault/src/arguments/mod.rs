@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use stepvault_core::ids::{NodeName, RunName};
+use stepvault_core::nodes::NodeSet;
 
 use crate::commands;
 use crate::exit_code::ExitCode;
@@ -59,9 +60,15 @@ pub(crate) struct GlobalArguments {
     /// The local vault's directory [env: STEPVAULT_LOCAL]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) local: Option<PathBuf>,
-    /// This node's name; the host's name by default [env: STEPVAULT_NODE]
+    /// This node's name; by default its rank's (node-0), else the host's name [env: STEPVAULT_NODE]
     #[arg(long, global = true, value_name = "NAME", value_parser = values::checked::<NodeName>)]
     pub(crate) node: Option<NodeName>,
+    /// The nodes that write each step together: how many, or their names [env: STEPVAULT_NODES]
+    ///
+    /// A step is durable once each of them has uploaded its part. With a number they are called node-0, node-1, and so
+    /// on. By default what torchrun or Slurm says in the environment, else this node alone.
+    #[arg(long, global = true, value_name = "N|NAMES", value_parser = values::checked::<NodeSet>)]
+    pub(crate) nodes: Option<NodeSet>,
     /// Print one JSON document on stdout and nothing else
     #[arg(long, global = true)]
     pub(crate) json: bool,

@@ -10,7 +10,7 @@ use stepvault_core::observe::{Observer, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::Session;
-use crate::context::Settings;
+use crate::context::{Settings, attempt};
 use crate::exit_code::ExitCode;
 use crate::interrupt::Interrupt;
 use crate::output::{Report, human};
@@ -57,7 +57,13 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
     };
     let progress = Progress::start(tiers, style, &session.output);
     let remotes = open_remotes(&config, &progress.observer()).await?;
-    let options = AgentOptions::from_config(&config, settings.node()?, remotes, arguments.once)?;
+    let options = AgentOptions::from_config(
+        &config,
+        settings.writer()?,
+        attempt(None)?,
+        remotes,
+        arguments.once,
+    )?;
     let stop = Stop::new();
     tokio::spawn(stop_at_signal(session.interrupt.clone(), stop.clone()));
     let report = stepvault_agent::run(options, progress.observer(), stop).await?;

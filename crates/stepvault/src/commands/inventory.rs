@@ -6,9 +6,11 @@ use futures::future::join_all;
 use serde::Serialize;
 use stepvault_core::commit::Commit;
 use stepvault_core::ids::StepId;
+use stepvault_core::retention::abandoned_steps;
 use stepvault_core::{Error, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::catalog::{commits, pins, tombstones};
+use stepvault_engine::incomplete::{IncompleteStep, incomplete_steps};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::sealed::{SealedStep, UploadState};
 use stepvault_local::vault::Vault;
@@ -41,9 +43,21 @@ pub(super) struct ListedStep {
     /// The remotes that have committed it.
     pub(super) remotes: Vec<String>,
     pub(super) pinned: bool,
+    /// A later attempt began at or before it: it goes first when retention removes something.
+    pub(super) abandoned: bool,
+    /// Where it was begun and is not whole, by remote.
+    pub(super) incomplete: Vec<IncompleteOn>,
     pub(super) metrics: BTreeMap<String, f64>,
     /// Records that cannot be read, with the reason.
     pub(super) faults: Vec<String>,
+}
+
+/// What a step lacks on a remote.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct IncompleteOn {
+    pub(super) remote: String,
+    /// The nodes whose parts are not there; none in the moment before it is committed.
+    pub(super) missing_nodes: Vec<String>,
 }
 
 /// Everything that was found, and the tiers that could not be asked.
@@ -74,6 +88,10 @@ impl Inventory {
                 Err(error) => failed.push((remote.name().to_string(), error)),
             }
         }
+        let abandoned = abandoned_steps(found.keys().copied());
+        for (id, step) in &mut found {
+            step.abandoned = abandoned.contains(id);
+        }
         Ok(Self {
             steps: found.into_values().rev().collect(),
             failed,
@@ -93,6 +111,8 @@ fn unknown(id: StepId) -> ListedStep {
         local: None,
         remotes: Vec::new(),
         pinned: false,
+        abandoned: false,
+        incomplete: Vec::new(),
         metrics: BTreeMap::new(),
         faults: Vec::new(),
     }
@@ -169,6 +189,7 @@ pub(super) fn is_durable_on(step: &SealedStep, remote: &RunRemote) -> Result<boo
 struct RemoteListing {
     commits: BTreeMap<StepId, Result<Commit>>,
     pinned: BTreeSet<StepId>,
+    incomplete: Vec<IncompleteStep>,
 }
 
 async fn found_on(remote: &RunRemote) -> Result<RemoteListing> {
@@ -179,7 +200,9 @@ async fn found_on(remote: &RunRemote) -> Result<RemoteListing> {
         .by_step
         .into_iter()
         .filter(|(id, _)| !condemned.contains(id));
+    let incomplete = incomplete_steps(remote).await?;
     Ok(RemoteListing {
+        incomplete,
         commits: standing.map(|(id, found)| (id, found.commit)).collect(),
         pinned,
     })
@@ -187,6 +210,14 @@ async fn found_on(remote: &RunRemote) -> Result<RemoteListing> {
 
 impl RemoteListing {
     fn merge_into(self, found: &mut BTreeMap<StepId, ListedStep>, remote: &str) {
+        for step in self.incomplete {
+            let entry = found.entry(step.id).or_insert_with(|| unknown(step.id));
+            entry.name.get_or_insert(step.name);
+            entry.incomplete.push(IncompleteOn {
+                remote: remote.to_owned(),
+                missing_nodes: step.missing.iter().map(ToString::to_string).collect(),
+            });
+        }
         for (id, commit) in self.commits {
             let entry = found.entry(id).or_insert_with(|| unknown(id));
             entry.pinned |= self.pinned.contains(&id);

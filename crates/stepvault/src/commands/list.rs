@@ -5,7 +5,7 @@ use serde::Serialize;
 use stepvault_core::Result;
 
 use super::Session;
-use super::inventory::{Inventory, ListedStep, LocalState};
+use super::inventory::{IncompleteOn, Inventory, ListedStep, LocalState};
 use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
 use crate::output::json::ErrorInfo;
@@ -95,11 +95,7 @@ impl Report for ListDocument {
                 step.files
                     .map_or_else(|| "?".to_owned(), |files| files.to_string()),
                 places(step),
-                if step.pinned {
-                    "pinned".to_owned()
-                } else {
-                    String::new()
-                },
+                marks(step),
                 human::metrics(&step.metrics),
             ]);
         }
@@ -117,12 +113,41 @@ fn short_time(rfc3339: &str) -> String {
     rfc3339.trim_end_matches('Z').replacen('T', " ", 1)
 }
 
+/// What retention makes of it.
+fn marks(step: &ListedStep) -> String {
+    let marks = [(step.pinned, "pinned"), (step.abandoned, "abandoned")];
+    let marks = marks.into_iter().filter(|(is_so, _)| *is_so);
+    marks.map(|(_, mark)| mark).collect::<Vec<_>>().join(", ")
+}
+
+/// `main (missing node-1)`.
+fn incomplete(on: &IncompleteOn) -> String {
+    const TOLD: usize = 4;
+    let nodes = &on.missing_nodes;
+    let first = nodes
+        .iter()
+        .take(TOLD)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    match nodes.len().saturating_sub(TOLD) {
+        _ if nodes.is_empty() => format!("{} (not committed yet)", on.remote),
+        0 => format!("{} (missing {first})", on.remote),
+        more => format!("{} (missing {first} and {more} more)", on.remote),
+    }
+}
+
 fn places(step: &ListedStep) -> String {
     let local = step.local.map(|state| match state {
         LocalState::Staged => "local (staged)".to_owned(),
         LocalState::Durable => "local".to_owned(),
     });
-    let places: Vec<String> = local.into_iter().chain(step.remotes.iter().cloned()).collect();
+    let incomplete = step.incomplete.iter().map(incomplete);
+    let places: Vec<String> = local
+        .into_iter()
+        .chain(step.remotes.iter().cloned())
+        .chain(incomplete)
+        .collect();
     if places.is_empty() {
         "unreadable".to_owned()
     } else {
@@ -148,6 +173,11 @@ mod tests {
             local: Some(LocalState::Staged),
             remotes: vec!["main".to_owned()],
             pinned: true,
+            abandoned: false,
+            incomplete: vec![IncompleteOn {
+                remote: "gs".to_owned(),
+                missing_nodes: vec!["node-1".to_owned()],
+            }],
             metrics: BTreeMap::from([("loss".to_owned(), 0.25)]),
             faults: vec!["gs: it is missing".to_owned()],
         };
@@ -160,7 +190,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(
             lines[1].contains(
-                "100        1  2026-11-21 10:16:00  3.0 MiB      3  local (staged), main  pinned  loss=0.25"
+                "100        1  2026-11-21 10:16:00  3.0 MiB      3  local (staged), main, gs (missing node-1)  pinned  loss=0.25"
             ),
             "{text}"
         );

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
 use stepvault_agent::SystemClock;
 use stepvault_core::ids::{Attempt, Step};
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::metrics::MetricsSource;
@@ -16,8 +17,8 @@ use stepvault_engine::upload::Uploaded;
 use stepvault_local::seal::LinkPolicy;
 
 use super::Session;
-use crate::arguments::values::{MetricValue, checked};
-use crate::context::{DefaultVault, Settings, Tiers, variable, vault_beside};
+use crate::arguments::values::{MetricValue, checked, duration};
+use crate::context::{DefaultVault, Settings, Tiers, attempt, vault_beside};
 use crate::exit_code::ExitCode;
 use crate::output::json::ErrorInfo;
 use crate::output::{Report, human};
@@ -44,6 +45,11 @@ pub(crate) struct PushArguments {
     /// Copy the files instead of linking them: for a trainer that rewrites them in place
     #[arg(long)]
     copy: bool,
+    /// How long to wait for the parts of other nodes; "0s" to leave as soon as this node's part is uploaded
+    ///
+    /// By default upload.incomplete-after, which is 30m. The step becomes durable all the same when they come later.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    wait_for_nodes: Option<Duration>,
 }
 
 /// Most broken files that are told of.
@@ -72,6 +78,8 @@ struct RemoteDocument {
     required: bool,
     durable: bool,
     already_durable: bool,
+    /// The nodes whose parts are not there: this node's is.
+    missing_nodes: Vec<String>,
     error: Option<ErrorInfo>,
 }
 
@@ -104,7 +112,9 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
         name: None,
         step: arguments.step,
         attempt: attempt(arguments.attempt)?,
-        node: tiers.node.clone(),
+        writer: tiers.writer.clone(),
+        // What somebody pushes in a launch is of that launch.
+        launch_since: Timestamp::default(),
         metrics: arguments
             .metric
             .into_iter()
@@ -114,7 +124,10 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
         links,
         expected: None,
     };
-    let report = push_one(&tiers, request).await?;
+    let patience = arguments
+        .wait_for_nodes
+        .unwrap_or(settings.config.upload.incomplete_after);
+    let report = push_one(&tiers, request, patience).await?;
     tiers.progress.finish();
     let code = exit_code(&report.remotes);
     for outcome in &report.remotes {
@@ -142,19 +155,8 @@ async fn check(settings: &Settings, tiers: &Tiers, source: &Path) -> Result<Sour
     blocking(move || Ok(check_source(&source, &profiles, profile.as_deref(), &SystemClock))).await
 }
 
-/// The attempt from the flag, or from the variable that a trainer's launcher sets.
-fn attempt(flag: Option<Attempt>) -> Result<Option<Attempt>> {
-    match (flag, variable("STEPVAULT_ATTEMPT")?) {
-        (None, Some(text)) => text
-            .parse()
-            .map(Some)
-            .map_err(|error: Error| error.hint("STEPVAULT_ATTEMPT holds it")),
-        (flag, _) => Ok(flag),
-    }
-}
-
 /// Seals and uploads under the vault's lock.
-pub(super) async fn push_one(tiers: &Tiers, request: StageRequest) -> Result<PushReport> {
+pub(super) async fn push_one(tiers: &Tiers, request: StageRequest, patience: Duration) -> Result<PushReport> {
     let vault = tiers
         .vault
         .clone()
@@ -166,7 +168,15 @@ pub(super) async fn push_one(tiers: &Tiers, request: StageRequest) -> Result<Pus
         Ok(lock)
     })
     .await?;
-    push(&vault, &tiers.remotes, request, &tiers.budget, &tiers.observer()).await
+    push(
+        &vault,
+        &tiers.remotes,
+        request,
+        &tiers.budget,
+        patience,
+        &tiers.observer(),
+    )
+    .await
 }
 
 /// Where the run's metrics stand.
@@ -198,15 +208,25 @@ fn exit_code(outcomes: &[RemoteOutcome]) -> ExitCode {
     let counted = outcomes
         .iter()
         .filter(|outcome| outcome.required || !some_required);
-    ExitCode::of_tiers(counted.map(|outcome| outcome.result.as_ref().map(|_| ())))
+    let counted: Vec<&RemoteOutcome> = counted.collect();
+    let waits = |outcome: &&RemoteOutcome| matches!(outcome.result, Ok(Uploaded::Waiting { .. }));
+    let code = ExitCode::of_tiers(counted.iter().map(|outcome| outcome.result.as_ref().map(|_| ())));
+    match code {
+        ExitCode::Done if counted.iter().any(waits) => ExitCode::Partly,
+        code => code,
+    }
 }
 
 fn document(tiers: &Tiers, report: &PushReport, faults: Vec<String>, seconds: f64) -> PushDocument {
     let remotes = report.remotes.iter().map(|outcome| RemoteDocument {
         remote: outcome.remote.to_string(),
         required: outcome.required,
-        durable: outcome.result.is_ok(),
+        durable: outcome.result.as_ref().is_ok_and(Uploaded::is_durable),
         already_durable: matches!(outcome.result, Ok(Uploaded::AlreadyDurable)),
+        missing_nodes: match &outcome.result {
+            Ok(Uploaded::Waiting { missing }) => missing.iter().map(ToString::to_string).collect(),
+            _ => Vec::new(),
+        },
         error: outcome.result.as_ref().err().map(ErrorInfo::from),
     });
     PushDocument {
@@ -226,12 +246,15 @@ fn document(tiers: &Tiers, report: &PushReport, faults: Vec<String>, seconds: f6
 
 impl Report for PushDocument {
     fn human(&self) -> String {
-        let mut by_state: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut by_state: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for remote in &self.remotes {
             let state = match (remote.durable, remote.already_durable) {
-                (true, true) => "was durable already on",
-                (true, false) => "is durable on",
-                (false, _) => "is not durable on",
+                (true, true) => "was durable already on".to_owned(),
+                (true, false) => "is durable on".to_owned(),
+                (false, _) if !remote.missing_nodes.is_empty() => {
+                    format!("waits for {} on", names(&remote.missing_nodes))
+                }
+                (false, _) => "is not durable on".to_owned(),
             };
             by_state.entry(state).or_default().push(&remote.remote);
         }
@@ -247,6 +270,21 @@ impl Report for PushDocument {
             human::bytes(self.bytes),
             states.collect::<Vec<_>>().join("; ")
         )
+    }
+}
+
+/// The first few, and how many more there are.
+fn names(nodes: &[String]) -> String {
+    const TOLD: usize = 8;
+    let first = nodes
+        .iter()
+        .take(TOLD)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    match nodes.len().saturating_sub(TOLD) {
+        0 => first,
+        more => format!("{first} and {more} more"),
     }
 }
 
@@ -290,6 +328,7 @@ mod tests {
             required: true,
             durable,
             already_durable,
+            missing_nodes: Vec::new(),
             error: None,
         };
         let document = PushDocument {

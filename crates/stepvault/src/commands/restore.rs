@@ -3,16 +3,19 @@
 mod document;
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
 use stepvault_core::ids::{Attempt, Step};
+use stepvault_core::nodes::Writer;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::restore::{HandoverOptions, RestoreContext, RestoreRequest, Target, plan, restore};
+use stepvault_engine::restore::{
+    HandoverOptions, Parts, RestoreContext, RestoreRequest, Target, Together, plan, restore,
+};
 use stepvault_local::staging::Existing;
 
 use super::Session;
-use crate::arguments::values::checked;
+use crate::arguments::values::{checked, duration};
 use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
 use crate::exit_code::ExitCode;
 use document::{planned, restored};
@@ -49,7 +52,24 @@ pub(crate) struct RestoreArguments {
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
+    nodes: NodesArguments,
+    #[command(flatten)]
     trainer: TrainerArguments,
+}
+
+/// Where several nodes wrote a step together.
+#[derive(Debug, Args)]
+struct NodesArguments {
+    /// Whose files of the step: all, own (what this node wrote), or a glob on the names of nodes; repeatable
+    ///
+    /// Own is enough for a trainer that reads back what its rank wrote, on as many nodes as before.
+    #[arg(long, value_name = "all|own|GLOB", default_value = "all")]
+    parts: Vec<String>,
+    /// How long to wait for the other nodes' word on a step that is newer than the newest durable one
+    ///
+    /// Such a step is taken where each node still has its part sealed in its vault, and says so in time.
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
+    wait_for_nodes: Duration,
 }
 
 /// What is done and said for the trainer.
@@ -93,6 +113,11 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
         target,
         step: arguments.step,
         attempt: arguments.attempt,
+        parts: parts(arguments.nodes.parts, &tiers.writer),
+        together: Some(Together {
+            writer: tiers.writer.clone(),
+            patience: arguments.nodes.wait_for_nodes,
+        }),
         include: arguments.include,
         existing: if arguments.replace {
             Existing::Replace
@@ -118,6 +143,23 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
         session.output.result(&document)?;
     }
     Ok(ExitCode::Done)
+}
+
+/// The parts that are asked for; one word for all wins over the others.
+fn parts(words: Vec<String>, writer: &Writer) -> Parts {
+    if words.iter().any(|word| word == "all") {
+        return Parts::All;
+    }
+    if words == ["own"] {
+        return Parts::Of(writer.place.node().clone());
+    }
+    let own = writer.place.node().as_str();
+    let patterns = words.into_iter();
+    Parts::Matching(
+        patterns
+            .map(|word| if word == "own" { own.to_owned() } else { word })
+            .collect(),
+    )
 }
 
 /// What the engine restores with.

@@ -4,7 +4,9 @@ mod remote_choice;
 mod settings;
 mod sources;
 mod tiers;
+mod writer;
 
 pub(crate) use settings::Settings;
-pub(crate) use sources::{FILE_NAME, absolute, gather, variable};
+pub(crate) use sources::{FILE_NAME, absolute, gather};
 pub(crate) use tiers::{DefaultVault, Tiers, vault_beside};
+pub(crate) use writer::attempt;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use stepvault_core::config::{Config, Links, RunSettings, Sources, faults_error, load};
-use stepvault_core::ids::{NodeName, RemoteName, RunName};
+use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::profile::ProfileSet;
@@ -120,14 +120,6 @@ impl Settings {
         self.config.local.directory.clone()
     }
 
-    /// This node's name: as configured, else the host's.
-    pub(crate) fn node(&self) -> Result<NodeName> {
-        match &self.config.node {
-            Some(node) => Ok(node.clone()),
-            None => node_name_of(&rustix::system::uname().nodename().to_string_lossy()),
-        }
-    }
-
     /// How files are taken into the vault.
     pub(crate) fn links(&self) -> LinkPolicy {
         match self.config.local.links {
@@ -138,36 +130,9 @@ impl Settings {
     }
 }
 
-/// A host's name with what a node's name may not hold replaced.
-fn node_name_of(host: &str) -> Result<NodeName> {
-    let plain = |letter: char| {
-        if letter.is_ascii_alphanumeric() || "._-".contains(letter) {
-            letter
-        } else {
-            '-'
-        }
-    };
-    let name: String = host.trim_start_matches('.').chars().map(plain).take(63).collect();
-    NodeName::new(if name.is_empty() { "node".to_owned() } else { name })
-        .map_err(|error| error.hint("give this node's name with --node NAME"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn any_host_name_makes_a_node_name() {
-        for (host, node) in [
-            ("gpu-7.example", "gpu-7.example"),
-            ("", "node"),
-            (".x", "x"),
-            ("a b/ü", "a-b--"),
-        ] {
-            assert_eq!(node_name_of(host).unwrap().as_str(), node);
-        }
-        assert_eq!(node_name_of(&"h".repeat(80)).unwrap().as_str().len(), 63);
-    }
 
     #[test]
     fn without_a_run_the_error_says_how_to_name_one() {

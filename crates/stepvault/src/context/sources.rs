@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use stepvault_core::config::{FileText, FlagOverride, Sources, check};
-use stepvault_core::ids::{RemoteName, RunName};
+use stepvault_core::ids::{NodeName, RemoteName, RunName};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::remote_choice::choose_remotes;
@@ -52,6 +52,10 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
     }
     if let Some(node) = &global.node {
         flag("node", "--node", node.to_string());
+    }
+    if let Some(nodes) = &global.nodes {
+        let list: Vec<&str> = nodes.iter().map(NodeName::as_str).collect();
+        flag("nodes", "--nodes", list.join(","));
     }
     let run = match (&global.run, variable("STEPVAULT_RUN")?) {
         (Some(run), _) => Some(run.clone()),

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stepvault_core::config::RunSettings;
-use stepvault_core::ids::{NodeName, RunName, StepId};
+use stepvault_core::ids::{RunName, StepId};
+use stepvault_core::nodes::Writer;
 use stepvault_core::observe::{Observer, Tier};
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::retention::LocalLimits;
@@ -36,8 +37,8 @@ pub(crate) enum DefaultVault {
 pub(crate) struct Tiers {
     /// The run and its rules.
     pub(crate) run: RunSettings,
-    /// This node.
-    pub(crate) node: NodeName,
+    /// Who writes steps here.
+    pub(crate) writer: Writer,
     /// The local tier, when there is one.
     pub(crate) vault: Option<Vault>,
     /// The run on its remotes.
@@ -63,7 +64,10 @@ impl Tiers {
         let observer = progress.observer();
         let remotes = open_remotes(configured, &run.name, &observer).await?;
         Ok(Self {
-            node: settings.node()?,
+            writer: Writer {
+                shared: run.shared,
+                ..settings.writer()?
+            },
             vault: open_vault(settings.local_directory(), default).await?,
             remotes,
             budget: MemoryBudget::new(settings.config.upload.memory_budget_bytes),

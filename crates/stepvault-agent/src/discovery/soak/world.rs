@@ -167,7 +167,7 @@ impl World {
                     Attempt::new(u32::try_from(earlier + 1).unwrap()).unwrap(),
                     ready.step,
                 ),
-                node: NodeName::new("node-0").unwrap(),
+                writer: stepvault_core::nodes::Writer::alone(NodeName::new("node-0").unwrap()),
                 source: ready.origin.source.clone(),
                 members: ready.origin.members.clone(),
                 name: ready.origin.name.clone(),

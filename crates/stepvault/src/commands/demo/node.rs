@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use stepvault_core::Result;
 use stepvault_core::digest::Sha256Digest;
+use stepvault_core::nodes::Writer;
 use stepvault_core::retention::{BestRule, KeepRules, Prefer};
+use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::push::StageRequest;
-use stepvault_engine::restore::{RestoreRequest, SkippedStep, Target, restore};
+use stepvault_engine::restore::{Parts, RestoreRequest, SkippedStep, Target, restore};
 use stepvault_local::staging::Existing;
 use tempfile::TempDir;
 
@@ -58,13 +61,15 @@ impl Node {
             name: None,
             step: None,
             attempt: None,
-            node: self.tiers.node.clone(),
+            // Whatever launcher the demonstration is run under.
+            writer: Writer::alone(self.tiers.writer.place.node().clone()),
+            launch_since: Timestamp::default(),
             metrics: BTreeMap::new(),
             metrics_source: metrics_source(&self.tiers),
             links: self.tiers.links,
             expected: None,
         };
-        let report = push_one(&self.tiers, request).await?;
+        let report = push_one(&self.tiers, request, Duration::ZERO).await?;
         for outcome in report.remotes {
             outcome.result?;
         }
@@ -89,6 +94,8 @@ impl Node {
             target: Target::Into(self.checkpoints.clone()),
             step: None,
             attempt: None,
+            parts: Parts::All,
+            together: None,
             include: Vec::new(),
             existing: Existing::Refuse,
             handover: None,

@@ -1,0 +1,124 @@
+//! Steps whose own part is uploaded and that lack other nodes' parts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use stepvault_core::ids::{NodeName, StepId};
+use stepvault_core::nodes::listed;
+use tokio::time::Instant;
+
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+const LONGEST_BETWEEN_LOOKS: Duration = Duration::from_secs(15);
+/// A step that is marked incomplete is looked at less often: whoever brings the last part commits it.
+const BETWEEN_LOOKS_WHEN_INCOMPLETE: Duration = Duration::from_mins(1);
+
+#[derive(Debug)]
+struct Wait {
+    since: Instant,
+    looks: u32,
+    next_look: Instant,
+}
+
+/// All of them, for one run on one remote.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    steps: BTreeMap<StepId, Wait>,
+}
+
+/// How a step waits.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Waiting {
+    /// Too long by now.
+    pub(super) is_incomplete: bool,
+    pub(super) reason: String,
+}
+
+impl Waits {
+    /// Notes that these nodes' parts are still missing.
+    pub(super) fn missing(&mut self, id: StepId, nodes: &[NodeName], incomplete_after: Duration) -> Waiting {
+        let now = Instant::now();
+        let wait = self.steps.entry(id).or_insert(Wait {
+            since: now,
+            looks: 0,
+            next_look: now,
+        });
+        let is_incomplete = now - wait.since >= incomplete_after;
+        let pause = if is_incomplete {
+            BETWEEN_LOOKS_WHEN_INCOMPLETE
+        } else {
+            FIRST_LOOK
+                .saturating_mul(1 << wait.looks.min(8))
+                .min(LONGEST_BETWEEN_LOOKS)
+                .min((wait.since + incomplete_after).saturating_duration_since(now))
+        };
+        wait.looks = wait.looks.saturating_add(1);
+        wait.next_look = now + pause;
+        let (parts, have) = match nodes {
+            [_] => ("part", "has"),
+            _ => ("parts", "have"),
+        };
+        let nodes = listed(nodes);
+        Waiting {
+            is_incomplete,
+            reason: if is_incomplete {
+                format!(
+                    "it is incomplete: {nodes} {have} not uploaded their {parts} within {} s",
+                    incomplete_after.as_secs()
+                )
+            } else {
+                format!("its part of this node is uploaded, and the {parts} of {nodes} are still missing")
+            },
+        }
+    }
+
+    /// When a step is to be looked at again; `None` for one that does not wait.
+    pub(super) fn next_look(&self, id: StepId) -> Option<Instant> {
+        self.steps.get(&id).map(|wait| wait.next_look)
+    }
+
+    pub(super) fn forget(&mut self, id: StepId) {
+        self.steps.remove(&id);
+    }
+
+    pub(super) fn forget_all_but(&mut self, there: &BTreeSet<StepId>) {
+        self.steps.retain(|id, _| there.contains(id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn looks_become_rare_and_the_deadline_names_who_is_missing() {
+        let id = StepId::from_label("000000000100.a1").unwrap();
+        let nodes = ["node-1", "node-3"].map(|name| NodeName::new(name).unwrap());
+        let deadline = Duration::from_mins(2);
+        let mut waits = Waits::default();
+        assert_eq!(waits.next_look(id), None);
+        let mut looks = 0;
+        let reason = loop {
+            let waiting = waits.missing(id, &nodes, deadline);
+            if waiting.is_incomplete {
+                break waiting.reason;
+            }
+            assert_eq!(
+                waiting.reason,
+                "its part of this node is uploaded, and the parts of node-1, node-3 are still missing"
+            );
+            looks += 1;
+            tokio::time::sleep_until(waits.next_look(id).unwrap()).await;
+        };
+        assert_eq!(
+            reason,
+            "it is incomplete: node-1, node-3 have not uploaded their parts within 120 s"
+        );
+        assert_eq!(looks, 12);
+        assert_eq!(
+            waits.next_look(id).unwrap() - Instant::now(),
+            BETWEEN_LOOKS_WHEN_INCOMPLETE
+        );
+        waits.forget_all_but(&BTreeSet::new());
+        assert_eq!(waits.next_look(id), None);
+    }
+}

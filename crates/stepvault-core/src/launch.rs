@@ -1,0 +1,146 @@
+//! One start of a job over all its nodes, and the attempt that its steps belong to.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::codec::{FORMAT, Record};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{Attempt, RunName, StepId};
+
+/// Longest launch name in bytes.
+pub const MAX_LAUNCH_NAME_BYTES: usize = 200;
+
+/// What a launcher calls one start of a job: the same on all nodes, another one after a restart.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LaunchName(String);
+
+impl LaunchName {
+    /// Checks the name: 1 to 200 printable ASCII characters, with no space at either end.
+    pub fn new(name: impl Into<String>) -> Result<Self> {
+        let name = name.into();
+        let plain = name.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+        if plain && !name.is_empty() && name.len() <= MAX_LAUNCH_NAME_BYTES && name.trim() == name {
+            return Ok(Self(name));
+        }
+        Err(Error::new(ErrorKind::Usage, "not a launch's name")
+            .on(format!("{name:?}"))
+            .because("it takes 1 to 200 printable ASCII characters, with no space at either end"))
+    }
+
+    /// Of nodes that no launcher told anything: all their starts are one.
+    pub fn unnamed() -> Self {
+        Self("unnamed".to_owned())
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LaunchName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl FromStr for LaunchName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
+impl TryFrom<String> for LaunchName {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
+impl From<LaunchName> for String {
+    fn from(name: LaunchName) -> Self {
+        name.0
+    }
+}
+
+/// An attempt that was given to a launch: created once under the attempt's number, by whichever node comes first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaunchRecord {
+    /// Format version.
+    pub format: u32,
+    /// The run.
+    pub run: RunName,
+    /// The attempt.
+    pub attempt: Attempt,
+    /// Whose it is.
+    pub launch: LaunchName,
+    /// The step that was saved again when the launch went back without a restart; none for its first attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub went_back_over: Option<StepId>,
+}
+
+impl Record for LaunchRecord {
+    const WHAT: &'static str = "launch record";
+
+    fn check(&self) -> Result<()> {
+        let fault =
+            |why: &str| Error::new(ErrorKind::Damaged, "the launch record contradicts itself").because(why);
+        if self.format != FORMAT {
+            return Err(fault("its format is not known"));
+        }
+        if self.went_back_over.is_some_and(|id| id.attempt >= self.attempt) {
+            return Err(fault("it goes back over a step of a later attempt"));
+        }
+        Ok(())
+    }
+}
+
+/// The attempt that a launch is at, by the records there are; `after` asks for one beyond that attempt.
+pub fn attempt_of(records: &[LaunchRecord], launch: &LaunchName, after: Option<Attempt>) -> Option<Attempt> {
+    records
+        .iter()
+        .filter(|record| record.launch == *launch && after.is_none_or(|attempt| record.attempt > attempt))
+        .map(|record| record.attempt)
+        .max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(attempt: u32, launch: &str) -> LaunchRecord {
+        LaunchRecord {
+            format: FORMAT,
+            run: RunName::new("run").unwrap(),
+            attempt: Attempt::new(attempt).unwrap(),
+            launch: LaunchName::new(launch).unwrap(),
+            went_back_over: None,
+        }
+    }
+
+    #[test]
+    fn a_launch_is_at_the_last_attempt_it_was_given() {
+        let records = [record(1, "a"), record(2, "b"), record(4, "a")];
+        let a = LaunchName::new("a").unwrap();
+        assert_eq!(attempt_of(&records, &a, None), Some(Attempt::new(4).unwrap()));
+        assert_eq!(attempt_of(&records, &a, Some(Attempt::new(4).unwrap())), None);
+        assert_eq!(attempt_of(&records, &LaunchName::unnamed(), None), None);
+    }
+
+    #[test]
+    fn names_are_plain_text() {
+        for good in ["slurm:123:0", "a b", "x"] {
+            LaunchName::new(good).unwrap();
+        }
+        for bad in ["", " a", "a\n", "\u{e9}", &"x".repeat(201)] {
+            LaunchName::new(bad).unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The nodes that write a step together.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::NodeName;
+use crate::launch::LaunchName;
+
+/// Most nodes in one step.
+pub const MAX_NODES: usize = 65_536;
+/// How many names a message lists.
+const LISTED: usize = 8;
+
+/// Which nodes a step is whole with: never empty, no name twice.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<NodeName>", into = "Vec<NodeName>")]
+pub struct NodeSet(BTreeSet<NodeName>);
+
+impl NodeSet {
+    /// Checks the names.
+    pub fn new(names: impl IntoIterator<Item = NodeName>) -> Result<Self> {
+        let fault = |why: String| Error::new(ErrorKind::Usage, "not a set of nodes").because(why);
+        let mut nodes = BTreeSet::new();
+        for name in names {
+            if let Some(twice) = nodes.replace(name) {
+                return Err(fault(format!("{twice} stands there twice")));
+            }
+        }
+        if nodes.is_empty() || nodes.len() > MAX_NODES {
+            return Err(fault("it takes 1 to 65536 nodes".to_owned()));
+        }
+        Ok(Self(nodes))
+    }
+
+    /// A node that writes its steps by itself.
+    pub fn alone(node: NodeName) -> Self {
+        Self(BTreeSet::from([node]))
+    }
+
+    /// `node-0` to `node-{count - 1}`: the names that launchers' ranks give.
+    pub fn counted(count: usize) -> Result<Self> {
+        if !(1..=MAX_NODES).contains(&count) {
+            return Err(Error::new(ErrorKind::Usage, "not a number of nodes")
+                .on(count)
+                .because("it takes 1 to 65536"));
+        }
+        Self::new((0..count).map(ranked).collect::<Result<Vec<_>>>()?)
+    }
+
+    /// Whether a node is one of them.
+    pub fn contains(&self, node: &NodeName) -> bool {
+        self.0.contains(node)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether a step takes more than one node.
+    pub fn is_several(&self) -> bool {
+        self.0.len() > 1
+    }
+
+    /// Sorted by name.
+    pub fn iter(&self) -> impl Iterator<Item = &NodeName> {
+        self.0.iter()
+    }
+
+    /// Those that are not among `present`, sorted by name.
+    pub fn missing(&self, present: &BTreeSet<NodeName>) -> Vec<NodeName> {
+        self.0.difference(present).cloned().collect()
+    }
+}
+
+/// The name of the node with this rank.
+pub fn ranked(rank: usize) -> Result<NodeName> {
+    NodeName::new(format!("node-{rank}"))
+}
+
+/// Names for a message: the first few, and how many more there are.
+pub fn listed(nodes: &[NodeName]) -> String {
+    let first: Vec<&str> = nodes.iter().take(LISTED).map(NodeName::as_str).collect();
+    match nodes.len().checked_sub(LISTED) {
+        None | Some(0) => first.join(", "),
+        Some(more) => format!("{} and {more} more", first.join(", ")),
+    }
+}
+
+impl fmt::Display for NodeSet {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&listed(&self.0.iter().cloned().collect::<Vec<_>>()))
+    }
+}
+
+/// A number of nodes, or their names separated by commas.
+impl FromStr for NodeSet {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let hint = "write how many there are (4), or their names (a,b,c)";
+        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            let count = text.parse().unwrap_or(usize::MAX);
+            return Self::counted(count).map_err(|error| error.hint(hint));
+        }
+        let names = text.split(',').map(|name| NodeName::new(name.trim()));
+        names
+            .collect::<Result<Vec<_>>>()
+            .and_then(Self::new)
+            .map_err(|error| error.hint(hint))
+    }
+}
+
+impl TryFrom<Vec<NodeName>> for NodeSet {
+    type Error = Error;
+
+    fn try_from(names: Vec<NodeName>) -> Result<Self> {
+        let sorted = names.windows(2).all(|pair| pair[0] < pair[1]);
+        let nodes = Self::new(names)?;
+        if sorted {
+            return Ok(nodes);
+        }
+        Err(Error::new(ErrorKind::Damaged, "the nodes are not sorted by name"))
+    }
+}
+
+impl From<NodeSet> for Vec<NodeName> {
+    fn from(nodes: NodeSet) -> Self {
+        nodes.0.into_iter().collect()
+    }
+}
+
+/// This node among those that write a run's steps together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodePlace {
+    node: NodeName,
+    nodes: NodeSet,
+}
+
+impl NodePlace {
+    /// A node and the nodes that it is one of.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] when it is not among them.
+    pub fn new(node: NodeName, nodes: NodeSet) -> Result<Self> {
+        if nodes.contains(&node) {
+            return Ok(Self { node, nodes });
+        }
+        Err(
+            Error::new(ErrorKind::Usage, "this node is none of the declared ones")
+                .on(&node)
+                .because(format!("declared are {nodes}"))
+                .hint("name this node as one of them with --node, or declare the nodes with --nodes"),
+        )
+    }
+
+    /// A node that writes its steps by itself.
+    pub fn alone(node: NodeName) -> Self {
+        Self {
+            nodes: NodeSet::alone(node.clone()),
+            node,
+        }
+    }
+
+    /// This node.
+    pub fn node(&self) -> &NodeName {
+        &self.node
+    }
+
+    /// All of them.
+    pub fn nodes(&self) -> &NodeSet {
+        &self.nodes
+    }
+}
+
+/// Who writes a step: this node, with which others, in which launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Writer {
+    /// This node and those that write the step with it.
+    pub place: NodePlace,
+    /// The launch; `None` where nobody named one.
+    pub launch: Option<LaunchName>,
+    /// Whether the step stands in one directory that all nodes see, and whose files they share out among them.
+    pub shared: bool,
+}
+
+impl Writer {
+    /// A node that writes its steps by itself.
+    pub fn alone(node: NodeName) -> Self {
+        Self {
+            place: NodePlace::alone(node),
+            launch: None,
+            shared: false,
+        }
+    }
+
+    /// Whether which attempt a step belongs to is a matter of launches, and not of one node's files alone.
+    pub fn goes_by_launch(&self) -> bool {
+        self.launch.is_some() || self.place.nodes().is_several()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_or_names_make_a_set() {
+        let counted: NodeSet = "3".parse().unwrap();
+        assert_eq!(counted.to_string(), "node-0, node-1, node-2");
+        let named: NodeSet = "b, a".parse().unwrap();
+        assert_eq!(named.to_string(), "a, b");
+        for (bad, why) in [
+            ("0", "it takes 1 to 65536"),
+            ("99999999999999999999999", "it takes 1 to 65536"),
+            ("a,a", "a stands there twice"),
+            ("", "not a node name"),
+            ("a,,b", "not a node name"),
+        ] {
+            let error = bad.parse::<NodeSet>().unwrap_err();
+            assert!(error.to_string().contains(why), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn who_is_missing_is_named_and_a_long_list_is_cut() {
+        let nodes = NodeSet::counted(12).unwrap();
+        let present = BTreeSet::from([ranked(0).unwrap(), ranked(11).unwrap()]);
+        let missing = nodes.missing(&present);
+        assert_eq!(missing.len(), 10);
+        assert_eq!(
+            listed(&missing),
+            "node-1, node-10, node-2, node-3, node-4, node-5, node-6, node-7 and 2 more"
+        );
+    }
+
+    #[test]
+    fn a_node_that_is_not_declared_is_told_so() {
+        let error =
+            NodePlace::new(NodeName::new("gpu-7").unwrap(), NodeSet::counted(2).unwrap()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "this node is none of the declared ones: gpu-7: declared are node-0, node-1"
+        );
+    }
+}

@@ -1,0 +1,569 @@
+//! Steps that several nodes write together.
+
+use std::path::Path;
+use std::time::Duration;
+
+use stepvault_core::ErrorKind;
+use stepvault_core::codec::encode;
+use stepvault_core::commit::Commit;
+use stepvault_core::ids::{Attempt, NodeName, StepId};
+use stepvault_core::launch::LaunchName;
+use stepvault_core::nodes::{NodePlace, NodeSet, Writer, ranked};
+use stepvault_core::path::RelativePath;
+use stepvault_core::records::Tombstone;
+use stepvault_engine::catalog::read_commit;
+use stepvault_engine::push::{PushReport, StageRequest};
+use stepvault_engine::restore::{Parts, RestoreReport, RestoreRequest, Target, Together, restore};
+use stepvault_engine::upload::{Lane, Uploaded};
+use stepvault_testkit::s3::StrictS3;
+
+use crate::harness::{Rig, id, run_name};
+
+/// Nodes that share one remote, each with a disk of its own.
+struct Cluster {
+    rigs: Vec<Rig>,
+    launch: String,
+    shared: bool,
+}
+
+impl Cluster {
+    async fn new(count: usize) -> Self {
+        let mut rigs = vec![Rig::with_directory().await];
+        while rigs.len() < count {
+            let mut rig = Rig::new();
+            rig.remotes.clone_from(&rigs[0].remotes);
+            rigs.push(rig);
+        }
+        Self {
+            rigs,
+            launch: "first".to_owned(),
+            shared: false,
+        }
+    }
+
+    fn writer(&self, rank: usize) -> Writer {
+        let nodes = NodeSet::counted(self.rigs.len()).unwrap();
+        Writer {
+            place: NodePlace::new(ranked(rank).unwrap(), nodes).unwrap(),
+            launch: Some(LaunchName::new(self.launch.as_str()).unwrap()),
+            shared: self.shared,
+        }
+    }
+
+    fn request(&self, rank: usize, source: &Path) -> StageRequest {
+        StageRequest {
+            writer: self.writer(rank),
+            ..self.rigs[rank].request(source)
+        }
+    }
+
+    async fn push(&self, rank: usize, source: &Path) -> PushReport {
+        self.rigs[rank].push_as(self.request(rank, source)).await.unwrap()
+    }
+
+    /// Writes and pushes a node's own files of a step.
+    async fn save(&self, rank: usize, step: u64, written_seconds: i64) -> PushReport {
+        let own = format!("rank_{rank}.distcp");
+        let source =
+            self.rigs[rank].write_step(step, &[(&own, 3000), ("common.json", 200)], step, written_seconds);
+        self.push(rank, &source).await
+    }
+
+    fn restore_request(&self, rank: usize) -> RestoreRequest {
+        RestoreRequest {
+            together: Some(Together {
+                writer: self.writer(rank),
+                patience: Duration::from_secs(20),
+            }),
+            ..self.rigs[rank].restore_request()
+        }
+    }
+
+    async fn restore(&self, rank: usize) -> stepvault_core::Result<RestoreReport> {
+        restore(&self.rigs[rank].context(), &self.restore_request(rank)).await
+    }
+
+    fn remote(&self) -> &stepvault_engine::run_remote::RunRemote {
+        &self.rigs[0].remotes[0]
+    }
+}
+
+fn missing(report: &PushReport) -> Vec<String> {
+    match report.remotes[0].result.as_ref().unwrap() {
+        Uploaded::Waiting { missing } => missing.iter().map(ToString::to_string).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(path)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+async fn lane(rig: &Rig) -> Lane {
+    Lane::open(
+        rig.remotes[0].clone(),
+        rig.vault.clone(),
+        rig.budget.clone(),
+        rig.observer.clone(),
+    )
+    .await
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_step_is_committed_by_whoever_brings_the_last_part_and_never_before() {
+    let cluster = Cluster::new(3).await;
+    let first = cluster.save(0, 100, 1000).await;
+    assert_eq!(missing(&first), ["node-1", "node-2"]);
+    assert_eq!(missing(&cluster.save(2, 100, 1500).await), ["node-1"]);
+    let error = read_commit(cluster.remote(), id(1, 100)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert_eq!(cluster.restore(0).await.unwrap_err().kind(), ErrorKind::NotFound);
+
+    let last = cluster.save(1, 100, 1200).await;
+    assert_eq!(*last.remotes[0].result.as_ref().unwrap(), Uploaded::Durable);
+    let commit = read_commit(cluster.remote(), id(1, 100)).await.unwrap();
+    assert_eq!(commit.parts.len(), 3);
+    assert_eq!(commit.written_at.seconds, 1500);
+    // The others find it committed.
+    let again = cluster.save(0, 100, 1000).await;
+    assert_eq!(
+        *again.remotes[0].result.as_ref().unwrap(),
+        Uploaded::AlreadyDurable
+    );
+
+    let elsewhere = Rig::new();
+    let mut context = elsewhere.context();
+    context.remotes.clone_from(&cluster.rigs[0].remotes);
+    let restored = restore(&context, &elsewhere.restore_request()).await.unwrap();
+    assert_eq!(
+        names(&restored.decision.path),
+        ["common.json", "rank_0.distcp", "rank_1.distcp", "rank_2.distcp"]
+    );
+    let request = RestoreRequest {
+        target: Target::As(elsewhere.directory.path().join("own")),
+        parts: Parts::Of(ranked(1).unwrap()),
+        ..elsewhere.restore_request()
+    };
+    restore(&context, &request).await.unwrap();
+    assert_eq!(
+        names(&elsewhere.directory.path().join("own")),
+        ["common.json", "rank_1.distcp"]
+    );
+    let request = RestoreRequest {
+        target: Target::As(elsewhere.directory.path().join("nobody")),
+        parts: Parts::Of(ranked(7).unwrap()),
+        ..elsewhere.restore_request()
+    };
+    let error = restore(&context, &request).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no part of the step is wanted: step 100 (attempt 1): the part of node-7 is asked for, and the step has parts of \
+         node-0, node-1, node-2"
+    );
+}
+
+#[tokio::test]
+async fn later_steps_are_committed_while_an_earlier_one_waits() {
+    let cluster = Cluster::new(2).await;
+    assert_eq!(missing(&cluster.save(0, 100, 1000).await), ["node-1"]);
+    cluster.save(0, 200, 2000).await;
+    let late = cluster.save(1, 200, 2000).await;
+    assert_eq!(late.id, id(1, 200));
+    assert!(late.remotes[0].result.as_ref().unwrap().is_durable());
+    // Found late by a node that was away, and older than what it has: no new attempt.
+    let completed = cluster.save(1, 100, 1000).await;
+    assert_eq!(completed.id, id(1, 100));
+    assert!(completed.remotes[0].result.as_ref().unwrap().is_durable());
+}
+
+#[tokio::test]
+async fn nodes_that_commit_at_the_same_moment_write_one_commit() {
+    for _ in 0..8 {
+        let cluster = Cluster::new(2).await;
+        let (left, right) = tokio::join!(cluster.save(0, 100, 1000), cluster.save(1, 100, 1001));
+        let mut durable = 0;
+        for (rank, report) in [left, right].iter().enumerate() {
+            let outcome = report.remotes[0].result.as_ref().unwrap();
+            durable += usize::from(outcome.is_durable());
+            let rig = &cluster.rigs[rank];
+            let sealed = rig.vault.step(&run_name(), report.id).unwrap().unwrap();
+            assert!(lane(rig).await.settle(&sealed).await.unwrap().is_durable());
+        }
+        assert!(durable >= 1, "whoever comes last commits");
+        read_commit(cluster.remote(), id(1, 100)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn files_that_nodes_have_in_common_are_sent_once() {
+    let server = StrictS3::start();
+    let mut cluster = Cluster::new(2).await;
+    for rig in &mut cluster.rigs {
+        rig.remotes.clear();
+        rig.add_s3("main", &server).await;
+    }
+    let common = ("tokenizer.json", 500_000);
+    for rank in [0, 1] {
+        let own = format!("rank_{rank}.distcp");
+        let source = cluster.rigs[rank].write_step(100, &[(&own, 1000), common], 7, 1000);
+        cluster.push(rank, &source).await;
+    }
+    assert_eq!(*cluster.rigs[0].recorder.moved.lock().unwrap(), 501_000);
+    assert_eq!(*cluster.rigs[1].recorder.moved.lock().unwrap(), 1000);
+    let commit = read_commit(&cluster.rigs[0].remotes[0], id(1, 100))
+        .await
+        .unwrap();
+    assert_eq!(commit.file_count(), 4, "each part lists what its node had");
+}
+
+#[tokio::test]
+async fn a_file_that_differs_between_nodes_fails_the_step_by_name_and_nothing_is_torn() {
+    let cluster = Cluster::new(2).await;
+    let one = cluster.rigs[0].write_step(100, &[("state.json", 300)], 1, 1000);
+    let other = cluster.rigs[1].write_step(100, &[("state.json", 300)], 2, 1000);
+    cluster.push(0, &one).await;
+    let report = cluster.push(1, &other).await;
+    let error = report.remotes[0].result.as_ref().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(
+        error
+            .to_string()
+            .starts_with("two nodes have different files under one path: state.json: "),
+        "{error}"
+    );
+    let key = cluster
+        .remote()
+        .keys
+        .data("step_100", id(1, 100), &RelativePath::new("state.json").unwrap());
+    let there = cluster.remote().read_small(&key.unwrap()).await.unwrap().unwrap();
+    assert_eq!(there, std::fs::read(one.join("state.json")).unwrap());
+}
+
+#[tokio::test]
+async fn nodes_that_declare_different_things_are_told_so() {
+    let mut cluster = Cluster::new(2).await;
+    cluster.save(0, 100, 1000).await;
+    let source = cluster.rigs[1].write_step(100, &[("rank_1.distcp", 10)], 1, 1000);
+    let alone = StageRequest {
+        writer: Writer::alone(NodeName::new("node-1").unwrap()),
+        attempt: Some(Attempt::FIRST),
+        ..cluster.rigs[1].request(&source)
+    };
+    let error = cluster.rigs[1].push_as(alone).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    "second".clone_into(&mut cluster.launch);
+    let other_launch = StageRequest {
+        attempt: Some(Attempt::FIRST),
+        ..cluster.request(1, &source)
+    };
+    let report = cluster.rigs[1].push_as(other_launch).await.unwrap();
+    let error = report.remotes[0].result.as_ref().unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("it was begun in launch 'first', and here it is of launch 'second'"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_restart_is_another_attempt_for_all_nodes() {
+    let mut cluster = Cluster::new(2).await;
+    for rank in [0, 1] {
+        cluster.save(rank, 100, 1000).await;
+        cluster.save(rank, 200, 2000).await;
+    }
+    "second".clone_into(&mut cluster.launch);
+    assert_eq!(cluster.save(1, 200, 3000).await.id, id(2, 200));
+    assert_eq!(cluster.save(0, 200, 3001).await.id, id(2, 200));
+    read_commit(cluster.remote(), id(2, 200)).await.unwrap();
+    // A node that was replaced learns its attempt from the others.
+    cluster.rigs[0].lose_node();
+    assert_eq!(cluster.save(0, 300, 4000).await.id, id(2, 300));
+}
+
+#[tokio::test]
+async fn going_back_without_a_restart_is_one_attempt_for_all_nodes() {
+    let cluster = Cluster::new(2).await;
+    for rank in [0, 1] {
+        cluster.save(rank, 100, 1000).await;
+        cluster.save(rank, 200, 2000).await;
+        cluster.save(rank, 300, 3000).await;
+    }
+    assert_eq!(cluster.save(0, 200, 4000).await.id, id(2, 200));
+    assert_eq!(cluster.save(1, 200, 4100).await.id, id(2, 200));
+    assert_eq!(cluster.save(1, 300, 5000).await.id, id(2, 300));
+    assert_eq!(cluster.save(0, 300, 5000).await.id, id(2, 300));
+    // A second time, and one of the nodes has lost its disk.
+    assert_eq!(cluster.save(0, 200, 6000).await.id, id(3, 200));
+}
+
+#[tokio::test]
+async fn what_a_restore_put_there_is_no_new_save() {
+    let mut cluster = Cluster::new(2).await;
+    for rank in [0, 1] {
+        cluster.save(rank, 100, 1000).await;
+    }
+    cluster.rigs[1].lose_node();
+    "second".clone_into(&mut cluster.launch);
+    let restored = cluster.restore(1).await.unwrap().decision.path;
+    assert_eq!(names(&restored).len(), 3);
+    let found = cluster.push(1, &restored).await;
+    assert_eq!(found.id, id(1, 100));
+    assert!(!found.newly_sealed);
+    // The same bytes, saved again by the second launch: its own, as the other node's may differ.
+    assert_eq!(cluster.save(1, 100, 5000).await.id, id(2, 100));
+}
+
+#[tokio::test]
+async fn a_condemned_step_is_acknowledged_by_nobody() {
+    let cluster = Cluster::new(2).await;
+    cluster.save(0, 100, 1000).await;
+    cluster.save(1, 100, 1000).await;
+    let id = id(1, 100);
+    let tombstone = Tombstone {
+        format: 1,
+        run: run_name(),
+        id,
+        name: "step_100".to_owned(),
+    };
+    let remote = cluster.remote();
+    remote
+        .create_record(&remote.keys.tombstone(id), &tombstone)
+        .await
+        .unwrap();
+    let rig = &cluster.rigs[0];
+    let sealed = rig.vault.step(&run_name(), id).unwrap().unwrap();
+    let lane = lane(rig).await;
+    for error in [
+        lane.settle(&sealed).await.unwrap_err(),
+        lane.upload(&sealed).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_commit_follows_from_its_parts_alone() {
+    let cluster = Cluster::new(2).await;
+    cluster.save(1, 100, 1000).await;
+    cluster.save(0, 100, 1000).await;
+    let remote = cluster.remote();
+    let commit = read_commit(remote, id(1, 100)).await.unwrap();
+    let bytes = remote
+        .read_small(&remote.keys.commit(id(1, 100)))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(encode::<Commit>(&commit).unwrap(), bytes);
+    let nodes: Vec<&str> = commit.parts.iter().map(|part| part.node.as_str()).collect();
+    assert_eq!(nodes, ["node-0", "node-1"]);
+}
+
+#[tokio::test]
+async fn a_directory_that_all_nodes_see_is_shared_out_among_them() {
+    let mut cluster = Cluster::new(3).await;
+    cluster.shared = true;
+    let files: &[(&str, usize)] = &[
+        ("a", 900),
+        ("b", 800),
+        ("c", 700),
+        ("d", 10),
+        ("e", 10),
+        ("sub/f", 5),
+    ];
+    let mut last = None;
+    for rank in 0..3 {
+        let source = cluster.rigs[rank].write_step(100, files, 1, 1000);
+        last = Some(cluster.push(rank, &source).await);
+    }
+    assert!(last.unwrap().remotes[0].result.as_ref().unwrap().is_durable());
+    let sent: Vec<u64> = cluster
+        .rigs
+        .iter()
+        .map(|rig| *rig.recorder.moved.lock().unwrap())
+        .collect();
+    assert_eq!(sent.iter().sum::<u64>(), 2425);
+    assert!(sent.iter().all(|bytes| (700..=900).contains(bytes)), "{sent:?}");
+    let restored = cluster.restore(2).await.unwrap();
+    assert_eq!(names(&restored.decision.path), ["a", "b", "c", "d", "e", "sub"]);
+
+    // One that was seen with a file less is not whole.
+    let fewer = cluster.rigs[0].write_step(200, &files[1..], 1, 2000);
+    cluster.push(0, &fewer).await;
+    let mut report = None;
+    for rank in 1..3 {
+        let source = cluster.rigs[rank].write_step(200, files, 1, 2000);
+        report = Some(cluster.push(rank, &source).await);
+    }
+    let error = report.unwrap().remotes.remove(0).result.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the parts of step 200 (attempt 1) do not fit: node-0 and node-1: they differ in what they saw in the directory \
+         that they share"
+    );
+}
+
+/// Steps 100 durable and 200 sealed on both nodes, with 200 uploaded by one of them.
+async fn with_a_newer_sealed_step() -> Cluster {
+    let mut cluster = Cluster::new(2).await;
+    for rank in [0, 1] {
+        cluster.save(rank, 100, 1000).await;
+    }
+    cluster.save(0, 200, 2000).await;
+    // Sealed, and cut off from the store.
+    let rig = &mut cluster.rigs[1];
+    let remotes = rig.remotes.clone();
+    let source = rig.write_step(200, &[("rank_1.distcp", 3000), ("common.json", 200)], 200, 2000);
+    let request = StageRequest {
+        attempt: Some(Attempt::FIRST),
+        ..cluster.request(1, &source)
+    };
+    cluster.rigs[1].remotes.clear();
+    cluster.rigs[1].push_as(request).await.unwrap();
+    cluster.rigs[1].remotes = remotes;
+    "second".clone_into(&mut cluster.launch);
+    cluster
+}
+
+#[tokio::test]
+async fn nodes_that_all_have_their_parts_go_on_from_a_step_that_is_not_durable() {
+    let cluster = with_a_newer_sealed_step().await;
+    let (left, right) = tokio::join!(cluster.restore(0), cluster.restore(1));
+    let (left, right) = (left.unwrap(), right.unwrap());
+    assert_eq!((left.decision.id, right.decision.id), (id(1, 200), id(1, 200)));
+    assert_eq!(names(&left.decision.path), ["common.json", "rank_0.distcp"]);
+    assert_eq!(names(&right.decision.path), ["common.json", "rank_1.distcp"]);
+}
+
+#[tokio::test]
+async fn a_node_without_its_part_makes_all_go_on_from_what_is_durable() {
+    let mut cluster = with_a_newer_sealed_step().await;
+    cluster.rigs[1].lose_node();
+    let (left, right) = tokio::join!(cluster.restore(0), cluster.restore(1));
+    for report in [left.unwrap(), right.unwrap()] {
+        assert_eq!(report.decision.id, id(1, 100));
+        assert_eq!(
+            names(&report.decision.path),
+            ["common.json", "rank_0.distcp", "rank_1.distcp"]
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_is_committed_after_the_first_node_decided_changes_nothing_for_the_others() {
+    let mut cluster = with_a_newer_sealed_step().await;
+    cluster.rigs[0].lose_node();
+    let first = cluster.restore(0).await.unwrap();
+    assert_eq!(first.decision.id, id(1, 100));
+    // The late node brings its part: 200 is whole now, and the launch has decided.
+    let rig = &cluster.rigs[1];
+    let sealed = rig.vault.step(&run_name(), id(1, 200)).unwrap().unwrap();
+    assert!(lane(rig).await.upload(&sealed).await.unwrap().is_durable());
+    assert_eq!(cluster.restore(1).await.unwrap().decision.id, id(1, 100));
+    // The next launch decides anew.
+    "third".clone_into(&mut cluster.launch);
+    let report = restore(
+        &cluster.rigs[1].context(),
+        &RestoreRequest {
+            target: Target::As(cluster.rigs[1].directory.path().join("third")),
+            ..cluster.restore_request(1)
+        },
+    )
+    .await
+    .unwrap();
+    assert_eq!(report.decision.id, id(1, 200));
+}
+
+#[tokio::test]
+async fn a_launch_that_is_restarted_in_place_goes_on_from_what_it_has_committed_since() {
+    let mut cluster = with_a_newer_sealed_step().await;
+    cluster.rigs[1].lose_node();
+    assert_eq!(cluster.restore(0).await.unwrap().decision.id, id(1, 100));
+    for rank in [0, 1] {
+        // Later than the restore, by the clock of the machine.
+        cluster.save(rank, 150, 4_000_000_000).await;
+    }
+    assert_eq!(cluster.restore(1).await.unwrap().decision.id, id(2, 150));
+    assert_eq!(cluster.restore(0).await.unwrap().decision.id, id(2, 150));
+}
+
+#[tokio::test]
+async fn a_step_that_one_node_finds_damaged_is_passed_over_by_all_at_the_next_start() {
+    let mut cluster = Cluster::new(2).await;
+    for rank in [0, 1] {
+        cluster.save(rank, 100, 1000).await;
+        cluster.save(rank, 200, 2000).await;
+    }
+    for rig in &mut cluster.rigs {
+        rig.lose_node();
+    }
+    "second".clone_into(&mut cluster.launch);
+    let remote = cluster.remote();
+    let damaged = cluster.rigs[0].remote_root().join(
+        remote
+            .keys
+            .data(
+                "step_200",
+                id(1, 200),
+                &RelativePath::new("rank_1.distcp").unwrap(),
+            )
+            .unwrap(),
+    );
+    let mut bytes = std::fs::read(&damaged).unwrap();
+    bytes[7] ^= 1;
+    std::fs::write(&damaged, bytes).unwrap();
+    let error = cluster.restore(0).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoneValid);
+    assert!(
+        error
+            .hint_text()
+            .unwrap()
+            .starts_with("all nodes had agreed on this step"),
+        "{error:?}"
+    );
+    for rank in [1, 0] {
+        assert_eq!(cluster.restore(rank).await.unwrap().decision.id, id(1, 100));
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_stays_silent_is_waited_for_no_longer_than_said() {
+    let cluster = with_a_newer_sealed_step().await;
+    let request = RestoreRequest {
+        together: Some(Together {
+            writer: cluster.writer(0),
+            patience: Duration::ZERO,
+        }),
+        ..cluster.restore_request(0)
+    };
+    let report = restore(&cluster.rigs[0].context(), &request).await.unwrap();
+    assert_eq!(report.decision.id, id(1, 100));
+    let warnings = cluster.rigs[0].recorder.warnings.lock().unwrap().join("\n");
+    assert!(
+        warnings.contains("node-1 did not say within 0 s what they still have"),
+        "{warnings}"
+    );
+}
+
+#[tokio::test]
+async fn one_node_s_part_alone_is_no_step() {
+    let cluster = Cluster::new(2).await;
+    cluster.save(0, 100, 1000).await;
+    let request = cluster.rigs[0].restore_request();
+    let error = restore(&cluster.rigs[0].context(), &request).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoneValid);
+    assert!(
+        error
+            .to_string()
+            .contains("local: it holds node-0's part alone, and the step of node-0, node-1 is not durable"),
+        "{error}"
+    );
+    assert_eq!(StepId::from_label("000000000100.a1"), Some(id(1, 100)));
+}
