@@ -220,6 +220,14 @@ const ANYWHERE: &[(&str, &str)] = &[
     ),
     ("aborted_uploads", "unfinished uploads that were dropped"),
     ("already_durable", "whether it was durable there before"),
+    (
+        "incomplete",
+        "remotes on which the step was begun and is not whole",
+    ),
+    (
+        "missing_nodes",
+        "the nodes whose parts are not there; this node's is",
+    ),
     ("already_there", "whether the target held just this before"),
     ("attempt", "the attempt"),
     (
