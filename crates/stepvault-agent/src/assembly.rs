@@ -83,6 +83,7 @@ pub(crate) fn tasks(
         let uploaded = Arc::new(Notify::new());
         lanes.push(LaneTask {
             shared: Arc::clone(shared),
+            remote: remote.settings.name.clone(),
             budget: budget.clone(),
             runs: runs
                 .iter()
@@ -93,6 +94,7 @@ pub(crate) fn tasks(
             maximum_backlog_steps: options.maximum_backlog_steps,
             once: options.once,
             next_run: 0,
+            hurried: false,
         });
         prunes.push(PruneTask {
             shared: Arc::clone(shared),
