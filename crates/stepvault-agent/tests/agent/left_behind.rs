@@ -40,8 +40,8 @@ async fn the_closest_step_is_finished_and_the_rest_is_known_and_resumed() {
     };
     node.until("parts of the newest step", || stored() >= 3 * PART_BYTES as u64)
         .await;
-    // As long as there is time it waits for the newest one.
-    node.save_small(1, 9);
+    // Written before the other one, and seen after it. As long as there is time it waits.
+    node.save_small(1, 500);
     node.until_heard("sealed: step 1 (attempt 1)").await;
     let deadline = Instant::now() + Duration::from_secs(8);
     service.ask_to_stop(StopReason::Signal, Some(deadline));
