@@ -52,8 +52,17 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
         .iter()
         .map(|run| Discovery::new(run, &options.profiles, pace))
         .collect::<Result<Vec<_>>>()?;
-    let (vault, lock) = open_vault(&options).await?;
-    warn_of_strangers(&options, &vault, &observer).await?;
+    let hurry = Hurry::new(stop.clone(), options.drain_deadline);
+    let begin = async {
+        let (vault, lock) = open_vault(&options).await?;
+        warn_of_strangers(&options, &vault, &observer).await?;
+        Ok((vault, lock))
+    };
+    let (vault, lock) = tokio::select! {
+        biased;
+        begun = begin => begun?,
+        () = hurry.uploads_end() => return Err(stopped_before_it_began(&options)),
+    };
     let rates = Arc::new(Rates::default());
     let shared = Arc::new(Shared {
         vault,
@@ -67,7 +76,7 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
         evict: Notify::new(),
         missing_bytes: AtomicU64::new(0),
         rates,
-        hurry: Hurry::new(stop.clone(), options.drain_deadline),
+        hurry,
         stopping: stop,
         all_sealed: CancellationToken::new(),
     });
@@ -84,13 +93,13 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
 
 /// The notes and the report; after a drain within what is left of its time.
 async fn last_words(options: &AgentOptions, shared: &Arc<Shared>, notes: Notes) -> Result<AgentReport> {
-    let Some(leave_by) = shared.hurry.leave_by() else {
+    let Some(last_word_by) = shared.hurry.last_word_by() else {
         notes.write(shared).await;
         return report(options, shared).await;
     };
     // First what tells safe from lost. Without it nothing is said: no report would be taken for a good one.
     let report =
-        timeout_at(leave_by, report(options, shared))
+        timeout_at(last_word_by, report(options, shared))
             .await
             .map_err(|_| {
                 Error::new(ErrorKind::Failed, "cannot say what the drain has left")
@@ -98,9 +107,9 @@ async fn last_words(options: &AgentOptions, shared: &Arc<Shared>, notes: Notes) 
             .because("the vault could not be read before the deadline")
             .hint("'stepvault status' tells, as long as the vault is there; the next start goes on with it")
             })??;
-    leave_word(options, shared, &report, leave_by).await;
+    leave_word(options, shared, &report, last_word_by).await;
     // Whoever reads it without this sees the state of two seconds before.
-    let _ = timeout_at(leave_by, notes.write(shared)).await;
+    let _ = timeout_at(last_word_by, notes.write(shared)).await;
     Ok(report)
 }
 
@@ -176,6 +185,14 @@ async fn open_vault(options: &AgentOptions) -> Result<(Vault, VaultLock)> {
         Ok((vault, lock))
     })
     .await
+}
+
+/// A vault that takes so long to open is on a disk that hangs, or is being cleaned up after.
+fn stopped_before_it_began(options: &AgentOptions) -> Error {
+    Error::new(ErrorKind::Interrupted, "the agent was stopped before it began")
+        .on(options.vault_directory.display())
+        .because("the vault was not open by the deadline")
+        .hint("what is sealed in it is safe from this; the next start goes on with it")
 }
 
 /// Steps of a run that is not configured would wait for ever without a word.

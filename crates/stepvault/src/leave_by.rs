@@ -3,6 +3,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+/// Kept free for the process's own end.
+const LAST_MOMENT: Duration = Duration::from_millis(100);
+
 /// A time that a command may set, for whoever ends the process. Cheap to clone; all clones are one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LeaveBy {
@@ -15,10 +18,13 @@ impl LeaveBy {
         let _ = self.time.set(time);
     }
 
-    /// How long the process may still take, and no longer than `longest`.
+    /// How long whatever is under way may still take, so that the process is gone in time; no longer than `longest`.
     pub(crate) fn within(&self, longest: Duration) -> Duration {
         match self.time.get() {
-            Some(time) => time.saturating_duration_since(Instant::now()).min(longest),
+            Some(time) => {
+                let left = time.saturating_duration_since(Instant::now());
+                left.saturating_sub(LAST_MOMENT).min(longest)
+            }
             None => longest,
         }
     }

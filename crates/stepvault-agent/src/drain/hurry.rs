@@ -10,6 +10,8 @@ use crate::stop::Stop;
 
 /// What a step takes beside its bytes: some ten requests one after the other.
 const EACH_STEP: Duration = Duration::from_secs(1);
+/// Kept free after the last word, for the process to end.
+const LAST_MOMENT: Duration = Duration::from_millis(150);
 
 /// Tells when time is short: the service was asked to stop, or the provider said that it might take the machine.
 #[derive(Debug, Clone)]
@@ -54,9 +56,10 @@ impl Hurry {
             .await;
     }
 
-    /// When the process has to be gone; `None` while nobody has asked.
-    pub(crate) fn leave_by(&self) -> Option<Instant> {
-        Some(self.stop.requested()?.leave_by(self.configured))
+    /// When the last word has to be written, so that the process is gone by its deadline; `None` while nobody has asked.
+    pub(crate) fn last_word_by(&self) -> Option<Instant> {
+        let leave_by = self.stop.requested()?.leave_by(self.configured);
+        Some(leave_by.checked_sub(LAST_MOMENT).unwrap_or(leave_by))
     }
 
     /// How long uploads may go on.

@@ -25,8 +25,6 @@ use crate::shared::Shared;
 
 /// The note in the vault.
 const DRAIN_NOTE: &str = "drain.json";
-/// Kept free after the last request.
-const LAST_MOMENT: Duration = Duration::from_millis(150);
 /// A remote that takes longer to say what other drains left is not waited for.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
@@ -44,12 +42,11 @@ pub(crate) async fn leave_word(
     options: &AgentOptions,
     shared: &Arc<Shared>,
     report: &AgentReport,
-    leave_by: Instant,
+    last_word_by: Instant,
 ) {
     let Some(request) = shared.hurry.stop.requested() else {
         return;
     };
-    let last_moment = leave_by.checked_sub(LAST_MOMENT).unwrap_or(leave_by);
     let records: Vec<(&AgentRun, DrainRecord)> = options
         .runs
         .iter()
@@ -72,7 +69,7 @@ pub(crate) async fn leave_word(
         })
         .collect();
     for (run, record) in &records {
-        let written = timeout_at(last_moment, write_note(shared, record)).await;
+        let written = timeout_at(last_word_by, write_note(shared, record)).await;
         if !matches!(written, Ok(Ok(()))) {
             let text = format!(
                 "{}: what the drain left could not be written to the vault",
@@ -83,15 +80,15 @@ pub(crate) async fn leave_word(
     }
     let words = records.iter().flat_map(|(run, record)| {
         let remotes = remotes_of(run, &options.remotes).into_iter();
-        remotes.map(move |remote| write_there(remote, record, last_moment))
+        remotes.map(move |remote| write_there(remote, record, last_word_by))
     });
     join_all(words).await;
 }
 
 /// The word on a remote, for whoever has another vault.
-async fn write_there(remote: RunRemote, record: &DrainRecord, last_moment: Instant) {
+async fn write_there(remote: RunRemote, record: &DrainRecord, last_word_by: Instant) {
     let key = remote.keys.drain(&record.node);
-    match timeout_at(last_moment, remote.replace_record(&key, record)).await {
+    match timeout_at(last_word_by, remote.replace_record(&key, record)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::info!(%error, "the word of the drain is not on the remote"),
         Err(_) => tracing::info!(remote = %remote.name(), "no time was left for the word of the drain"),

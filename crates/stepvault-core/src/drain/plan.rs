@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn without_a_rate_the_closest_is_tried() {
-        use Chance::Unknown;
+        use Chance::{Fits, Misses, Unknown};
         let plan = planned(&[("a", 1, 10), ("a", 2, 100)], None, 5);
         assert_eq!(order(&plan), [(1, Unknown), (2, Unknown)]);
         assert_eq!(
@@ -314,7 +314,6 @@ mod tests {
             "main, no rate was measured: nothing waits"
         );
         // A rate of nothing moves nothing, and what has all its bytes there still has its records to write.
-        use Chance::{Fits, Misses};
         let stalled = planned(&[("a", 1, 0), ("a", 2, 100)], Some(0), 5);
         assert_eq!(order(&stalled), [(1, Fits), (2, Misses)]);
     }

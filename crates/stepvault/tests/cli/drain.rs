@@ -36,7 +36,6 @@ impl Agent {
         let process = command
             .envs(settings.iter().copied())
             .env("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata)
-            .env("GCE_METADATA_HOST", "127.0.0.1:1")
             .env("STEPVAULT_AGENT_POLL_INTERVAL", "200ms")
             .stderr(std::fs::File::create(&log).unwrap())
             .stdout(Stdio::piped())

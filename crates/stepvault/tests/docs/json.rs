@@ -97,7 +97,7 @@ fn the_reference_of_json_documents_is_what_is_printed() {
     );
     // A step that a drain left, on a remote that did not answer; told once the remote is elsewhere.
     place.output(&format!(
-        "export AWS_EC2_METADATA_DISABLED=true GCE_METADATA_HOST=127.0.0.1:1 STEPVAULT_AGENT_DRAIN_DEADLINE=3s; \
+        "export STEPVAULT_AGENT_DRAIN_DEADLINE=3s; \
          stepvault push checkpoints/step_100 --run drained --node node-0 --local $PWD/vault {GONE} 2>/dev/null; \
          stepvault agent --run drained --local $PWD/vault --node node-0 {GONE} 2>drained.log >/dev/null & \
          until grep -q 'is not durable on gone' drained.log; do sleep 0.1; done; kill -TERM $!; wait $! || true",
