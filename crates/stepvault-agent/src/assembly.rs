@@ -91,6 +91,7 @@ pub(crate) fn tasks(
         let uploaded = Arc::new(Notify::new());
         lanes.push(LaneTask {
             shared: Arc::clone(shared),
+            remote: remote.settings.name.clone(),
             budget: budget.clone(),
             runs: runs
                 .iter()
@@ -102,6 +103,7 @@ pub(crate) fn tasks(
             incomplete_after: options.incomplete_after,
             once: options.once,
             next_run: 0,
+            hurried: false,
         });
         prunes.push(PruneTask {
             shared: Arc::clone(shared),

@@ -80,6 +80,11 @@ impl Board {
         }
     }
 
+    /// An upload was broken off for another step's sake.
+    pub(crate) fn upload_gave_way(&self, step: &StepOnRemote) {
+        self.state().uploading.remove(step);
+    }
+
     /// An upload ended without the step being durable, for a reason that concerns the remote as a whole.
     pub(crate) fn remote_failed(&self, step: &StepOnRemote, reason: String) {
         let mut state = self.state();
@@ -138,7 +143,12 @@ impl Board {
     }
 
     /// What is known of a step that is not durable on a remote.
-    pub(crate) fn why_not_durable(&self, step: StepOnRemote, required: bool) -> NotDurable {
+    pub(crate) fn why_not_durable(
+        &self,
+        step: StepOnRemote,
+        required: bool,
+        missing_bytes: u64,
+    ) -> NotDurable {
         let state = self.state();
         let trouble = state.troubles.get(&step);
         let remote_error = state.remote_errors.get(&(step.run.clone(), step.remote.clone()));
@@ -158,6 +168,7 @@ impl Board {
             remote,
             required,
             failed,
+            missing_bytes,
             reason,
         }
     }

@@ -15,6 +15,7 @@ use stepvault_formats::profile::ProfileSet;
 use stepvault_local::seal::LinkPolicy;
 use stepvault_remote::store::RemoteStore;
 
+use crate::notice::NoticeOptions;
 use crate::profiles::profiles;
 
 /// A remote and its opened store.
@@ -110,8 +111,10 @@ pub struct AgentOptions {
     pub poll_interval: Duration,
     /// How often retention runs.
     pub retention_interval: Duration,
-    /// How long uploads may go on once the service is told to stop.
+    /// How long the service may take to end once it is told to, where nobody names a time.
     pub drain_deadline: Duration,
+    /// Where notices that the machine will be taken away come from.
+    pub notices: NoticeOptions,
     /// Most steps that wait for one remote before those that retention would drop anyway have to stand back.
     pub maximum_backlog_steps: usize,
     /// A step whose other parts are not there so long after this node's is marked incomplete.
@@ -167,6 +170,7 @@ impl AgentOptions {
             poll_interval: config.agent.poll_interval,
             retention_interval: config.agent.retention_interval,
             drain_deadline: config.agent.drain_deadline,
+            notices: NoticeOptions::of(&config.agent, &|name| std::env::var(name).ok()),
             maximum_backlog_steps: config.upload.maximum_backlog_steps as usize,
             incomplete_after: config.upload.incomplete_after,
             memory_budget_bytes: config.upload.memory_budget_bytes,

@@ -72,6 +72,8 @@ pub struct NotDurable {
     pub required: bool,
     /// Whether it is given up on this remote until the service is started again.
     pub failed: bool,
+    /// Bytes that were not sent there yet.
+    pub missing_bytes: u64,
     /// Why it is not there.
     pub reason: String,
 }

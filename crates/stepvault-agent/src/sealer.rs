@@ -79,7 +79,12 @@ impl Sealer {
             .filter_map(|run| run.discovery.as_ref()?.quiet_time());
         let patience = quiet_times.max().unwrap_or_default() + self.poll_interval;
         let mut give_up = Instant::now() + patience;
-        while !self.shared.stopping.is_requested() {
+        loop {
+            let asked = self.shared.stopping.requested();
+            // Asked before looking: this look is the last one, and takes what is complete by now.
+            let last = asked
+                .as_ref()
+                .is_some_and(|request| !request.uses_all_of_its_time());
             let watched: Vec<PathBuf> = self.discoveries().flat_map(Discovery::directories).collect();
             if let Some(mut hands) = wake.take() {
                 let watch = move || {
@@ -92,15 +97,16 @@ impl Sealer {
             let look_again = self.look_and_seal().await?;
             // What is sealed for a long time must not take the others' time to become quiet.
             give_up += begun.elapsed();
-            if self.once && (look_again.is_none() || Instant::now() >= give_up) {
+            if last || self.once && (look_again.is_none() || Instant::now() >= give_up) {
                 break;
             }
+            let already_asked = asked.is_some();
             let regular = Instant::now() + self.poll_interval;
             let next = look_again
                 .map_or(regular, |time| time.min(regular))
                 .max(Instant::now() + SHORTEST_WAIT);
             tokio::select! {
-                () = self.shared.stopping.wait() => {}
+                () = self.asked_to_end(already_asked) => {}
                 () = tokio::time::sleep_until(next) => {}
                 () = bell.notified() => tokio::time::sleep(GATHER).await,
             }
@@ -111,6 +117,16 @@ impl Sealer {
             }
         }
         Ok(())
+    }
+
+    /// Ends when this look should be followed by the next at once: with the first request to stop, then with one from
+    /// somebody who waits for the end.
+    async fn asked_to_end(&self, already_asked: bool) {
+        let now = |waits: bool| waits.then(Instant::now);
+        self.shared
+            .stopping
+            .until(|request| now(!already_asked || !request.uses_all_of_its_time()))
+            .await;
     }
 
     fn discoveries(&self) -> impl Iterator<Item = &Discovery> {
@@ -152,9 +168,6 @@ impl Sealer {
                 self.shared.board.skipped(run, &path, reason);
             }
             for ready in &look.ready {
-                if self.shared.stopping.is_requested() {
-                    break;
-                }
                 if let Some(time) = self.not_before.filter(|time| *time > Instant::now()) {
                     look_again = [look_again, Some(time)].into_iter().flatten().min();
                     break;

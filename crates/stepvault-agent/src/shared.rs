@@ -9,7 +9,9 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::board::Board;
+use crate::drain::Hurry;
 use crate::occupied::Occupied;
+use crate::rates::Rates;
 use crate::stop::Stop;
 
 /// What all tasks share.
@@ -25,8 +27,12 @@ pub(crate) struct Shared {
     pub(crate) evict: Notify,
     /// Bytes that sealing found missing, for the next eviction.
     pub(crate) missing_bytes: AtomicU64,
+    /// How fast each remote takes bytes.
+    pub(crate) rates: Arc<Rates>,
     /// Told to stop.
     pub(crate) stopping: Stop,
+    /// Whether time is short.
+    pub(crate) hurry: Hurry,
     /// Nothing more will be sealed.
     pub(crate) all_sealed: CancellationToken,
 }

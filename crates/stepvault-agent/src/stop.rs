@@ -1,10 +1,10 @@
 //! Asking the service to stop, and by when.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 /// Why the service was asked to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,13 @@ pub enum StopReason {
     Notice(String),
     /// A file appeared that stands for such a notice.
     File(PathBuf),
+}
+
+impl StopReason {
+    /// Whether the machine goes whatever the service does, so that ending before the deadline gains nothing.
+    fn takes_the_machine(&self) -> bool {
+        matches!(self, Self::Notice(_) | Self::File(_))
+    }
 }
 
 impl std::fmt::Display for StopReason {
@@ -38,15 +45,67 @@ impl std::fmt::Display for StopReason {
 pub struct StopRequest {
     /// Why; that of the first request.
     pub reason: StopReason,
-    /// When the service has to be gone; `None` for what is configured.
+    /// When the service has to be gone, by whoever named a time; the earliest of them.
     pub deadline: Option<Instant>,
+    /// When the first request came.
+    requested_at: Instant,
+    /// When the first request came that named no time.
+    configured_from: Option<Instant>,
+    /// Nobody but providers and files has asked: see [`uses_all_of_its_time`](Self::uses_all_of_its_time).
+    notices_only: bool,
 }
+
+impl StopRequest {
+    fn new(reason: StopReason, deadline: Option<Instant>) -> Self {
+        let now = Instant::now();
+        Self {
+            notices_only: reason.takes_the_machine(),
+            reason,
+            deadline,
+            requested_at: now,
+            configured_from: deadline.is_none().then_some(now),
+        }
+    }
+
+    fn merge(&mut self, later: &Self) {
+        let earliest = |one: Option<Instant>, other| one.into_iter().chain(other).min();
+        self.deadline = earliest(self.deadline, later.deadline);
+        self.configured_from = earliest(self.configured_from, later.configured_from);
+        self.notices_only &= later.notices_only;
+    }
+
+    /// When the process has to be gone, where `configured` is how long it may take if nobody names a time.
+    pub fn leave_by(&self, configured: Duration) -> Instant {
+        let configured = self.configured_from.map(|from| from + configured);
+        let named = self.deadline.into_iter().chain(configured).min();
+        // One of the two is always there.
+        named.unwrap_or(self.requested_at)
+    }
+
+    /// When uploads end, so that what they left can still be written down.
+    pub(crate) fn uploads_end(&self, configured: Duration) -> Instant {
+        let leave_by = self.leave_by(configured);
+        let total = leave_by.saturating_duration_since(self.requested_at);
+        let reserve = (total / 10)
+            .clamp(SHORTEST_RESERVE, LONGEST_RESERVE)
+            .min(total / 2);
+        leave_by.checked_sub(reserve).unwrap_or(leave_by)
+    }
+
+    /// Whether the service goes on to the end of its time: the machine is lost anyway, and the trainer may be about to
+    /// save a last step.
+    pub(crate) fn uses_all_of_its_time(&self) -> bool {
+        self.notices_only
+    }
+}
+
+const SHORTEST_RESERVE: Duration = Duration::from_millis(500);
+const LONGEST_RESERVE: Duration = Duration::from_secs(5);
 
 /// Where a service is asked to stop. Cheap to clone; all clones are one.
 #[derive(Debug, Clone, Default)]
 pub struct Stop {
-    token: CancellationToken,
-    request: Arc<Mutex<Option<StopRequest>>>,
+    request: watch::Sender<Option<StopRequest>>,
 }
 
 impl Stop {
@@ -57,38 +116,50 @@ impl Stop {
 
     /// Asks. A later request can bring the deadline forward, and never puts it off.
     pub fn request(&self, reason: StopReason, deadline: Option<Instant>) {
-        let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
-        match request.as_mut() {
-            Some(first) => first.deadline = [first.deadline, deadline].into_iter().flatten().min(),
-            None => *request = Some(StopRequest { reason, deadline }),
-        }
-        drop(request);
-        self.token.cancel();
+        let later = StopRequest::new(reason, deadline);
+        self.request.send_modify(|request| match request {
+            Some(first) => first.merge(&later),
+            None => *request = Some(later),
+        });
     }
 
     /// Whether somebody has asked.
     pub fn is_requested(&self) -> bool {
-        self.token.is_cancelled()
+        self.request.borrow().is_some()
     }
 
     /// What was asked for so far.
     pub fn requested(&self) -> Option<StopRequest> {
-        self.request
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.request.borrow().clone()
     }
 
     /// Ends when somebody asks.
     pub async fn wait(&self) {
-        self.token.cancelled().await;
+        // The sender is at hand, so this ends with a request alone.
+        let _ = self.request.subscribe().wait_for(Option::is_some).await;
+    }
+
+    /// Ends when somebody has asked and `judge` finds that it is time; asked anew whenever the request changes.
+    pub(crate) async fn until(&self, judge: impl Fn(&StopRequest) -> Option<Instant>) {
+        let mut requests = self.request.subscribe();
+        loop {
+            let time = requests.borrow_and_update().as_ref().and_then(&judge);
+            let time = async {
+                match time {
+                    Some(time) => tokio::time::sleep_until(time).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = time => return,
+                _ = requests.changed() => {}
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -104,5 +175,48 @@ mod tests {
         let request = clone.requested().unwrap();
         assert_eq!(request.reason, StopReason::Signal);
         assert_eq!(request.deadline, Some(now + Duration::from_secs(20)));
+        assert_eq!(
+            request.leave_by(Duration::from_mins(1)),
+            now + Duration::from_secs(20)
+        );
+        let sooner = request.leave_by(Duration::from_secs(5));
+        assert!(sooner >= now + Duration::from_secs(5) && sooner < now + Duration::from_secs(20));
+    }
+
+    #[test]
+    fn some_of_the_time_is_kept_for_what_has_to_be_written_down() {
+        let reserve = |total| {
+            let request = StopRequest::new(StopReason::Signal, Some(Instant::now() + total));
+            let leave_by = request.leave_by(Duration::ZERO);
+            (leave_by - request.uploads_end(Duration::ZERO)).as_millis()
+        };
+        assert_eq!(reserve(Duration::from_mins(2)), 5000);
+        assert!((2990..=3000).contains(&reserve(Duration::from_secs(30))));
+        assert_eq!(reserve(Duration::from_secs(2)), 500);
+        assert!(reserve(Duration::from_millis(100)) <= 50);
+        assert_eq!(reserve(Duration::ZERO), 0);
+    }
+
+    #[test]
+    fn all_of_the_time_is_used_until_somebody_asks_who_waits_for_the_end() {
+        let stop = Stop::new();
+        stop.request(StopReason::Notice("an EC2 spot notice".to_owned()), None);
+        assert!(stop.requested().unwrap().uses_all_of_its_time());
+        stop.request(StopReason::Signal, None);
+        assert!(!stop.requested().unwrap().uses_all_of_its_time());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_that_is_brought_forward_counts_at_once() {
+        let stop = Stop::new();
+        let begun = Instant::now();
+        stop.request(StopReason::Signal, None);
+        let sooner = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            stop.request(StopReason::Control, Some(begun + Duration::from_secs(5)));
+        };
+        let end = stop.until(|request| Some(request.leave_by(Duration::from_secs(90))));
+        tokio::join!(end, sooner);
+        assert_eq!(begun.elapsed().as_secs(), 5);
     }
 }

@@ -9,28 +9,33 @@ use stepvault_core::observe::{Event, Observer};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::upload::missing_bytes;
 use stepvault_local::lock::VaultLock;
 use stepvault_local::vault::Vault;
 use tokio::sync::Notify;
 use tokio::task::{JoinSet, LocalSet};
-use tokio::time::Instant;
+use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
 use crate::assembly::{Tasks, remotes_of, tasks};
 use crate::board::Board;
 use crate::clock::SystemClock;
 use crate::discovery::{Discovery, Pace};
+use crate::drain::{Hurry, NotForNow, announce, leave_word, say_what_was_left};
 use crate::lane::is_durable;
 use crate::note::Notes;
+use crate::notice;
 use crate::occupied::Occupied;
 use crate::options::AgentOptions;
+use crate::rates::{Metered, Rates};
 use crate::report::{AgentReport, StepOnRemote};
 use crate::shared::Shared;
 use crate::stop::Stop;
 
 /// Runs the service until `stop` is requested, or with `once` until everything there is has been taken care of.
 ///
-/// Once requested it takes no new step, goes on uploading for at most the drain deadline, and returns. Dropping the
+/// Once requested it takes what is complete, uploads first what is closest to being durable, and returns in time to be
+/// gone by the deadline; after a provider's notice it also takes what is finished later. Dropping the
 /// future is like killing the process: the next start goes on where it was. The future is not `Send`: it is for the
 /// runtime's main thread. A seal may still be under way on a blocking thread when it returns at the deadline: shut the
 /// runtime down without waiting for those, and the next start clears away what is left.
@@ -47,16 +52,31 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
         .iter()
         .map(|run| Discovery::new(run, &options.profiles, pace))
         .collect::<Result<Vec<_>>>()?;
-    let (vault, lock) = open_vault(&options).await?;
-    warn_of_strangers(&options, &vault, &observer).await?;
+    let hurry = Hurry::new(stop.clone(), options.drain_deadline);
+    let open = async {
+        let (vault, lock) = open_vault(&options).await?;
+        warn_of_strangers(&options, &vault, &observer).await?;
+        Ok((vault, lock))
+    };
+    let (vault, lock) = tokio::select! {
+        biased;
+        opened = open => opened?,
+        () = hurry.uploads_end() => return Err(stopped_before_it_began(&options)),
+    };
+    let rates = Arc::new(Rates::default());
     let shared = Arc::new(Shared {
         vault,
-        observer,
+        observer: Arc::new(Metered {
+            inner: observer,
+            rates: Arc::clone(&rates),
+        }),
         board: Board::default(),
         occupied: Occupied::default(),
         lanes: options.remotes.iter().map(|_| Arc::new(Notify::new())).collect(),
         evict: Notify::new(),
         missing_bytes: AtomicU64::new(0),
+        rates,
+        hurry,
         stopping: stop,
         all_sealed: CancellationToken::new(),
     });
@@ -66,10 +86,31 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
     LocalSet::new()
         .run_until(live(&options, &shared, tasks, notes.clone()))
         .await?;
-    notes.write(&shared).await;
-    let report = report(&options, &shared).await;
+    let report = last_words(&options, &shared, notes).await;
     drop(lock);
     report
+}
+
+/// The notes and the report; after a drain within what is left of its time.
+async fn last_words(options: &AgentOptions, shared: &Arc<Shared>, notes: Notes) -> Result<AgentReport> {
+    let Some(last_word_by) = shared.hurry.last_word_by() else {
+        notes.write(shared).await;
+        return report(options, shared).await;
+    };
+    // First what tells safe from lost. Without it nothing is said: no report would be taken for a good one.
+    let report =
+        timeout_at(last_word_by, report(options, shared))
+            .await
+            .map_err(|_| {
+                Error::new(ErrorKind::Failed, "cannot say what the drain has left")
+            .on(shared.vault.root().display())
+            .because("the vault could not be read before the deadline")
+            .hint("'stepvault status' tells, as long as the vault is there; the next start goes on with it")
+            })??;
+    leave_word(options, shared, &report, last_word_by).await;
+    // Whoever reads it without this sees the state of two seconds before.
+    let _ = timeout_at(last_word_by, notes.write(shared)).await;
+    Ok(report)
 }
 
 /// From the first look to the end of the drain.
@@ -83,6 +124,10 @@ async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks, notes:
     let mut running = JoinSet::new();
     let mut at_the_end = None;
     running.spawn_local(notes.work(Arc::clone(shared)));
+    let outlooks = lanes
+        .iter()
+        .map(|lane| lane.outlook(NotForNow::default()))
+        .collect();
     for lane in lanes {
         running.spawn_local(lane.work());
     }
@@ -95,6 +140,14 @@ async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks, notes:
         for prune in prunes {
             running.spawn_local(prune.work());
         }
+    }
+    let mut beside = JoinSet::new();
+    beside.spawn_local(announce(outlooks));
+    let runs = options.runs.iter();
+    let runs = runs.map(|run| (run.clone(), remotes_of(run, &options.remotes)));
+    beside.spawn_local(say_what_was_left(Arc::clone(shared), runs.collect()));
+    if !options.once {
+        notice::watch(&options.notices, shared, &mut beside);
     }
     let life = async {
         let seal = async {
@@ -112,17 +165,13 @@ async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks, notes:
         }
         Ok(())
     };
-    let deadline = async {
-        shared.stopping.wait().await;
-        let asked_for = shared.stopping.requested().and_then(|request| request.deadline);
-        tokio::time::sleep_until(asked_for.unwrap_or_else(|| Instant::now() + options.drain_deadline)).await;
-    };
     tokio::select! {
         biased;
         ended = life => ended?,
-        () = deadline => {}
+        () = shared.hurry.uploads_end() => {}
     }
     running.shutdown().await;
+    beside.shutdown().await;
     Ok(())
 }
 
@@ -136,6 +185,14 @@ async fn open_vault(options: &AgentOptions) -> Result<(Vault, VaultLock)> {
         Ok((vault, lock))
     })
     .await
+}
+
+/// A vault that takes so long to open is on a disk that hangs, or is being cleaned up after.
+fn stopped_before_it_began(options: &AgentOptions) -> Error {
+    Error::new(ErrorKind::Interrupted, "the agent was stopped before it began")
+        .on(options.vault_directory.display())
+        .because("the vault was not open by the deadline")
+        .hint("what is sealed in it is safe from this; the next start goes on with it")
 }
 
 /// Steps of a run that is not configured would wait for ever without a word.
@@ -195,7 +252,10 @@ async fn report(options: &AgentOptions, shared: &Arc<Shared>) -> Result<AgentRep
                         id: step.id(),
                         remote: remote.name().clone(),
                     };
-                    missing.push(shared.board.why_not_durable(here, remote.settings.required));
+                    let required = remote.settings.required;
+                    let missing_bytes = missing_bytes(&shared.vault, &step, remote.name())
+                        .unwrap_or_else(|_| step.record().data_bytes());
+                    missing.push(shared.board.why_not_durable(here, required, missing_bytes));
                 }
             }
         }

@@ -42,6 +42,8 @@ pub enum KeyKind {
     PruneLease(String),
     /// The record of the last sweep for orphans.
     Sweep,
+    /// What a node's last drain left behind.
+    Drain(NodeName),
     /// An object that tested a store's honesty and was left behind.
     Probe(String),
     /// A data object: step directory and attempt number as they stand in the key, and the path inside.
@@ -207,6 +209,16 @@ impl RunKeys {
         self.record("sweeps/last.json")
     }
 
+    /// What the last drains left behind, by node.
+    pub fn drains_prefix(&self) -> String {
+        self.record("drains/")
+    }
+
+    /// What a node's last drain left behind.
+    pub fn drain(&self, node: &NodeName) -> String {
+        self.record(&format!("drains/{node}.json"))
+    }
+
     /// Where objects that test a store's honesty are put; nothing is left there.
     pub fn probe(&self, name: &str) -> String {
         self.record(&format!("probes/{name}"))
@@ -277,6 +289,7 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
         "launches" => attempt_of(stem).map(KeyKind::Launch),
         "resumes" => resume_point(stem).map(KeyKind::Resume),
         "unfit" => StepId::from_label(stem).map(KeyKind::Unfit),
+        "drains" => NodeName::new(stem).ok().map(KeyKind::Drain),
         "parts" => {
             let (label, node) = stem.split_once('/')?;
             Some(KeyKind::Part(
@@ -383,12 +396,13 @@ mod tests {
             (keys.part(id(), &node), KeyKind::Part(id(), node.clone())),
             (
                 keys.staged(id().attempt, &node),
-                KeyKind::Staged(id().attempt, node),
+                KeyKind::Staged(id().attempt, node.clone()),
             ),
             (keys.launch(id().attempt), KeyKind::Launch(id().attempt)),
             (keys.resume(point), KeyKind::Resume(point)),
             (keys.resume(later), KeyKind::Resume(later)),
             (keys.unfit(id()), KeyKind::Unfit(id())),
+            (keys.drain(&node), KeyKind::Drain(node)),
             (keys.claim(id()), KeyKind::Claim(id())),
             (keys.pin(id()), KeyKind::Pin(id())),
             (keys.tombstone(id()), KeyKind::Tombstone(id())),
@@ -423,6 +437,7 @@ mod tests {
             "grpo/checkpoints/.stepvault/resumes/a1/100.a1/0.json",
             "grpo/checkpoints/.stepvault/resumes/a1/start/01.json",
             "grpo/checkpoints/.stepvault/resumes/a1/start/0/0.json",
+            "grpo/checkpoints/.stepvault/drains/a/b.json",
             "grpo/checkpoints/.stepvault/probes/mine-whole",
             "grpo/checkpoints/.stepvault/probes/0123456789abcdef0123456789abcdef-other",
             "grpo/weights/step_100/a1/x",

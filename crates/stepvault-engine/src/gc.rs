@@ -279,6 +279,7 @@ impl Known {
             Some(
                 KeyKind::Marker
                 | KeyKind::Sweep
+                | KeyKind::Drain(_)
                 | KeyKind::Tombstone(_)
                 | KeyKind::Pin(_)
                 | KeyKind::Commit(_)

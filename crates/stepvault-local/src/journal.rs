@@ -213,6 +213,23 @@ impl Journal {
     }
 }
 
+/// What the journal of a sealed step on a remote says, without touching it: an upload may be at work on it. Nothing when
+/// there is none, or it is not of this seal.
+///
+/// # Errors
+/// `NotFound` when the step is not sealed here.
+pub fn read_state(vault: &Vault, run: &RunName, id: StepId, remote: &RemoteName) -> Result<JournalState> {
+    let header = Header {
+        format: FORMAT,
+        seal_sha256: seal_digest(vault, run, id)?,
+    };
+    let path = vault.journal_directory(run, id).join(format!("{remote}.jsonl"));
+    match durable::read_bounded(&path, MAX_JOURNAL_BYTES) {
+        Err(error) if error.kind() == ErrorKind::Damaged => Ok(JournalState::default()),
+        bytes => Ok(read(&bytes?.unwrap_or_default(), &header).0),
+    }
+}
+
 /// Opens the file, with its directory. Another remote's journal that ends takes the empty directory with it, at any
 /// moment; a few times only, since each time means that one has ended.
 fn open(path: &Path) -> Result<OwnedFd> {

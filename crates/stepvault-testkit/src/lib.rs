@@ -7,6 +7,7 @@
 pub mod discard;
 pub mod faults;
 pub mod gcs;
+pub mod metadata;
 pub mod objects;
 pub mod peers;
 pub mod relay;

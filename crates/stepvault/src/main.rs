@@ -7,6 +7,7 @@ mod commands;
 mod context;
 mod exit_code;
 mod interrupt;
+mod leave_by;
 mod log;
 mod output;
 mod progress;
@@ -20,6 +21,7 @@ use arguments::Arguments;
 use commands::Session;
 use exit_code::ExitCode;
 use interrupt::Interrupt;
+use leave_by::LeaveBy;
 use output::Output;
 
 /// Threads for file work. Each may hold a buffer: their number is part of the bound on memory.
@@ -70,12 +72,13 @@ fn start(arguments: Arguments, output: &Output) -> Result<ExitCode> {
         .max_blocking_threads(MAXIMUM_BLOCKING_THREADS)
         .build()
         .map_err(|error| Error::new(ErrorKind::Failed, "cannot start the runtime").caused_by(error))?;
-    let outcome = runtime.block_on(run(arguments, output));
-    runtime.shutdown_timeout(SHUTDOWN_DEADLINE);
+    let leave_by = LeaveBy::default();
+    let outcome = runtime.block_on(run(arguments, output, leave_by.clone()));
+    runtime.shutdown_timeout(leave_by.within(SHUTDOWN_DEADLINE));
     outcome
 }
 
-async fn run(arguments: Arguments, output: &Output) -> Result<ExitCode> {
+async fn run(arguments: Arguments, output: &Output, leave_by: LeaveBy) -> Result<ExitCode> {
     let Arguments { global, command } = arguments;
     let interrupt = Interrupt::listen()?;
     let hint = command.after_interruption();
@@ -84,6 +87,7 @@ async fn run(arguments: Arguments, output: &Output) -> Result<ExitCode> {
         global,
         output: output.clone(),
         interrupt: interrupt.clone(),
+        leave_by,
     };
     tokio::select! {
         biased;

@@ -1,14 +1,15 @@
 //! One remote's way out: a task that uploads what waits for it, the newest step first, however the others fare.
 
 mod backlog;
+mod hurried;
 mod queue;
 mod waits;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepvault_core::ids::{NodeName, StepId};
+use stepvault_core::ids::{NodeName, RemoteName, StepId};
 use stepvault_core::retention::KeepRules;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
@@ -45,6 +46,8 @@ pub(crate) struct LaneRun {
     given_up: bool,
     tries: BTreeMap<StepId, Tries>,
     waits: Waits,
+    /// Steps that retention would drop anyway, when time is short.
+    standing_back: BTreeSet<StepId>,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +66,7 @@ impl LaneRun {
             given_up: false,
             tries: BTreeMap::new(),
             waits: Waits::default(),
+            standing_back: BTreeSet::new(),
         }
     }
 
@@ -79,6 +83,7 @@ impl LaneRun {
 #[derive(Debug)]
 pub(crate) struct LaneTask {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) remote: RemoteName,
     pub(crate) budget: MemoryBudget,
     pub(crate) runs: Vec<LaneRun>,
     pub(crate) wake: Arc<Notify>,
@@ -89,6 +94,8 @@ pub(crate) struct LaneTask {
     /// Come to an end instead of waiting for a remote that is not to be had.
     pub(crate) once: bool,
     pub(crate) next_run: usize,
+    /// Pauses were cut short when the service was asked to stop.
+    pub(crate) hurried: bool,
 }
 
 impl LaneTask {
@@ -98,7 +105,7 @@ impl LaneTask {
             // Asked before looking: what is sealed in between is seen at the next look.
             let ending = self.shared.all_sealed.is_cancelled();
             match self.choose().await {
-                Choice::Upload(run, step) => self.upload(run, &step).await,
+                Choice::Upload(run, step) => self.upload_unless_it_gives_way(run, &step).await,
                 Choice::Nothing if ending => return,
                 Choice::Nothing => self.rest(None, ending).await,
                 Choice::Later(until) => self.rest(Some(until), ending).await,
@@ -116,8 +123,23 @@ impl LaneTask {
         tokio::select! {
             () = self.wake.notified() => {}
             () = self.shared.all_sealed.cancelled(), if !ending => {}
+            () = self.shared.stopping.wait(), if !self.hurried => {}
             () = time => {}
         }
+    }
+
+    /// Breaks an upload off when time is short and another step has the better chance. What was sent is in the journal.
+    async fn upload_unless_it_gives_way(&mut self, index: usize, step: &SealedStep) {
+        let here = self.runs[index].on_remote(step.id());
+        let gives_way = self
+            .outlook(self.not_for_now(true))
+            .until_it_gives_way(here.run.clone(), here.id);
+        tokio::select! {
+            () = self.upload(index, step) => return,
+            () = gives_way => {}
+        }
+        self.shared.board.upload_gave_way(&here);
+        tracing::info!(run = %here.run, id = %here.id, remote = %here.remote, "gives way to another step");
     }
 
     async fn upload(&mut self, index: usize, step: &SealedStep) {
@@ -137,6 +159,7 @@ impl LaneTask {
             return;
         };
         self.shared.board.upload_began(&here);
+        let _busy = self.shared.rates.busy(&here.remote);
         match self.try_upload(index, step).await {
             Ok(Uploaded::Waiting { missing }) => self.waits(index, &here, &missing),
             Ok(uploaded) => {
@@ -199,6 +222,7 @@ impl LaneTask {
 
     async fn failed(&mut self, index: usize, here: &StepOnRemote, error: &Error) {
         let still_there = self.is_sealed(here).await;
+        let longest = self.longest_pause();
         let run = &mut self.runs[index];
         // What stands there may have been changed by hand meanwhile: looked at anew with the next step.
         run.lane = None;
@@ -208,13 +232,13 @@ impl LaneTask {
         let mut reason = error.to_string();
         match after_upload(error) {
             AfterUpload::RemoteLater => {
-                run.pause.failed(LONGEST, asked_for);
+                run.pause.failed(longest, asked_for);
                 run.given_up = self.once;
                 self.shared.board.remote_failed(here, reason.clone());
             }
             after if still_there => {
                 let tries = run.tries.entry(here.id).or_default();
-                tries.pause.failed(LONGEST, asked_for);
+                tries.pause.failed(longest, asked_for);
                 let enough = if self.once { TRIES_ONCE } else { TRIES };
                 // A full disk says nothing about the step.
                 let patient = error.kind() == ErrorKind::NoSpace && !self.once;

@@ -2,21 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use stepvault_core::Result;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::Event;
-use stepvault_core::records::Pin;
-use stepvault_engine::blocking::blocking;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::sealed::{SealedStep, UploadState};
 use tokio::time::{Duration, Instant};
 
 use super::backlog::retention_would_drop;
 use super::{LaneRun, LaneTask};
+use crate::drain::{Found, look};
 use crate::shared::Shared;
 
 /// A vault that cannot be read is looked at again after this long.
-const VAULT_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const VAULT_PAUSE: Duration = Duration::from_secs(5);
 
 /// What to do next.
 #[derive(Debug)]
@@ -29,18 +27,13 @@ pub(super) enum Choice {
     Nothing,
 }
 
-/// The sealed steps of a run, and which of them the remote does not have, both with the newest last.
-#[derive(Debug)]
-pub(super) struct Found {
-    pub(super) sealed: Vec<SealedStep>,
-    pub(super) missing: BTreeSet<StepId>,
-    pub(super) pins: Vec<Pin>,
-}
-
 impl LaneTask {
     /// The next step: the runs take turns, and within each the newest step goes first, of those that do not have to
     /// stand back.
     pub(super) async fn choose(&mut self) -> Choice {
+        if self.shared.hurry.is_on() {
+            return self.choose_in_a_hurry().await;
+        }
         let patient = !self.once && !self.shared.stopping.is_requested();
         let mut later: Option<Instant> = None;
         let mut at = |time: Instant| later = Some(later.map_or(time, |known| known.min(time)));
@@ -76,6 +69,30 @@ impl LaneTask {
 }
 
 impl LaneRun {
+    /// Takes the steps that wait for other nodes out of `waiting`; one of them when it is to be looked at now. That costs a
+    /// request or two, and then it is the next one's turn to be sent.
+    pub(super) fn due_look(
+        &self,
+        waiting: &mut BTreeSet<StepId>,
+        patient: bool,
+        later: &mut Option<Instant>,
+    ) -> Option<StepId> {
+        let now = Instant::now();
+        let mut due = None;
+        waiting.retain(|id| {
+            let Some(look) = self.waits.next_look(*id) else {
+                return true;
+            };
+            if look <= now {
+                due = Some(*id);
+            } else if patient {
+                *later = Some(later.map_or(look, |known| known.min(look)));
+            }
+            false
+        });
+        due
+    }
+
     /// `patient` when other nodes' parts are worth waiting for.
     fn pick(
         &mut self,
@@ -85,55 +102,10 @@ impl LaneRun {
         maximum_backlog_steps: usize,
         patient: bool,
     ) -> Choice {
-        let Found {
-            sealed,
-            missing: mut waiting,
-            pins,
-        } = found;
-        let there: BTreeSet<StepId> = sealed.iter().map(SealedStep::id).collect();
-        self.tries.retain(|id, _| there.contains(id));
-        self.waits.forget_all_but(&there);
-        shared
-            .board
-            .forget_all_but(self.remote.keys.run(), self.remote.name(), &there);
-        waiting.retain(|id| !self.tries.get(id).is_some_and(|tries| tries.failed));
-
-        let mut stand_back = BTreeSet::new();
-        if waiting.len() > maximum_backlog_steps {
-            for (id, why) in retention_would_drop(&self.remote.tier, &self.keep, &sealed, &waiting, &pins) {
-                let reason = format!(
-                    "{} steps wait for {}: this one stands back, as retention would drop it there ({why})",
-                    waiting.len(),
-                    self.remote.name()
-                );
-                if shared.board.stands_back(&self.on_remote(id), &reason) {
-                    shared.observer.on_event(&Event::Skipped {
-                        tier: &self.remote.tier,
-                        id,
-                        reason: &reason,
-                    });
-                }
-                stand_back.insert(id);
-            }
-        }
+        let (mut waiting, stand_back) = self.waiting(shared, &found, maximum_backlog_steps);
+        let sealed = found.sealed;
         let mut later: Option<Instant> = None;
-        // What waits for other nodes costs one look; then it is the next one's turn to be sent.
-        let now = Instant::now();
-        let mut due = None;
-        waiting.retain(|id| {
-            let Some(look) = self.waits.next_look(*id) else {
-                return true;
-            };
-            if !patient {
-                return false;
-            }
-            if look <= now {
-                due = Some(*id);
-            } else {
-                later = Some(later.map_or(look, |known| known.min(look)));
-            }
-            false
-        });
+        let due = self.due_look(&mut waiting, patient, &mut later);
         if let Some(step) = due.and_then(|id| sealed.iter().find(|step| step.id() == id)) {
             return Choice::Upload(index, Box::new(step.clone()));
         }
@@ -148,25 +120,50 @@ impl LaneRun {
         }
         later.map_or(Choice::Nothing, Choice::Later)
     }
-}
 
-/// Looks what the vault holds and the remote does not.
-pub(super) async fn look(shared: &Shared, remote: &RunRemote) -> Result<Found> {
-    let (vault, run, remote) = (shared.vault.clone(), remote.keys.run().clone(), remote.clone());
-    blocking(move || {
-        let sealed = vault.steps(&run)?.steps;
-        let missing = sealed
-            .iter()
-            .filter(|step| !is_durable(step, &remote))
-            .map(SealedStep::id)
-            .collect();
-        Ok(Found {
-            sealed,
-            missing,
-            pins: vault.pins(&run)?,
-        })
-    })
-    .await
+    /// What waits and is not given up, and which of it has to stand back.
+    pub(super) fn waiting(
+        &mut self,
+        shared: &Shared,
+        found: &Found,
+        maximum_backlog_steps: usize,
+    ) -> (BTreeSet<StepId>, BTreeSet<StepId>) {
+        let there: BTreeSet<StepId> = found.sealed.iter().map(SealedStep::id).collect();
+        self.tries.retain(|id, _| there.contains(id));
+        self.waits.forget_all_but(&there);
+        shared
+            .board
+            .forget_all_but(self.remote.keys.run(), self.remote.name(), &there);
+        let mut waiting = found.missing.clone();
+        waiting.retain(|id| !self.tries.get(id).is_some_and(|tries| tries.failed));
+        let mut stand_back = BTreeSet::new();
+        if waiting.len() <= maximum_backlog_steps {
+            return (waiting, stand_back);
+        }
+        let dropped = retention_would_drop(
+            &self.remote.tier,
+            &self.keep,
+            &found.sealed,
+            &waiting,
+            &found.pins,
+        );
+        for (id, why) in dropped {
+            let reason = format!(
+                "{} steps wait for {}: this one stands back, as retention would drop it there ({why})",
+                waiting.len(),
+                self.remote.name()
+            );
+            if shared.board.stands_back(&self.on_remote(id), &reason) {
+                shared.observer.on_event(&Event::Skipped {
+                    tier: &self.remote.tier,
+                    id,
+                    reason: &reason,
+                });
+            }
+            stand_back.insert(id);
+        }
+        (waiting, stand_back)
+    }
 }
 
 /// Whether a step was seen durable on the remote, at the URL it has now.

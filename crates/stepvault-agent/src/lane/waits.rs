@@ -76,6 +76,10 @@ impl Waits {
         self.steps.get(&id).map(|wait| wait.next_look)
     }
 
+    pub(super) fn ids(&self) -> impl Iterator<Item = StepId> {
+        self.steps.keys().copied()
+    }
+
     pub(super) fn forget(&mut self, id: StepId) {
         self.steps.remove(&id);
     }

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use stepvault_agent::{AgentOptions, AgentRemote, AgentReport, AgentRun, Stop, StopReason, run};
+use stepvault_agent::{
+    AgentOptions, AgentRemote, AgentReport, AgentRun, NoticeOptions, Stop, StopReason, run,
+};
 use stepvault_core::Result;
 use stepvault_core::config::Completion;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
@@ -138,6 +140,17 @@ impl Node {
     }
 
     pub async fn s3_remote(&self, name: &str, server: &StrictS3, deadline_seconds: u64) -> AgentRemote {
+        self.s3_remote_with(name, server, deadline_seconds, |_| {}).await
+    }
+
+    /// The same with other settings.
+    pub async fn s3_remote_with(
+        &self,
+        name: &str,
+        server: &StrictS3,
+        deadline_seconds: u64,
+        further: impl FnOnce(&mut RemoteSettings),
+    ) -> AgentRemote {
         server.create_bucket("bucket");
         let keys = StaticKeys {
             access_key: server.access_key().to_owned(),
@@ -148,6 +161,7 @@ impl Node {
             settings.retry_deadline_seconds = deadline_seconds;
             // A remote that may take long to fail may also be silent for long.
             settings.stall_timeout_seconds = if deadline_seconds < 60 { 1 } else { 60 };
+            further(settings);
         };
         self.remote(name, "s3://bucket/prefix", adjust, Some(keys)).await
     }
@@ -201,6 +215,7 @@ impl Node {
             poll_interval: Duration::from_millis(200),
             retention_interval: Duration::from_millis(300),
             drain_deadline: Duration::from_secs(20),
+            notices: NoticeOptions::none(),
             maximum_backlog_steps: 16,
             memory_budget_bytes: 64 << 20,
             once: false,
@@ -239,7 +254,7 @@ impl Node {
 pub struct Service {
     stop: Stop,
     kill: CancellationToken,
-    thread: std::thread::JoinHandle<Option<Result<AgentReport>>>,
+    thread: std::thread::JoinHandle<(Option<Result<AgentReport>>, Instant)>,
 }
 
 impl Service {
@@ -258,15 +273,33 @@ impl Service {
                     () = killed.cancelled() => None,
                 }
             });
+            let ended_at = Instant::now();
             runtime.shutdown_timeout(PATIENCE);
-            ended
+            (ended, ended_at)
         });
         Self { stop, kill, thread }
     }
 
     /// Waits for its own end.
     pub fn ended(self) -> Result<AgentReport> {
-        self.thread.join().unwrap().expect("it was not killed")
+        self.ended_at().0
+    }
+
+    /// The same, and when it ended.
+    pub fn ended_at(self) -> (Result<AgentReport>, Instant) {
+        let (ended, at) = self.thread.join().unwrap();
+        (ended.expect("it was not killed"), at)
+    }
+
+    /// Asks it to stop, and goes on.
+    pub fn ask_to_stop(&self, reason: StopReason, deadline: Option<Instant>) {
+        self.stop
+            .request(reason, deadline.map(tokio::time::Instant::from_std));
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.thread.is_finished()
     }
 
     /// Tells it to stop, as SIGTERM does.
@@ -279,7 +312,7 @@ impl Service {
     pub fn kill(self) {
         self.kill.cancel();
         assert!(
-            self.thread.join().unwrap().is_none(),
+            self.thread.join().unwrap().0.is_none(),
             "it had ended before it was killed"
         );
     }

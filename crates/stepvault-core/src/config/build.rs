@@ -9,7 +9,10 @@ use toml::Value;
 use super::finding::{Finding, Source};
 use super::key::KeyPath;
 use super::merge::Merged;
-use super::model::{AgentSettings, Completion, Config, Links, LocalSettings, RunSettings, UploadSettings};
+use super::model::{
+    AgentSettings, Completion, Config, Links, LocalSettings, NoticeSource, Notices, RunSettings,
+    UploadSettings,
+};
 use super::remote::build_remote;
 use super::units;
 use super::value::best;
@@ -169,9 +172,12 @@ pub(super) fn build(merged: &mut Merged) -> Config {
             .duration("incomplete-after")
             .unwrap_or(fallback.incomplete_after),
     };
-    let section = Section::new(merged, &["agent"]);
+    let mut section = Section::new(merged, &["agent"]);
     let fallback = AgentSettings::default();
     let agent = AgentSettings {
+        notices: notices(&mut section),
+        drains_on_rebalance: section.text("rebalance").as_deref() == Some("drain"),
+        drain_file: section.path("drain-file"),
         poll_interval: section
             .duration("poll-interval")
             .unwrap_or(fallback.poll_interval),
@@ -208,6 +214,32 @@ pub(super) fn build(merged: &mut Merged) -> Config {
         warnings: Vec::new(),
         explained: Vec::new(),
     }
+}
+
+fn notices(section: &mut Section<'_>) -> Notices {
+    let words = section
+        .texts("notices")
+        .unwrap_or_else(|| vec!["auto".to_owned()]);
+    if words == ["auto"] {
+        return Notices::Auto;
+    }
+    let mut sources = Vec::new();
+    for word in words {
+        match NoticeSource::ALL.iter().find(|source| source.word() == word) {
+            Some(source) if !sources.contains(source) => sources.push(*source),
+            Some(_) => {}
+            None => {
+                let why = if word == "auto" {
+                    "\"auto\" stands beside others".to_owned()
+                } else {
+                    format!("\"{word}\" is not a source of notices")
+                };
+                let hint = "write [\"auto\"], some of [\"ec2\", \"gce\"], or [] to look nowhere";
+                section.fault("notices", why, hint);
+            }
+        }
+    }
+    Notices::From(sources)
 }
 
 fn local(section: &mut Section<'_>) -> LocalSettings {

@@ -133,8 +133,45 @@ pub struct AgentSettings {
     pub poll_interval: Duration,
     /// How often retention runs.
     pub retention_interval: Duration,
-    /// How long uploads may go on after SIGTERM.
+    /// How long the service may go on once it is told to stop, where whoever tells it names no deadline.
     pub drain_deadline: Duration,
+    /// Where providers' notices are looked for.
+    pub notices: Notices,
+    /// Whether EC2's recommendation to rebalance drains the service, or is only warned of.
+    pub drains_on_rebalance: bool,
+    /// A file that drains the service when it appears.
+    pub drain_file: Option<PathBuf>,
+}
+
+/// Where providers' notices that a machine will be taken away are looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notices {
+    /// Wherever this machine turns out to be.
+    Auto,
+    /// There and nowhere else.
+    From(Vec<NoticeSource>),
+}
+
+/// A provider's way of giving notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NoticeSource {
+    /// EC2's instance metadata: spot interruptions and recommendations to rebalance.
+    Ec2,
+    /// Compute Engine's metadata server: preemptions.
+    Gce,
+}
+
+impl NoticeSource {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Ec2, Self::Gce];
+
+    /// Its word in the configuration.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Ec2 => "ec2",
+            Self::Gce => "gce",
+        }
+    }
 }
 
 /// How the agent knows that a step is finished.
@@ -233,6 +270,9 @@ impl Default for AgentSettings {
             poll_interval: Duration::from_secs(5),
             retention_interval: Duration::from_mins(10),
             drain_deadline: Duration::from_secs(90),
+            notices: Notices::Auto,
+            drains_on_rebalance: false,
+            drain_file: None,
         }
     }
 }

@@ -121,6 +121,9 @@ static AGENT: &[Member] = &[
     default("poll-interval", Kind::Duration, "5s"),
     default("retention-interval", Kind::Duration, "10m"),
     default("drain-deadline", Kind::Duration, "90s"),
+    default("notices", Kind::Texts, "auto"),
+    default("rebalance", Kind::Choice(&["warn", "drain"]), "warn"),
+    unset("drain-file", Kind::Path),
 ];
 
 /// All of these but `url` may stand in the URL's query as well.

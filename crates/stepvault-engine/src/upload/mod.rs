@@ -3,7 +3,9 @@
 mod commit;
 mod file;
 mod lane;
+mod progress;
 mod step;
 
 pub use lane::Lane;
+pub use progress::missing_bytes;
 pub use step::Uploaded;

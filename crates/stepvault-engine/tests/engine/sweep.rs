@@ -48,7 +48,10 @@ async fn orphans_go_after_the_grace_period_and_two_sweeps_and_nothing_else_does(
         // A probe whose clean-up was cut off.
         let probe =
             "bucket/pre fix/grpo/checkpoints/.stepvault/probes/0123456789abcdef0123456789abcdef-whole";
-        table.insert(probe.to_owned(), foreign);
+        table.insert(probe.to_owned(), foreign.clone());
+        // The last word of a node that is gone.
+        let drain = "bucket/pre fix/grpo/checkpoints/.stepvault/drains/node-9.json";
+        table.insert(drain.to_owned(), foreign);
     });
     let young = sweep(&rig.remotes[0], DAY, false, &rig.observer).await.unwrap();
     assert_eq!(
@@ -73,6 +76,13 @@ async fn orphans_go_after_the_grace_period_and_two_sweeps_and_nothing_else_does(
             .any(|key| key.ends_with("notes.txt"))
     );
     assert!(!server.objects().keys().iter().any(|key| key.contains("/probes/")));
+    assert!(
+        server
+            .objects()
+            .keys()
+            .iter()
+            .any(|key| key.ends_with("/drains/node-9.json"))
+    );
     assert!(server.pending_uploads().is_empty());
     let third = sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
     assert_eq!((third.marked.len(), third.removed.len()), (0, 0), "{third:?}");

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use stepvault_core::ErrorKind;
 use stepvault_core::digest::PartDigest;
 use stepvault_core::ids::RemoteName;
-use stepvault_local::journal::{FileProgress, Journal, JournalRecord, JournalState};
+use stepvault_local::journal::{FileProgress, Journal, JournalRecord, JournalState, read_state};
 
 use crate::support::{Place, error, id, path, remote, run};
 
@@ -81,6 +81,25 @@ fn goes_on_where_it_was() {
     journal.remove().unwrap();
     assert!(!journal_path(&place).parent().unwrap().exists());
     assert_eq!(open(&place).1, JournalState::default());
+}
+
+#[test]
+fn is_read_beside_whoever_writes_it() {
+    let place = Place::new();
+    let look = || read_state(&place.vault, &run(), id(1), &remote());
+    assert_eq!(error(look()).kind(), ErrorKind::NotFound);
+    place.sealed(1);
+    assert_eq!(look().unwrap(), JournalState::default());
+    assert!(!journal_path(&place).exists(), "a look leaves nothing behind");
+    let (journal, _) = open(&place);
+    journal.append(&started("a", "first")).unwrap();
+    journal.append(&part("a", 3, b"a3")).unwrap();
+    let mut bytes = fs::read(journal_path(&place)).unwrap();
+    // Half a line, as somebody sees it who looks while it is written.
+    bytes.extend_from_slice(b"{\"crc32c\"");
+    fs::write(journal_path(&place), &bytes).unwrap();
+    assert_eq!(look().unwrap().files[&path("a")].parts.len(), 1);
+    assert_eq!(fs::read(journal_path(&place)).unwrap(), bytes);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use stepvault_agent::{AgentOptions, AgentRemote, AgentReport, Stop, StopReason};
 use stepvault_core::config::Config;
 use stepvault_core::observe::{Observer, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Session;
 use crate::context::{Settings, attempt};
@@ -18,8 +19,10 @@ use crate::progress::{Progress, Style};
 
 /// Watch for finished steps, seal and upload them, and keep every tier to its rules
 ///
-/// Serves every configured run, or the one that --run names. Ends on SIGTERM or SIGINT, after uploading what the
-/// drain deadline allows, and says what is not durable yet; a second signal ends it at once.
+/// Serves every configured run, or the one that --run names. On SIGTERM or SIGINT it takes what is complete, uploads
+/// what is closest to being durable first, and is gone within the drain deadline, saying what is not durable yet; a
+/// second one of these ends it at once. SIGUSR1 and the notices of EC2, Compute Engine and the drain file say that the
+/// machine goes: then it also takes what is finished until shortly before the deadline.
 #[derive(Debug, Args)]
 pub(crate) struct AgentArguments {
     /// Do what there is to do, and end: for cron
@@ -66,7 +69,13 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
     )?;
     let stop = Stop::new();
     tokio::spawn(stop_at_signal(session.interrupt.clone(), stop.clone()));
-    let report = stepvault_agent::run(options, progress.observer(), stop).await?;
+    tokio::spawn(stop_at_notice(drain_signal()?, stop.clone()));
+    let drain_deadline = options.drain_deadline;
+    let report = stepvault_agent::run(options, progress.observer(), stop.clone()).await;
+    if let Some(request) = stop.requested() {
+        session.leave_by.set(request.leave_by(drain_deadline).into_std());
+    }
+    let report = report?;
     progress.finish();
     let safe = report.is_safe();
     session.output.result(&AgentDocument { safe, report })?;
@@ -76,6 +85,18 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
 async fn stop_at_signal(interrupt: Interrupt, stop: Stop) {
     interrupt.requested().await;
     stop.request(StopReason::Signal, None);
+}
+
+/// SIGUSR1: what batch systems send some time before they end a job, as Slurm does with `--signal=B:USR1@120`.
+fn drain_signal() -> Result<Signal> {
+    signal(SignalKind::user_defined1())
+        .map_err(|error| Error::new(ErrorKind::Failed, "cannot listen for SIGUSR1").caused_by(error))
+}
+
+async fn stop_at_notice(mut signals: Signal, stop: Stop) {
+    while signals.recv().await.is_some() {
+        stop.request(StopReason::Notice("SIGUSR1".to_owned()), None);
+    }
 }
 
 async fn open_remotes(config: &Config, observer: &Arc<dyn Observer>) -> Result<Vec<AgentRemote>> {
@@ -147,8 +168,12 @@ impl Report for AgentDocument {
         for step in &report.not_durable {
             let weight = if step.required { "" } else { " (optional)" };
             lines.push(format!(
-                "{} of '{}' is not durable on {}{weight}: {}",
-                step.id, step.run, step.remote, step.reason
+                "{} of '{}' is not durable on {}{weight}, {} missing: {}",
+                step.id,
+                step.run,
+                step.remote,
+                human::bytes(step.missing_bytes),
+                step.reason
             ));
         }
         if report.not_durable.is_empty() {
@@ -202,12 +227,11 @@ mod tests {
             remote: "main".parse().unwrap(),
             required: true,
             failed: false,
+            missing_bytes: 3 << 20,
             reason: "cannot reach it".to_owned(),
         });
-        assert!(
-            document
-                .human()
-                .ends_with("step 10 (attempt 1) of 'demo' is not durable on main: cannot reach it")
-        );
+        assert!(document.human().ends_with(
+            "step 10 (attempt 1) of 'demo' is not durable on main, 3.0 MiB missing: cannot reach it"
+        ));
     }
 }

@@ -3,9 +3,11 @@
 use clap::Args;
 use serde::Serialize;
 use stepvault_core::Result;
+use stepvault_engine::drains::Drains;
 
 use super::Session;
 use super::inventory::{IncompleteOn, Inventory, ListedStep, LocalState};
+use super::left_by_drain::LeftByDrain;
 use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
 use crate::output::json::ErrorInfo;
@@ -19,6 +21,8 @@ pub(crate) struct ListArguments {}
 pub(super) struct ListDocument {
     run: String,
     steps: Vec<ListedStep>,
+    /// What drains of nodes left that no remote's newer step makes up for.
+    drains: Vec<LeftByDrain>,
     /// Tiers that could not be asked, and may hold more.
     failed: Vec<FailedTier>,
 }
@@ -46,7 +50,11 @@ pub(crate) async fn run(session: &Session, _arguments: &ListArguments) -> Result
     let asked = tiers.remotes.len() + usize::from(tiers.vault.is_some()) - inventory.failed.len();
     let failures = inventory.failed.iter().map(|(_, error)| Err(error));
     let code = ExitCode::of_tiers(failures.chain((0..asked).map(|_| Ok(()))));
-    session.output.result(&ListDocument::new(&tiers, inventory))?;
+    let drains = Drains::ask(&tiers.remotes).await;
+    let mut document = ListDocument::new(&tiers, inventory);
+    let left = |record| LeftByDrain::of(record, |left| drains.is_missed(left));
+    document.drains = drains.records.iter().filter_map(left).collect();
+    session.output.result(&document)?;
     Ok(code)
 }
 
@@ -62,14 +70,21 @@ impl ListDocument {
                 })
                 .collect(),
             steps: inventory.steps,
+            drains: Vec::new(),
         }
     }
 }
 
 impl Report for ListDocument {
     fn human(&self) -> String {
+        let drains: Vec<String> = self
+            .drains
+            .iter()
+            .map(|drain| format!("\n{}", drain.text()))
+            .collect();
+        let drains = drains.concat();
         if self.steps.is_empty() {
-            return format!("no tier holds a step of '{}'", self.run);
+            return format!("no tier holds a step of '{}'{drains}", self.run);
         }
         let mut steps = table::table(
             &[
@@ -104,7 +119,7 @@ impl Report for ListDocument {
                 .iter()
                 .map(|fault| format!("\nstep {} (attempt {}): {fault}", step.step, step.attempt))
         });
-        format!("{}{}", table::text(&steps), faults.collect::<String>())
+        format!("{}{}{drains}", table::text(&steps), faults.collect::<String>())
     }
 }
 
@@ -184,6 +199,7 @@ mod tests {
         let document = ListDocument {
             run: "demo".to_owned(),
             steps: vec![step],
+            drains: Vec::new(),
             failed: Vec::new(),
         };
         let text = document.human();
@@ -202,6 +218,7 @@ mod tests {
         let document = ListDocument {
             run: "demo".to_owned(),
             steps: Vec::new(),
+            drains: Vec::new(),
             failed: Vec::new(),
         };
         assert_eq!(document.human(), "no tier holds a step of 'demo'");

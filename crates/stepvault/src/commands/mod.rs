@@ -9,6 +9,7 @@ pub(crate) mod init;
 pub(crate) mod inspect;
 mod inventory;
 mod keep;
+mod left_by_drain;
 pub(crate) mod list;
 pub(crate) mod man;
 pub(crate) mod pin;
@@ -25,6 +26,7 @@ use stepvault_core::Result;
 use crate::arguments::{Command, GlobalArguments};
 use crate::exit_code::ExitCode;
 use crate::interrupt::Interrupt;
+use crate::leave_by::LeaveBy;
 use crate::output::Output;
 
 /// What every command has.
@@ -36,6 +38,8 @@ pub(crate) struct Session {
     pub(crate) output: Output,
     /// Tells when the process is asked to end.
     pub(crate) interrupt: Interrupt,
+    /// By when the process has to be gone.
+    pub(crate) leave_by: LeaveBy,
 }
 
 /// Runs a command.

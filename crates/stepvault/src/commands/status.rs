@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
+use stepvault_core::drain::LeftStep;
 use stepvault_core::ids::RunName;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
@@ -15,6 +16,7 @@ use stepvault_local::vault::Vault;
 
 use super::Session;
 use super::inventory::is_durable_on;
+use super::left_by_drain::LeftByDrain;
 use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
@@ -43,6 +45,8 @@ struct StatusDocument {
     unreadable_steps: u64,
     newest_step: Option<u64>,
     remotes: Vec<RemoteStatus>,
+    /// What the last drain left that is not durable yet.
+    last_drain: Option<LeftByDrain>,
     disk_free_bytes: u64,
     disk_total_bytes: u64,
 }
@@ -108,7 +112,11 @@ fn look(vault: &Vault, run: &RunName, remotes: &[RunRemote]) -> Result<StatusDoc
     for remote in remotes {
         statuses.push(remote_status(&scan.steps, remote)?);
     }
+    let drain = stepvault_agent::read_drain(vault, run)?;
+    let last_drain =
+        drain.and_then(|record| LeftByDrain::of(&record, |left| waits(left, &scan.steps, remotes)));
     Ok(StatusDocument {
+        last_drain,
         run: run.to_string(),
         vault: vault.root().to_owned(),
         locked: is_locked(vault),
@@ -121,6 +129,16 @@ fn look(vault: &Vault, run: &RunName, remotes: &[RunRemote]) -> Result<StatusDoc
         disk_free_bytes: disk.free_bytes,
         disk_total_bytes: disk.total_bytes,
     })
+}
+
+/// Whether a step that a drain left is here and still not durable on that remote.
+fn waits(left: &LeftStep, steps: &[SealedStep], remotes: &[RunRemote]) -> bool {
+    let step = steps.iter().find(|step| step.id() == left.id);
+    let remote = remotes.iter().find(|remote| *remote.name() == left.remote);
+    match (step, remote) {
+        (Some(step), Some(remote)) => !is_durable_on(step, remote).unwrap_or(false),
+        _ => false,
+    }
 }
 
 /// Whether somebody holds the vault's lock. A shared lock, given back at once, disturbs nobody who looks likewise and
@@ -176,6 +194,9 @@ impl Report for StatusDocument {
                 "bad    {} in quarantine, {} unreadable",
                 self.quarantined_steps, self.unreadable_steps
             ));
+        }
+        if let Some(drain) = &self.last_drain {
+            lines.push(format!("drain  {}", drain.text()));
         }
         lines.push(format!(
             "disk   {} of {} free",

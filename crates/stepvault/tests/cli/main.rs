@@ -12,6 +12,7 @@
 
 mod configuration;
 mod demo;
+mod drain;
 mod exit_codes;
 mod retention;
 mod round_trip;

@@ -46,7 +46,10 @@ impl Place {
             .env_clear();
         command
             .env("HOME", self.directory.path())
-            .env("TMPDIR", self.path("tmp"));
+            .env("TMPDIR", self.path("tmp"))
+            // No provider's machine is looked for.
+            .env("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1")
+            .env("GCE_METADATA_HOST", "127.0.0.1:1");
         command
     }
 

@@ -19,6 +19,9 @@ const SHOWN: usize = 2;
 const GONE: &str =
     "--remote main=file://$PWD/remote --remote 'gone=s3://b/p?endpoint=http://127.0.0.1:1&retry-deadline=1s'";
 
+/// The same remote with another URL, where nothing is.
+const MOVED: &str = "--remote main=file://$PWD/remote --remote gone=file://$PWD/elsewhere";
+
 /// Each document's name, and the commands whose documents have that shape; the first is shown.
 const DOCUMENTS: [(&str, &[&str]); 19] = [
     (
@@ -28,9 +31,9 @@ const DOCUMENTS: [(&str, &[&str]); 19] = [
             "push checkpoints/step_102 --remote other=file://$PWD/no/such/place",
         ],
     ),
-    ("list", &["list", "list GONE"]),
+    ("list", &["list", "list GONE", "list --run drained MOVED"]),
     ("show", &["show 101", "show 101 GONE"]),
-    ("status", &["status"]),
+    ("status", &["status", "status --run drained MOVED"]),
     (
         "inspect",
         &["inspect checkpoints --quiet-time 0s", "inspect megatron"],
@@ -92,6 +95,13 @@ fn the_reference_of_json_documents_is_what_is_printed() {
         "printf '[run.\"my-run\"]\\nwatch = \"watched\"\\ncomplete = \"rename\"\\npattern = \"step_*\"\\n\
          [keep.remote]\\nlast = 1\\n[keep.local]\\nlast = 1\\n' > agent.toml",
     );
+    // A step that a drain left, on a remote that did not answer; told once the remote is elsewhere.
+    place.output(&format!(
+        "export STEPVAULT_AGENT_DRAIN_DEADLINE=3s; \
+         stepvault push checkpoints/step_100 --run drained --node node-0 --local $PWD/vault {GONE} 2>/dev/null; \
+         stepvault agent --run drained --local $PWD/vault --node node-0 {GONE} 2>drained.log >/dev/null & \
+         until grep -q 'is not durable on gone' drained.log; do sleep 0.1; done; kill -TERM $!; wait $! || true",
+    ));
     // A step with a pointer, and something in the pointer's place.
     place.output(
         "mkdir -p zero/global_step10 trainer/latest; echo weights > zero/global_step10/mp_rank_00_model_states.pt; \
@@ -132,7 +142,7 @@ disks are replaced, lists are cut to two entries, and members are sorted by name
 
 fn printed(place: &Place, command: &str) -> Value {
     // A flag of the command's own takes the place of the common one.
-    let command = &command.replace("GONE", GONE);
+    let command = &command.replace("GONE", GONE).replace("MOVED", MOVED);
     let common: Vec<&str> = COMMON.split_whitespace().collect();
     let common: String = common
         .iter()
@@ -175,6 +185,7 @@ fn plain(value: Value, name: &str, place: &str) -> Value {
         Value::Number(_) if name == "seconds" => Value::from(0.5),
         Value::Number(_) if name == "disk_free_bytes" => Value::from(600_000_000_000_u64),
         Value::Number(_) if name == "disk_total_bytes" => Value::from(1_000_000_000_000_u64),
+        Value::String(_) if name == "ended_at" => Value::from("2026-11-21T10:16:00Z"),
         Value::String(text) => Value::String(plain_text(&text, place)),
         other => other,
     }

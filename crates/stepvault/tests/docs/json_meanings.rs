@@ -209,6 +209,16 @@ const EXACT: &[(&str, &str, &str)] = &[
         "whether a step is safe only once it is durable there",
     ),
     ("agent", "not_durable[].reason", "why it is not there"),
+    (
+        "list",
+        "drains",
+        "drains of nodes that left something which the remote has not, nor a newer step",
+    ),
+    (
+        "status",
+        "last_drain",
+        "what this node's last drain left and is not durable yet; null when there is nothing",
+    ),
 ];
 
 /// Members that mean the same wherever they stand, by their own name.
@@ -314,6 +324,13 @@ const ANYWHERE: &[(&str, &str)] = &[
     ),
     ("quarantined_steps", "steps that were found damaged and put aside"),
     ("read_bytes", "bytes that were read back"),
+    ("left", "what is missing where"),
+    (
+        "missing_bytes",
+        "bytes that were not sent there; with 0 only records were missing",
+    ),
+    ("node", "the node"),
+    ("ended_at", "when it had ended, by that node's clock"),
     ("reason", "why, in words"),
     ("reasons", "why, in words; never empty"),
     (

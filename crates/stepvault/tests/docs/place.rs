@@ -69,6 +69,7 @@ impl Place {
             .env("PATH", format!("{}:{path}", binary.parent().unwrap().display()))
             .env("HOME", self.path().join(".home"))
             .env("AWS_EC2_METADATA_DISABLED", "true")
+            .env("GCE_METADATA_HOST", "127.0.0.1:1")
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .output()
             .unwrap()

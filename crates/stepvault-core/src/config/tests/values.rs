@@ -144,3 +144,35 @@ fn values_of_the_wrong_kind_are_told_apart() {
         assert_eq!(only_fault(text), expected, "{text}");
     }
 }
+
+#[test]
+fn notices_are_looked_for_where_it_is_said() {
+    use super::super::{NoticeSource, Notices};
+    let notices = |value: &str| {
+        super::loaded(&format!("[agent]\nnotices = {value}"))
+            .agent
+            .notices
+    };
+    assert_eq!(notices("[\"auto\"]"), Notices::Auto);
+    assert_eq!(notices("[]"), Notices::From(vec![]));
+    assert_eq!(
+        notices("[\"gce\", \"ec2\", \"gce\"]"),
+        Notices::From(vec![NoticeSource::Gce, NoticeSource::Ec2])
+    );
+    for (value, why) in [
+        ("[\"aws\"]", "\"aws\" is not a source of notices"),
+        ("[\"auto\", \"ec2\"]", "\"auto\" stands beside others"),
+    ] {
+        let (fault, hint) = only_fault(&format!("[agent]\nnotices = {value}"));
+        assert!(fault.contains("agent.notices") && fault.ends_with(why), "{fault}");
+        assert_eq!(
+            hint,
+            "write [\"auto\"], some of [\"ec2\", \"gce\"], or [] to look nowhere"
+        );
+    }
+    assert!(
+        super::loaded("[agent]\nrebalance = \"drain\"")
+            .agent
+            .drains_on_rebalance
+    );
+}

@@ -1,0 +1,140 @@
+//! Which step goes next when time is short.
+
+use std::sync::Arc;
+
+use stepvault_core::ids::RunName;
+use stepvault_local::sealed::SealedStep;
+use tokio::time::{Duration, Instant};
+
+use super::LaneTask;
+use super::queue::{Choice, VAULT_PAUSE};
+use crate::drain::{Found, NotForNow, Outlook, look};
+use crate::pause::LONGEST;
+
+/// The longest pause after a failure when time is short.
+const HURRIED_PAUSE: Duration = Duration::from_secs(2);
+
+impl LaneTask {
+    /// The longest pause after a failure that may pass.
+    pub(super) fn longest_pause(&self) -> Duration {
+        if self.shared.stopping.is_requested() {
+            HURRIED_PAUSE
+        } else {
+            LONGEST
+        }
+    }
+
+    /// This remote, as far as planning goes.
+    pub(crate) fn outlook(&self, not_for_now: NotForNow) -> Outlook {
+        Outlook {
+            shared: Arc::clone(&self.shared),
+            remote: self.remote.clone(),
+            runs: self.runs.iter().map(|run| run.remote.clone()).collect(),
+            not_for_now,
+        }
+    }
+
+    /// What is given up or waits out a pause; with `with_standing_back` also the steps that retention would drop.
+    pub(super) fn not_for_now(&self, with_standing_back: bool) -> NotForNow {
+        let mut not_for_now = NotForNow::default();
+        for run in &self.runs {
+            let name = run.remote.keys.run();
+            let pause = run.pause.until();
+            if run.given_up || pause.is_some() {
+                let until = pause.filter(|_| !run.given_up);
+                not_for_now.runs.insert(name.clone(), until);
+            }
+            for (id, tries) in &run.tries {
+                let pause = tries.pause.until();
+                if tries.failed || pause.is_some() {
+                    let until = pause.filter(|_| !tries.failed);
+                    not_for_now.steps.insert((name.clone(), *id), until);
+                }
+            }
+            // Nothing of this node is left to send.
+            for id in run.waits.ids() {
+                not_for_now.steps.insert((name.clone(), id), None);
+            }
+            for id in run.standing_back.iter().filter(|_| with_standing_back) {
+                not_for_now.steps.insert((name.clone(), *id), None);
+            }
+        }
+        not_for_now
+    }
+
+    /// The first step of the plan. What stands back comes after everything else.
+    pub(super) async fn choose_in_a_hurry(&mut self) -> Choice {
+        if self.shared.stopping.is_requested() && !std::mem::replace(&mut self.hurried, true) {
+            // What was waited for before may be there now, and there is no time to find out late.
+            for run in &mut self.runs {
+                run.pause.clear();
+                run.tries.retain(|_, tries| tries.failed);
+            }
+        }
+        let mut later: Option<Instant> = None;
+        let mut at = |time: Instant| later = Some(later.map_or(time, |known| known.min(time)));
+        let mut found: Vec<(RunName, Found)> = Vec::new();
+        for (index, run) in self.runs.iter_mut().enumerate() {
+            if run.given_up {
+                continue;
+            }
+            let here = match look(&self.shared, &run.remote).await {
+                Ok(here) => here,
+                Err(error) => {
+                    self.shared
+                        .warn(&format!("vault {}", run.remote.keys.run()), &error.to_string());
+                    at(Instant::now() + VAULT_PAUSE.min(HURRIED_PAUSE));
+                    continue;
+                }
+            };
+            let (mut waiting, stand_back) = run.waiting(&self.shared, &here, self.maximum_backlog_steps);
+            run.standing_back = stand_back;
+            // Nobody is waited for on the way out; what is there by now is one look away.
+            let mut next_look = None;
+            let due = run.due_look(&mut waiting, !self.shared.stopping.is_requested(), &mut next_look);
+            next_look.into_iter().for_each(&mut at);
+            if let Some(step) = due.and_then(|id| here.sealed.iter().find(|step| step.id() == id)) {
+                return Choice::Upload(index, Box::new(step.clone()));
+            }
+            if waiting.is_empty() {
+                continue;
+            }
+            if let Some(until) = run.pause.until() {
+                at(until);
+                continue;
+            }
+            run.tries
+                .values()
+                .filter(|tries| !tries.failed)
+                .filter_map(|tries| tries.pause.until())
+                .for_each(&mut at);
+            found.push((run.remote.keys.run().clone(), here));
+        }
+        for with_standing_back in [true, false] {
+            let not_for_now = self.not_for_now(with_standing_back);
+            match self.outlook(not_for_now).plan_of(&found).await {
+                Ok(plan) => {
+                    let first = plan.steps.into_iter().next();
+                    let step = first.and_then(|planned| {
+                        let here = found.iter_mut().find(|(run, _)| *run == planned.step.run)?;
+                        let sealed: &mut Vec<SealedStep> = &mut here.1.sealed;
+                        let position = sealed.iter().position(|step| step.id() == planned.step.id)?;
+                        let index = self
+                            .runs
+                            .iter()
+                            .position(|run| *run.remote.keys.run() == planned.step.run)?;
+                        Some((index, sealed.swap_remove(position)))
+                    });
+                    if let Some((index, step)) = step {
+                        return Choice::Upload(index, Box::new(step));
+                    }
+                }
+                Err(error) => {
+                    self.shared.warn("plan", &error.to_string());
+                    return Choice::Later(Instant::now() + HURRIED_PAUSE);
+                }
+            }
+        }
+        later.map_or(Choice::Nothing, Choice::Later)
+    }
+}

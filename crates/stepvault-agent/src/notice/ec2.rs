@@ -1,0 +1,252 @@
+//! EC2: spot interruptions and recommendations to rebalance, by the instance metadata service, version 2.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use stepvault_core::clock::Clock as _;
+use stepvault_core::observe::Event;
+use stepvault_core::{Error, ErrorKind, Result};
+use tokio::time::Instant;
+
+use super::NoticeOptions;
+use super::metadata::{Metadata, Reply};
+use crate::clock::SystemClock;
+use crate::shared::Shared;
+use crate::stop::StopReason;
+
+/// AWS asks for no less.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// A service on the machine itself answers at once.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Between two tries at a service that is expected and does not answer.
+const ASK_AGAIN: Duration = Duration::from_mins(1);
+/// So many questions in a row without an answer are worth a warning: a minute's worth.
+const SILENCES: u32 = 12;
+/// How long a token lasts, in seconds, and when it is replaced.
+const TOKEN_SECONDS: u64 = 21_600;
+/// No notice of EC2's comes earlier than this.
+const LONGEST_NOTICE: Duration = Duration::from_mins(2);
+
+const TOKEN: &str = "/latest/api/token";
+const ACTION: &str = "/latest/meta-data/spot/instance-action";
+const REBALANCE: &str = "/latest/meta-data/events/recommendations/rebalance";
+
+#[derive(Debug, Deserialize)]
+struct InstanceAction {
+    action: String,
+    time: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Rebalance {
+    #[serde(rename = "noticeTime")]
+    notice_time: String,
+}
+
+#[derive(Debug)]
+struct Service {
+    metadata: Metadata,
+    token: Option<(String, Instant)>,
+}
+
+impl Service {
+    /// A token that is good for long enough.
+    async fn token(&mut self) -> Result<String> {
+        if let Some((token, until)) = &self.token
+            && *until > Instant::now()
+        {
+            return Ok(token.clone());
+        }
+        let seconds = TOKEN_SECONDS.to_string();
+        let headers = [("x-aws-ec2-metadata-token-ttl-seconds", seconds.as_str())];
+        let reply = self.metadata.ask(Method::PUT, TOKEN, &headers, PATIENCE).await?;
+        if reply.status != StatusCode::OK || reply.body.is_empty() {
+            return Err(refused(TOKEN, &reply));
+        }
+        let until = Instant::now() + Duration::from_secs(TOKEN_SECONDS / 2);
+        self.token = Some((reply.body.clone(), until));
+        Ok(reply.body)
+    }
+
+    /// What stands there; `None` when nothing does.
+    async fn get(&mut self, path: &str) -> Result<Option<Reply>> {
+        // A token may have been made void before its time: once more with a fresh one.
+        for fresh in [false, true] {
+            if fresh {
+                self.token = None;
+            }
+            let token = self.token().await?;
+            let headers = [("x-aws-ec2-metadata-token", token.as_str())];
+            let reply = self.metadata.ask(Method::GET, path, &headers, PATIENCE).await?;
+            match reply.status {
+                StatusCode::OK => return Ok(Some(reply)),
+                StatusCode::NOT_FOUND => return Ok(None),
+                StatusCode::UNAUTHORIZED if !fresh => {}
+                _ => return Err(refused(path, &reply)),
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn refused(path: &str, reply: &Reply) -> Error {
+    Error::new(ErrorKind::Denied, "the EC2 metadata service refuses an answer")
+        .on(path)
+        .because(format!("it says {}", reply.status))
+}
+
+/// Watches until there is a notice; without end where there is none, and no longer than one question on a machine that is
+/// not EC2's, unless it was said to be.
+pub(super) async fn watch(shared: Arc<Shared>, endpoint: String, options: NoticeOptions) {
+    let metadata = match Metadata::at(&endpoint) {
+        Ok(metadata) => metadata,
+        Err(error) => {
+            let hint = error.hint_text().unwrap_or_default();
+            return shared.warn("notices ec2", &format!("{error} ({hint})"));
+        }
+    };
+    let mut service = Service {
+        metadata,
+        token: None,
+    };
+    while let Err(error) = service.token().await {
+        if !options.expected {
+            tracing::debug!(%error, "no notices of EC2's are looked for");
+            return;
+        }
+        let hint = "in a container the instance's hop limit for metadata has to be 2 or more; agent.notices says where \
+                    to look";
+        shared.warn(
+            "notices ec2",
+            &format!("no spot notice would be seen: {error} ({hint})"),
+        );
+        tokio::time::sleep(ASK_AGAIN).await;
+    }
+    shared.board.is_well("notices ec2");
+    tracing::info!("looking for EC2 spot notices");
+    let mut silences = 0_u32;
+    let mut recommended = false;
+    loop {
+        match look(&mut service, &shared, &options, &mut recommended).await {
+            Ok(true) => return,
+            Ok(false) => {
+                silences = 0;
+                shared.board.is_well("notices ec2");
+            }
+            Err(error) => {
+                silences = silences.saturating_add(1);
+                if silences >= SILENCES {
+                    // What failed differs from one time to the next.
+                    let text = format!("no spot notice would be seen: {error}");
+                    if shared.board.is_news("notices ec2", "silent") {
+                        shared.observer.on_event(&Event::Warning { message: &text });
+                    }
+                }
+            }
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// One look; true once there is nothing more to learn.
+async fn look(
+    service: &mut Service,
+    shared: &Arc<Shared>,
+    options: &NoticeOptions,
+    recommended: &mut bool,
+) -> Result<bool> {
+    if let Some(reply) = service.get(ACTION).await? {
+        let (text, left) = notice(&reply);
+        tracing::warn!("{text}");
+        let deadline = left.map(|left| Instant::now() + left);
+        shared.stopping.request(StopReason::Notice(text), deadline);
+        return Ok(true);
+    }
+    if *recommended {
+        return Ok(false);
+    }
+    if let Some(reply) = service.get(REBALANCE).await? {
+        *recommended = true;
+        let since = serde_json::from_str::<Rebalance>(&reply.body)
+            .map(|told| format!(" ({})", told.notice_time))
+            .unwrap_or_default();
+        let text = format!("an EC2 rebalance recommendation{since}");
+        if options.drains_on_rebalance {
+            shared.stopping.request(StopReason::Notice(text), None);
+        } else {
+            shared.hurry.warn();
+            let text = format!(
+                "{text}: this machine may be taken away, nobody says when; what is closest to being durable goes first \
+                 from now on"
+            );
+            shared.observer.on_event(&Event::Warning { message: &text });
+        }
+    }
+    Ok(false)
+}
+
+/// What a notice says, and how much time it leaves; `None` where it does not say that so that it can be believed.
+fn notice(reply: &Reply) -> (String, Option<Duration>) {
+    let Ok(told) = serde_json::from_str::<InstanceAction>(&reply.body) else {
+        return ("an EC2 spot notice".to_owned(), None);
+    };
+    // By the service's clock: this machine's may be wrong, and a notice is good for two minutes.
+    let now = reply.date().unwrap_or_else(|| SystemClock.now()).seconds;
+    let left = told
+        .time
+        .parse::<jiff::Timestamp>()
+        .ok()
+        .and_then(|time| u64::try_from(time.as_second().checked_sub(now)?).ok())
+        // Both are cut to whole seconds: almost one of them may have passed already.
+        .map(|seconds| seconds.saturating_sub(1))
+        .filter(|seconds| *seconds > 0)
+        .map(|seconds| Duration::from_secs(seconds).min(LONGEST_NOTICE));
+    let action: String = told
+        .action
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .take(32)
+        .collect();
+    (format!("an EC2 spot notice ({action})"), left)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+    use http::header::DATE;
+
+    use super::*;
+
+    fn left(body: &str) -> (String, Option<u64>) {
+        let mut headers = HeaderMap::new();
+        headers.insert(DATE, "Mon, 18 Sep 2017 08:20:00 GMT".parse().unwrap());
+        let reply = Reply {
+            status: StatusCode::OK,
+            headers,
+            body: body.to_owned(),
+        };
+        let (text, left) = notice(&reply);
+        (text, left.map(|left| left.as_secs()))
+    }
+
+    #[test]
+    fn the_time_left_is_the_services_own() {
+        let of = |time: &str| left(&format!("{{\"action\": \"terminate\", \"time\": \"{time}\"}}")).1;
+        assert_eq!(of("2017-09-18T08:21:30Z"), Some(89));
+        // More than EC2 gives, or none: then the configured deadline counts.
+        assert_eq!(of("2017-09-18T09:21:30Z"), Some(120));
+        assert_eq!(of("2017-09-18T08:20:00Z"), None);
+        assert_eq!(of("2016-09-18T08:20:00Z"), None);
+        assert_eq!(of("soon"), None);
+    }
+
+    #[test]
+    fn a_notice_that_cannot_be_read_is_a_notice() {
+        assert_eq!(left("{}"), ("an EC2 spot notice".to_owned(), None));
+        assert_eq!(left("\u{0}\u{1}"), ("an EC2 spot notice".to_owned(), None));
+        let (text, _) = left("{\"action\": \"stop\\u001b[2J\", \"time\": \"\"}");
+        assert_eq!(text, "an EC2 spot notice (stop2J)");
+    }
+}

@@ -1,0 +1,110 @@
+//! A file that stands for a notice: whatever learns of one makes it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use stepvault_core::Result;
+use stepvault_core::clock::Clock as _;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_engine::blocking::blocking;
+use stepvault_local::durable::read_bounded;
+use tokio::time::Instant;
+
+use crate::clock::SystemClock;
+use crate::shared::Shared;
+use crate::stop::StopReason;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// More than any time takes.
+const MOST_BYTES: u64 = 256;
+
+/// The file as it was seen: when it was written, and what it says.
+type Seen = Option<(Option<SystemTime>, String)>;
+
+/// Watches until the file appears or is written anew. One that was there before is taken for a leftover.
+pub(super) async fn watch(shared: Arc<Shared>, path: PathBuf) {
+    let before = look(path.clone()).await.unwrap_or_default();
+    if before.is_some() {
+        let text = format!(
+            "the drain file {} was there before this start: it counts when it is written anew (remove it, and make it \
+             again when the machine is taken away)",
+            path.display()
+        );
+        shared.warn("notices file", &text);
+    }
+    let mut last = before.clone();
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        // One that cannot be read is there nevertheless.
+        let seen = look(path.clone())
+            .await
+            .unwrap_or_else(|_| Some((None, String::new())));
+        let is_new = seen.is_some() && seen != before;
+        // Made first and filled afterwards, it is found empty in between: such a one has until the next look.
+        let is_whole = seen == last || seen.as_ref().is_some_and(|(_, text)| !text.is_empty());
+        if is_new && is_whole {
+            let text = seen.map(|(_, text)| text).unwrap_or_default();
+            let deadline = left(&text, SystemClock.now()).map(|left| Instant::now() + left);
+            shared.stopping.request(StopReason::File(path.clone()), deadline);
+            if !text.is_empty() && deadline.is_none() {
+                let text = format!(
+                    "the drain file {} holds neither a time to come nor a number of seconds: agent.drain-deadline counts",
+                    path.display()
+                );
+                shared.warn("notices file", &text);
+            }
+            return;
+        }
+        last = seen;
+    }
+}
+
+async fn look(path: PathBuf) -> Result<Seen> {
+    blocking(move || {
+        let written = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
+        let bytes = match written {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            // Longer than any time: malformed, and there.
+            _ => read_bounded(&path, MOST_BYTES).unwrap_or_else(|_| Some(b"?".to_vec())),
+        };
+        Ok(bytes.map(|bytes| (written.ok(), String::from_utf8_lossy(&bytes).trim().to_owned())))
+    })
+    .await
+}
+
+/// How much time the text leaves; `None` where it says nothing that can be believed.
+fn left(text: &str, now: Timestamp) -> Option<Duration> {
+    if let Ok(seconds) = text.parse::<u32>() {
+        return Some(Duration::from_secs(u64::from(seconds)));
+    }
+    let time: jiff::Timestamp = text.parse().ok()?;
+    let seconds = u64::try_from(time.as_second().checked_sub(now.seconds)?).ok()?;
+    (seconds > 0).then_some(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_and_times_are_read_and_nothing_else() {
+        let now = Timestamp::from_seconds(1000);
+        let left = |text| left(text, now).map(|left| left.as_secs());
+        assert_eq!(left("30"), Some(30));
+        assert_eq!(left("0"), Some(0));
+        assert_eq!(left("1970-01-01T00:18:00Z"), Some(80));
+        assert_eq!(left("1970-01-01T01:18:00+01:00"), Some(80));
+        for text in [
+            "",
+            "soon",
+            "-5",
+            "1.5",
+            "1970-01-01T00:01:00Z",
+            "99999999999999999999",
+            "1970-01-01",
+        ] {
+            assert_eq!(left(text), None, "{text}");
+        }
+    }
+}

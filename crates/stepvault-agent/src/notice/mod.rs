@@ -1,0 +1,138 @@
+//! Notices that the machine will be taken away: the providers' metadata services, and a file.
+//!
+//! Each is watched by a task of its own. One that finds nothing to watch ends; one that finds a notice asks the service
+//! to stop, with the deadline that the notice names.
+
+mod ec2;
+mod file;
+mod gce;
+mod metadata;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use stepvault_core::config::{AgentSettings, NoticeSource, Notices};
+use tokio::task::JoinSet;
+
+use crate::shared::Shared;
+
+const EC2_ENDPOINT: &str = "http://169.254.169.254";
+const EC2_ENDPOINT_IPV6: &str = "http://[fd00:ec2::254]";
+/// By its address: where there is no such service, its name would be asked of the network.
+const GCE_HOST: &str = "169.254.169.254";
+
+/// Where notices are looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoticeOptions {
+    /// The EC2 metadata service, if it is to be asked.
+    pub ec2_endpoint: Option<String>,
+    /// The Compute Engine metadata server, if it is to be asked.
+    pub gce_endpoint: Option<String>,
+    /// Whether those are expected to answer: then silence is warned of, and they are asked again.
+    pub expected: bool,
+    /// Whether EC2's recommendation to rebalance drains the service.
+    pub drains_on_rebalance: bool,
+    /// A file that drains the service when it appears.
+    pub drain_file: Option<PathBuf>,
+}
+
+impl NoticeOptions {
+    /// Nowhere.
+    pub fn none() -> Self {
+        Self {
+            ec2_endpoint: None,
+            gce_endpoint: None,
+            expected: false,
+            drains_on_rebalance: false,
+            drain_file: None,
+        }
+    }
+
+    /// By the configuration, and the variables that the providers' own tools go by.
+    pub fn of(settings: &AgentSettings, variable: &dyn Fn(&str) -> Option<String>) -> Self {
+        let given = |name| variable(name).filter(|value| !value.is_empty());
+        let is = |name, word: &str| given(name).is_some_and(|value| value.eq_ignore_ascii_case(word));
+        let wanted = |source| match &settings.notices {
+            Notices::Auto => true,
+            Notices::From(sources) => sources.contains(&source),
+        };
+        let ec2 = given("AWS_EC2_METADATA_SERVICE_ENDPOINT").unwrap_or_else(|| {
+            let ipv6 = is("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "ipv6");
+            if ipv6 { EC2_ENDPOINT_IPV6 } else { EC2_ENDPOINT }.to_owned()
+        });
+        let gce = given("GCE_METADATA_HOST").unwrap_or_else(|| GCE_HOST.to_owned());
+        let asks_ec2 = wanted(NoticeSource::Ec2) && !is("AWS_EC2_METADATA_DISABLED", "true");
+        Self {
+            ec2_endpoint: asks_ec2.then_some(ec2),
+            gce_endpoint: wanted(NoticeSource::Gce).then(|| format!("http://{gce}")),
+            expected: settings.notices != Notices::Auto,
+            drains_on_rebalance: settings.drains_on_rebalance,
+            drain_file: settings.drain_file.clone(),
+        }
+    }
+}
+
+/// Starts to watch.
+pub(crate) fn watch(options: &NoticeOptions, shared: &Arc<Shared>, tasks: &mut JoinSet<()>) {
+    if let Some(endpoint) = &options.ec2_endpoint {
+        tasks.spawn_local(ec2::watch(Arc::clone(shared), endpoint.clone(), options.clone()));
+    }
+    if let Some(endpoint) = &options.gce_endpoint {
+        tasks.spawn_local(gce::watch(Arc::clone(shared), endpoint.clone(), options.expected));
+    }
+    if let Some(path) = &options.drain_file {
+        tasks.spawn_local(file::watch(Arc::clone(shared), path.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn of(notices: Notices, variables: &[(&str, &str)]) -> NoticeOptions {
+        let variables: BTreeMap<&str, &str> = variables.iter().copied().collect();
+        let settings = AgentSettings {
+            notices,
+            ..AgentSettings::default()
+        };
+        NoticeOptions::of(&settings, &|name| {
+            variables.get(name).map(|value| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn the_providers_own_variables_count() {
+        let options = of(Notices::Auto, &[]);
+        assert_eq!(options.ec2_endpoint.as_deref(), Some("http://169.254.169.254"));
+        assert_eq!(options.gce_endpoint.as_deref(), Some("http://169.254.169.254"));
+        assert!(!options.expected);
+        let elsewhere = [
+            ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1338/"),
+            ("GCE_METADATA_HOST", "127.0.0.1:1339"),
+        ];
+        let options = of(
+            Notices::From(vec![NoticeSource::Ec2, NoticeSource::Gce]),
+            &elsewhere,
+        );
+        assert_eq!(options.ec2_endpoint.as_deref(), Some("http://127.0.0.1:1338/"));
+        assert_eq!(options.gce_endpoint.as_deref(), Some("http://127.0.0.1:1339"));
+        assert!(options.expected);
+        let ipv6 = of(
+            Notices::Auto,
+            &[("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "IPv6")],
+        );
+        assert_eq!(ipv6.ec2_endpoint.as_deref(), Some("http://[fd00:ec2::254]"));
+        let disabled = of(Notices::Auto, &[("AWS_EC2_METADATA_DISABLED", "true")]);
+        assert_eq!(disabled.ec2_endpoint, None);
+    }
+
+    #[test]
+    fn only_what_is_named_is_asked() {
+        let options = of(Notices::From(vec![]), &[]);
+        assert_eq!((options.ec2_endpoint, options.gce_endpoint), (None, None));
+        let options = of(Notices::From(vec![NoticeSource::Gce]), &[]);
+        assert!(options.ec2_endpoint.is_none() && options.gce_endpoint.is_some());
+    }
+}

@@ -1,0 +1,197 @@
+//! How fast each remote takes bytes, measured from what was moved to it lately.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use stepvault_core::ids::RemoteName;
+use stepvault_core::observe::{Event, Observer, Tier};
+use tokio::time::Instant;
+
+/// Only so much time of uploading counts. Long enough for the parts of slow remotes, which come in by bursts.
+const WINDOW: Duration = Duration::from_mins(1);
+/// What moved within so much time is remembered as one.
+const GRAIN: Duration = Duration::from_millis(250);
+/// Less time than this tells too little: what goes first may go in a burst.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// The rates of all remotes.
+#[derive(Debug, Default)]
+pub(crate) struct Rates {
+    meters: Mutex<BTreeMap<RemoteName, Meter>>,
+}
+
+/// One remote's. Its clock runs only while something is uploaded.
+#[derive(Debug, Default)]
+struct Meter {
+    busy: usize,
+    busy_since: Option<Instant>,
+    busy_before: Duration,
+    moved: VecDeque<(Duration, u64)>,
+}
+
+impl Meter {
+    fn clock(&self, now: Instant) -> Duration {
+        let running = self.busy_since.map(|since| now.saturating_duration_since(since));
+        self.busy_before + running.unwrap_or_default()
+    }
+
+    fn begin(&mut self, now: Instant) {
+        self.busy += 1;
+        self.busy_since.get_or_insert(now);
+    }
+
+    fn end(&mut self, now: Instant) {
+        self.busy = self.busy.saturating_sub(1);
+        if self.busy == 0 {
+            self.busy_before = self.clock(now);
+            self.busy_since = None;
+        }
+    }
+
+    fn moved(&mut self, now: Instant, bytes: u64) {
+        let clock = self.clock(now);
+        match self.moved.back_mut() {
+            Some((time, sum)) if clock.saturating_sub(*time) < GRAIN => *sum = sum.saturating_add(bytes),
+            _ => self.moved.push_back((clock, bytes)),
+        }
+        let oldest = clock.saturating_sub(WINDOW);
+        while self.moved.front().is_some_and(|(time, _)| *time < oldest) {
+            self.moved.pop_front();
+        }
+    }
+
+    fn bytes_per_second(&self, now: Instant) -> Option<u64> {
+        let clock = self.clock(now);
+        let window = clock.min(WINDOW);
+        let oldest = clock.saturating_sub(window);
+        let moved: u64 = self
+            .moved
+            .iter()
+            .filter(|(time, _)| *time >= oldest)
+            .map(|(_, bytes)| *bytes)
+            .sum();
+        if moved == 0 || window < SHORTEST {
+            return None;
+        }
+        let rate = u128::from(moved) * 1000 / window.as_millis();
+        Some(u64::try_from(rate).unwrap_or(u64::MAX))
+    }
+}
+
+/// An upload to a remote is under way until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Busy {
+    rates: Arc<Rates>,
+    remote: RemoteName,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.rates.with(&self.remote, |meter| meter.end(Instant::now()));
+    }
+}
+
+impl Rates {
+    fn with<T>(&self, remote: &RemoteName, work: impl FnOnce(&mut Meter) -> T) -> T {
+        let mut meters = self.meters.lock().unwrap_or_else(PoisonError::into_inner);
+        work(meters.entry(remote.clone()).or_default())
+    }
+
+    /// Something is being uploaded to this remote.
+    pub(crate) fn busy(self: &Arc<Self>, remote: &RemoteName) -> Busy {
+        self.with(remote, |meter| meter.begin(Instant::now()));
+        Busy {
+            rates: Arc::clone(self),
+            remote: remote.clone(),
+        }
+    }
+
+    /// What the remote took in a second of uploading lately; `None` where nothing was moved.
+    pub(crate) fn bytes_per_second(&self, remote: &RemoteName) -> Option<u64> {
+        self.with(remote, |meter| meter.bytes_per_second(Instant::now()))
+    }
+}
+
+/// Passes every event on and counts the bytes.
+#[derive(Debug)]
+pub(crate) struct Metered {
+    pub(crate) inner: Arc<dyn Observer>,
+    pub(crate) rates: Arc<Rates>,
+}
+
+impl Observer for Metered {
+    fn on_event(&self, event: &Event<'_>) {
+        if let Event::BytesMoved {
+            tier: Tier::Remote(remote),
+            bytes,
+        } = event
+        {
+            self.rates
+                .with(remote, |meter| meter.moved(Instant::now(), *bytes));
+        }
+        self.inner.on_event(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(begun: Instant, seconds: u64) -> Instant {
+        begun + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn only_time_spent_uploading_counts_and_only_the_latest_of_it() {
+        let (mut meter, begun) = (Meter::default(), Instant::now());
+        assert_eq!(meter.bytes_per_second(begun), None);
+        meter.begin(begun);
+        assert_eq!(meter.bytes_per_second(at(begun, 5)), None, "nothing moved");
+        meter.moved(at(begun, 10), 1000);
+        assert_eq!(meter.bytes_per_second(at(begun, 10)), Some(100));
+        meter.end(at(begun, 10));
+        // Idle for an hour.
+        assert_eq!(meter.bytes_per_second(at(begun, 3610)), Some(100));
+        meter.begin(at(begun, 3610));
+        for second in 1..=60 {
+            meter.moved(at(begun, 3610 + second), 10);
+        }
+        assert_eq!(meter.bytes_per_second(at(begun, 3670)), Some((1000 + 600) / 60));
+        meter.moved(at(begun, 3671), 10);
+        assert_eq!(meter.bytes_per_second(at(begun, 3671)), Some(10));
+        assert_eq!(meter.bytes_per_second(at(begun, 4000)), None, "it has stalled");
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let (mut meter, begun) = (Meter::default(), Instant::now());
+        meter.begin(begun);
+        for millisecond in 0..200_000 {
+            meter.moved(begun + Duration::from_millis(millisecond), 1);
+        }
+        assert!(meter.moved.len() <= 241, "{}", meter.moved.len());
+    }
+
+    #[test]
+    fn each_remote_has_its_own() {
+        let rates = Arc::new(Rates::default());
+        let metered = Metered {
+            inner: Arc::new(stepvault_core::observe::SilentObserver),
+            rates: Arc::clone(&rates),
+        };
+        let (main, other) = ("main".parse::<RemoteName>().unwrap(), "other".parse().unwrap());
+        let busy = rates.busy(&main);
+        rates.with(&main, |meter| {
+            meter.busy_before = Duration::from_secs(9);
+        });
+        metered.on_event(&Event::BytesMoved {
+            tier: &Tier::Remote(main.clone()),
+            bytes: 90_000,
+        });
+        drop(busy);
+        let rate = rates.bytes_per_second(&main).unwrap();
+        assert!((1000..=10_000).contains(&rate), "{rate}");
+        assert_eq!(rates.bytes_per_second(&other), None);
+    }
+}

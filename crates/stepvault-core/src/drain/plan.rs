@@ -1,0 +1,334 @@
+//! The plan for one remote.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+
+use crate::ids::{RemoteName, RunName, StepId};
+
+/// A step that is not durable on a remote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// The run.
+    pub run: RunName,
+    /// Step and attempt.
+    pub id: StepId,
+    /// Bytes that the remote does not have, by the journal of the upload.
+    pub missing_bytes: u64,
+}
+
+/// How long uploads may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeLeft {
+    /// Until the last byte must be gone; `None` where nobody has said.
+    pub until_the_end: Option<Duration>,
+    /// Kept free at the end, for a rate that falls.
+    pub margin: Duration,
+    /// What a step takes beside its bytes: its records are written and read back.
+    pub each_step: Duration,
+}
+
+/// Whether a step is expected to become durable in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Chance {
+    /// At the measured rate it does.
+    Fits,
+    /// Nothing was measured yet, or there is no deadline.
+    Unknown,
+    /// At the measured rate it does not.
+    Misses,
+}
+
+/// A step's place in the plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedStep {
+    /// The step.
+    pub step: Waiting,
+    /// Whether it is expected to become durable in time.
+    pub chance: Chance,
+    /// Bytes that are expected to be missing at the end.
+    pub left_bytes: u64,
+}
+
+/// What a remote is sent, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemotePlan {
+    /// The remote.
+    pub remote: RemoteName,
+    /// What it took in a second lately; `None` where nothing was measured.
+    pub bytes_per_second: Option<u64>,
+    /// Every step that waits, in the order of sending.
+    pub steps: Vec<PlannedStep>,
+}
+
+/// Plans what a remote is sent.
+///
+/// # Invariants
+/// Every waiting step stands in the plan once. The ones that fit come first, and all of them fit together. Where a step
+/// of a run fits by itself, one of that run's newest such or of another run's fits in the plan.
+pub fn plan(
+    remote: RemoteName,
+    waiting: Vec<Waiting>,
+    bytes_per_second: Option<u64>,
+    time: TimeLeft,
+) -> RemotePlan {
+    let mut closest_first = waiting;
+    closest_first.sort_by(|one, other| {
+        (one.missing_bytes, other.id, &one.run).cmp(&(other.missing_bytes, one.id, &other.run))
+    });
+    let usable = time
+        .until_the_end
+        .map(|left| left.saturating_sub(time.margin).as_nanos());
+    let (Some(usable), Some(rate)) = (usable, bytes_per_second) else {
+        return RemotePlan {
+            remote,
+            bytes_per_second,
+            steps: closest_first.into_iter().map(unknown).collect(),
+        };
+    };
+    let cost = |step: &Waiting| {
+        let sending = (u128::from(step.missing_bytes) * 1_000_000_000)
+            .checked_div(u128::from(rate))
+            .unwrap_or(if step.missing_bytes == 0 { 0 } else { u128::MAX });
+        sending.saturating_add(time.each_step.as_nanos())
+    };
+    let mut left = usable;
+    let mut chosen = BTreeSet::new();
+    let newest = newest_that_fit(&closest_first, |step| cost(step) <= usable);
+    let others = (0..closest_first.len()).filter(|index| !newest.contains(index));
+    // A run whose newest has become too much for what is left is served by its older ones, among the others.
+    for index in newest.iter().copied().chain(others) {
+        let cost = cost(&closest_first[index]);
+        if cost <= left {
+            left -= cost;
+            chosen.insert(index);
+        }
+    }
+    let mut left_bytes_budget = left.saturating_mul(u128::from(rate)) / 1_000_000_000;
+    let mut steps = Vec::with_capacity(closest_first.len());
+    let mut missing = Vec::new();
+    for (index, step) in closest_first.into_iter().enumerate() {
+        if chosen.contains(&index) {
+            steps.push(PlannedStep {
+                step,
+                chance: Chance::Fits,
+                left_bytes: 0,
+            });
+        } else {
+            missing.push(step);
+        }
+    }
+    for step in missing {
+        let sent = u64::try_from(left_bytes_budget)
+            .unwrap_or(u64::MAX)
+            .min(step.missing_bytes);
+        left_bytes_budget -= u128::from(sent);
+        steps.push(PlannedStep {
+            left_bytes: step.missing_bytes - sent,
+            step,
+            chance: Chance::Misses,
+        });
+    }
+    RemotePlan {
+        remote,
+        bytes_per_second,
+        steps,
+    }
+}
+
+fn unknown(step: Waiting) -> PlannedStep {
+    PlannedStep {
+        left_bytes: step.missing_bytes,
+        step,
+        chance: Chance::Unknown,
+    }
+}
+
+/// The newest step of each run that fits by itself, as positions in `closest_first`; the run that needs least first.
+fn newest_that_fit(closest_first: &[Waiting], fits: impl Fn(&Waiting) -> bool) -> Vec<usize> {
+    let mut newest: BTreeMap<&RunName, usize> = BTreeMap::new();
+    for (index, step) in closest_first.iter().enumerate().filter(|(_, step)| fits(step)) {
+        let known = newest.entry(&step.run).or_insert(index);
+        if closest_first[*known].id < step.id {
+            *known = index;
+        }
+    }
+    let mut positions: Vec<usize> = newest.into_values().collect();
+    positions.sort_unstable();
+    positions
+}
+
+impl RemotePlan {
+    /// Whether an upload under way should be broken off for the first step of the plan.
+    ///
+    /// Breaking off costs the parts under way, so it is done only where much is to be gained: another step fits and
+    /// this one does not, or there is no telling and another one has at most half as much left.
+    pub fn gives_way(&self, run: &RunName, id: StepId) -> bool {
+        let is_it = |planned: &&PlannedStep| planned.step.run == *run && planned.step.id == id;
+        let (Some(first), Some(current)) = (self.steps.first(), self.steps.iter().find(is_it)) else {
+            return false;
+        };
+        match (first.chance, current.chance) {
+            _ if is_it(&first) => false,
+            (_, Chance::Fits) => false,
+            (Chance::Fits, _) => true,
+            _ => first.step.missing_bytes <= current.step.missing_bytes / 2,
+        }
+    }
+
+    /// The plan in one line.
+    pub fn summary(&self) -> String {
+        let rate = self.bytes_per_second.map_or_else(
+            || "no rate was measured".to_owned(),
+            |rate| format!("{} a second", text(rate)),
+        );
+        let mut parts = Vec::new();
+        for (chance, word) in [
+            (Chance::Fits, "will be finished"),
+            (Chance::Unknown, "will be tried"),
+            (Chance::Misses, "will not be finished"),
+        ] {
+            let its: Vec<&PlannedStep> = self.steps.iter().filter(|step| step.chance == chance).collect();
+            let named: Vec<String> = its
+                .iter()
+                .take(MOST_NAMED)
+                .map(|planned| {
+                    let step = &planned.step;
+                    format!(
+                        "{} of {} ({} missing)",
+                        step.id,
+                        step.run,
+                        text(step.missing_bytes)
+                    )
+                })
+                .collect();
+            let more = match its.len().saturating_sub(MOST_NAMED) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            if !named.is_empty() {
+                parts.push(format!("{}{more} {word}", named.join(", ")));
+            }
+        }
+        if parts.is_empty() {
+            parts.push("nothing waits".to_owned());
+        }
+        format!("{}, {rate}: {}", self.remote, parts.join("; "))
+    }
+}
+
+/// Most steps of a kind that the summary names.
+const MOST_NAMED: usize = 3;
+
+fn text(bytes: u64) -> String {
+    ByteSize::b(bytes).display().iec().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Attempt, Step};
+
+    const MIB: u64 = 1 << 20;
+
+    fn id(step: u64) -> StepId {
+        StepId::new(Attempt::FIRST, Step::new(step).unwrap())
+    }
+
+    fn run(name: &str) -> RunName {
+        RunName::new(name).unwrap()
+    }
+
+    fn planned(waiting: &[(&str, u64, u64)], rate: Option<u64>, seconds: u64) -> RemotePlan {
+        let waiting = waiting.iter().map(|(name, step, mib)| Waiting {
+            run: run(name),
+            id: id(*step),
+            missing_bytes: mib * MIB,
+        });
+        let time = TimeLeft {
+            until_the_end: Some(Duration::from_secs(seconds)),
+            margin: Duration::ZERO,
+            each_step: Duration::ZERO,
+        };
+        plan(
+            RemoteName::new("main").unwrap(),
+            waiting.collect(),
+            rate.map(|mib| mib * MIB),
+            time,
+        )
+    }
+
+    fn order(plan: &RemotePlan) -> Vec<(u64, Chance)> {
+        let steps = plan.steps.iter();
+        steps
+            .map(|planned| (planned.step.id.step.number(), planned.chance))
+            .collect()
+    }
+
+    #[test]
+    fn the_closest_goes_first_and_among_equals_the_newest() {
+        use Chance::Fits;
+        let all = [("a", 1, 30), ("a", 2, 10), ("a", 3, 10), ("a", 4, 20)];
+        let plan = planned(&all, Some(10), 60);
+        assert_eq!(order(&plan), [(3, Fits), (2, Fits), (4, Fits), (1, Fits)]);
+    }
+
+    #[test]
+    fn an_older_step_stands_back_where_it_would_cost_the_newest() {
+        use Chance::{Fits, Misses};
+        let both = [("a", 290, 10), ("a", 300, 95)];
+        assert_eq!(order(&planned(&both, Some(10), 10)), [(300, Fits), (290, Misses)]);
+        assert_eq!(order(&planned(&both, Some(10), 11)), [(290, Fits), (300, Fits)]);
+        // The newest does not fit at all: the older one is what can be had.
+        assert_eq!(order(&planned(&both, Some(10), 9)), [(290, Fits), (300, Misses)]);
+    }
+
+    #[test]
+    fn each_run_has_its_newest_before_any_has_a_second() {
+        use Chance::{Fits, Misses};
+        let two = [("a", 9, 10), ("a", 10, 20), ("b", 5, 30)];
+        let plan = planned(&two, Some(10), 5);
+        assert_eq!(order(&plan), [(10, Fits), (5, Fits), (9, Misses)]);
+    }
+
+    #[test]
+    fn what_does_not_fit_says_how_much_will_be_missing() {
+        let plan = planned(&[("a", 1, 10), ("a", 2, 100), ("a", 3, 300)], Some(10), 5);
+        let left: Vec<u64> = plan.steps.iter().map(|step| step.left_bytes / MIB).collect();
+        assert_eq!(left, [0, 60, 300]);
+        assert_eq!(
+            plan.summary(),
+            "main, 10.0 MiB a second: step 1 (attempt 1) of a (10.0 MiB missing) will be finished; step 2 (attempt 1) \
+             of a (100.0 MiB missing), step 3 (attempt 1) of a (300.0 MiB missing) will not be finished"
+        );
+    }
+
+    #[test]
+    fn without_a_rate_the_closest_is_tried() {
+        use Chance::{Fits, Misses, Unknown};
+        let plan = planned(&[("a", 1, 10), ("a", 2, 100)], None, 5);
+        assert_eq!(order(&plan), [(1, Unknown), (2, Unknown)]);
+        assert_eq!(
+            planned(&[], None, 5).summary(),
+            "main, no rate was measured: nothing waits"
+        );
+        // A rate of nothing moves nothing, and what has all its bytes there still has its records to write.
+        let stalled = planned(&[("a", 1, 0), ("a", 2, 100)], Some(0), 5);
+        assert_eq!(order(&stalled), [(1, Fits), (2, Misses)]);
+    }
+
+    #[test]
+    fn an_upload_under_way_gives_way_only_where_much_is_gained() {
+        let gives_way = |all: &[(&str, u64, u64)], rate, current| {
+            planned(all, rate, 10).gives_way(&run("a"), id(current))
+        };
+        assert!(gives_way(&[("a", 1, 50), ("a", 2, 500)], Some(10), 2));
+        assert!(!gives_way(&[("a", 1, 50), ("a", 2, 500)], Some(10), 1));
+        assert!(!gives_way(&[("a", 1, 20), ("a", 2, 50)], Some(10), 2));
+        assert!(!gives_way(&[("a", 1, 400), ("a", 2, 500)], Some(10), 2));
+        assert!(!gives_way(&[("a", 1, 400), ("a", 2, 500)], None, 2));
+        assert!(gives_way(&[("a", 1, 200), ("a", 2, 500)], None, 2));
+        assert!(!gives_way(&[("a", 1, 200)], None, 2));
+    }
+}

@@ -1,0 +1,172 @@
+//! What a drain left, for whoever comes next.
+
+use bytesize::ByteSize;
+use serde::{Deserialize, Serialize};
+
+use crate::codec::{FORMAT, Record};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{NodeName, RemoteName, RunName, StepId};
+use crate::timestamp::Timestamp;
+
+/// Most steps that a record names: a vault may hold many that no remote has.
+pub const MOST_LEFT_STEPS: usize = 256;
+
+/// What the last drain of a node left behind of a run: in the vault for the node's own next start, and on remotes for
+/// others, as the vault may be gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DrainRecord {
+    /// Format version.
+    pub format: u32,
+    /// The run.
+    pub run: RunName,
+    /// The node.
+    pub node: NodeName,
+    /// Why it was drained: "an EC2 spot notice".
+    pub reason: String,
+    /// When it had ended, by the node's clock.
+    pub ended_at: Timestamp,
+    /// What is not durable where, the newest first; at most [`MOST_LEFT_STEPS`].
+    pub left: Vec<LeftStep>,
+    /// Steps that are not named for want of room.
+    pub more: u64,
+}
+
+/// A step that a remote did not have when the drain ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeftStep {
+    /// Step and attempt.
+    pub id: StepId,
+    /// The remote.
+    pub remote: RemoteName,
+    /// Whether the step is only safe once it is durable there.
+    pub required: bool,
+    /// Bytes that the remote does not have. With 0 only its records were missing.
+    pub missing_bytes: u64,
+}
+
+impl DrainRecord {
+    /// A record of `left`, in any order; the newest steps are named first.
+    pub fn new(
+        run: RunName,
+        node: NodeName,
+        reason: String,
+        ended_at: Timestamp,
+        mut left: Vec<LeftStep>,
+    ) -> Self {
+        left.sort_by(|one, other| (other.id, &one.remote).cmp(&(one.id, &other.remote)));
+        let more = left.len().saturating_sub(MOST_LEFT_STEPS) as u64;
+        left.truncate(MOST_LEFT_STEPS);
+        Self {
+            format: FORMAT,
+            run,
+            node,
+            reason,
+            ended_at,
+            left,
+            more,
+        }
+    }
+
+    /// What it says of those steps for which `still` is true: "the drain of node-0 after an EC2 spot notice
+    /// (2026-11-21T10:16:00Z) left step 300 (attempt 1) with 1.2 GiB missing on s3-main". `None` when there are none.
+    pub fn summary(&self, mut still: impl FnMut(&LeftStep) -> bool) -> Option<String> {
+        let left: Vec<&LeftStep> = self.left.iter().filter(|step| still(step)).collect();
+        if left.is_empty() {
+            return None;
+        }
+        let named: Vec<String> = left
+            .iter()
+            .take(MOST_NAMED)
+            .map(|step| {
+                let missing = match step.missing_bytes {
+                    0 => "only its records".to_owned(),
+                    bytes => ByteSize::b(bytes).display().iec().to_string(),
+                };
+                format!("{} with {missing} missing on {}", step.id, step.remote)
+            })
+            .collect();
+        let more = match self.more + left.len().saturating_sub(MOST_NAMED) as u64 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!(
+            "the drain of {} after {} ({}) left {}{more}",
+            self.node,
+            self.reason,
+            Timestamp::from_seconds(self.ended_at.seconds).to_rfc3339(),
+            named.join(", ")
+        ))
+    }
+}
+
+/// Most steps that the summary names.
+const MOST_NAMED: usize = 4;
+
+impl Record for DrainRecord {
+    const WHAT: &'static str = "drain record";
+
+    fn check(&self) -> Result<()> {
+        let damaged = |why: &str| Err(Error::new(ErrorKind::Damaged, why));
+        if self.format != FORMAT {
+            return damaged("its format is not known");
+        }
+        if self.left.len() > MOST_LEFT_STEPS {
+            return damaged("it names more steps than a record may");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{decode, encode};
+    use crate::ids::{Attempt, Step};
+
+    fn record(steps: u64) -> DrainRecord {
+        let left = (1..=steps)
+            .map(|step| LeftStep {
+                id: StepId::new(Attempt::FIRST, Step::new(step).unwrap()),
+                remote: RemoteName::new("main").unwrap(),
+                required: true,
+                missing_bytes: (step - 1) << 20,
+            })
+            .collect();
+        DrainRecord::new(
+            RunName::new("grpo").unwrap(),
+            NodeName::new("node-0").unwrap(),
+            "an EC2 spot notice".to_owned(),
+            Timestamp::from_seconds(0),
+            left,
+        )
+    }
+
+    #[test]
+    fn it_names_what_is_still_left_and_nothing_else() {
+        let record = record(2);
+        assert_eq!(
+            record.summary(|_| true).unwrap(),
+            "the drain of node-0 after an EC2 spot notice (1970-01-01T00:00:00Z) left step 2 (attempt 1) with 1.0 MiB \
+             missing on main, step 1 (attempt 1) with only its records missing on main"
+        );
+        let newest = |step: &LeftStep| step.id.step.number() == 2;
+        assert!(record.summary(newest).unwrap().ends_with("missing on main"));
+        assert_eq!(record.summary(|_| false), None);
+    }
+
+    #[test]
+    fn it_is_bounded_and_says_so() {
+        let record = record(300);
+        assert_eq!((record.left.len(), record.more), (MOST_LEFT_STEPS, 44));
+        assert_eq!(record.left[0].id.step.number(), 300);
+        let text = record.summary(|_| true).unwrap();
+        assert!(text.ends_with(" and 296 more"), "{text}");
+        let bytes = encode(&record).unwrap();
+        assert_eq!(decode::<DrainRecord>(&bytes, "here").unwrap(), record);
+        let mut longer = record;
+        longer.left.push(longer.left[0].clone());
+        longer.check().unwrap_err();
+    }
+}

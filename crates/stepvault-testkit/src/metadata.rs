@@ -1,0 +1,215 @@
+//! A provider's instance metadata on loopback: EC2's and Compute Engine's, as far as notices go.
+//!
+//! Paths, headers and statuses are those of the providers' documents. Every token is checked, and a question without the
+//! header that proves that it was meant for the service is refused.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use http::request::Parts;
+use http::{HeaderMap, Method, StatusCode};
+use tokio::sync::watch;
+
+use crate::serve::ServerHandle;
+
+/// What the services say.
+#[derive(Debug, Default)]
+struct Said {
+    is_ec2: bool,
+    is_gce: bool,
+    instance_action: Option<String>,
+    rebalance: Option<String>,
+    tokens: BTreeMap<String, Instant>,
+    tokens_made: u64,
+    requests: Vec<String>,
+    /// Another server, which the services answer with a redirect to.
+    redirect_to: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+struct Shared {
+    said: Arc<Mutex<Said>>,
+    preempted: watch::Sender<bool>,
+}
+
+/// A running service. It is neither provider's until it is told to be.
+#[derive(Debug)]
+pub struct FakeMetadata {
+    server: ServerHandle,
+    shared: Shared,
+}
+
+impl FakeMetadata {
+    /// Starts one that is neither provider's: it answers 404.
+    pub fn start() -> Self {
+        let shared = Shared {
+            said: Arc::default(),
+            preempted: watch::Sender::new(false),
+        };
+        let app = Router::new().fallback(answer).with_state(shared.clone());
+        let server = ServerHandle::start(move |listener| async move {
+            let _ = axum::serve(listener, app).await;
+        })
+        .expect("a free port");
+        Self { server, shared }
+    }
+
+    /// One that speaks as EC2 does.
+    pub fn ec2() -> Self {
+        let service = Self::start();
+        service.said(|said| said.is_ec2 = true);
+        service
+    }
+
+    /// One that speaks as Compute Engine does.
+    pub fn gce() -> Self {
+        let service = Self::start();
+        service.said(|said| said.is_gce = true);
+        service
+    }
+
+    fn said<T>(&self, change: impl FnOnce(&mut Said) -> T) -> T {
+        change(&mut self.shared.said.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// `http://127.0.0.1:PORT`
+    pub fn endpoint(&self) -> String {
+        self.server.endpoint()
+    }
+
+    /// Gives notice that the spot instance is taken away; the body as EC2 writes it, or anything else.
+    pub fn interrupt(&self, body: impl Into<String>) {
+        self.said(|said| said.instance_action = Some(body.into()));
+    }
+
+    /// Recommends to rebalance.
+    pub fn rebalance(&self, body: impl Into<String>) {
+        self.said(|said| said.rebalance = Some(body.into()));
+    }
+
+    /// Preempts the machine.
+    pub fn preempt(&self) {
+        self.shared.preempted.send_replace(true);
+    }
+
+    /// Makes every token void that was given out so far.
+    pub fn expire_tokens(&self) {
+        self.said(|said| said.tokens.clear());
+    }
+
+    /// How many tokens were given out.
+    pub fn tokens_made(&self) -> u64 {
+        self.said(|said| said.tokens_made)
+    }
+
+    /// Answers everything with a redirect to another server.
+    pub fn redirect_to(&self, endpoint: impl Into<String>) {
+        self.said(|said| said.redirect_to = Some(endpoint.into()));
+    }
+
+    /// Every request so far: method and path with query.
+    pub fn requests(&self) -> Vec<String> {
+        self.said(|said| said.requests.clone())
+    }
+}
+
+async fn answer(State(shared): State<Shared>, request: Request) -> Response {
+    let (request, _) = request.into_parts();
+    let path = request.uri.path().to_owned();
+    let (is_gce, redirect_to) = {
+        let mut said = shared.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.requests.push(format!("{} {}", request.method, request.uri));
+        (said.is_gce, said.redirect_to.clone())
+    };
+    if let Some(endpoint) = redirect_to {
+        let mut response = plain(StatusCode::FOUND, "");
+        let location = format!("{endpoint}{path}").parse().expect("a URL");
+        response.headers_mut().insert("location", location);
+        return response;
+    }
+    if is_gce && path == "/computeMetadata/v1/instance/preempted" {
+        return preempted(&shared, &request).await;
+    }
+    let mut said = shared.said.lock().unwrap_or_else(PoisonError::into_inner);
+    if !said.is_ec2 {
+        return plain(StatusCode::NOT_FOUND, "there is no such thing here");
+    }
+    ec2(&mut said, &request.method, &path, &request.headers)
+}
+
+fn ec2(said: &mut Said, method: &Method, path: &str, headers: &HeaderMap) -> Response {
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    if path == "/latest/api/token" {
+        let seconds =
+            header("x-aws-ec2-metadata-token-ttl-seconds").and_then(|text| text.parse::<u64>().ok());
+        let Some(seconds) = seconds.filter(|seconds| (1..=21_600).contains(seconds)) else {
+            return plain(StatusCode::BAD_REQUEST, "the token's time to live is wrong");
+        };
+        if method != Method::PUT {
+            return plain(StatusCode::METHOD_NOT_ALLOWED, "");
+        }
+        // Whoever passes requests on for others adds this: no token for them.
+        if header("x-forwarded-for").is_some() {
+            return plain(StatusCode::FORBIDDEN, "");
+        }
+        said.tokens_made += 1;
+        let token = format!("token-{}==", said.tokens_made);
+        let until = Instant::now() + Duration::from_secs(seconds);
+        said.tokens.insert(token.clone(), until);
+        return plain(StatusCode::OK, token);
+    }
+    let is_good = header("x-aws-ec2-metadata-token")
+        .and_then(|token| said.tokens.get(token))
+        .is_some_and(|until| *until > Instant::now());
+    if !is_good {
+        return plain(StatusCode::UNAUTHORIZED, "");
+    }
+    let there = match path {
+        "/latest/meta-data/spot/instance-action" => &said.instance_action,
+        "/latest/meta-data/events/recommendations/rebalance" => &said.rebalance,
+        _ => &None,
+    };
+    match there {
+        Some(body) => plain(StatusCode::OK, body.clone()),
+        None => plain(StatusCode::NOT_FOUND, ""),
+    }
+}
+
+async fn preempted(shared: &Shared, request: &Parts) -> Response {
+    let flavor = request.headers.get("metadata-flavor");
+    if flavor.is_none_or(|value| value != "Google") {
+        return plain(StatusCode::FORBIDDEN, "");
+    }
+    let query: BTreeMap<String, String> =
+        url::form_urlencoded::parse(request.uri.query().unwrap_or_default().as_bytes())
+            .into_owned()
+            .collect();
+    let mut changes = shared.preempted.subscribe();
+    let tag = |value: bool| if value { "1b" } else { "1a" };
+    let now = *changes.borrow_and_update();
+    if query.get("wait_for_change").is_some_and(|value| value == "true") {
+        let known = query.get("last_etag").is_none_or(|etag| etag == tag(now));
+        let seconds = query.get("timeout_sec").and_then(|text| text.parse().ok());
+        if known {
+            let hold = Duration::from_secs(seconds.unwrap_or(3600));
+            let _ = tokio::time::timeout(hold, changes.changed()).await;
+        }
+    }
+    let value = *changes.borrow();
+    let mut response = plain(StatusCode::OK, if value { "TRUE" } else { "FALSE" });
+    let headers = response.headers_mut();
+    headers.insert("metadata-flavor", "Google".parse().expect("a header"));
+    headers.insert("etag", tag(value).parse().expect("a header"));
+    response
+}
+
+fn plain(status: StatusCode, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    response
+}
