@@ -24,6 +24,7 @@ mod report;
 mod retention;
 mod sealer;
 mod shared;
+mod starts;
 mod stop;
 mod supervisor;
 

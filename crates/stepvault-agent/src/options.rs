@@ -8,6 +8,7 @@ use stepvault_core::config::{Completion, Config, Links, RunSettings, faults_erro
 use stepvault_core::ids::{NodeName, RemoteName, RunName};
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::retention::{KeepRules, LocalLimits};
+use stepvault_core::starts::RestartLoopRule;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_formats::profile::ProfileSet;
@@ -110,6 +111,8 @@ pub struct AgentOptions {
     pub maximum_backlog_steps: usize,
     /// Most bytes held in buffers at once.
     pub memory_budget_bytes: u64,
+    /// When starts of the service are a restart loop.
+    pub restart_loop: RestartLoopRule,
     /// Take over and upload what is there, apply retention, and end.
     pub once: bool,
 }
@@ -159,6 +162,7 @@ impl AgentOptions {
             drain_deadline: config.agent.drain_deadline,
             maximum_backlog_steps: config.upload.maximum_backlog_steps as usize,
             memory_budget_bytes: config.upload.memory_budget_bytes,
+            restart_loop: config.restart.restart_loop,
             once,
         };
         options.check()?;

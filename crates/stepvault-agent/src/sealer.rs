@@ -99,6 +99,9 @@ impl Sealer {
                 () = bell.notified() => tokio::time::sleep(GATHER).await,
             }
         }
+        if self.shared.trainer_has_ended() {
+            self.look_and_seal().await?;
+        }
         for run in &self.runs {
             for (path, why) in run.discovery.iter().flat_map(Discovery::unfinished) {
                 self.shared.board.skipped(&run.run, &path, why);
@@ -146,7 +149,7 @@ impl Sealer {
                 self.shared.board.skipped(run, &path, reason);
             }
             for ready in &look.ready {
-                if self.shared.stopping.is_requested() {
+                if self.shared.stopping.is_requested() && !self.shared.trainer_has_ended() {
                     break;
                 }
                 if let Some(time) = self.not_before.filter(|time| *time > Instant::now()) {

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::board::Board;
 use crate::occupied::Occupied;
-use crate::stop::Stop;
+use crate::stop::{Stop, StopReason};
 
 /// What all tasks share.
 #[derive(Debug)]
@@ -37,6 +37,12 @@ impl Shared {
         if self.board.is_news(about, text) {
             self.observer.on_event(&Event::Warning { message: text });
         }
+    }
+
+    /// Whether the service is to stop because its trainer, which writes no more, has ended.
+    pub(crate) fn trainer_has_ended(&self) -> bool {
+        let requested = self.stopping.requested();
+        requested.is_some_and(|request| request.reason == StopReason::TrainerEnded)
     }
 
     /// Something is new in the vault.

@@ -34,6 +34,8 @@ pub enum KeyKind {
     PruneLease(String),
     /// The record of the last sweep for orphans.
     Sweep,
+    /// A node's history of starts.
+    Starts(NodeName),
     /// An object that tested a store's honesty and was left behind.
     Probe(String),
     /// A data object: step directory and attempt number as they stand in the key, and the path inside.
@@ -152,6 +154,16 @@ impl RunKeys {
         self.record("sweeps/last.json")
     }
 
+    /// The histories of starts of all nodes.
+    pub fn starts_prefix(&self) -> String {
+        self.record("starts/")
+    }
+
+    /// A node's history of starts.
+    pub fn starts(&self, node: &NodeName) -> String {
+        self.record(&format!("starts/{node}.json"))
+    }
+
     /// Where objects that test a store's honesty are put; nothing is left there.
     pub fn probe(&self, name: &str) -> String {
         self.record(&format!("probes/{name}"))
@@ -219,6 +231,7 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
         "attempts" => StepId::from_label(stem).map(KeyKind::Claim),
         "pins" => StepId::from_label(stem).map(KeyKind::Pin),
         "tombstones" => StepId::from_label(stem).map(KeyKind::Tombstone),
+        "starts" => NodeName::new(stem).ok().map(KeyKind::Starts),
         "parts" => {
             let (label, node) = stem.split_once('/')?;
             Some(KeyKind::Part(
@@ -286,6 +299,7 @@ mod tests {
         let kinds = [
             (keys.marker(), KeyKind::Marker),
             (keys.commit(id()), KeyKind::Commit(id())),
+            (keys.starts(&node), KeyKind::Starts(node.clone())),
             (keys.part(id(), &node), KeyKind::Part(id(), node)),
             (keys.claim(id()), KeyKind::Claim(id())),
             (keys.pin(id()), KeyKind::Pin(id())),
@@ -316,6 +330,7 @@ mod tests {
             "grpo/checkpoints/step_100/a02/model.pt",
             "grpo/checkpoints/.stepvault/commits/100.a1.json",
             "grpo/checkpoints/.stepvault/notes.txt",
+            "grpo/checkpoints/.stepvault/starts/a/b.json",
             "grpo/checkpoints/.stepvault/probes/mine-whole",
             "grpo/checkpoints/.stepvault/probes/0123456789abcdef0123456789abcdef-other",
             "grpo/weights/step_100/a1/x",

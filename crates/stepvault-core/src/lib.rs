@@ -21,6 +21,7 @@ pub mod records;
 pub mod remote_settings;
 pub mod restore_plan;
 pub mod retention;
+pub mod starts;
 pub mod timestamp;
 
 pub use error::{Error, ErrorKind, Result};

@@ -269,6 +269,7 @@ impl Known {
                 | KeyKind::Sweep
                 | KeyKind::Tombstone(_)
                 | KeyKind::Pin(_)
+                | KeyKind::Starts(_)
                 | KeyKind::Commit(_),
             ) => Judgement::Referenced,
             Some(KeyKind::Lease(..) | KeyKind::PruneLease(_)) => {

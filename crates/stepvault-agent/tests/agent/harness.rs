@@ -11,6 +11,7 @@ use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
 use stepvault_core::retention::LocalLimits;
+use stepvault_core::starts::RestartLoopRule;
 use stepvault_local::seal::LinkPolicy;
 use stepvault_local::vault::Vault;
 use stepvault_remote::open::{OpenOptions, open_with};
@@ -200,6 +201,7 @@ impl Node {
             drain_deadline: Duration::from_secs(20),
             maximum_backlog_steps: 16,
             memory_budget_bytes: 64 << 20,
+            restart_loop: RestartLoopRule::default(),
             once: false,
         }
     }

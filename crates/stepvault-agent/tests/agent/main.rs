@@ -24,4 +24,5 @@ mod rotation;
 mod several_paths;
 mod source;
 mod space;
+mod starts;
 mod support;

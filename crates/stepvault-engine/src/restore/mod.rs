@@ -1,6 +1,7 @@
 //! Putting the newest valid step back.
 
 mod candidates;
+mod demoted;
 mod execute;
 mod handover;
 mod part;
@@ -9,6 +10,7 @@ mod prospect;
 mod resolve;
 mod target;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -25,6 +27,7 @@ use crate::memory::MemoryBudget;
 use crate::run_remote::RunRemote;
 
 use candidates::{Candidate, Candidates};
+use demoted::LastResort;
 pub use execute::Fetched;
 use handover::{HandedOver, Handover};
 pub use handover::{HandoverOptions, MovedAside};
@@ -47,6 +50,9 @@ pub struct RestoreRequest {
     pub existing: Existing,
     /// How the trainer is made to go on from the step; `None` to put the step in place and nothing else.
     pub handover: Option<HandoverOptions>,
+    /// Steps that are passed over while there is another, and why: the trainer does not survive them. One that is asked
+    /// for by its number is taken all the same.
+    pub demoted: BTreeMap<StepId, String>,
 }
 
 /// A step that was passed over.
@@ -118,7 +124,8 @@ pub struct RestoreContext {
 pub async fn plan(context: &RestoreContext, request: &RestoreRequest) -> Result<RestoreDecision> {
     let mut candidates = Candidates::gather(context, request).await?;
     let mut skipped = Vec::new();
-    while let Some(candidate) = candidates.next_newest() {
+    let mut last_resort = LastResort::default();
+    while let Some(candidate) = last_resort.next(context, request, &mut candidates, &mut skipped) {
         match resolve::resolve(context, request, &candidate).await? {
             Ok(groups) => {
                 if let Some(resolved) = groups.into_iter().next() {
@@ -145,7 +152,8 @@ pub async fn plan(context: &RestoreContext, request: &RestoreRequest) -> Result<
 pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Result<RestoreReport> {
     let mut candidates = Candidates::gather(context, request).await?;
     let mut skipped = Vec::new();
-    while let Some(candidate) = candidates.next_newest() {
+    let mut last_resort = LastResort::default();
+    while let Some(candidate) = last_resort.next(context, request, &mut candidates, &mut skipped) {
         let groups = match resolve::resolve(context, request, &candidate).await? {
             Ok(groups) => groups,
             Err(reasons) => {

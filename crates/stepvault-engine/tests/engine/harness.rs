@@ -222,6 +222,7 @@ impl Rig {
             include: Vec::new(),
             existing: Existing::Refuse,
             handover: None,
+            demoted: BTreeMap::new(),
         }
     }
 

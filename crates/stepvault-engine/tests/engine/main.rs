@@ -20,4 +20,5 @@ mod interruption;
 mod placement;
 mod retention;
 mod round_trip;
+mod starts;
 mod sweep;
