@@ -1,7 +1,8 @@
 //! `restore`: the newest valid step, or the one asked for, back on disk.
 
-mod document;
+pub(super) mod document;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -12,6 +13,7 @@ use stepvault_engine::restore::{HandoverOptions, RestoreContext, RestoreRequest,
 use stepvault_local::staging::Existing;
 
 use super::Session;
+use super::starts::demoted_steps;
 use crate::arguments::values::checked;
 use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
 use crate::exit_code::ExitCode;
@@ -20,7 +22,8 @@ use document::{planned, restored};
 /// Put the newest valid step back, or the one asked for
 ///
 /// Each byte is verified as it arrives; damaged steps are passed over, and the reason is given. The target appears
-/// whole or not at all. An interrupted restore goes on where it ended.
+/// whole or not at all. An interrupted restore goes on where it ended. A step after which the trainer of 'stepvault run'
+/// crashed several times running is passed over too, unless --step names it.
 ///
 /// With --into the trainer goes on from the step: what it would fail over or take instead is moved aside, never
 /// deleted, and the pointer that it reads (latest, a tracker file, a link) is written once the step is in place.
@@ -88,6 +91,11 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
     let tiers = Tiers::open(&settings, default, &session.output).await?;
     tiers.require_any()?;
     let context = restore_context(&tiers);
+    let demoted = if arguments.step.is_some() {
+        BTreeMap::new()
+    } else {
+        demoted_steps(&settings, &tiers, &session.output).await
+    };
     let request = RestoreRequest {
         run: tiers.run_name().clone(),
         target,
@@ -104,11 +112,12 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
             profile: arguments.trainer.profile.or_else(|| tiers.run.profile.clone()),
             write: !arguments.trainer.no_pointer,
         }),
+        demoted,
     };
     let mut document = if arguments.plan {
-        planned(&tiers, plan(&context, &request).await?)
+        planned(&tiers, plan(&context, &request).await?, &request.demoted)
     } else {
-        restored(&tiers, restore(&context, &request).await?)
+        restored(&tiers, restore(&context, &request).await?, &request.demoted)
     };
     document.seconds = began.elapsed().as_secs_f64();
     tiers.progress.finish();

@@ -15,6 +15,7 @@ mod demo;
 mod exit_codes;
 mod retention;
 mod round_trip;
+mod run;
 mod support;
 mod tiers;
 mod usage;
