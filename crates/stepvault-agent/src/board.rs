@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use stepvault_core::ids::{RemoteName, RunName, StepId};
+use stepvault_core::starts::RestartLoop;
 
 use crate::report::{AgentReport, NotDurable, RunStep, SkippedEntry, StepOnRemote};
 
@@ -53,6 +54,10 @@ impl Board {
 
     pub(crate) fn pruned(&self, step: StepOnRemote) {
         self.state().report.pruned.add(step);
+    }
+
+    pub(crate) fn restart_loop(&self, found: RestartLoop) {
+        self.state().report.restart_loop = Some(found);
     }
 
     pub(crate) fn skipped(&self, run: &RunName, path: &Path, reason: String) {

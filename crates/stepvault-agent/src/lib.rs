@@ -27,6 +27,7 @@ mod report;
 mod retention;
 mod sealer;
 mod shared;
+mod starts;
 mod stop;
 mod supervisor;
 

@@ -9,6 +9,7 @@ use stepvault_core::ids::{Attempt, RemoteName, RunName};
 use stepvault_core::nodes::Writer;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::retention::{KeepRules, LocalLimits};
+use stepvault_core::starts::RestartLoopRule;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_formats::profile::ProfileSet;
@@ -121,6 +122,8 @@ pub struct AgentOptions {
     pub incomplete_after: Duration,
     /// Most bytes held in buffers at once.
     pub memory_budget_bytes: u64,
+    /// When starts of the service are a restart loop.
+    pub restart_loop: RestartLoopRule,
     /// Take over and upload what is there, apply retention, and end.
     pub once: bool,
 }
@@ -174,6 +177,7 @@ impl AgentOptions {
             maximum_backlog_steps: config.upload.maximum_backlog_steps as usize,
             incomplete_after: config.upload.incomplete_after,
             memory_budget_bytes: config.upload.memory_budget_bytes,
+            restart_loop: config.restart.restart_loop,
             once,
         };
         options.check()?;

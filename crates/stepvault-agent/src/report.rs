@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
+use stepvault_core::starts::RestartLoop;
 
 /// Most entries of each list that are kept: a service may live for months.
 const LATEST: usize = 1000;
@@ -106,6 +107,8 @@ pub struct AgentReport {
     pub not_durable: Vec<NotDurable>,
     /// What was not taken over, and why.
     pub skipped: Tally<SkippedEntry>,
+    /// That the service is started again and again, and how it ended before.
+    pub restart_loop: Option<RestartLoop>,
 }
 
 impl AgentReport {

@@ -24,6 +24,7 @@ use crate::outcome::{AfterStaging, after_staging};
 use crate::pause::LONGEST;
 use crate::retention::clean_source;
 use crate::shared::Shared;
+use crate::stop::StopReason;
 
 /// After a full disk nothing is sealed for this long, whatever else is ready.
 const FULL_DISK_PAUSE: Duration = Duration::from_secs(1);
@@ -97,7 +98,12 @@ impl Sealer {
             let look_again = self.look_and_seal().await?;
             // What is sealed for a long time must not take the others' time to become quiet.
             give_up += begun.elapsed();
-            if last || self.once && (look_again.is_none() || Instant::now() >= give_up) {
+            // Nobody writes any more: what only silence can prove is worth its quiet time, within the drain's.
+            let proves_silence = look_again.is_some()
+                && asked
+                    .as_ref()
+                    .is_some_and(|request| request.reason == StopReason::TrainerEnded);
+            if last && !proves_silence || self.once && (look_again.is_none() || Instant::now() >= give_up) {
                 break;
             }
             let already_asked = asked.is_some();
@@ -106,7 +112,7 @@ impl Sealer {
                 .map_or(regular, |time| time.min(regular))
                 .max(Instant::now() + SHORTEST_WAIT);
             tokio::select! {
-                () = self.asked_to_end(already_asked) => {}
+                () = self.asked_to_end(already_asked), if !proves_silence => {}
                 () = tokio::time::sleep_until(next) => {}
                 () = bell.notified() => tokio::time::sleep(GATHER).await,
             }

@@ -30,6 +30,7 @@ use crate::options::AgentOptions;
 use crate::rates::{Metered, Rates};
 use crate::report::{AgentReport, StepOnRemote};
 use crate::shared::Shared;
+use crate::starts::OwnStart;
 use crate::stop::Stop;
 
 /// Runs the service until `stop` is requested, or with `once` until everything there is has been taken care of.
@@ -80,12 +81,15 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
         stopping: stop,
         all_sealed: CancellationToken::new(),
     });
+    let own_start = OwnStart::note(&options, &shared).await;
     let tasks = tasks(&options, &shared, discoveries);
     // All tasks stay on the caller's thread: what takes time is in the engine's own tasks and on blocking threads.
     let notes = Notes::new(&options, SystemClock.now());
-    LocalSet::new()
+    let lived = LocalSet::new()
         .run_until(live(&options, &shared, tasks, notes.clone()))
-        .await?;
+        .await;
+    own_start.note_end(&shared, &lived).await;
+    lived?;
     let report = last_words(&options, &shared, notes).await;
     drop(lock);
     report

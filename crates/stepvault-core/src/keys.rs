@@ -44,6 +44,8 @@ pub enum KeyKind {
     Sweep,
     /// What a node's last drain left behind.
     Drain(NodeName),
+    /// A node's history of starts.
+    Starts(NodeName),
     /// An object that tested a store's honesty and was left behind.
     Probe(String),
     /// A data object: step directory and attempt number as they stand in the key, and the path inside.
@@ -219,6 +221,16 @@ impl RunKeys {
         self.record(&format!("drains/{node}.json"))
     }
 
+    /// The histories of starts of all nodes.
+    pub fn starts_prefix(&self) -> String {
+        self.record("starts/")
+    }
+
+    /// A node's history of starts.
+    pub fn starts(&self, node: &NodeName) -> String {
+        self.record(&format!("starts/{node}.json"))
+    }
+
     /// Where objects that test a store's honesty are put; nothing is left there.
     pub fn probe(&self, name: &str) -> String {
         self.record(&format!("probes/{name}"))
@@ -290,6 +302,7 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
         "resumes" => resume_point(stem).map(KeyKind::Resume),
         "unfit" => StepId::from_label(stem).map(KeyKind::Unfit),
         "drains" => NodeName::new(stem).ok().map(KeyKind::Drain),
+        "starts" => NodeName::new(stem).ok().map(KeyKind::Starts),
         "parts" => {
             let (label, node) = stem.split_once('/')?;
             Some(KeyKind::Part(
@@ -402,7 +415,8 @@ mod tests {
             (keys.resume(point), KeyKind::Resume(point)),
             (keys.resume(later), KeyKind::Resume(later)),
             (keys.unfit(id()), KeyKind::Unfit(id())),
-            (keys.drain(&node), KeyKind::Drain(node)),
+            (keys.drain(&node), KeyKind::Drain(node.clone())),
+            (keys.starts(&node), KeyKind::Starts(node)),
             (keys.claim(id()), KeyKind::Claim(id())),
             (keys.pin(id()), KeyKind::Pin(id())),
             (keys.tombstone(id()), KeyKind::Tombstone(id())),
@@ -438,6 +452,7 @@ mod tests {
             "grpo/checkpoints/.stepvault/resumes/a1/start/01.json",
             "grpo/checkpoints/.stepvault/resumes/a1/start/0/0.json",
             "grpo/checkpoints/.stepvault/drains/a/b.json",
+            "grpo/checkpoints/.stepvault/starts/a/b.json",
             "grpo/checkpoints/.stepvault/probes/mine-whole",
             "grpo/checkpoints/.stepvault/probes/0123456789abcdef0123456789abcdef-other",
             "grpo/weights/step_100/a1/x",

@@ -26,6 +26,7 @@ pub mod remote_settings;
 pub mod restore_plan;
 pub mod retention;
 pub mod shares;
+pub mod starts;
 pub mod timestamp;
 
 pub use error::{Error, ErrorKind, Result};

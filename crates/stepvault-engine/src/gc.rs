@@ -282,6 +282,7 @@ impl Known {
                 | KeyKind::Drain(_)
                 | KeyKind::Tombstone(_)
                 | KeyKind::Pin(_)
+                | KeyKind::Starts(_)
                 | KeyKind::Commit(_)
                 // Attempts are numbered by them: S9 holds for as long as they stand.
                 | KeyKind::Launch(_),

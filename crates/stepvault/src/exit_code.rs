@@ -25,6 +25,8 @@ pub(crate) enum ExitCode {
     Preflight,
     /// Ended by a signal.
     Interrupted,
+    /// What the trainer ended with that `run` started.
+    Trainer(u8),
 }
 
 impl ExitCode {
@@ -55,6 +57,7 @@ impl ExitCode {
             Self::Held => 13,
             Self::Preflight => 14,
             Self::Interrupted => 130,
+            Self::Trainer(code) => code,
         }
     }
 

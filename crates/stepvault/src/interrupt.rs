@@ -23,6 +23,13 @@ impl Interrupt {
         Ok(Self { token })
     }
 
+    /// For a command that listens by itself.
+    pub(crate) fn never() -> Self {
+        Self {
+            token: CancellationToken::new(),
+        }
+    }
+
     /// Ends with the first signal.
     pub(crate) async fn requested(&self) {
         self.token.cancelled().await;

@@ -80,7 +80,11 @@ fn start(arguments: Arguments, output: &Output) -> Result<ExitCode> {
 
 async fn run(arguments: Arguments, output: &Output, leave_by: LeaveBy) -> Result<ExitCode> {
     let Arguments { global, command } = arguments;
-    let interrupt = Interrupt::listen()?;
+    let interrupt = if command.handles_signals() {
+        Interrupt::never()
+    } else {
+        Interrupt::listen()?
+    };
     let hint = command.after_interruption();
     let ends_by_itself = command.ends_by_itself_when_interrupted();
     let session = Session {

@@ -14,6 +14,7 @@ use stepvault_core::nodes::Writer;
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
 use stepvault_core::retention::LocalLimits;
+use stepvault_core::starts::RestartLoopRule;
 use stepvault_local::seal::LinkPolicy;
 use stepvault_local::vault::Vault;
 use stepvault_remote::open::{OpenOptions, open_with};
@@ -218,6 +219,7 @@ impl Node {
             notices: NoticeOptions::none(),
             maximum_backlog_steps: 16,
             memory_budget_bytes: 64 << 20,
+            restart_loop: RestartLoopRule::default(),
             once: false,
         }
     }

@@ -27,4 +27,5 @@ mod rotation;
 mod several_paths;
 mod source;
 mod space;
+mod starts;
 mod support;

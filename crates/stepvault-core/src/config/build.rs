@@ -10,8 +10,8 @@ use super::finding::{Finding, Source};
 use super::key::KeyPath;
 use super::merge::Merged;
 use super::model::{
-    AgentSettings, Completion, Config, Links, LocalSettings, NoticeSource, Notices, RunSettings,
-    UploadSettings,
+    AgentSettings, Completion, Config, Links, LocalSettings, NoticeSource, Notices, RestartSettings,
+    RunSettings, UploadSettings,
 };
 use super::remote::build_remote;
 use super::units;
@@ -21,6 +21,7 @@ use crate::ids::{NodeName, RemoteName, RunName};
 use crate::nodes::NodeSet;
 use crate::path::RelativePath;
 use crate::retention::{KeepRules, LocalLimits};
+use crate::starts::{DemotionRule, RestartLoopRule};
 
 /// Typed reading of the keys below one. Values fit their keys already; what can still fail becomes a fault.
 pub(super) struct Section<'a> {
@@ -188,6 +189,7 @@ pub(super) fn build(merged: &mut Merged) -> Config {
             .duration("drain-deadline")
             .unwrap_or(fallback.drain_deadline),
     };
+    let restart = restart(&mut Section::new(merged, &["restart"]));
     let remotes = merged
         .names("remote")
         .iter()
@@ -206,6 +208,7 @@ pub(super) fn build(merged: &mut Merged) -> Config {
         local,
         upload,
         agent,
+        restart,
         remotes,
         runs,
         keep_local,
@@ -260,6 +263,32 @@ fn local(section: &mut Section<'_>) -> LocalSettings {
     }
 }
 
+fn restart(section: &mut Section<'_>) -> RestartSettings {
+    let fallback = RestartSettings::default();
+    let seconds = |key: &str, default: u64| section.duration(key).map_or(default, whole_seconds);
+    let loop_within = seconds("loop-within", fallback.restart_loop.within_seconds);
+    let crash_within = seconds("crash-within", fallback.demotion.within_seconds);
+    RestartSettings {
+        restart_loop: RestartLoopRule {
+            starts: section
+                .number("loop-starts")
+                .unwrap_or(fallback.restart_loop.starts),
+            within_seconds: loop_within,
+        },
+        demotion: DemotionRule {
+            crashes: section
+                .number("demote-after")
+                .unwrap_or(fallback.demotion.crashes),
+            within_seconds: crash_within,
+        },
+    }
+}
+
+/// Rounded up: a fraction of a second must not become a rule about no time at all.
+fn whole_seconds(length: Duration) -> u64 {
+    length.as_secs() + u64::from(length.subsec_nanos() > 0)
+}
+
 /// The rules of one tier, each from its own table or else from the table of defaults.
 fn keep(merged: &mut Merged, above: &[&str], defaults: &KeepRules) -> KeepRules {
     let mut section = Section::new(merged, above);
@@ -268,10 +297,7 @@ fn keep(merged: &mut Merged, above: &[&str], defaults: &KeepRules) -> KeepRules 
     KeepRules {
         last: section.number("last").or(defaults.last),
         every_steps: section.number("every-steps").or(defaults.every_steps),
-        // Rounded up: a fraction of a second must not become a rule that keeps nothing.
-        within_seconds: within
-            .map(|within| within.as_secs() + u64::from(within.subsec_nanos() > 0))
-            .or(defaults.within_seconds),
+        within_seconds: within.map(whole_seconds).or(defaults.within_seconds),
         hourly: section.number("hourly").or(defaults.hourly),
         daily: section.number("daily").or(defaults.daily),
         weekly: section.number("weekly").or(defaults.weekly),

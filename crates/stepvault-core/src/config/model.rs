@@ -13,6 +13,7 @@ use crate::nodes::NodeSet;
 use crate::path::RelativePath;
 use crate::remote_settings::RemoteSettings;
 use crate::retention::{KeepRules, LocalLimits};
+use crate::starts::{DemotionRule, RestartLoopRule};
 
 /// Everything that is configured, after file, environment and flags have been merged and checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +28,8 @@ pub struct Config {
     pub upload: UploadSettings,
     /// The background service.
     pub agent: AgentSettings,
+    /// What follows from starts.
+    pub restart: RestartSettings,
     /// The remotes in the order of the file, then of the flags. Reading prefers earlier ones.
     pub remotes: Vec<RemoteSettings>,
     /// The runs in the order of the file.
@@ -172,6 +175,15 @@ impl NoticeSource {
             Self::Gce => "gce",
         }
     }
+}
+
+/// `[restart]`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RestartSettings {
+    /// When starts are a restart loop.
+    pub restart_loop: RestartLoopRule,
+    /// When a step is passed over because the trainer does not survive it.
+    pub demotion: DemotionRule,
 }
 
 /// How the agent knows that a step is finished.

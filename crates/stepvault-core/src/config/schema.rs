@@ -90,6 +90,7 @@ pub(super) static ROOT: &[Member] = &[
     table("local", LOCAL),
     table("upload", UPLOAD),
     table("agent", AGENT),
+    table("restart", RESTART),
     named("remote", REMOTE),
     table("keep", TIERS),
     named("run", RUN),
@@ -124,6 +125,13 @@ static AGENT: &[Member] = &[
     default("notices", Kind::Texts, "auto"),
     default("rebalance", Kind::Choice(&["warn", "drain"]), "warn"),
     unset("drain-file", Kind::Path),
+];
+
+static RESTART: &[Member] = &[
+    default("loop-starts", Kind::Integer(2), "5"),
+    default("loop-within", Kind::Duration, "10m"),
+    default("crash-within", Kind::Duration, "5m"),
+    default("demote-after", COUNT, "3"),
 ];
 
 /// All of these but `url` may stand in the URL's query as well.

@@ -2,6 +2,7 @@
 
 mod agree;
 mod candidates;
+mod demoted;
 mod execute;
 mod handover;
 mod part;
@@ -11,6 +12,7 @@ mod prospect;
 mod resolve;
 mod target;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -28,6 +30,7 @@ use crate::run_remote::RunRemote;
 
 pub use agree::Together;
 use candidates::{Candidate, Candidates};
+use demoted::LastResort;
 pub use execute::Fetched;
 use handover::{HandedOver, Handover};
 pub use handover::{HandoverOptions, MovedAside};
@@ -55,6 +58,9 @@ pub struct RestoreRequest {
     pub existing: Existing,
     /// How the trainer is made to go on from the step; `None` to put the step in place and nothing else.
     pub handover: Option<HandoverOptions>,
+    /// Steps that are passed over while there is another, and why: the trainer does not survive them. One that is asked
+    /// for by its number is taken all the same.
+    pub demoted: BTreeMap<StepId, String>,
 }
 
 /// A step that was passed over.
@@ -128,7 +134,8 @@ pub async fn plan(context: &RestoreContext, request: &RestoreRequest) -> Result<
     let request = &narrowed(request, agreed)?;
     let mut candidates = Candidates::gather(context, request).await?;
     let mut skipped = Vec::new();
-    while let Some(candidate) = candidates.next_newest() {
+    let mut last_resort = LastResort::default();
+    while let Some(candidate) = last_resort.next(context, request, &mut candidates, &mut skipped) {
         match resolve::resolve(context, request, &candidate).await? {
             Ok(groups) => {
                 if let Some(resolved) = groups.into_iter().next() {
@@ -193,7 +200,8 @@ fn narrowed(request: &RestoreRequest, agreed: Option<agree::Agreed>) -> Result<R
 async fn restore_one(context: &RestoreContext, request: &RestoreRequest) -> Result<RestoreReport> {
     let mut candidates = Candidates::gather(context, request).await?;
     let mut skipped = Vec::new();
-    while let Some(candidate) = candidates.next_newest() {
+    let mut last_resort = LastResort::default();
+    while let Some(candidate) = last_resort.next(context, request, &mut candidates, &mut skipped) {
         let groups = match resolve::resolve(context, request, &candidate).await? {
             Ok(groups) => groups,
             Err(reasons) => {

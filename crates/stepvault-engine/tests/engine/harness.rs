@@ -235,6 +235,7 @@ impl Rig {
             include: Vec::new(),
             existing: Existing::Refuse,
             handover: None,
+            demoted: BTreeMap::new(),
         }
     }
 

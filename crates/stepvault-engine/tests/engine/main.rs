@@ -21,4 +21,5 @@ mod placement;
 mod retention;
 mod round_trip;
 mod several_nodes;
+mod starts;
 mod sweep;

@@ -88,6 +88,7 @@ pub(crate) enum Command {
     Agent(commands::agent::AgentArguments),
     Push(commands::push::PushArguments),
     Restore(commands::restore::RestoreArguments),
+    Run(commands::run::RunArguments),
     Stage(commands::save::StageArguments),
     Commit(commands::save::CommitArguments),
     List(commands::list::ListArguments),
@@ -107,7 +108,12 @@ pub(crate) enum Command {
 impl Command {
     /// Whether the command ends in order by itself when it is asked to, instead of being cut off.
     pub(crate) fn ends_by_itself_when_interrupted(&self) -> bool {
-        matches!(self, Self::Agent(_))
+        matches!(self, Self::Agent(_) | Self::Run(_))
+    }
+
+    /// Whether the command has a use of its own for every signal.
+    pub(crate) fn handles_signals(&self) -> bool {
+        matches!(self, Self::Run(_))
     }
 
     /// What a person who interrupted the command has to know.

@@ -99,7 +99,7 @@ async fn stop_at_notice(mut signals: Signal, stop: Stop) {
     }
 }
 
-async fn open_remotes(config: &Config, observer: &Arc<dyn Observer>) -> Result<Vec<AgentRemote>> {
+pub(super) async fn open_remotes(config: &Config, observer: &Arc<dyn Observer>) -> Result<Vec<AgentRemote>> {
     let mut remotes = Vec::with_capacity(config.remotes.len());
     for settings in &config.remotes {
         let store = stepvault_remote::open::open(settings, Arc::clone(observer)).await?;
@@ -115,7 +115,7 @@ async fn open_remotes(config: &Config, observer: &Arc<dyn Observer>) -> Result<V
 ///
 /// # Errors
 /// When naming remotes would leave out one that a run has: local copies would be evicted without it.
-fn served(settings: &Settings) -> Result<Config> {
+pub(super) fn served(settings: &Settings) -> Result<Config> {
     let mut config = settings.config.clone();
     if let Some(run) = settings.named_run() {
         config.runs = vec![config.run(run)];
@@ -176,6 +176,7 @@ impl Report for AgentDocument {
                 step.reason
             ));
         }
+        lines.extend(report.restart_loop.as_ref().map(ToString::to_string));
         if report.not_durable.is_empty() {
             lines.push("every sealed step is durable on every remote".to_owned());
         }

@@ -16,8 +16,10 @@ pub(crate) mod pin;
 pub(crate) mod prune;
 pub(crate) mod push;
 pub(crate) mod restore;
+pub(crate) mod run;
 pub(crate) mod save;
 pub(crate) mod show;
+mod starts;
 pub(crate) mod status;
 pub(crate) mod verify;
 
@@ -50,6 +52,7 @@ pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode>
         Command::Agent(arguments) => agent::run(session, &arguments).await,
         Command::Push(arguments) => push::run(session, arguments).await,
         Command::Restore(arguments) => restore::run(session, arguments).await,
+        Command::Run(arguments) => Box::pin(run::run(session, arguments)).await,
         Command::Stage(arguments) => save::run_stage(session, arguments).await,
         Command::Commit(arguments) => save::run_commit(session, arguments).await,
         Command::List(arguments) => list::run(session, &arguments).await,

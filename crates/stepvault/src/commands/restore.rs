@@ -1,7 +1,8 @@
 //! `restore`: the newest valid step, or the one asked for, back on disk.
 
-mod document;
+pub(super) mod document;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use stepvault_engine::restore::{
 use stepvault_local::staging::Existing;
 
 use super::Session;
+use super::starts::demoted_steps;
 use crate::arguments::values::{checked, duration};
 use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
 use crate::exit_code::ExitCode;
@@ -23,7 +25,8 @@ use document::{planned, restored};
 /// Put the newest valid step back, or the one asked for
 ///
 /// Each byte is verified as it arrives; damaged steps are passed over, and the reason is given. The target appears
-/// whole or not at all. An interrupted restore goes on where it ended.
+/// whole or not at all. An interrupted restore goes on where it ended. A step after which the trainer of 'stepvault run'
+/// crashed several times running is passed over too, unless --step names it.
 ///
 /// With --into the trainer goes on from the step: what it would fail over or take instead is moved aside, never
 /// deleted, and the pointer that it reads (latest, a tracker file, a link) is written once the step is in place.
@@ -59,7 +62,7 @@ pub(crate) struct RestoreArguments {
 
 /// Where several nodes wrote a step together.
 #[derive(Debug, Args)]
-struct NodesArguments {
+pub(super) struct NodesArguments {
     /// Whose files of the step: all, own (what this node wrote), or a glob on the names of nodes; repeatable
     ///
     /// Own is enough for a trainer that reads back what its rank wrote, on as many nodes as before.
@@ -108,16 +111,18 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
     let tiers = Tiers::open(&settings, default, &session.output).await?;
     tiers.require_any()?;
     let context = restore_context(&tiers);
+    let demoted = if arguments.step.is_some() {
+        BTreeMap::new()
+    } else {
+        demoted_steps(&settings, &tiers, &session.output).await
+    };
     let request = RestoreRequest {
         run: tiers.run_name().clone(),
         target,
         step: arguments.step,
         attempt: arguments.attempt,
-        parts: parts(arguments.nodes.parts, &tiers.writer),
-        together: Some(Together {
-            writer: tiers.writer.clone(),
-            patience: arguments.nodes.wait_for_nodes,
-        }),
+        parts: arguments.nodes.parts(&tiers.writer),
+        together: Some(arguments.nodes.together(&tiers.writer)),
         include: arguments.include,
         existing: if arguments.replace {
             Existing::Replace
@@ -129,11 +134,12 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
             profile: arguments.trainer.profile.or_else(|| tiers.run.profile.clone()),
             write: !arguments.trainer.no_pointer,
         }),
+        demoted,
     };
     let mut document = if arguments.plan {
-        planned(&tiers, plan(&context, &request).await?)
+        planned(&tiers, plan(&context, &request).await?, &request.demoted)
     } else {
-        restored(&tiers, restore(&context, &request).await?)
+        restored(&tiers, restore(&context, &request).await?, &request.demoted)
     };
     document.seconds = began.elapsed().as_secs_f64();
     tiers.progress.finish();
@@ -145,21 +151,33 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
     Ok(ExitCode::Done)
 }
 
-/// The parts that are asked for; one word for all wins over the others.
-fn parts(words: Vec<String>, writer: &Writer) -> Parts {
-    if words.iter().any(|word| word == "all") {
-        return Parts::All;
+impl NodesArguments {
+    /// The parts that are asked for; "all" wins over the others.
+    pub(super) fn parts(&self, writer: &Writer) -> Parts {
+        let own = writer.place.node();
+        match self.parts.as_slice() {
+            words if words.iter().any(|word| word == "all") => Parts::All,
+            [word] if word == "own" => Parts::Of(own.clone()),
+            words => {
+                let pattern = |word: &String| {
+                    if word == "own" {
+                        own.to_string()
+                    } else {
+                        word.clone()
+                    }
+                };
+                Parts::Matching(words.iter().map(pattern).collect())
+            }
+        }
     }
-    if words == ["own"] {
-        return Parts::Of(writer.place.node().clone());
+
+    /// The nodes that restore at the same time.
+    pub(super) fn together(&self, writer: &Writer) -> Together {
+        Together {
+            writer: writer.clone(),
+            patience: self.wait_for_nodes,
+        }
     }
-    let own = writer.place.node().as_str();
-    let patterns = words.into_iter();
-    Parts::Matching(
-        patterns
-            .map(|word| if word == "own" { own.to_owned() } else { word })
-            .collect(),
-    )
 }
 
 /// What the engine restores with.

@@ -17,6 +17,7 @@ use stepvault_local::vault::Vault;
 use super::Session;
 use super::inventory::is_durable_on;
 use super::left_by_drain::LeftByDrain;
+use super::starts::status::StartsStatus;
 use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
@@ -49,6 +50,8 @@ struct StatusDocument {
     last_drain: Option<LeftByDrain>,
     disk_free_bytes: u64,
     disk_total_bytes: u64,
+    #[serde(flatten)]
+    starts: StartsStatus,
 }
 
 /// The vault's steps on one remote, as far as this node knows.
@@ -91,7 +94,19 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
     })?;
     loop {
         let (vault, run, remotes) = (vault.clone(), tiers.run_name().clone(), tiers.remotes.clone());
-        let document = blocking(move || look(&vault, &run, &remotes)).await?;
+        let (node, rules) = (tiers.writer.place.node().clone(), settings.config.restart);
+        let (document, fault) = blocking(move || {
+            let mut document = look(&vault, &run, &remotes)?;
+            let starts = StartsStatus::look(&vault, &run, &node, rules);
+            let fault = starts.map(|starts| document.starts = starts).err();
+            Ok((document, fault))
+        })
+        .await?;
+        if let Some(fault) = fault {
+            session
+                .output
+                .warn(&format!("earlier starts are not known: {fault}"));
+        }
         if arguments.watch && crate::output::draws_on_terminal() {
             // Home, and clear what is below.
             session.output.text(&format!("\x1b[H\x1b[2J{}", document.human()));
@@ -128,6 +143,7 @@ fn look(vault: &Vault, run: &RunName, remotes: &[RunRemote]) -> Result<StatusDoc
         remotes: statuses,
         disk_free_bytes: disk.free_bytes,
         disk_total_bytes: disk.total_bytes,
+        starts: StartsStatus::default(),
     })
 }
 
@@ -203,6 +219,7 @@ impl Report for StatusDocument {
             human::bytes(self.disk_free_bytes),
             human::bytes(self.disk_total_bytes)
         ));
+        lines.extend(self.starts.lines());
         if !self.remotes.is_empty() {
             let headings = [
                 "remote",

@@ -16,6 +16,7 @@ mod drain;
 mod exit_codes;
 mod retention;
 mod round_trip;
+mod run;
 mod support;
 mod tiers;
 mod usage;

@@ -13,20 +13,23 @@ const WHEN: [(u8, &str); 10] = [
     ),
     (
         1,
-        "Anything without a code of its own: damage found by `verify`, a guard that refused, no rights, a full disk, a source that changed while it was read, a name that is taken. The message and `error.kind` in the JSON document tell them apart.",
+        "Anything without a code of its own: damage found by `verify`, a guard that refused, no rights, a full disk, a source that changed while it was read, a name that is taken. `run` before the trainer's start: the same. The message and `error.kind` in the JSON document tell them apart.",
     ),
     (
         2,
-        "Wrong arguments, environment or configuration; an unknown URL scheme; a bucket that does not exist; something in a checkpoint that cannot be kept; no such SRC.",
+        "Wrong arguments, environment or configuration; an unknown URL scheme; a bucket that does not exist; something in a checkpoint that cannot be kept; no such SRC. `run`: the trainer's program cannot be started.",
     ),
     (
         3,
         "`push`: durable on some required remotes and not on others. `agent`: a sealed step is not durable on a required remote. `list`, `prune`, `gc`, `pin`, `unpin`: done on some tiers, failed on others. `inspect`: the newest step is not complete and sound, and an older one is.",
     ),
-    (10, "No tier has such a step. `inspect`: there is no step."),
+    (
+        10,
+        "No tier has such a step. `inspect`: there is no step. `run`: no such step was found for `--step` or `--attempt`.",
+    ),
     (
         11,
-        "`restore`: there are steps, and none could be restored. `verify`: no copy of any step that was checked is sound. `inspect`: no step is complete and sound.",
+        "`restore`, `run`: there are steps, and none could be restored. `verify`: no copy of any step that was checked is sound. `inspect`: no step is complete and sound.",
     ),
     (
         12,
@@ -34,7 +37,7 @@ const WHEN: [(u8, &str); 10] = [
     ),
     (
         13,
-        "Another process holds the vault's lock, another prune or sweep the run's lease, or another restore works on the same target.",
+        "Another process holds the vault's lock, another prune or sweep the run's lease, or another restore works on the same target. `run`: the trainer of an earlier start still runs.",
     ),
     (
         14,
@@ -42,7 +45,7 @@ const WHEN: [(u8, &str); 10] = [
     ),
     (
         130,
-        "SIGINT or SIGTERM. What was finished is kept, and the same command goes on from there. The `agent` ends in order instead, with 0 or 3; a second signal ends it with 130.",
+        "SIGINT or SIGTERM. What was finished is kept, and the same command goes on from there. The `agent` ends in order instead, with 0 or 3; a second signal ends it with 130. Once `run` has started the trainer, the code is the trainer's, whichever it is: 128 and the signal when one ended it.",
     ),
 ];
 

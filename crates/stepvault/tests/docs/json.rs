@@ -33,7 +33,14 @@ const DOCUMENTS: [(&str, &[&str]); 19] = [
     ),
     ("list", &["list", "list GONE", "list --run drained MOVED"]),
     ("show", &["show 101", "show 101 GONE"]),
-    ("status", &["status", "status --run drained MOVED"]),
+    (
+        "status",
+        &[
+            "status",
+            "status --run drained MOVED",
+            "status --config looped.toml --run looped --local looped-vault",
+        ],
+    ),
     (
         "inspect",
         &["inspect checkpoints --quiet-time 0s", "inspect megatron"],
@@ -110,6 +117,12 @@ fn the_reference_of_json_documents_is_what_is_printed() {
     place.output(
         "staged=$(stepvault stage --in saved --step 7) && echo weights > $staged/model.pt && \
          ln -s ${staged%/*} save",
+    );
+    place.output(
+        "mkdir -p looped/step_1; echo weights > looped/step_1/model.pt; \
+         here=\"--run looped --local looped-vault --node node-0 --remote main=file://$PWD/remote\"; \
+         printf '[restart]\\nloop-starts = 2\\ndemote-after = 1\\n' > looped.toml; stepvault push looped/step_1 $here; \
+         stepvault run --into looped $here -- false; stepvault run --into looped $here -- false; true",
     );
     let mut text = heading("JSON documents", "what the commands print with `--json`");
     text.push_str(INTRODUCTION);

@@ -34,6 +34,40 @@ const EXACT: &[(&str, &str, &str)] = &[
         "remotes[].required",
         "whether a step is safe only once it is durable there",
     ),
+    (
+        "status",
+        "starts",
+        "the latest 8 starts that this vault remembers, the latest first",
+    ),
+    ("status", "starts[].who", "`agent`, or `trainer` through `run`"),
+    ("status", "starts[].started_at", "when, by that node's clock"),
+    (
+        "status",
+        "starts[].lasted_seconds",
+        "how long; null while it runs, and where nobody noted its end",
+    ),
+    (
+        "status",
+        "starts[].ending",
+        "how it ended, in words: `running`, `did not say`, `exit 1`, `signal 11`, `stopped by …` or `stepvault failed: …`",
+    ),
+    (
+        "status",
+        "starts[].restored_step",
+        "the step that the trainer went on from; null when there was none",
+    ),
+    (
+        "status",
+        "restart_loops",
+        "who was started too often in too short a time on this node; mostly empty",
+    ),
+    ("status", "restart_loops[].who", "`agent` or `trainer`"),
+    ("status", "restart_loops[].starts", "how many starts"),
+    (
+        "status",
+        "demoted",
+        "steps that restores pass over because the trainer does not survive them",
+    ),
     ("inspect", "path", "PATH"),
     ("inspect", "why", "what shows that it is this framework"),
     ("inspect", "steps", "every step, in the order of their numbers"),
@@ -263,6 +297,7 @@ const ANYWHERE: &[(&str, &str)] = &[
     ),
     ("durable", "whether the step is durable there now"),
     ("durable_steps", "steps that were seen durable there"),
+    ("endings", "how the last of them ended, the latest last"),
     ("error", "why it failed; null when it did not"),
     ("failed", "tiers that could not be asked, and may hold more"),
     (
@@ -308,6 +343,7 @@ const ANYWHERE: &[(&str, &str)] = &[
         "the newest of them; null when there is none",
     ),
     ("newest_step", "the newest sealed step; null when there is none"),
+    ("node", "the node"),
     (
         "not_durable_bytes",
         "bytes of the sealed steps that are not durable there",
@@ -340,6 +376,10 @@ const ANYWHERE: &[(&str, &str)] = &[
     ("remote", "the remote's name"),
     ("remotes", "the remotes that have committed the step"),
     ("removed_bytes", "their bytes"),
+    (
+        "restart_loop",
+        "that the agent was started too often in too short a time, as in `status`; null mostly",
+    ),
     ("required", "whether the step has to be durable there to be safe"),
     (
         "resume",
@@ -415,6 +455,7 @@ const ANYWHERE: &[(&str, &str)] = &[
     ("verdict", "`keep` or `drop`"),
     ("warnings", "what stopped nothing and should be looked at"),
     ("why", "what is wrong with it"),
+    ("within_seconds", "within how long"),
     (
         "written_at",
         "the newest modification time of its files; null when no record of it can be read",

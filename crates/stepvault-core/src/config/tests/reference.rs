@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::super::key::KeyPath;
 use super::super::schema::{self, Shape};
 use super::super::value::from_text;
-use super::super::{AgentSettings, LocalSettings, RunSettings, UploadSettings};
+use super::super::{AgentSettings, LocalSettings, RestartSettings, RunSettings, UploadSettings};
 use super::{loaded, report};
 use crate::ids::{RemoteName, RunName};
 use crate::remote_settings::{RemoteSettings, RemoteUrl};
@@ -42,6 +42,7 @@ fn the_reference_file_as_it_stands_is_the_defaults() {
     assert_eq!(written.local, empty.local);
     assert_eq!(written.upload, empty.upload);
     assert_eq!(written.agent, empty.agent);
+    assert_eq!(written.restart, empty.restart);
     assert!(written.remotes.is_empty() && written.runs.is_empty() && written.node.is_none());
     assert!(written.keep_local.is_unset() && written.keep_remote.is_unset());
 }
@@ -90,6 +91,7 @@ fn the_schema_and_the_types_have_the_same_defaults() {
     assert_eq!(config.local, LocalSettings::default());
     assert_eq!(config.upload, UploadSettings::default());
     assert_eq!(config.agent, AgentSettings::default());
+    assert_eq!(config.restart, RestartSettings::default());
     let url: RemoteUrl = "memory://x".parse().unwrap();
     assert_eq!(
         config.remotes,

@@ -99,6 +99,7 @@ impl Node {
             include: Vec::new(),
             existing: Existing::Refuse,
             handover: None,
+            demoted: BTreeMap::new(),
         };
         let decision = restore(&restore_context(&self.tiers), &request).await?.decision;
         let step = decision.id.step.number();

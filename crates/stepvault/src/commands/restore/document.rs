@@ -1,8 +1,10 @@
 //! What a restore says of itself.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use stepvault_core::ids::StepId;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::restore::{RestoreDecision, RestoreReport, SkippedStep};
 use stepvault_formats::handover::{HandoverPlan, PlannedPointer};
@@ -13,7 +15,7 @@ use crate::output::{Report, human};
 
 /// What a restore came to, or would.
 #[derive(Serialize)]
-pub(super) struct RestoreDocument {
+pub(in crate::commands) struct RestoreDocument {
     run: String,
     step: u64,
     attempt: u32,
@@ -27,6 +29,9 @@ pub(super) struct RestoreDocument {
     bytes: u64,
     sources: Vec<SourceDocument>,
     skipped: Vec<SkippedStep>,
+    /// Those of them that the trainer did not survive.
+    #[serde(skip)]
+    demoted: Vec<u64>,
     unreachable: Vec<UnreachableDocument>,
     /// Whether nothing was done because only the plan was wanted.
     planned: bool,
@@ -80,7 +85,11 @@ struct PointerDocument {
 }
 
 /// What would be done.
-pub(super) fn planned(tiers: &Tiers, decision: RestoreDecision) -> RestoreDocument {
+pub(in crate::commands) fn planned(
+    tiers: &Tiers,
+    decision: RestoreDecision,
+    demoted: &BTreeMap<StepId, String>,
+) -> RestoreDocument {
     let unreachable = decision.unreachable.into_iter();
     let mut document = RestoreDocument {
         run: tiers.run_name().to_string(),
@@ -95,6 +104,12 @@ pub(super) fn planned(tiers: &Tiers, decision: RestoreDecision) -> RestoreDocume
                 tier: tier.to_string(),
                 bytes: None,
             })
+            .collect(),
+        demoted: decision
+            .skipped
+            .iter()
+            .map(|skipped| skipped.step)
+            .filter(|step| demoted.keys().any(|id| id.step.number() == *step))
             .collect(),
         skipped: decision.skipped,
         unreachable: unreachable
@@ -123,7 +138,11 @@ pub(super) fn planned(tiers: &Tiers, decision: RestoreDecision) -> RestoreDocume
 }
 
 /// What was done.
-pub(super) fn restored(tiers: &Tiers, report: RestoreReport) -> RestoreDocument {
+pub(in crate::commands) fn restored(
+    tiers: &Tiers,
+    report: RestoreReport,
+    demoted: &BTreeMap<StepId, String>,
+) -> RestoreDocument {
     let fetched = report.fetched;
     let sources = fetched
         .bytes_by_tier
@@ -145,7 +164,7 @@ pub(super) fn restored(tiers: &Tiers, report: RestoreReport) -> RestoreDocument 
                 to: Some(moved.to),
             })
             .collect(),
-        ..planned(tiers, report.decision)
+        ..planned(tiers, report.decision, demoted)
     }
 }
 
@@ -234,6 +253,11 @@ impl Report for RestoreDocument {
             ));
         }
         lines.extend(
+            self.demoted
+                .first()
+                .map(|step| format!("to take step {step} all the same: --step {step}")),
+        );
+        lines.extend(
             self.unreachable
                 .iter()
                 .map(|tier| format!("could not ask {}: {}", tier.tier, tier.message)),
@@ -297,6 +321,7 @@ mod tests {
                 attempt: 1,
                 reasons: vec!["main: damaged".to_owned()],
             }],
+            demoted: Vec::new(),
             unreachable: Vec::new(),
             planned: false,
             already_there: false,
@@ -334,6 +359,17 @@ mod tests {
             "passed over step 50 (attempt 1): main: damaged\n\
              restored step 40 (attempt 1) of 'demo': 3 files, 4.0 KiB (4.0 KiB from main) to /data/global_step40"
         );
+    }
+
+    #[test]
+    fn says_how_to_take_a_step_that_the_trainer_did_not_survive() {
+        let mut demoted = document();
+        demoted.skipped[0].reasons = vec!["restored 3 times, and the trainer crashed".to_owned()];
+        demoted.demoted = vec![50];
+        assert!(demoted.human().starts_with(
+            "passed over step 50 (attempt 1): restored 3 times, and the trainer crashed\n\
+             to take step 50 all the same: --step 50\n"
+        ));
     }
 
     #[test]

@@ -1,0 +1,138 @@
+//! Many starts in a short time, which is a different fault from a crash: it is named as what it is.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::{Start, Who, span};
+use crate::ids::NodeName;
+use crate::timestamp::Timestamp;
+
+/// Most reasons that are told.
+const MAXIMUM_REASONS: usize = 5;
+
+/// When starts are a restart loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestartLoopRule {
+    /// So many starts,
+    pub starts: usize,
+    /// within so many seconds.
+    pub within_seconds: u64,
+}
+
+impl Default for RestartLoopRule {
+    fn default() -> Self {
+        Self {
+            starts: 5,
+            within_seconds: 600,
+        }
+    }
+}
+
+/// A restart loop.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RestartLoop {
+    /// Who is started again and again.
+    pub who: Who,
+    /// On which node.
+    pub node: NodeName,
+    /// How often.
+    pub starts: usize,
+    /// Within how many seconds.
+    pub within_seconds: u64,
+    /// How the last of them ended, the latest last.
+    pub endings: Vec<String>,
+}
+
+/// Looks for a restart loop on `node`, as it is `now` by that node's clock. A start that lies ahead of `now` does not
+/// count: somebody has set the clock.
+pub fn restart_loop(
+    history: &[Start],
+    node: &NodeName,
+    who: Who,
+    rule: RestartLoopRule,
+    now: Timestamp,
+) -> Option<RestartLoop> {
+    let recent: Vec<&Start> = history
+        .iter()
+        .filter(|start| start.who == who && start.node == *node)
+        .filter(|start| start.started_at <= now && now.seconds_since(start.started_at) <= rule.within_seconds)
+        .collect();
+    if rule.starts == 0 || recent.len() < rule.starts {
+        return None;
+    }
+    // The latest has only begun.
+    let (last, before) = recent.split_last()?;
+    let told = if last.end.is_some() { &recent[..] } else { before };
+    let untold = told.len().saturating_sub(MAXIMUM_REASONS);
+    let endings = told.iter().skip(untold).map(|start| start.ending()).collect();
+    Some(RestartLoop {
+        who,
+        node: node.clone(),
+        starts: recent.len(),
+        within_seconds: rule.within_seconds,
+        endings,
+    })
+}
+
+impl fmt::Display for RestartLoop {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "restart loop: {} was started {} times within {} on {}; the last starts ended with: {}",
+            self.who,
+            self.starts,
+            span(self.within_seconds),
+            self.node,
+            self.endings.join(", ")
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Ending;
+    use super::super::tests::{ended, start};
+    use super::*;
+
+    fn node() -> NodeName {
+        NodeName::new("node-0").unwrap()
+    }
+
+    fn look(history: &[Start], now: i64) -> Option<RestartLoop> {
+        let rule = RestartLoopRule {
+            starts: 3,
+            within_seconds: 600,
+        };
+        restart_loop(history, &node(), Who::Trainer, rule, Timestamp::from_seconds(now))
+    }
+
+    #[test]
+    fn a_loop_is_named_with_how_the_last_starts_ended() {
+        let clone = Ending::failed("git clone: destination path already exists");
+        let history = [
+            ended(start("a", "node-0", 1000, None), 2, clone),
+            start("b", "node-0", 1017, None),
+            start("c", "node-0", 1034, None),
+        ];
+        assert_eq!(look(&history[..2], 1034), None);
+        assert_eq!(
+            look(&history, 1034).unwrap().to_string(),
+            "restart loop: the trainer was started 3 times within 10 min on node-0; the last starts ended with: \
+             stepvault failed: git clone: destination path already exists, did not say"
+        );
+        assert_eq!(look(&history, 1611), None, "it is over");
+        assert_eq!(look(&history, 1020), None, "the clock was set back");
+    }
+
+    #[test]
+    fn other_nodes_and_agents_do_not_count() {
+        let mut history = vec![
+            start("a", "node-0", 1000, None),
+            start("b", "node-1", 1000, None),
+            start("c", "node-0", 1000, None),
+        ];
+        history[2].who = Who::Agent;
+        assert_eq!(look(&history, 1001), None);
+    }
+}

@@ -1,0 +1,178 @@
+//! The history of starts of a run, kept in the vault: it outlives the processes that it tells of.
+
+use std::time::Duration;
+
+use stepvault_core::codec::{decode, encode};
+use stepvault_core::ids::RunName;
+use stepvault_core::starts::{Start, StartHistory, merged};
+use stepvault_core::{Error, ErrorKind, Result};
+
+use crate::durable;
+use crate::lock;
+use crate::vault::Vault;
+
+const KEY: &str = "starts.json";
+const LOCK: &str = "starts.lock";
+/// How often a lock that somebody holds is tried. Whoever has it writes one small file.
+const TRIES: u32 = 40;
+const PAUSE: Duration = Duration::from_millis(25);
+
+impl Vault {
+    /// The starts that are remembered, the latest last.
+    pub fn starts(&self, run: &RunName) -> Result<Vec<Start>> {
+        let Some(bytes) = self.read_note(run, KEY)? else {
+            return Ok(Vec::new());
+        };
+        let history: StartHistory = decode(&bytes, KEY).map_err(|error| {
+            error.hint("it is begun anew with the next start, and decides nothing until then")
+        })?;
+        Ok(history.starts)
+    }
+
+    /// Notes a start durably; the history with it.
+    pub fn note_start(&self, run: &RunName, start: &Start) -> Result<Vec<Start>> {
+        self.change_starts(run, |starts| starts.push(start.clone()))
+    }
+
+    /// Changes what is noted of a start; one that is no longer remembered stays forgotten.
+    pub fn change_start(
+        &self,
+        run: &RunName,
+        id: &str,
+        change: impl FnOnce(&mut Start),
+    ) -> Result<Vec<Start>> {
+        self.change_starts(run, |starts| {
+            if let Some(start) = starts.iter_mut().find(|start| start.id == id) {
+                change(start);
+            }
+        })
+    }
+
+    /// Takes over what another place remembers of earlier starts, for a vault whose disk is new.
+    pub fn adopt_starts(&self, run: &RunName, earlier: Vec<Start>) -> Result<Vec<Start>> {
+        self.change_starts(run, |starts| {
+            *starts = merged(earlier, std::mem::take(starts));
+        })
+    }
+
+    /// Several processes may note something at once: a lock of the history's own keeps them apart.
+    fn change_starts(&self, run: &RunName, change: impl FnOnce(&mut Vec<Start>)) -> Result<Vec<Start>> {
+        let directory = self.run_directory(run).join("notes");
+        durable::create_directories(&directory)?;
+        let path = directory.join(LOCK);
+        let mut held = lock::take(&path)?;
+        for _ in 0..TRIES {
+            if held.is_some() {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+            held = lock::take(&path)?;
+        }
+        let Some(_held) = held else {
+            return Err(lock::held("cannot note the start", &path));
+        };
+        let before = match self.starts(run) {
+            Ok(starts) => starts,
+            // Unreadable is no history; what a newer program wrote is left to it.
+            Err(error) if error.kind() == ErrorKind::Damaged => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let mut starts = before.clone();
+        change(&mut starts);
+        let history = StartHistory::of(starts);
+        if history.starts != before {
+            let bytes = encode(&history)?;
+            // What could not be read back would lose all that is remembered.
+            decode::<StartHistory>(&bytes, KEY)
+                .map_err(|error| Error::new(ErrorKind::Failed, "cannot note the start").caused_by(error))?;
+            self.write_note(run, KEY, &bytes)?;
+        }
+        Ok(history.starts)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test damages what it wrote")]
+mod tests {
+    use stepvault_core::ids::NodeName;
+    use stepvault_core::starts::{End, Ending, Who};
+    use stepvault_core::timestamp::Timestamp;
+
+    use super::*;
+
+    fn start(id: &str) -> Start {
+        Start {
+            id: id.to_owned(),
+            who: Who::Trainer,
+            node: NodeName::new("node-0").unwrap(),
+            started_at: Timestamp::from_seconds(100),
+            launch: None,
+            restored: None,
+            process: None,
+            trainer: None,
+            end: None,
+        }
+    }
+
+    #[test]
+    fn starts_are_remembered_in_order_with_their_ends() {
+        let place = tempfile::tempdir().unwrap();
+        let vault = Vault::open_or_create(&place.path().join("vault")).unwrap();
+        let run = RunName::new("a/b").unwrap();
+        assert!(vault.starts(&run).unwrap().is_empty());
+        vault.note_start(&run, &start("one")).unwrap();
+        vault.note_start(&run, &start("two")).unwrap();
+        let end = End {
+            lasted_seconds: 4,
+            how: Ending::Exited(1),
+        };
+        vault
+            .change_start(&run, "one", |start| start.end = Some(end))
+            .unwrap();
+        let again = Vault::open(vault.root()).unwrap().unwrap();
+        let endings: Vec<String> = again.starts(&run).unwrap().iter().map(Start::ending).collect();
+        assert_eq!(endings, ["exit 1", "did not say"]);
+        let adopted = again
+            .adopt_starts(&run, vec![start("zero"), start("one")])
+            .unwrap();
+        let ids: Vec<&str> = adopted.iter().map(|start| start.id.as_str()).collect();
+        assert_eq!(ids, ["zero", "one", "two"]);
+        assert_eq!(adopted[1].ending(), "exit 1");
+    }
+
+    #[test]
+    fn an_unreadable_history_is_begun_anew_and_a_newer_one_is_left() {
+        let place = tempfile::tempdir().unwrap();
+        let vault = Vault::open_or_create(&place.path().join("vault")).unwrap();
+        let run = RunName::new("a").unwrap();
+        vault.note_start(&run, &start("one")).unwrap();
+        vault.write_note(&run, KEY, b"{\"format\":1,").unwrap();
+        assert_eq!(vault.starts(&run).unwrap_err().kind(), ErrorKind::Damaged);
+        assert_eq!(vault.note_start(&run, &start("two")).unwrap().len(), 1);
+        let newer = b"{\"format\":2,\"starts\":[]}";
+        vault.write_note(&run, KEY, newer).unwrap();
+        let error = vault.note_start(&run, &start("three")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NewerFormat);
+        assert_eq!(vault.read_note(&run, KEY).unwrap().unwrap(), newer);
+    }
+
+    #[test]
+    fn several_at_once_lose_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let vault = Vault::open_or_create(&place.path().join("vault")).unwrap();
+        let run = RunName::new("a").unwrap();
+        std::thread::scope(|scope| {
+            for writer in 0..4 {
+                let (vault, run) = (&vault, &run);
+                scope.spawn(move || {
+                    for number in 0..5 {
+                        vault
+                            .note_start(run, &start(&format!("{writer} {number}")))
+                            .unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(vault.starts(&run).unwrap().len(), 20);
+    }
+}

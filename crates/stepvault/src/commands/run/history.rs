@@ -1,0 +1,139 @@
+//! What is noted of a trainer's start, from its beginning to its end.
+
+use std::time::Duration;
+
+use stepvault_agent::SystemClock;
+use stepvault_core::clock::Clock as _;
+use stepvault_core::ids::{NodeName, RunName};
+use stepvault_core::starts::{Start, Who};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::blocking::blocking;
+use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::starts::write_starts;
+use stepvault_local::process;
+use stepvault_local::vault::Vault;
+
+use crate::context::Tiers;
+use crate::output::Output;
+
+/// How long copying the history to the remotes may take.
+const COPY_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The note of one start.
+#[derive(Clone)]
+pub(super) struct StartNote {
+    vault: Option<Vault>,
+    run: RunName,
+    node: NodeName,
+    remotes: Vec<RunRemote>,
+    start: Start,
+    output: Output,
+}
+
+impl StartNote {
+    /// Notes that a start begins. A history that cannot be written is missed and keeps nobody from starting.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Held`] when the trainer of the last start outlived its `stepvault run` and still runs: two of them
+    /// would write over each other.
+    pub(super) async fn begin(tiers: &Tiers, output: &Output) -> Result<Self> {
+        let mut note = Self {
+            vault: tiers.vault.clone(),
+            run: tiers.run_name().clone(),
+            node: tiers.writer.place.node().clone(),
+            remotes: tiers.remotes.clone(),
+            start: Start {
+                id: uuid::Uuid::new_v4().simple().to_string(),
+                who: Who::Trainer,
+                node: tiers.writer.place.node().clone(),
+                started_at: SystemClock.now(),
+                launch: tiers.writer.launch.as_ref().map(ToString::to_string),
+                restored: None,
+                process: process::identify(std::process::id()),
+                trainer: None,
+                end: None,
+            },
+            output: output.clone(),
+        };
+        let Some(vault) = note.vault.clone() else {
+            return Ok(note);
+        };
+        let (run, start) = (note.run.clone(), note.start.clone());
+        let noted = blocking(move || {
+            // An unreadable history is no history.
+            let orphan = vault.starts(&run).unwrap_or_default().iter().find_map(orphan);
+            match orphan {
+                Some(process) => Ok(Err(process)),
+                None => vault.note_start(&run, &start).map(Ok),
+            }
+        });
+        match noted.await {
+            Ok(Ok(_)) => {}
+            Ok(Err(id)) => {
+                return Err(Error::new(ErrorKind::Held, "the trainer of an earlier start still runs")
+                    .on(format!("process {id}"))
+                    .because("the 'stepvault run' that started it was killed, and the trainer was not")
+                    .hint(format!(
+                        "end it and what it started: kill -TERM -- -{id}; a second one would write into the same directory"
+                    )));
+            }
+            Err(error) => {
+                note.vault = None;
+                output.warn(&format!("this start is not remembered: {error}"));
+            }
+        }
+        Ok(note)
+    }
+
+    /// Changes what is noted.
+    pub(super) async fn change(&mut self, change: impl Fn(&mut Start) + Send + 'static) {
+        change(&mut self.start);
+        let Some(vault) = self.vault.clone() else {
+            return;
+        };
+        let (run, id) = (self.run.clone(), self.start.id.clone());
+        if let Err(error) = blocking(move || vault.change_start(&run, &id, change)).await {
+            self.output
+                .warn(&format!("this start is not remembered: {error}"));
+        }
+    }
+
+    /// Takes over what the remotes remember of this node, for a vault whose disk is new.
+    pub(super) async fn adopt(&self, known: &[Start]) {
+        let Some(vault) = self.vault.clone() else {
+            return;
+        };
+        let own: Vec<Start> = known
+            .iter()
+            .filter(|start| start.node == self.node)
+            .cloned()
+            .collect();
+        let run = self.run.clone();
+        if let Err(error) = blocking(move || vault.adopt_starts(&run, own)).await {
+            tracing::debug!(%error, "what the remotes remember was not taken over");
+        }
+    }
+
+    /// Leaves the remotes a copy, for nodes whose disks do not outlive them. As far as that is possible in time.
+    pub(super) async fn copy(self) {
+        let Some(vault) = self.vault.clone() else {
+            return;
+        };
+        let run = self.run.clone();
+        let copied = async {
+            let starts = blocking(move || vault.starts(&run)).await.unwrap_or_default();
+            write_starts(&self.remotes, &self.node, &starts).await
+        };
+        let faults = tokio::time::timeout(COPY_DEADLINE, copied).await;
+        for fault in faults.unwrap_or_else(|_| vec!["not in time".to_owned()]) {
+            tracing::debug!(fault, "the history of starts is not on every remote");
+        }
+    }
+}
+
+/// The number of a trainer that runs although whoever started it does not.
+fn orphan(start: &Start) -> Option<u32> {
+    let trainer = start.trainer.as_ref().filter(|_| start.end.is_none())?;
+    let is_kept = start.process.as_ref().is_none_or(process::is_running);
+    (!is_kept && process::is_running(trainer)).then_some(trainer.id)
+}

@@ -1,0 +1,276 @@
+//! `run`: a trainer from its restore to its drain, with the agent beside it.
+
+mod environment;
+mod history;
+mod init;
+mod place;
+mod restoring;
+mod serving;
+mod signals;
+mod trainer;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use stepvault_agent::{Stop, StopReason};
+use stepvault_core::ids::{Attempt, Step};
+use stepvault_core::observe::Tier;
+use stepvault_core::starts::{End, Ending};
+use stepvault_core::{Error, ErrorKind, Result};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Session;
+use super::restore::NodesArguments;
+use crate::arguments::values::checked;
+use crate::context::Tiers;
+use crate::exit_code::ExitCode;
+use crate::interrupt;
+use crate::progress::{Progress, Style};
+use environment::{RestoredStep, launch_environment};
+use history::StartNote;
+use place::Place;
+use restoring::{refused, restore_step, tell};
+use serving::Serving;
+use signals::{Signals, shares_terminal};
+use trainer::{Ended, Trainer};
+
+/// Restore, start the trainer, watch for its checkpoints, and drain at its end
+///
+/// Puts the newest valid step in place as 'restore --into' does, starts CMD, serves the configured runs as 'agent' does
+/// while it runs, passes signals on to it, uploads what it left when it ends, and returns its exit code (128 and the
+/// signal when one killed it).
+///
+/// Where no checkpoint exists yet the trainer begins anew. Where some exist and none can be had it is not started. A step
+/// after which the trainer crashed several times running is passed over, and the one before is taken. The trainer finds
+/// STEPVAULT_RESTORED_STEP and STEPVAULT_RESTORED_PATH in its environment, both empty at a first start.
+///
+/// The trainer's checkpoints are saved as well as can be: when the agent cannot work, that is said and training goes on.
+/// After SIGTERM the trainer has three quarters of agent.drain-deadline to end before its processes are killed, and the
+/// rest is for what it saved last.
+#[derive(Debug, Args)]
+#[expect(clippy::doc_markdown, reason = "the comments are the help texts")]
+pub(crate) struct RunArguments {
+    /// The directory that the trainer writes steps to and looks for them in; the run's 'watch' by default
+    #[arg(long, value_name = "DIR")]
+    into: Option<PathBuf>,
+    /// This step instead of the newest valid one, also when the trainer did not survive it
+    #[arg(long, value_name = "N", value_parser = checked::<Step>)]
+    step: Option<Step>,
+    /// Of this attempt
+    #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
+    attempt: Option<Attempt>,
+    /// Put the step in the place of something else that has its name
+    #[arg(long)]
+    replace: bool,
+    /// The framework whose checkpoints these are; found out when not given
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+    /// Leave the trainer's pointers, and everything else in DIR, as they are
+    #[arg(long)]
+    no_pointer: bool,
+    #[command(flatten)]
+    nodes: NodesArguments,
+    /// Start the trainer also when checkpoints exist, or may exist, and none could be restored
+    #[arg(long)]
+    start_anyway: bool,
+    /// The trainer, with its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Runs the command.
+pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<ExitCode> {
+    if session.output.is_json() {
+        return Err(Error::new(ErrorKind::Usage, "--json does not go with 'run'")
+            .because("stdout is the trainer's")
+            .hint("'stepvault status --json' tells how the steps and the last starts are"));
+    }
+    if init::is_needed() {
+        return init::run().await;
+    }
+    let in_foreground = shares_terminal();
+    let mut signals = Signals::listen(in_foreground)?;
+    let mut place = Place::find(session, arguments.into.as_deref())?;
+    let tiers = place.open(session).await?;
+    let mut note = StartNote::begin(&tiers, &session.output).await?;
+    let restoring = prepare(session, &arguments, &place, &tiers, &note);
+    let restored = tokio::select! {
+        restored = restoring => restored,
+        received = signals.next_end() => Err(interrupt::error("the trainer was not started")
+            .because(received.name)),
+    };
+    tiers.progress.finish();
+    let started = restored.and_then(|restored| {
+        let environment = launch_environment(restored.as_ref());
+        let trainer = Trainer::start(&arguments.command, environment, in_foreground)?;
+        Ok((trainer, restored))
+    });
+    let (trainer, restored) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            note_end(&mut note, Duration::ZERO, not_started(&error)).await;
+            note.copy().await;
+            return Err(error);
+        }
+    };
+    let (process, step) = (trainer.process.clone(), restored.filter(|step| !step.is_outrun));
+    note.change(move |start| {
+        start.trainer.clone_from(&process);
+        start.restored = step.as_ref().map(|step| step.id);
+    })
+    .await;
+    let ended = Box::pin(accompany(
+        session,
+        place,
+        &tiers,
+        trainer,
+        &mut signals,
+        &mut note,
+    ))
+    .await;
+    Ok(ExitCode::Trainer(ended?.code()))
+}
+
+/// The restore, and what to do when it fails.
+async fn prepare(
+    session: &Session,
+    arguments: &RunArguments,
+    place: &Place,
+    tiers: &Tiers,
+    note: &StartNote,
+) -> Result<Option<RestoredStep>> {
+    match restore_step(session, arguments, place, tiers, note).await {
+        Err(error) if arguments.start_anyway => {
+            let message = format!("the trainer is started without a restored step: {error}");
+            session.output.warn(&message);
+            Ok(None)
+        }
+        Err(error) => Err(refused(error)),
+        restored => restored,
+    }
+}
+
+/// From the trainer's start to the end of the drain.
+async fn accompany(
+    session: &Session,
+    place: Place,
+    tiers: &Tiers,
+    trainer: Trainer,
+    signals: &mut Signals,
+    note: &mut StartNote,
+) -> Result<Ended> {
+    let drain_deadline = place.served.agent.drain_deadline;
+    let copying = tokio::spawn(note.clone().copy());
+    let style = if session.output.is_quiet() {
+        Style::Silent
+    } else {
+        Style::Lines
+    };
+    let names = place.served.remotes.iter().map(|remote| remote.name.clone());
+    let shown = std::iter::once(Tier::Local)
+        .chain(names.map(Tier::Remote))
+        .collect();
+    let progress = Progress::start(shown, style, &session.output);
+    let serving = Serving::new(
+        place.served,
+        tiers.writer.clone(),
+        progress,
+        session.output.clone(),
+    );
+    let stop = Stop::new();
+    let drained = CancellationToken::new();
+    let serve = async {
+        let report = serving.serve(&stop).await;
+        drained.cancel();
+        report
+    };
+    let follow = async {
+        let say = |text: &str| session.output.warn(text);
+        let ended = trainer.wait(&mut *signals, drain_deadline, say).await;
+        let (mut deadline, mut was_asked) = (Instant::now() + drain_deadline, false);
+        // An older copy must not come after the newer one.
+        copying.abort();
+        if let Ok(ended) = &ended {
+            note_end(note, ended.lasted, ending(ended)).await;
+            tell_of_end(session, ended);
+            deadline = ended.deadline.unwrap_or(deadline);
+            was_asked = ended.asked_by.is_some();
+        }
+        stop.request(StopReason::TrainerEnded, Some(deadline));
+        let copied = tokio::time::timeout_at(deadline, note.clone().copy());
+        let drained = async {
+            let (_, ()) = tokio::join!(copied, drained.cancelled());
+        };
+        tokio::select! {
+            () = drained => {}
+            () = hurried(session, signals, was_asked) => stop.request(StopReason::Signal, Some(Instant::now())),
+        }
+        ended
+    };
+    let (report, ended) = tokio::join!(serve, follow);
+    serving.progress.finish();
+    for step in report.iter().flat_map(|report| &report.not_durable) {
+        session.output.warn(&format!(
+            "{} of '{}' is not durable on {}: {}",
+            step.id, step.run, step.remote, step.reason
+        ));
+    }
+    ended
+}
+
+fn tell_of_end(session: &Session, ended: &Ended) {
+    tell(session, &format!("the trainer ended: {}", ending(ended)));
+    if ended.left_others {
+        let text = "processes that the trainer started still run, and are left alone";
+        session.output.warn(text);
+    }
+}
+
+/// Ends when a signal asks for the end that was asked for already.
+async fn hurried(session: &Session, signals: &mut Signals, was_asked: bool) {
+    if !was_asked {
+        signals.next_end().await;
+        tell(
+            session,
+            "uploads go on until the drain deadline; asked again, it ends at once",
+        );
+    }
+    signals.next_end().await;
+}
+
+async fn note_end(note: &mut StartNote, lasted: Duration, how: Ending) {
+    let end = End {
+        lasted_seconds: lasted.as_secs(),
+        how,
+    };
+    note.change(move |start| start.end = Some(end.clone())).await;
+}
+
+fn not_started(error: &Error) -> Ending {
+    if error.kind() == ErrorKind::Interrupted {
+        Ending::stopped("a signal before the trainer's start")
+    } else {
+        Ending::failed(error)
+    }
+}
+
+fn ending(ended: &Ended) -> Ending {
+    match ended.asked_by {
+        Some(signal) if ended.was_killed => {
+            Ending::stopped(format!("{signal}, and killed since it did not end"))
+        }
+        Some(signal) => Ending::stopped(format!("{signal}, with {}", by_itself(ended))),
+        None => by_itself(ended),
+    }
+}
+
+fn by_itself(ended: &Ended) -> Ending {
+    use std::os::unix::process::ExitStatusExt as _;
+    match ended.status.signal() {
+        Some(signal) => Ending::Killed(signal),
+        None => Ending::Exited(i32::from(ended.code())),
+    }
+}

@@ -1,0 +1,98 @@
+//! The agent beside the trainer. Whatever becomes of it, the trainer goes on.
+
+use std::cell::{Cell, RefCell};
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use stepvault_agent::{AgentOptions, AgentReport, Stop};
+use stepvault_core::config::Config;
+use stepvault_core::nodes::Writer;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use crate::commands::agent::open_remotes;
+use crate::context::attempt;
+use crate::output::Output;
+use crate::progress::Progress;
+
+/// How long an agent that could not go on is left alone before it is started again.
+const PAUSE: Duration = Duration::from_secs(30);
+
+/// The agent of one trainer.
+pub(super) struct Serving {
+    pub(super) config: Config,
+    pub(super) writer: Writer,
+    pub(super) progress: Progress,
+    pub(super) output: Output,
+    /// What was said last of why it does not work.
+    said: RefCell<String>,
+    /// Whether trying again could not help.
+    is_hopeless: Cell<bool>,
+}
+
+impl Serving {
+    pub(super) fn new(config: Config, writer: Writer, progress: Progress, output: Output) -> Self {
+        Self {
+            config,
+            writer,
+            progress,
+            output,
+            said: RefCell::default(),
+            is_hopeless: Cell::new(false),
+        }
+    }
+
+    /// Serves until `stop` is requested, and drains; what came of it. Started again, after a pause, when it breaks down:
+    /// at the latest for the drain.
+    pub(super) async fn serve(&self, stop: &Stop) -> Option<AgentReport> {
+        loop {
+            let is_last = stop.is_requested();
+            let report = self.try_once(stop).await;
+            if report.is_some() || is_last {
+                return report;
+            }
+            let pause = if self.is_hopeless.get() {
+                Duration::MAX
+            } else {
+                PAUSE
+            };
+            tokio::select! {
+                () = stop.wait() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+            if self.is_hopeless.get() {
+                return None;
+            }
+        }
+    }
+
+    /// One life of the agent; `None` when it broke down, which is said.
+    async fn try_once(&self, stop: &Stop) -> Option<AgentReport> {
+        let error = match AssertUnwindSafe(self.live(stop)).catch_unwind().await {
+            Ok(Ok(report)) => return Some(report),
+            Ok(Err(error)) => error,
+            Err(_) => Error::new(ErrorKind::Failed, "the agent broke down"),
+        };
+        self.is_hopeless.set(error.kind() == ErrorKind::Usage);
+        let mut text = if error.kind() == ErrorKind::Held {
+            format!("checkpoints are left to the process that holds the vault: {error}")
+        } else {
+            format!("the trainer's checkpoints are not saved: {error}")
+        };
+        if let Some(hint) = error.hint_text().filter(|_| error.kind() != ErrorKind::Held) {
+            text = format!("{text} ({hint})");
+        }
+        if self.said.replace(text.clone()) != text {
+            self.output.warn(&text);
+        }
+        None
+    }
+
+    async fn live(&self, stop: &Stop) -> Result<AgentReport> {
+        let observer = self.progress.observer();
+        let remotes = open_remotes(&self.config, &observer).await?;
+        let options =
+            AgentOptions::from_config(&self.config, self.writer.clone(), attempt(None)?, remotes, false)?;
+        stepvault_agent::run(options, observer, stop.clone()).await
+    }
+}

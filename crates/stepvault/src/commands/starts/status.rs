@@ -1,0 +1,150 @@
+//! What `status` says of starts: what this vault remembers, without asking any remote.
+
+use serde::Serialize;
+use stepvault_agent::SystemClock;
+use stepvault_core::Result;
+use stepvault_core::clock::Clock as _;
+use stepvault_core::config::RestartSettings;
+use stepvault_core::ids::{NodeName, RunName};
+use stepvault_core::starts::{RestartLoop, Start, Who, demoted, restart_loop};
+use stepvault_local::process;
+use stepvault_local::vault::Vault;
+
+/// Most starts that are told, the latest.
+const MAXIMUM_TOLD: usize = 8;
+
+/// Starts, and what follows from them.
+#[derive(Debug, Default, Serialize)]
+pub(in crate::commands) struct StartsStatus {
+    /// The latest starts, the latest first.
+    starts: Vec<StartStatus>,
+    restart_loops: Vec<RestartLoop>,
+    /// Steps that restores pass over because the trainer does not survive them.
+    demoted: Vec<DemotedStep>,
+}
+
+#[derive(Debug, Serialize)]
+struct StartStatus {
+    who: Who,
+    node: NodeName,
+    started_at: String,
+    /// The step that the trainer went on from.
+    restored_step: Option<u64>,
+    lasted_seconds: Option<u64>,
+    ending: String,
+}
+
+#[derive(Debug, Serialize)]
+struct DemotedStep {
+    step: u64,
+    attempt: u32,
+    reason: String,
+}
+
+impl StartsStatus {
+    /// From the vault's history.
+    pub(in crate::commands) fn look(
+        vault: &Vault,
+        run: &RunName,
+        node: &NodeName,
+        rules: RestartSettings,
+    ) -> Result<Self> {
+        let history = vault.starts(run)?;
+        let now = SystemClock.now();
+        let found = |who| restart_loop(&history, node, who, rules.restart_loop, now);
+        let passed_over = demoted(&history, rules.demotion).into_iter().rev();
+        Ok(Self {
+            starts: history
+                .iter()
+                .rev()
+                .take(MAXIMUM_TOLD)
+                .map(StartStatus::of)
+                .collect(),
+            restart_loops: [Who::Trainer, Who::Agent].into_iter().filter_map(found).collect(),
+            demoted: passed_over
+                .map(|(id, reason)| DemotedStep {
+                    step: id.step.number(),
+                    attempt: id.attempt.number(),
+                    reason,
+                })
+                .collect(),
+        })
+    }
+
+    /// For people, a line each.
+    pub(in crate::commands) fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for who in [Who::Trainer, Who::Agent] {
+            if let Some(latest) = self.starts.iter().find(|start| start.who == who) {
+                lines.push(latest.line());
+            }
+        }
+        lines.extend(self.restart_loops.iter().map(ToString::to_string));
+        lines.extend(self.demoted.iter().map(|step| {
+            format!(
+                "step {} (attempt {}) is passed over: {}",
+                step.step, step.attempt, step.reason
+            )
+        }));
+        lines
+    }
+}
+
+impl StartStatus {
+    fn of(start: &Start) -> Self {
+        let runs = start.end.is_none() && start.process.as_ref().is_some_and(process::is_running);
+        Self {
+            who: start.who,
+            node: start.node.clone(),
+            started_at: start.started_at.to_rfc3339(),
+            restored_step: start.restored.map(|id| id.step.number()),
+            lasted_seconds: start.end.as_ref().map(|end| end.lasted_seconds),
+            ending: if runs {
+                "running".to_owned()
+            } else {
+                start.ending()
+            },
+        }
+    }
+
+    fn line(&self) -> String {
+        let from = self
+            .restored_step
+            .map_or_else(String::new, |step| format!(" from step {step}"));
+        let lasted = self
+            .lasted_seconds
+            .map_or_else(String::new, |seconds| format!(" after {seconds} s"));
+        format!(
+            "{} was started{from} at {} on {}: {}{lasted}",
+            self.who, self.started_at, self.node, self.ending
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_start_is_one_line() {
+        let mut start = StartStatus {
+            who: Who::Trainer,
+            node: NodeName::new("node-0").unwrap(),
+            started_at: "2026-11-21T10:16:00Z".to_owned(),
+            restored_step: Some(10),
+            lasted_seconds: Some(3),
+            ending: "exit 1".to_owned(),
+        };
+        assert_eq!(
+            start.line(),
+            "the trainer was started from step 10 at 2026-11-21T10:16:00Z on node-0: exit 1 after 3 s"
+        );
+        start.restored_step = None;
+        start.lasted_seconds = None;
+        start.ending = "running".to_owned();
+        assert_eq!(
+            start.line(),
+            "the trainer was started at 2026-11-21T10:16:00Z on node-0: running"
+        );
+    }
+}
