@@ -182,8 +182,12 @@ async fn accompany(
     );
     let stop = Stop::new();
     let drained = CancellationToken::new();
+    let cut_off = CancellationToken::new();
     let serve = async {
-        let report = serving.serve(&stop).await;
+        let report = tokio::select! {
+            report = serving.serve(&stop) => report,
+            () = cut_off.cancelled() => None,
+        };
         drained.cancel();
         report
     };
@@ -206,7 +210,10 @@ async fn accompany(
         };
         tokio::select! {
             () = drained => {}
-            () = hurried(session, signals, was_asked) => stop.request(StopReason::Signal, Some(Instant::now())),
+            () = hurried(session, signals, was_asked) => {
+                tell(session, "what is not safe yet is left for the next start");
+                cut_off.cancel();
+            }
         }
         ended
     };
