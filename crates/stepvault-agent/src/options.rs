@@ -1,5 +1,6 @@
 //! What the service is told to do.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,6 +107,10 @@ pub struct AgentOptions {
     pub retention_interval: Duration,
     /// How long uploads may go on once the service is told to stop.
     pub drain_deadline: Duration,
+    /// The Unix socket on which the service is controlled; `None` for none.
+    pub control_socket: Option<PathBuf>,
+    /// Where metrics and health are served, on this machine alone; `None` for nowhere.
+    pub metrics_listen: Option<SocketAddr>,
     /// Most steps that wait for one remote before those that retention would drop anyway have to stand back.
     pub maximum_backlog_steps: usize,
     /// Most bytes held in buffers at once.
@@ -142,6 +147,7 @@ impl AgentOptions {
         };
         let profiles =
             profiles(config).map_err(|faults| faults_error("the configuration is wrong", &faults))?;
+        let control_socket = config.agent.control_socket.path(Some(&vault_directory));
         let options = Self {
             vault_directory,
             runs: config.runs.iter().map(run).collect(),
@@ -157,6 +163,8 @@ impl AgentOptions {
             poll_interval: config.agent.poll_interval,
             retention_interval: config.agent.retention_interval,
             drain_deadline: config.agent.drain_deadline,
+            control_socket,
+            metrics_listen: config.agent.metrics_listen,
             maximum_backlog_steps: config.upload.maximum_backlog_steps as usize,
             memory_budget_bytes: config.upload.memory_budget_bytes,
             once,

@@ -16,11 +16,14 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::announcements::Announcements;
 use crate::assembly::{Tasks, remotes_of, tasks};
 use crate::board::Board;
 use crate::clock::SystemClock;
+use crate::control::Control;
 use crate::discovery::{Discovery, Pace};
 use crate::lane::is_durable;
+use crate::metrics::{CountingObserver, Metrics};
 use crate::note::Notes;
 use crate::occupied::Occupied;
 use crate::options::AgentOptions;
@@ -48,12 +51,19 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
         .map(|run| Discovery::new(run, &options.profiles, pace))
         .collect::<Result<Vec<_>>>()?;
     let (vault, lock) = open_vault(&options).await?;
+    let started_at = SystemClock.now();
+    let metrics = Arc::new(Metrics::new(&options, started_at));
+    let observer: Arc<dyn Observer> = Arc::new(CountingObserver {
+        metrics: Arc::clone(&metrics),
+        next: observer,
+    });
     warn_of_strangers(&options, &vault, &observer).await?;
     let shared = Arc::new(Shared {
         vault,
         observer,
         board: Board::default(),
         occupied: Occupied::default(),
+        announcements: Announcements::default(),
         lanes: options.remotes.iter().map(|_| Arc::new(Notify::new())).collect(),
         evict: Notify::new(),
         missing_bytes: AtomicU64::new(0),
@@ -62,12 +72,14 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
     });
     let tasks = tasks(&options, &shared, discoveries);
     // All tasks stay on the caller's thread: what takes time is in the engine's own tasks and on blocking threads.
-    let notes = Notes::new(&options, SystemClock.now());
+    let notes = Notes::new(&options, started_at);
+    let control = Control::start(&options, &shared, &notes, metrics).await?;
     LocalSet::new()
         .run_until(live(&options, &shared, tasks, notes.clone()))
         .await?;
     notes.write(&shared).await;
     let report = report(&options, &shared).await;
+    control.end(report.as_ref().ok()).await;
     drop(lock);
     report
 }

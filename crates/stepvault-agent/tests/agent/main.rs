@@ -5,16 +5,20 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stderr,
+    clippy::float_cmp,
     missing_docs,
     unreachable_pub,
     reason = "test code writes as trainers do"
 )]
 
+mod control;
 mod discovery;
 mod drain;
 mod fixtures;
 mod harness;
+mod hostile_clients;
 mod interruption;
+mod metrics;
 mod once;
 mod options;
 mod remotes;

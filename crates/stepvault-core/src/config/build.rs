@@ -1,6 +1,7 @@
 //! From merged values to the typed configuration.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use toml::Value;
 use super::finding::{Finding, Source};
 use super::key::KeyPath;
 use super::merge::Merged;
-use super::model::{AgentSettings, Completion, Config, Links, LocalSettings, RunSettings, UploadSettings};
+use super::model::{
+    AgentSettings, Completion, Config, ControlSocket, Links, LocalSettings, RunSettings, UploadSettings,
+};
 use super::remote::build_remote;
 use super::units;
 use super::value::best;
@@ -150,8 +153,10 @@ pub(super) fn build(merged: &mut Merged) -> Config {
             .number("maximum-backlog-steps")
             .unwrap_or(fallback.maximum_backlog_steps),
     };
-    let section = Section::new(merged, &["agent"]);
+    let mut section = Section::new(merged, &["agent"]);
     let fallback = AgentSettings::default();
+    let control_socket = control_socket(&section);
+    let metrics_listen = metrics_listen(&mut section);
     let agent = AgentSettings {
         poll_interval: section
             .duration("poll-interval")
@@ -162,6 +167,8 @@ pub(super) fn build(merged: &mut Merged) -> Config {
         drain_deadline: section
             .duration("drain-deadline")
             .unwrap_or(fallback.drain_deadline),
+        control_socket,
+        metrics_listen,
     };
     let remotes = merged
         .names("remote")
@@ -188,6 +195,28 @@ pub(super) fn build(merged: &mut Merged) -> Config {
         warnings: Vec::new(),
         explained: Vec::new(),
     }
+}
+
+fn control_socket(section: &Section<'_>) -> ControlSocket {
+    match section.text("control-socket").as_deref() {
+        Some("off") => ControlSocket::Off,
+        _ => section
+            .path("control-socket")
+            .map_or(ControlSocket::InVault, ControlSocket::At),
+    }
+}
+
+/// What is served there is for whoever asks: only this machine may.
+fn metrics_listen(section: &mut Section<'_>) -> Option<SocketAddr> {
+    const HINT: &str = "write an address of this machine alone and a port: \"127.0.0.1:9464\"";
+    let text = section.text("metrics-listen")?;
+    let why = match text.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => return Some(address),
+        Ok(_) => "other machines could reach it, and nothing asks them who they are",
+        Err(_) => "it is not an IP address with a port",
+    };
+    section.fault("metrics-listen", why, HINT);
+    None
 }
 
 fn local(section: &mut Section<'_>) -> LocalSettings {

@@ -27,7 +27,9 @@ pub use environment::variable_name;
 pub use explain::Explained;
 pub use finding::{Finding, Source};
 pub use load::{FileText, FlagOverride, Report, Sources, check, faults_error, load};
-pub use model::{AgentSettings, Completion, Config, Links, LocalSettings, RunSettings, UploadSettings};
+pub use model::{
+    AgentSettings, Completion, Config, ControlSocket, Links, LocalSettings, RunSettings, UploadSettings,
+};
 pub use suggest::nearest;
 pub use units::{parse_duration, parse_size};
 

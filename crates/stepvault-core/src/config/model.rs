@@ -1,7 +1,8 @@
 //! The resolved configuration, typed.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::explain::Explained;
@@ -130,6 +131,33 @@ pub struct AgentSettings {
     pub retention_interval: Duration,
     /// How long uploads may go on after SIGTERM.
     pub drain_deadline: Duration,
+    /// Where commands talk to the agent.
+    pub control_socket: ControlSocket,
+    /// Where metrics and health are served; an address of this machine alone. `None` for nowhere.
+    pub metrics_listen: Option<SocketAddr>,
+}
+
+/// The Unix socket on which the agent is controlled.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ControlSocket {
+    /// In the vault, as `agent.sock`.
+    #[default]
+    InVault,
+    /// Here.
+    At(PathBuf),
+    /// There is none.
+    Off,
+}
+
+impl ControlSocket {
+    /// Its path for an agent with this vault.
+    pub fn path(&self, vault: Option<&Path>) -> Option<PathBuf> {
+        match self {
+            Self::InVault => vault.map(|vault| vault.join("agent.sock")),
+            Self::At(path) => Some(path.clone()),
+            Self::Off => None,
+        }
+    }
 }
 
 /// How the agent knows that a step is finished.
@@ -224,6 +252,8 @@ impl Default for AgentSettings {
             poll_interval: Duration::from_secs(5),
             retention_interval: Duration::from_mins(10),
             drain_deadline: Duration::from_secs(90),
+            control_socket: ControlSocket::InVault,
+            metrics_listen: None,
         }
     }
 }

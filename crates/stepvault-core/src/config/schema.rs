@@ -117,6 +117,8 @@ static AGENT: &[Member] = &[
     default("poll-interval", Kind::Duration, "5s"),
     default("retention-interval", Kind::Duration, "10m"),
     default("drain-deadline", Kind::Duration, "90s"),
+    unset("control-socket", Kind::Path),
+    unset("metrics-listen", Kind::Text),
 ];
 
 /// All of these but `url` may stand in the URL's query as well.

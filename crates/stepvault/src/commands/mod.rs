@@ -1,9 +1,11 @@
 //! The commands: each reads its arguments, calls the engine, prints what came of it and chooses the exit code.
 
 pub(crate) mod agent;
+pub(crate) mod announce;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod demo;
+pub(crate) mod drain;
 pub(crate) mod gc;
 pub(crate) mod init;
 pub(crate) mod inspect;
@@ -19,6 +21,7 @@ pub(crate) mod save;
 pub(crate) mod show;
 pub(crate) mod status;
 pub(crate) mod verify;
+pub(crate) mod wait;
 
 use stepvault_core::Result;
 
@@ -44,6 +47,9 @@ pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode>
         Command::Demo(arguments) => demo::run(session, arguments).await,
         Command::Init(arguments) => init::run(session, &arguments),
         Command::Agent(arguments) => agent::run(session, &arguments).await,
+        Command::Announce(arguments) => announce::run(session, arguments).await,
+        Command::Wait(arguments) => wait::run(session, &arguments).await,
+        Command::Drain(arguments) => drain::run(session, &arguments).await,
         Command::Push(arguments) => push::run(session, arguments).await,
         Command::Restore(arguments) => restore::run(session, arguments).await,
         Command::Stage(arguments) => save::run_stage(session, arguments).await,

@@ -11,6 +11,7 @@
 )]
 
 mod configuration;
+mod control;
 mod demo;
 mod exit_codes;
 mod retention;

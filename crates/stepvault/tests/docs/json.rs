@@ -20,7 +20,7 @@ const GONE: &str =
     "--remote main=file://$PWD/remote --remote 'gone=s3://b/p?endpoint=http://127.0.0.1:1&retry-deadline=1s'";
 
 /// Each document's name, and the commands whose documents have that shape; the first is shown.
-const DOCUMENTS: [(&str, &[&str]); 19] = [
+const DOCUMENTS: [(&str, &[&str]); 22] = [
     (
         "push",
         &[
@@ -30,7 +30,14 @@ const DOCUMENTS: [(&str, &[&str]); 19] = [
     ),
     ("list", &["list", "list GONE"]),
     ("show", &["show 101", "show 101 GONE"]),
-    ("status", &["status"]),
+    ("status", &["status --local $PWD/live-vault", "status"]),
+    (
+        "wait",
+        &[
+            "wait 101 --for durable",
+            "wait 9 --for durable --timeout 0s",
+        ],
+    ),
     (
         "inspect",
         &["inspect checkpoints --quiet-time 0s", "inspect megatron"],
@@ -72,6 +79,11 @@ const DOCUMENTS: [(&str, &[&str]); 19] = [
             "agent --once --config agent.toml GONE",
         ],
     ),
+    (
+        "announce",
+        &["announce live/step_5 --wait-for durable --local $PWD/live-vault"],
+    ),
+    ("drain", &["drain --wait --local $PWD/live-vault"]),
     ("error", &["show 9", "list --run a/../b"]),
 ];
 
@@ -100,6 +112,12 @@ fn the_reference_of_json_documents_is_what_is_printed() {
     place.output(
         "staged=$(stepvault stage --in saved --step 7) && echo weights > $staged/model.pt && \
          ln -s ${staged%/*} save",
+    );
+    // An agent with a vault of its own. It ends with the last document but one, or with its time.
+    place.output(
+        "mkdir -p live/step_5 && echo weights > live/step_5/weights.dat; timeout 300 stepvault agent --quiet \
+         --run my-run --remote main=file://$PWD/live-remote --local $PWD/live-vault --node node-0 \
+         > agent.log 2>&1 & for try in $(seq 300); do [ -S live-vault/agent.sock ] && exit; sleep 0.1; done; exit 1",
     );
     let mut text = heading("JSON documents", "what the commands print with `--json`");
     text.push_str(INTRODUCTION);
@@ -158,7 +176,7 @@ fn printed(place: &Place, command: &str) -> Value {
 }
 
 /// Replaces what differs from run to run.
-fn plain(value: Value, name: &str, place: &str) -> Value {
+pub(crate) fn plain(value: Value, name: &str, place: &str) -> Value {
     match value {
         Value::Object(members) => Value::Object(
             members
@@ -173,6 +191,8 @@ fn plain(value: Value, name: &str, place: &str) -> Value {
                 .collect(),
         ),
         Value::Number(_) if name == "seconds" => Value::from(0.5),
+        Value::Number(_) if name == "process_id" => Value::from(4711),
+        Value::String(_) if name == "started_at" => Value::from("2026-05-04T10:00:00Z"),
         Value::Number(_) if name == "disk_free_bytes" => Value::from(600_000_000_000_u64),
         Value::Number(_) if name == "disk_total_bytes" => Value::from(1_000_000_000_000_u64),
         Value::String(text) => Value::String(plain_text(&text, place)),
