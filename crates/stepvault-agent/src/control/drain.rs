@@ -18,7 +18,6 @@ const MOST_NAMED: usize = 100;
 const LATEST: Duration = Duration::from_hours(24 * 365);
 
 pub(super) async fn drain(desk: &Desk, request: DrainRequest) -> Result<Answer> {
-    let _leave = request.wait.then(|| desk.leave_to_wait()).transpose()?;
     let now = Instant::now();
     let asked_for = request.deadline_seconds.map(Duration::from_secs);
     let asked_for = asked_for.map(|deadline| now + deadline.min(LATEST));

@@ -42,6 +42,8 @@ pub(crate) struct WaitArguments {
     timeout: Duration,
 }
 
+/// What counts as for ever: a time that clocks can still add up.
+const LONGEST_TIMEOUT: Duration = Duration::from_hours(24 * 365);
 /// Looking once takes no longer than this.
 const ONE_LOOK_WITHIN: Duration = Duration::from_secs(5);
 /// An agent that is well answers in this time.
@@ -53,6 +55,8 @@ const REQUEST_GRACE: Duration = Duration::from_secs(3);
 const AGENT_LEFT_ALONE: Duration = Duration::from_secs(10);
 /// Between two looks at a vault.
 const VAULT_INTERVAL: Duration = Duration::from_millis(500);
+/// Between any two looks, also at the end.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// Between two looks at remotes.
 const REMOTES_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -89,22 +93,21 @@ pub(super) async fn wait(
     timeout: Duration,
 ) -> Result<WaitDocument> {
     let begun = Instant::now();
+    let timeout = timeout.min(LONGEST_TIMEOUT);
     let barrier = Barrier {
         session,
         settings,
         goal,
         wanted: &wanted,
-        deadline: begun + timeout.min(LONGEST_TIMEOUT),
+        deadline: begun + timeout,
         seen: Mutex::new(None),
     };
-    let cut = barrier.deadline.max(
-        begun
-            + if timeout.is_zero() {
-                ONE_LOOK_WITHIN
-            } else {
-                timeout.min(LONGEST_TIMEOUT)
-            },
-    );
+    let cut = begun
+        + if timeout.is_zero() {
+            ONE_LOOK_WITHIN
+        } else {
+            timeout
+        };
     let standing = tokio::select! {
         biased;
         standing = barrier.hold() => standing?,
@@ -121,9 +124,6 @@ pub(super) async fn wait(
         seconds: begun.elapsed().as_secs_f64(),
     })
 }
-
-/// What counts as for ever: a time that clocks can still add up.
-const LONGEST_TIMEOUT: Duration = Duration::from_hours(24 * 365);
 
 /// Nobody answered: nothing is known, not even that there is no such step.
 fn nothing(wanted: Wanted) -> Standing {
@@ -195,8 +195,8 @@ impl Barrier<'_> {
             } else {
                 REMOTES_INTERVAL
             };
-            let next = Instant::now() + interval;
-            tokio::time::sleep_until(next.min(self.deadline.max(Instant::now()))).await;
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            tokio::time::sleep(interval.min(left).max(SHORTEST_INTERVAL)).await;
         }
     }
 

@@ -1,7 +1,7 @@
 //! `announce`, `wait`, `drain` and `status` with a running agent, a frozen one, one that never answers, and none.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -69,12 +69,22 @@ fn a_step_is_announced_sealed_and_durable_and_the_agent_drains() {
     let agent = Agent::start(&place);
     place.checkpoint("step_7", "x");
     let announced = place
-        .run(&["announce", "checkpoints/step_7", "--wait-for", "durable", "--json"])
+        .run(&[
+            "announce",
+            "checkpoints/step_7",
+            "--wait-for",
+            "durable",
+            "--json",
+        ])
         .expect_code(0)
         .json();
     assert_eq!(announced["state"], "sealed");
     assert_eq!(
-        (&announced["step"], &announced["attempt"], &announced["newly_sealed"]),
+        (
+            &announced["step"],
+            &announced["attempt"],
+            &announced["newly_sealed"]
+        ),
         (&7.into(), &1.into(), &true.into())
     );
     assert_eq!(announced["wait"]["outcome"], "reached");
@@ -82,7 +92,12 @@ fn a_step_is_announced_sealed_and_durable_and_the_agent_drains() {
     let outcome = place.run(&["wait", "7", "--for", "durable"]).expect_code(0);
     assert_eq!(outcome.stdout, "step 7 (attempt 1) of 'demo/a' is durable\n");
     let again = place.run(&["announce", "checkpoints/step_7"]).expect_code(0);
-    assert!(again.stdout.starts_with("step 7 (attempt 1) of 'demo/a' was sealed already: "), "{again:?}");
+    assert!(
+        again
+            .stdout
+            .starts_with("step 7 (attempt 1) of 'demo/a' was sealed already: "),
+        "{again:?}"
+    );
     place
         .run(&["announce", "checkpoints/step_8"])
         .expect_code(2)
@@ -96,7 +111,10 @@ fn a_step_is_announced_sealed_and_durable_and_the_agent_drains() {
     assert!(shown.stdout.contains(&line), "{shown:?}");
 
     let drained = place.run(&["drain", "--wait", "--json"]).expect_code(0).json();
-    assert_eq!((&drained["ended"], &drained["safe"]), (&true.into(), &true.into()));
+    assert_eq!(
+        (&drained["ended"], &drained["safe"]),
+        (&true.into(), &true.into())
+    );
     assert_eq!(agent.ended(), Some(0));
     place
         .run(&["drain"])
@@ -127,7 +145,10 @@ fn without_an_agent_the_records_answer() {
     );
     let late = wait(&["1", "--for", "durable", "--timeout", "0s", "--json"]).expect_code(12);
     let document = late.json();
-    assert_eq!((&document["outcome"], &document["reached"]), (&"late".into(), &"staged".into()));
+    assert_eq!(
+        (&document["outcome"], &document["reached"]),
+        (&"late".into(), &"staged".into())
+    );
     assert_eq!(document["remotes"][1]["reached"], "durable");
     // No step has this number; one of the two remotes could say so.
     wait(&["2", "--for", "staged", "--timeout", "0s"]).expect_code(10);
@@ -174,8 +195,8 @@ fn a_socket_that_takes_connections_and_never_answers_holds_nobody() {
     place.run_here(&["push", "checkpoints/step_1"]).expect_code(0);
     let listener = UnixListener::bind(place.path(".stepvault/agent.sock")).unwrap();
     let silent = std::thread::spawn(move || {
-        // Kept open, and never read.
-        let taken: Vec<_> = listener.incoming().take(4).collect();
+        // Kept open until the last has come, and never read.
+        let taken: Vec<_> = listener.incoming().take(5).collect();
         taken.len()
     });
     let here = |arguments: &[&str]| place.run_here(&[arguments, &["--local", ".stepvault"]].concat());
@@ -183,9 +204,13 @@ fn a_socket_that_takes_connections_and_never_answers_holds_nobody() {
     here(&["wait", "1", "--for", "durable", "--timeout", "30s"]).expect_code(0);
     here(&["wait", "2", "--for", "durable", "--timeout", "2s"]).expect_code(10);
     assert!(here(&["status", "--json"]).expect_code(0).json()["agent"].is_null());
-    here(&["drain"]).expect_code(12).expect_error("it did not answer within 10 s");
+    here(&["drain"])
+        .expect_code(12)
+        .expect_error("it did not answer within 10 s");
     assert!(begun.elapsed() < PATIENCE);
-    assert_eq!(silent.join().unwrap(), 4);
+    // The four before were those of the commands.
+    UnixStream::connect(place.path(".stepvault/agent.sock")).unwrap();
+    assert_eq!(silent.join().unwrap(), 5);
 }
 
 #[test]
@@ -218,12 +243,25 @@ fn another_user_is_refused() {
     let as_nobody = |place: &Place| {
         let binary = env!("CARGO_BIN_EXE_stepvault");
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", binary, "drain"]);
+        command.args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            binary,
+            "drain",
+        ]);
         command.args(["--config", place.path("stepvault.toml").to_str().unwrap()]);
-        let output = command.current_dir("/").env_clear().env("PATH", "/usr/bin:/bin").output();
+        let output = command
+            .current_dir("/")
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .output();
         let output = output.unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!stderr.starts_with("setpriv"), "this test has to run as root: {stderr}");
+        assert!(
+            !stderr.starts_with("setpriv"),
+            "this test has to run as root: {stderr}"
+        );
         (output.status.code(), stderr)
     };
     // Everything but the socket is opened to them.

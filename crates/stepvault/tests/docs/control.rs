@@ -26,7 +26,13 @@ impl Drop for Agent {
 }
 
 /// Title, method, path, body, and what there is to say.
-type Request = (&'static str, &'static str, &'static str, Option<Value>, &'static str);
+type Request = (
+    &'static str,
+    &'static str,
+    &'static str,
+    Option<Value>,
+    &'static str,
+);
 
 fn requests(place: &str) -> Vec<Request> {
     vec![
@@ -106,7 +112,9 @@ fn the_reference_of_the_control_socket_is_what_it_answers() {
     std::fs::create_dir_all(place.path().join("live/step_5")).unwrap();
     std::fs::write(place.path().join("live/step_5/weights.dat"), "weights").unwrap();
     let agent = Command::new(env!("CARGO_BIN_EXE_stepvault"))
-        .args(["agent", "--quiet", "--run", "my-run", "--node", "node-0", "--local", "vault"])
+        .args([
+            "agent", "--quiet", "--run", "my-run", "--node", "node-0", "--local", "vault",
+        ])
         .args(["--remote", &format!("main=file://{root}/remote")])
         .current_dir(place.path())
         .env_clear()

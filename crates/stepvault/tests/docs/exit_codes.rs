@@ -23,7 +23,10 @@ const WHEN: [(u8, &str); 10] = [
         3,
         "`push`: durable on some required remotes and not on others. `agent`, `drain --wait`: a sealed step is not durable on a required remote. `list`, `prune`, `gc`, `pin`, `unpin`: done on some tiers, failed on others. `inspect`: the newest step is not complete and sound, and an older one is.",
     ),
-    (10, "No tier has such a step. `inspect`: there is no step. `wait`: no such step was seen by the end of the time."),
+    (
+        10,
+        "No tier has such a step. `inspect`: there is no step. `wait`: no such step was seen by the end of the time.",
+    ),
     (
         11,
         "`restore`: there are steps, and none could be restored. `verify`: no copy of any step that was checked is sound. `inspect`: no step is complete and sound.",

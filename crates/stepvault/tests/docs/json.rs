@@ -30,13 +30,10 @@ const DOCUMENTS: [(&str, &[&str]); 22] = [
     ),
     ("list", &["list", "list GONE"]),
     ("show", &["show 101", "show 101 GONE"]),
-    ("status", &["status --local $PWD/live-vault", "status"]),
+    ("status", &["status", "status --local $PWD/live-vault"]),
     (
         "wait",
-        &[
-            "wait 101 --for durable",
-            "wait 9 --for durable --timeout 0s",
-        ],
+        &["wait 101 --for durable", "wait 9 --for durable --timeout 0s"],
     ),
     (
         "inspect",

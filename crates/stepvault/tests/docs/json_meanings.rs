@@ -43,15 +43,31 @@ const EXACT: &[(&str, &str, &str)] = &[
         "agent.skipped",
         "what was passed over in the watched directory, the latest first, at most 32, each with `path` and `reason`",
     ),
-    ("wait", "reason", "why there is no such step, or why it is bad; null when that is not known"),
+    (
+        "wait",
+        "reason",
+        "why there is no such step, or why it is bad; null when that is not known",
+    ),
     ("wait", "failed", "whether that reason is final"),
     ("wait", "attempt", "the attempt; null when there is no such step"),
     ("wait", "remotes", "one entry for each remote"),
     ("wait", "remotes[].failed", "whether the step is given up there"),
-    ("wait", "remotes[].reason", "why it is not durable there; null when that is not known"),
+    (
+        "wait",
+        "remotes[].reason",
+        "why it is not durable there; null when that is not known",
+    ),
     ("announce", "path", "the announced path, absolute"),
-    ("announce", "step", "the step's number; null while it waits to be sealed"),
-    ("announce", "attempt", "the attempt; null while it waits to be sealed"),
+    (
+        "announce",
+        "step",
+        "the step's number; null while it waits to be sealed",
+    ),
+    (
+        "announce",
+        "attempt",
+        "the attempt; null while it waits to be sealed",
+    ),
     (
         "announce",
         "newly_sealed",
@@ -268,7 +284,10 @@ const EXACT: &[(&str, &str, &str)] = &[
 /// Members that mean the same wherever they stand, by their own name.
 const ANYWHERE: &[(&str, &str)] = &[
     ("NAME", "a metric's value"),
-    ("complaints", "what keeps the agent from its work, as the health check says it"),
+    (
+        "complaints",
+        "what keeps the agent from its work, as the health check says it",
+    ),
     ("ended", "whether the agent has done all it will do"),
     ("for", "what was waited for: `staged`, `uploaded` or `durable`"),
     ("healthy", "whether nothing keeps the agent from its work"),
@@ -286,7 +305,10 @@ const ANYWHERE: &[(&str, &str)] = &[
     ("serves_run", "whether the agent serves this run"),
     ("started_at", "when the agent started, in UTC"),
     ("state", "`queued`, `sealed` or `failed`"),
-    ("stopping", "why the agent was asked to stop; null while it was not"),
+    (
+        "stopping",
+        "why the agent was asked to stop; null while it was not",
+    ),
     ("uploading", "the step that is being uploaded; null when none is"),
     ("version", "the agent's version"),
     (
