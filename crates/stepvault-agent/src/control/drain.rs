@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use stepvault_core::Result;
+use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use super::Desk;
@@ -52,11 +52,7 @@ pub(super) async fn drain(desk: &Desk, request: DrainRequest) -> Result<Answer> 
         .and_then(|ended| ended.clone());
     // A service that broke down ends without a word.
     let answer = answer.ok_or_else(|| {
-        stepvault_core::Error::new(
-            stepvault_core::ErrorKind::Failed,
-            "the agent ended without a report",
-        )
-        .hint("its own output says why")
+        Error::new(ErrorKind::Failed, "the agent ended without a report").hint("its own output says why")
     })?;
     Ok(document(StatusCode::OK, &*answer))
 }

@@ -12,7 +12,7 @@ use crate::standing::{Outcome, Standing, Wanted, look_elsewhere, look_in_vault};
 /// The longest that one request may wait.
 pub const LONGEST_WAIT: Duration = Duration::from_mins(10);
 /// The vault is looked at this often even if nobody tells of a change: a part that is verified is no event.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// Remotes are asked this often about a step that the vault does not hold.
 const ASK_INTERVAL: Duration = Duration::from_secs(15);
 

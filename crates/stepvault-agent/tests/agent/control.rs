@@ -178,7 +178,7 @@ async fn what_is_broken_or_not_complete_is_refused_with_the_reason() {
         node.outputs().join("../step_1"),
     ] {
         let error = client.announce(&announce(&wrong)).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Usage, "{wrong:?}: {error}");
+        assert_eq!(error.kind(), ErrorKind::Usage, "{}: {error}", wrong.display());
     }
     service.stop();
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use stepvault_agent::control::{Client, LONGEST_WAIT, WaitRequest};
 use stepvault_agent::standing::{Goal, Outcome, Standing, Wanted, look};
 use stepvault_core::ids::{Attempt, Step};
-use stepvault_core::{Error, Result};
+use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use super::Session;
@@ -300,7 +300,7 @@ impl Report for WaitDocument {
 /// An error that says only that nobody listens.
 pub(super) fn no_agent() -> Error {
     Error::new(
-        stepvault_core::ErrorKind::Usage,
+        ErrorKind::Usage,
         "it is not known where the agent listens",
     )
     .because("no vault is configured, or agent.control-socket is \"off\"")
