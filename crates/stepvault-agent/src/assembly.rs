@@ -31,18 +31,12 @@ pub(crate) fn tasks(
     shared: &Arc<Shared>,
     discoveries: Vec<Option<Discovery>>,
 ) -> Tasks {
-    let prompt: Vec<AgentRemote> = options
-        .remotes
-        .iter()
-        .map(|remote| AgentRemote {
-            settings: Arc::clone(&remote.settings),
-            store: Arc::new(PromptStore::new(Arc::clone(&remote.store))),
-        })
-        .collect();
+    let prompt = prompt(&options.remotes);
     let sealed_run = |(run, discovery): (&AgentRun, Option<Discovery>)| SealedRun {
         run: run.run.clone(),
         discovery,
         shared: run.shared,
+        profile: run.profile.clone(),
         metrics_source: run.metrics_source.clone(),
         remotes: remotes_of(run, &prompt),
         clean_at: run.clean_source.then(Instant::now),
@@ -61,6 +55,7 @@ pub(crate) fn tasks(
         } else {
             SystemClock.now()
         },
+        profiles: Arc::clone(&options.profiles),
         links: options.links,
         poll_interval: options.poll_interval,
         clean_interval: options.retention_interval,
@@ -129,6 +124,15 @@ fn on_remote(run: &AgentRun, remote: &AgentRemote) -> RunRemote {
         Arc::clone(&remote.settings),
         run.run.clone(),
     )
+}
+
+/// The remotes, such that asking them takes no longer than it may.
+pub(crate) fn prompt(remotes: &[AgentRemote]) -> Vec<AgentRemote> {
+    let prompt = |remote: &AgentRemote| AgentRemote {
+        settings: Arc::clone(&remote.settings),
+        store: Arc::new(PromptStore::new(Arc::clone(&remote.store))),
+    };
+    remotes.iter().map(prompt).collect()
 }
 
 /// A run on its remotes.

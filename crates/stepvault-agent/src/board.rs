@@ -4,13 +4,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::starts::RestartLoop;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_formats::step_name;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
+use crate::clock::SystemClock;
 use crate::report::{AgentReport, NotDurable, RunStep, SkippedEntry, StepOnRemote};
+use crate::standing::{Goal, Standing};
 
+/// Entries that were passed over among which the reason for a missing step is looked for, the latest.
+const MOST_PASSED_OVER: usize = 256;
 /// Warnings remembered so as not to be repeated; beyond that some come twice.
 const REMEMBERED_WARNINGS: usize = 1000;
+
+/// Since when things stand as they do with a remote, in one run.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RemotePulse {
+    /// Since when it has not been to be had, if it is not.
+    pub(crate) failing_since: Option<Instant>,
+    /// When something last went well on it: an upload began or ended.
+    pub(crate) moved_at: Option<Instant>,
+    /// When a step became durable there.
+    pub(crate) durable_at: Option<Timestamp>,
+    /// Uploads that failed.
+    pub(crate) failures: u64,
+}
 
 /// Why a step is not on a remote yet.
 #[derive(Debug, Clone)]
@@ -27,12 +49,23 @@ struct State {
     remote_errors: BTreeMap<(RunName, RemoteName), String>,
     uploading: BTreeSet<StepOnRemote>,
     warned: BTreeMap<String, String>,
+    pulses: BTreeMap<(RunName, RemoteName), RemotePulse>,
+}
+
+impl State {
+    fn pulse(&mut self, step: &StepOnRemote) -> &mut RemotePulse {
+        self.pulses
+            .entry((step.run.clone(), step.remote.clone()))
+            .or_default()
+    }
 }
 
 /// What has happened so far.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     state: Mutex<State>,
+    /// Counts what may have changed how far a step has come.
+    changes: watch::Sender<u64>,
 }
 
 impl Board {
@@ -40,8 +73,18 @@ impl Board {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Tells of every change.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
     pub(crate) fn sealed(&self, run: &RunName, id: StepId) {
         self.state().report.sealed.add(RunStep { run: run.clone(), id });
+        self.changed();
     }
 
     pub(crate) fn evicted(&self, run: &RunName, id: StepId) {
@@ -69,7 +112,9 @@ impl Board {
     }
 
     pub(crate) fn upload_began(&self, step: &StepOnRemote) {
-        self.state().uploading.insert(step.clone());
+        let mut state = self.state();
+        state.uploading.insert(step.clone());
+        state.pulse(step).moved_at = Some(Instant::now());
     }
 
     /// An upload ended well; `new` when the step was not durable there before.
@@ -80,9 +125,15 @@ impl Board {
         state
             .remote_errors
             .remove(&(step.run.clone(), step.remote.clone()));
+        let pulse = state.pulse(step);
+        pulse.failing_since = None;
+        pulse.moved_at = Some(Instant::now());
         if new {
+            pulse.durable_at = Some(SystemClock.now());
             state.report.uploaded.add(step.clone());
         }
+        drop(state);
+        self.changed();
     }
 
     /// An upload was broken off for another step's sake.
@@ -97,6 +148,11 @@ impl Board {
         state
             .remote_errors
             .insert((step.run.clone(), step.remote.clone()), reason);
+        let pulse = state.pulse(step);
+        pulse.failing_since.get_or_insert_with(Instant::now);
+        pulse.failures += 1;
+        drop(state);
+        self.changed();
     }
 
     /// An upload ended without the step being durable, for a reason that concerns this step.
@@ -104,6 +160,13 @@ impl Board {
         let mut state = self.state();
         state.uploading.remove(step);
         state.troubles.insert(step.clone(), trouble);
+        let pulse = state.pulse(step);
+        // It answered.
+        pulse.failing_since = None;
+        pulse.moved_at = Some(Instant::now());
+        pulse.failures += 1;
+        drop(state);
+        self.changed();
     }
 
     /// A step has to stand back; false when that was known.
@@ -175,6 +238,54 @@ impl Board {
             failed,
             missing_bytes,
             reason,
+        }
+    }
+
+    /// How things have gone with a remote.
+    pub(crate) fn pulse(&self, run: &RunName, remote: &RemoteName) -> RemotePulse {
+        let state = self.state();
+        let pulse = state.pulses.get(&(run.clone(), remote.clone()));
+        pulse.copied().unwrap_or_default()
+    }
+
+    /// Adds to what the records say of a step what only this service knows: why it is not there yet.
+    pub(crate) fn explain(&self, standing: &mut Standing) {
+        if let Some(id) = standing.id() {
+            for on in &mut standing.remotes {
+                if on.reached == Some(Goal::Durable) {
+                    continue;
+                }
+                let here = StepOnRemote {
+                    run: standing.run.clone(),
+                    id,
+                    remote: on.remote.clone(),
+                };
+                let state = self.state();
+                let trouble = state.troubles.get(&here);
+                on.failed = trouble.is_some_and(|trouble| trouble.failed);
+                let reason = match (
+                    trouble,
+                    state.remote_errors.get(&(here.run.clone(), here.remote.clone())),
+                ) {
+                    (Some(trouble), _) => trouble.reason.clone(),
+                    (None, Some(error)) => error.clone(),
+                    (None, None) if state.uploading.contains(&here) => "it is being uploaded".to_owned(),
+                    (None, None) => "it waits for its upload".to_owned(),
+                };
+                on.reason.get_or_insert(reason);
+            }
+            return;
+        }
+        let passed_over = self.skipped_of(&standing.run, usize::MAX).into_iter();
+        let is_this = |path: &Path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.and_then(step_name::parse) == Some(standing.step.number())
+        };
+        for (path, reason) in passed_over.take(MOST_PASSED_OVER) {
+            if is_this(&path) {
+                standing.reason = Some(format!("{} was passed over: {reason}", path.display()));
+                return;
+            }
         }
     }
 

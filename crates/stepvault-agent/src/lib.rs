@@ -5,15 +5,18 @@
 //! of `stepvault-formats`, what stays is decided by the plans of `stepvault-core`, and what is sent is up to the engine.
 //!
 //! One task seals, one task for each remote uploads, one task for each remote prunes it, and one evicts local copies.
-//! They meet in the vault: whatever was sealed and is not durable yet is found there by looking, so that nothing is
+//! [`control`] lets other processes ask and tell it something. They meet in the vault: whatever was sealed and is not durable yet is found there by looking, so that nothing is
 //! lost with the process.
 
+mod announcements;
 mod assembly;
 mod board;
 mod clock;
+pub mod control;
 mod discovery;
 mod drain;
 mod lane;
+mod metrics;
 mod note;
 mod notice;
 mod occupied;
@@ -27,6 +30,7 @@ mod report;
 mod retention;
 mod sealer;
 mod shared;
+pub mod standing;
 mod starts;
 mod stop;
 mod supervisor;

@@ -75,6 +75,8 @@ pub fn read_note(vault: &Vault, run: &RunName) -> Result<Option<AgentNote>> {
 /// Writes the notes of all runs whenever they say something new.
 #[derive(Debug, Clone)]
 pub(crate) struct Notes {
+    node: NodeName,
+    started_at: Timestamp,
     writers: Vec<NoteWriter>,
 }
 
@@ -97,8 +99,26 @@ impl Notes {
             written: None,
         };
         Self {
+            node: options.writer.place.node().clone(),
+            started_at,
             writers: options.runs.iter().map(writer).collect(),
         }
+    }
+
+    pub(crate) fn node(&self) -> &NodeName {
+        &self.node
+    }
+
+    pub(crate) fn started_at(&self) -> Timestamp {
+        self.started_at
+    }
+
+    /// What the notes say now, by run.
+    pub(crate) fn current(&self, board: &Board) -> Vec<(RunName, AgentNote)> {
+        let notes = self.writers.iter();
+        notes
+            .map(|writer| (writer.run.clone(), writer.note(board)))
+            .collect()
     }
 
     /// Writes now and then until nothing more will be sealed.
@@ -115,7 +135,10 @@ impl Notes {
     /// Writes what is new.
     pub(crate) async fn write(mut self, shared: &Arc<Shared>) -> Self {
         let shared = Arc::clone(shared);
-        let fallback = Self { writers: Vec::new() };
+        let fallback = Self {
+            writers: Vec::new(),
+            ..self.clone()
+        };
         let write = move || {
             for writer in &mut self.writers {
                 // On a full disk there are better things to say than this.
@@ -130,8 +153,7 @@ impl Notes {
 }
 
 impl NoteWriter {
-    /// Blocks: it syncs.
-    fn write(&mut self, vault: &Vault, board: &Board) -> Result<()> {
+    fn note(&self, board: &Board) -> AgentNote {
         let remotes = self.remotes.iter().map(|remote| {
             let (uploading, last_error, failed) = board.on_remote(&self.run, remote);
             let newest_first = failed.into_iter().rev().take(MOST);
@@ -145,14 +167,19 @@ impl NoteWriter {
                 failed,
             }
         });
-        let note = AgentNote {
+        AgentNote {
             format: FORMAT,
             node: self.node.clone(),
             process_id: std::process::id(),
             started_at: self.started_at,
             remotes: remotes.collect(),
             skipped: board.skipped_of(&self.run, MOST),
-        };
+        }
+    }
+
+    /// Blocks: it syncs.
+    fn write(&mut self, vault: &Vault, board: &Board) -> Result<()> {
+        let note = self.note(board);
         if self.written.as_ref() == Some(&note) {
             return Ok(());
         }

@@ -1,5 +1,6 @@
 //! What the service is told to do.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,6 +117,10 @@ pub struct AgentOptions {
     pub drain_deadline: Duration,
     /// Where notices that the machine will be taken away come from.
     pub notices: NoticeOptions,
+    /// The Unix socket on which the service is controlled; `None` for none.
+    pub control_socket: Option<PathBuf>,
+    /// Where metrics and health are served, on this machine alone; `None` for nowhere.
+    pub metrics_listen: Option<SocketAddr>,
     /// Most steps that wait for one remote before those that retention would drop anyway have to stand back.
     pub maximum_backlog_steps: usize,
     /// A step whose other parts are not there so long after this node's is marked incomplete.
@@ -157,6 +162,7 @@ impl AgentOptions {
         };
         let profiles =
             profiles(config).map_err(|faults| faults_error("the configuration is wrong", &faults))?;
+        let control_socket = config.agent.control_socket.path(Some(&vault_directory));
         let options = Self {
             vault_directory,
             runs: config.runs.iter().map(run).collect(),
@@ -174,6 +180,8 @@ impl AgentOptions {
             retention_interval: config.agent.retention_interval,
             drain_deadline: config.agent.drain_deadline,
             notices: NoticeOptions::of(&config.agent, &|name| std::env::var(name).ok()),
+            control_socket,
+            metrics_listen: config.agent.metrics_listen,
             maximum_backlog_steps: config.upload.maximum_backlog_steps as usize,
             incomplete_after: config.upload.incomplete_after,
             memory_budget_bytes: config.upload.memory_budget_bytes,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::starts::RestartLoop;
 
@@ -60,7 +60,7 @@ pub struct StepOnRemote {
 }
 
 /// A sealed step that a remote does not have yet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotDurable {
     /// The run.
     pub run: RunName,

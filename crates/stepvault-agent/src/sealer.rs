@@ -15,11 +15,13 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::push::{Placed, StageRequest, stage};
 use stepvault_engine::run_remote::RunRemote;
+use stepvault_formats::profile::ProfileSet;
 use stepvault_local::seal::LinkPolicy;
 use tokio::time::Instant;
 
+use crate::announcements::Announcement;
 use crate::clock::SystemClock;
-use crate::discovery::{Discovery, Ready, Wake};
+use crate::discovery::{Discovery, Ready, Wake, ready_alone};
 use crate::outcome::{AfterStaging, after_staging};
 use crate::pause::LONGEST;
 use crate::retention::clean_source;
@@ -42,6 +44,8 @@ pub(crate) struct SealedRun {
     /// `None` for a run that is not watched, and while somebody is looking.
     pub(crate) discovery: Option<Discovery>,
     pub(crate) shared: bool,
+    /// The profile to go by for what is announced, where one is configured.
+    pub(crate) profile: Option<String>,
     pub(crate) metrics_source: MetricsSource,
     /// Its remotes, such that asking them takes no longer than it may.
     pub(crate) remotes: Vec<RunRemote>,
@@ -60,6 +64,7 @@ pub(crate) struct Sealer {
     pub(crate) attempt: Option<Attempt>,
     /// What is older was not written in the launch that this service is part of.
     pub(crate) launch_since: Timestamp,
+    pub(crate) profiles: Arc<ProfileSet>,
     pub(crate) links: LinkPolicy,
     pub(crate) poll_interval: Duration,
     /// Between two rounds of cleaning.
@@ -115,8 +120,10 @@ impl Sealer {
                 () = self.asked_to_end(already_asked), if !proves_silence => {}
                 () = tokio::time::sleep_until(next) => {}
                 () = bell.notified() => tokio::time::sleep(GATHER).await,
+                () = self.shared.announcements.bell.notified() => {}
             }
         }
+        self.shared.announcements.close();
         for run in &self.runs {
             for (path, why) in run.discovery.iter().flat_map(Discovery::unfinished) {
                 self.shared.board.skipped(&run.run, &path, why);
@@ -143,12 +150,19 @@ impl Sealer {
     async fn look_and_seal(&mut self) -> Result<Option<Instant>> {
         let mut look_again: Option<Instant> = None;
         for index in 0..self.runs.len() {
-            let Some(discovery) = self.runs[index].discovery.take() else {
+            let run = self.runs[index].run.clone();
+            let announced = self.shared.announcements.take(&run);
+            let Some(mut discovery) = self.runs[index].discovery.take() else {
+                for announcement in announced {
+                    self.take_announced(index, None, announcement).await?;
+                }
                 continue;
             };
-            let run = self.runs[index].run.clone();
+            if !announced.is_empty() {
+                discovery.hurry();
+            }
             let vault = self.shared.vault.clone();
-            let (mut discovery, look) = blocking(move || {
+            let (discovery, look) = blocking(move || {
                 let mut discovery = discovery;
                 // An unreadable vault makes everything news; sealing then says what is wrong with it.
                 let sealed = || vault.steps(&run).map(|scan| scan.steps).unwrap_or_default();
@@ -156,6 +170,11 @@ impl Sealer {
                 Ok((discovery, look))
             })
             .await?;
+            let mut known = Some(discovery);
+            for announcement in announced {
+                known = self.take_announced(index, known, announcement).await?;
+            }
+            let Some(mut discovery) = known else { continue };
             let run = &self.runs[index].run;
             let about = format!("watch {run}");
             match &look.fault {
@@ -240,21 +259,81 @@ impl Sealer {
 
     async fn take_over(&mut self, index: usize, discovery: &mut Discovery, ready: &Ready) {
         let run = self.runs[index].run.clone();
-        let about = format!("seal {}", ready.path.display());
         match self.stage(index, ready).await {
-            Ok(placed) => {
-                discovery.handled(ready);
-                self.shared.board.is_well(&about);
-                if let Placed::Sealed { step, new } = placed {
-                    if new {
-                        self.shared.board.sealed(&run, step.id());
-                    }
-                    self.shared.wake_lanes();
-                    // Space is taken: the marks may be reached.
-                    self.shared.evict.notify_one();
-                }
-            }
+            Ok(placed) => self.taken_over(index, Some((discovery, ready)), &placed),
             Err(error) => self.not_taken_over(&run, discovery, ready, &error),
+        }
+    }
+
+    /// Seals what somebody says is finished, and says what became of it. Gives the discovery back.
+    async fn take_announced(
+        &mut self,
+        index: usize,
+        discovery: Option<Discovery>,
+        announcement: Announcement,
+    ) -> Result<Option<Discovery>> {
+        let id = announcement.id;
+        let profiles = Arc::clone(&self.profiles);
+        let profile = self.runs[index].profile.clone();
+        let (mut discovery, ready) = blocking(move || {
+            let there = discovery
+                .as_ref()
+                .map_or(Ok(None), |discovery| discovery.ready_there(&announcement));
+            let key = discovery
+                .as_ref()
+                .map(|discovery| discovery.key_of(&announcement.path))
+                .unwrap_or_default();
+            let ready = match there {
+                Ok(Some(ready)) => Ok(ready),
+                Ok(None) => ready_alone(&announcement, key, &profiles, profile.as_deref()),
+                Err(error) => Err(error),
+            };
+            Ok((discovery, ready))
+        })
+        .await?;
+        let placed = match ready {
+            Ok(ready) => {
+                let placed = self.stage(index, &ready).await;
+                match (&placed, &mut discovery) {
+                    (Ok(placed), discovery) => {
+                        self.taken_over(index, discovery.as_mut().map(|known| (known, &ready)), placed);
+                    }
+                    (Err(error), Some(discovery)) => {
+                        let run = self.runs[index].run.clone();
+                        self.not_taken_over(&run, discovery, &ready, error);
+                    }
+                    (Err(error), None) if after_staging(error) == AfterStaging::NoSpace => {
+                        self.make_room(ready.bytes);
+                    }
+                    (Err(_), None) => {}
+                }
+                placed
+            }
+            Err(error) => Err(error),
+        };
+        let result = placed.map(|placed| {
+            let (step, ..) = placed.summary();
+            (step, matches!(placed, Placed::Sealed { new: true, .. }))
+        });
+        self.shared.announcements.settle(id, &result);
+        Ok(discovery)
+    }
+
+    /// A step is in the vault, or durable on every remote: everybody who has to do with it is told.
+    fn taken_over(&self, index: usize, found: Option<(&mut Discovery, &Ready)>, placed: &Placed) {
+        if let Some((discovery, ready)) = found {
+            discovery.handled(ready);
+            self.shared
+                .board
+                .is_well(&format!("seal {}", ready.path.display()));
+        }
+        if let Placed::Sealed { step, new } = placed {
+            if *new {
+                self.shared.board.sealed(&self.runs[index].run, step.id());
+            }
+            self.shared.wake_lanes();
+            // Space is taken: the marks may be reached.
+            self.shared.evict.notify_one();
         }
     }
 
@@ -290,6 +369,14 @@ impl Sealer {
         }
     }
 
+    /// Has local copies evicted that can be, until so many bytes are free.
+    fn make_room(&self, bytes: u64) {
+        self.shared
+            .missing_bytes
+            .fetch_max(bytes.max(1), Ordering::Relaxed);
+        self.shared.evict.notify_one();
+    }
+
     fn not_taken_over(&mut self, run: &RunName, discovery: &mut Discovery, ready: &Ready, error: &Error) {
         let about = format!("seal {}", ready.path.display());
         let reason = error.to_string();
@@ -316,10 +403,7 @@ impl Sealer {
                     self.shared.observer.on_event(&Event::Warning { message: &text });
                 }
                 self.not_before = Some(Instant::now() + FULL_DISK_PAUSE);
-                self.shared
-                    .missing_bytes
-                    .fetch_max(ready.bytes.max(1), Ordering::Relaxed);
-                self.shared.evict.notify_one();
+                self.make_room(ready.bytes);
             }
             AfterStaging::Unfinished | AfterStaging::Later => {
                 discovery.failed(ready, LONGEST, reason);

@@ -8,6 +8,7 @@ use stepvault_local::vault::Vault;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::announcements::Announcements;
 use crate::board::Board;
 use crate::drain::Hurry;
 use crate::occupied::Occupied;
@@ -21,6 +22,8 @@ pub(crate) struct Shared {
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) board: Board,
     pub(crate) occupied: Occupied,
+    /// Steps that somebody says are finished.
+    pub(crate) announcements: Announcements,
     /// Wakes each lane.
     pub(crate) lanes: Vec<Arc<Notify>>,
     /// Wakes the eviction of local copies.

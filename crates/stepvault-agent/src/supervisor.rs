@@ -17,12 +17,15 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
+use crate::announcements::Announcements;
 use crate::assembly::{Tasks, remotes_of, tasks};
 use crate::board::Board;
 use crate::clock::SystemClock;
+use crate::control::Control;
 use crate::discovery::{Discovery, Pace};
 use crate::drain::{Hurry, NotForNow, announce, leave_word, say_what_was_left};
 use crate::lane::is_durable;
+use crate::metrics::{CountingObserver, Metrics};
 use crate::note::Notes;
 use crate::notice;
 use crate::occupied::Occupied;
@@ -65,6 +68,12 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
         () = hurry.uploads_end() => return Err(stopped_before_it_began(&options)),
     };
     let rates = Arc::new(Rates::default());
+    let started_at = SystemClock.now();
+    let metrics = Arc::new(Metrics::new(&options, started_at));
+    let observer: Arc<dyn Observer> = Arc::new(CountingObserver {
+        metrics: Arc::clone(&metrics),
+        next: observer,
+    });
     let shared = Arc::new(Shared {
         vault,
         observer: Arc::new(Metered {
@@ -73,6 +82,7 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
         }),
         board: Board::default(),
         occupied: Occupied::default(),
+        announcements: Announcements::default(),
         lanes: options.remotes.iter().map(|_| Arc::new(Notify::new())).collect(),
         evict: Notify::new(),
         missing_bytes: AtomicU64::new(0),
@@ -84,13 +94,15 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
     let own_start = OwnStart::note(&options, &shared).await;
     let tasks = tasks(&options, &shared, discoveries);
     // All tasks stay on the caller's thread: what takes time is in the engine's own tasks and on blocking threads.
-    let notes = Notes::new(&options, SystemClock.now());
+    let notes = Notes::new(&options, started_at);
+    let control = Control::start(&options, &shared, &notes, metrics).await?;
     let lived = LocalSet::new()
         .run_until(live(&options, &shared, tasks, notes.clone()))
         .await;
     own_start.note_end(&shared, &lived).await;
     lived?;
     let report = last_words(&options, &shared, notes).await;
+    control.end(report.as_ref().ok()).await;
     drop(lock);
     report
 }

@@ -40,6 +40,38 @@ pub enum ErrorKind {
     Interrupted,
 }
 
+impl ErrorKind {
+    /// Every kind with its name, which is part of the contract of JSON documents.
+    const NAMES: [(Self, &str); 14] = [
+        (Self::Failed, "failed"),
+        (Self::Usage, "usage"),
+        (Self::NotFound, "not-found"),
+        (Self::NoneValid, "none-valid"),
+        (Self::Unreachable, "unreachable"),
+        (Self::Held, "held"),
+        (Self::Damaged, "damaged"),
+        (Self::Conflict, "conflict"),
+        (Self::SourceChanged, "source-changed"),
+        (Self::Denied, "denied"),
+        (Self::NoSpace, "no-space"),
+        (Self::NewerFormat, "newer-format"),
+        (Self::Refused, "refused"),
+        (Self::Interrupted, "interrupted"),
+    ];
+
+    /// The kind's name for programs, in kebab-case.
+    pub fn name(self) -> &'static str {
+        let entry = Self::NAMES.iter().find(|(kind, _)| *kind == self);
+        entry.map_or("failed", |(_, name)| name)
+    }
+
+    /// The kind of this name; `Failed` for one that this version does not know.
+    pub fn from_name(name: &str) -> Self {
+        let entry = Self::NAMES.iter().find(|(_, known)| *known == name);
+        entry.map_or(Self::Failed, |(kind, _)| *kind)
+    }
+}
+
 /// An error. `Display` prints `what: subject: why`; the hint is printed apart, by the caller.
 #[derive(Debug)]
 pub struct Error {
@@ -220,6 +252,14 @@ mod tests {
         assert_eq!(error.hint_text(), Some("free some space"));
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert!(!error.is_transient());
+    }
+
+    #[test]
+    fn every_kind_is_found_by_its_name() {
+        for (kind, name) in ErrorKind::NAMES {
+            assert_eq!((kind.name(), ErrorKind::from_name(name)), (name, kind));
+        }
+        assert_eq!(ErrorKind::from_name("of a later version"), ErrorKind::Failed);
     }
 
     #[test]

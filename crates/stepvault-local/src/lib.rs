@@ -29,6 +29,7 @@ pub mod seal;
 pub mod seal_record;
 pub mod sealed;
 mod snapshot;
+pub mod socket;
 pub mod source;
 mod source_step;
 pub mod space;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use globset::GlobMatcher;
+use stepvault_core::ids::Step;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::find::{FindOptions, Found, FoundStep, find_steps};
@@ -22,7 +23,7 @@ use tokio::time::Instant;
 use super::choice::Choice;
 use super::entry::{Candidate, Entry, Sight};
 use super::soundness::broken;
-use super::{Look, Pace, Ready, forget};
+use super::{Look, Origin, Pace, Ready, forget};
 use crate::options::AgentRun;
 use candidates::Selection;
 
@@ -91,6 +92,33 @@ impl ByProfile {
             .take(MOST_DIRECTORIES)
             .map(Path::to_owned)
             .collect()
+    }
+
+    /// Makes the next look one that lists the directory, however short ago the last was.
+    pub(super) fn hurry(&mut self) {
+        self.not_before = None;
+    }
+
+    /// What was found where somebody says that a step is finished: the step, and what to say against it. `None` when
+    /// no step was found there. Opens files.
+    pub(super) fn found_at(&self, directory: &Path, path: &str) -> Option<FoundThere> {
+        let profile = self.choice.profile()?;
+        let is_there = |step: &&FoundStep| step.members.iter().any(|member| member == path);
+        let step = self.found.steps.iter().find(is_there)?;
+        let mut faults: Vec<String> = step.reasons().to_vec();
+        if faults.is_empty() {
+            faults = match SurveyFiles::open(directory) {
+                Ok(files) => broken(step, &self.tree, &files),
+                Err(error) => vec![error.to_string()],
+            };
+        }
+        Some(FoundThere {
+            key: step.path.clone(),
+            identity: candidates::identity(profile, directory, step),
+            is_complete: step.is_complete(),
+            faults,
+            links: links_of(profile),
+        })
     }
 
     pub(super) fn look(
@@ -214,6 +242,24 @@ impl ByProfile {
     }
 }
 
+/// A step that was found where somebody says that one is finished.
+#[derive(Debug)]
+pub(super) struct FoundThere {
+    pub(super) key: String,
+    pub(super) identity: std::result::Result<(Step, Origin), String>,
+    pub(super) is_complete: bool,
+    /// What is missing or broken.
+    pub(super) faults: Vec<String>,
+    pub(super) links: LinkPolicy,
+}
+
+fn links_of(profile: &Profile) -> LinkPolicy {
+    match profile.links {
+        Links::Hard => LinkPolicy::Auto,
+        Links::CopyOrReflink => LinkPolicy::ReflinkOrCopy,
+    }
+}
+
 /// What was seen in one look.
 struct Seen<'a> {
     directory: &'a Path,
@@ -271,10 +317,7 @@ impl Seen<'_> {
                 fingerprint,
                 newest,
                 bytes,
-                links: match self.profile.links {
-                    Links::Hard => LinkPolicy::Auto,
-                    Links::CopyOrReflink => LinkPolicy::ReflinkOrCopy,
-                },
+                links: links_of(self.profile),
             }),
         }
     }

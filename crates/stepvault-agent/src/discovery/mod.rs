@@ -1,5 +1,6 @@
 //! Looking for finished steps in a watched directory. Nothing here writes to it.
 
+mod announced;
 mod by_name;
 mod by_profile;
 mod choice;
@@ -29,6 +30,7 @@ use stepvault_local::tree::{Tree, scan_members};
 use tokio::time::Instant;
 
 use crate::options::AgentRun;
+pub(crate) use announced::ready_alone;
 use by_name::ByName;
 use by_profile::ByProfile;
 use entry::Entry;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use stepvault_agent::control::Client;
 use stepvault_agent::{
     AgentOptions, AgentRemote, AgentReport, AgentRun, NoticeOptions, Stop, StopReason, run,
 };
@@ -217,11 +218,30 @@ impl Node {
             retention_interval: Duration::from_millis(300),
             drain_deadline: Duration::from_secs(20),
             notices: NoticeOptions::none(),
+            control_socket: None,
+            metrics_listen: None,
             maximum_backlog_steps: 16,
             memory_budget_bytes: 64 << 20,
             restart_loop: RestartLoopRule::default(),
             once: false,
         }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.vault_directory().join("agent.sock")
+    }
+
+    /// A service that is controlled, once it listens.
+    pub async fn start_controlled(&self, mut options: AgentOptions) -> (Service, Client) {
+        options.control_socket = Some(self.socket());
+        let service = self.start(options);
+        let client = Client::new(self.socket());
+        let begun = Instant::now();
+        while client.status(PATIENCE).await.is_err() {
+            assert!(begun.elapsed() < PATIENCE, "it does not answer");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        (service, client)
     }
 
     pub fn start(&self, options: AgentOptions) -> Service {

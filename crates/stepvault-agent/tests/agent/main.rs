@@ -5,18 +5,22 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stderr,
+    clippy::float_cmp,
     missing_docs,
     unreachable_pub,
     reason = "test code writes as trainers do"
 )]
 
+mod control;
 mod discovery;
 mod drain;
 mod fixtures;
 mod harness;
+mod hostile_clients;
 mod hundred_drains;
 mod interruption;
 mod left_behind;
+mod metrics;
 mod notices;
 mod once;
 mod options;

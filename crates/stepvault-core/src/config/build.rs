@@ -1,6 +1,7 @@
 //! From merged values to the typed configuration.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use super::finding::{Finding, Source};
 use super::key::KeyPath;
 use super::merge::Merged;
 use super::model::{
-    AgentSettings, Completion, Config, Links, LocalSettings, NoticeSource, Notices, RestartSettings,
-    RunSettings, UploadSettings,
+    AgentSettings, Completion, Config, ControlSocket, Links, LocalSettings, NoticeSource, Notices,
+    RestartSettings, RunSettings, UploadSettings,
 };
 use super::remote::build_remote;
 use super::units;
@@ -175,6 +176,8 @@ pub(super) fn build(merged: &mut Merged) -> Config {
     };
     let mut section = Section::new(merged, &["agent"]);
     let fallback = AgentSettings::default();
+    let control_socket = control_socket(&section);
+    let metrics_listen = metrics_listen(&mut section);
     let agent = AgentSettings {
         notices: notices(&mut section),
         drains_on_rebalance: section.text("rebalance").as_deref() == Some("drain"),
@@ -188,6 +191,8 @@ pub(super) fn build(merged: &mut Merged) -> Config {
         drain_deadline: section
             .duration("drain-deadline")
             .unwrap_or(fallback.drain_deadline),
+        control_socket,
+        metrics_listen,
     };
     let restart = restart(&mut Section::new(merged, &["restart"]));
     let remotes = merged
@@ -243,6 +248,28 @@ fn notices(section: &mut Section<'_>) -> Notices {
         }
     }
     Notices::From(sources)
+}
+
+fn control_socket(section: &Section<'_>) -> ControlSocket {
+    match section.text("control-socket").as_deref() {
+        Some("off") => ControlSocket::Off,
+        _ => section
+            .path("control-socket")
+            .map_or(ControlSocket::InVault, ControlSocket::At),
+    }
+}
+
+/// What is served there is for whoever asks: only this machine may.
+fn metrics_listen(section: &mut Section<'_>) -> Option<SocketAddr> {
+    const HINT: &str = "write an address of this machine alone and a port: \"127.0.0.1:9464\"";
+    let text = section.text("metrics-listen")?;
+    let why = match text.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => return Some(address),
+        Ok(_) => "other machines could reach it, and nothing asks them who they are",
+        Err(_) => "it is not an IP address with a port",
+    };
+    section.fault("metrics-listen", why, HINT);
+    None
 }
 
 fn local(section: &mut Section<'_>) -> LocalSettings {

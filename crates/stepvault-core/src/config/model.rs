@@ -1,7 +1,8 @@
 //! The resolved configuration, typed.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::explain::Explained;
@@ -144,6 +145,33 @@ pub struct AgentSettings {
     pub drains_on_rebalance: bool,
     /// A file that drains the service when it appears.
     pub drain_file: Option<PathBuf>,
+    /// Where commands talk to the agent.
+    pub control_socket: ControlSocket,
+    /// Where metrics and health are served; an address of this machine alone. `None` for nowhere.
+    pub metrics_listen: Option<SocketAddr>,
+}
+
+/// The Unix socket on which the agent is controlled.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ControlSocket {
+    /// In the vault, as `agent.sock`.
+    #[default]
+    InVault,
+    /// Here.
+    At(PathBuf),
+    /// There is none.
+    Off,
+}
+
+impl ControlSocket {
+    /// Its path for an agent with this vault.
+    pub fn path(&self, vault: Option<&Path>) -> Option<PathBuf> {
+        match self {
+            Self::InVault => vault.map(|vault| vault.join("agent.sock")),
+            Self::At(path) => Some(path.clone()),
+            Self::Off => None,
+        }
+    }
 }
 
 /// Where providers' notices that a machine will be taken away are looked for.
@@ -285,6 +313,8 @@ impl Default for AgentSettings {
             notices: Notices::Auto,
             drains_on_rebalance: false,
             drain_file: None,
+            control_socket: ControlSocket::InVault,
+            metrics_listen: None,
         }
     }
 }

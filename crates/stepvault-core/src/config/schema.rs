@@ -125,6 +125,8 @@ static AGENT: &[Member] = &[
     default("notices", Kind::Texts, "auto"),
     default("rebalance", Kind::Choice(&["warn", "drain"]), "warn"),
     unset("drain-file", Kind::Path),
+    unset("control-socket", Kind::Path),
+    unset("metrics-listen", Kind::Text),
 ];
 
 static RESTART: &[Member] = &[

@@ -86,6 +86,9 @@ pub(crate) enum Command {
     Demo(commands::demo::DemoArguments),
     Init(commands::init::InitArguments),
     Agent(commands::agent::AgentArguments),
+    Announce(commands::announce::AnnounceArguments),
+    Wait(commands::wait::WaitArguments),
+    Drain(commands::drain::DrainArguments),
     Push(commands::push::PushArguments),
     Restore(commands::restore::RestoreArguments),
     Run(commands::run::RunArguments),
@@ -128,6 +131,7 @@ impl Command {
             Self::Prune(_) | Self::Gc(_) => {
                 "no step is half there: the next prune finishes what was begun; a lease that was left runs out by itself"
             }
+            Self::Wait(_) | Self::Drain(_) | Self::Announce(_) => "the agent goes on as if nobody had asked",
             Self::Agent(_) => "what was sealed and uploaded is kept: the agent goes on where it ended",
             _ => "the same command can be run again",
         }

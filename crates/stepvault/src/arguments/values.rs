@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use stepvault_agent::standing::Goal;
 use stepvault_core::config::parse_duration;
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::Tier;
@@ -112,6 +113,12 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| with_hint(&error))
 }
 
+/// How far a step has to come: `durable`.
+pub(crate) fn goal(text: &str) -> Result<Goal, String> {
+    let found = Goal::ALL.into_iter().find(|goal| goal.name() == text);
+    found.ok_or_else(|| "write staged, uploaded or durable".to_owned())
+}
+
 /// A rule for keeping the best: `eval_loss:2:lowest`.
 pub(crate) fn best_rule(text: &str) -> Result<BestRule, String> {
     // From the right: a metric's name may hold colons.
@@ -178,6 +185,12 @@ mod tests {
         for bad in ["loss", "loss=", "=1", "loss=nan", "loss=inf", "loss=low"] {
             assert!(bad.parse::<MetricValue>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn goals_are_the_three_states() {
+        assert_eq!(goal("uploaded"), Ok(Goal::Uploaded));
+        assert_eq!(goal("safe"), Err("write staged, uploaded or durable".to_owned()));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The commands: each reads its arguments, calls the engine, prints what came of it and chooses the exit code.
 
 pub(crate) mod agent;
+pub(crate) mod announce;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod demo;
+pub(crate) mod drain;
 pub(crate) mod gc;
 pub(crate) mod init;
 pub(crate) mod inspect;
@@ -22,6 +24,7 @@ pub(crate) mod show;
 mod starts;
 pub(crate) mod status;
 pub(crate) mod verify;
+pub(crate) mod wait;
 
 use stepvault_core::Result;
 
@@ -47,9 +50,12 @@ pub(crate) struct Session {
 /// Runs a command.
 pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode> {
     match command {
-        Command::Demo(arguments) => demo::run(session, arguments).await,
+        Command::Demo(arguments) => Box::pin(demo::run(session, arguments)).await,
         Command::Init(arguments) => init::run(session, &arguments),
         Command::Agent(arguments) => agent::run(session, &arguments).await,
+        Command::Announce(arguments) => announce::run(session, arguments).await,
+        Command::Wait(arguments) => wait::run(session, &arguments).await,
+        Command::Drain(arguments) => drain::run(session, &arguments).await,
         Command::Push(arguments) => push::run(session, arguments).await,
         Command::Restore(arguments) => restore::run(session, arguments).await,
         Command::Run(arguments) => Box::pin(run::run(session, arguments)).await,

@@ -1,10 +1,13 @@
 //! `status`: the local vault at a glance, without asking any remote.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
+use stepvault_agent::RemoteNote;
+use stepvault_agent::control::Skipped;
 use stepvault_core::drain::LeftStep;
 use stepvault_core::ids::RunName;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -22,6 +25,8 @@ use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
 
+/// An agent that does not answer by then is as good as none, for this.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Show the local vault: what is staged, what is durable where, and how much disk is left
@@ -40,6 +45,8 @@ struct StatusDocument {
     vault: PathBuf,
     /// Whether a process holds the vault's lock: an agent, or a push.
     locked: bool,
+    /// What the running agent says of itself; null when none answers.
+    agent: Option<AgentDocument>,
     steps: u64,
     bytes: u64,
     quarantined_steps: u64,
@@ -52,6 +59,22 @@ struct StatusDocument {
     disk_total_bytes: u64,
     #[serde(flatten)]
     starts: StartsStatus,
+}
+
+/// A running agent, and what it says of this run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct AgentDocument {
+    version: String,
+    process_id: u32,
+    started_at: String,
+    /// Why it was asked to stop; null while it was not.
+    stopping: Option<String>,
+    healthy: bool,
+    complaints: Vec<String>,
+    /// Whether it serves this run.
+    serves_run: bool,
+    remotes: Vec<RemoteNote>,
+    skipped: Vec<Skipped>,
 }
 
 /// The vault's steps on one remote, as far as this node knows.
@@ -93,10 +116,11 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
         }
     })?;
     loop {
+        let agent = ask_agent(&settings, tiers.run_name()).await;
         let (vault, run, remotes) = (vault.clone(), tiers.run_name().clone(), tiers.remotes.clone());
         let (node, rules) = (tiers.writer.place.node().clone(), settings.config.restart);
         let (document, fault) = blocking(move || {
-            let mut document = look(&vault, &run, &remotes)?;
+            let mut document = look(&vault, &run, &remotes, agent)?;
             let starts = StartsStatus::look(&vault, &run, &node, rules);
             let fault = starts.map(|starts| document.starts = starts).err();
             Ok((document, fault))
@@ -120,7 +144,32 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
     }
 }
 
-fn look(vault: &Vault, run: &RunName, remotes: &[RunRemote]) -> Result<StatusDocument> {
+/// The agent, if one answers soon.
+async fn ask_agent(settings: &Settings, run: &RunName) -> Option<AgentDocument> {
+    let asked = settings.control()?.status(ANSWERED_WITHIN).await;
+    let answer = asked
+        .inspect_err(|error| tracing::debug!(%error, "no agent answers"))
+        .ok()?;
+    let serves = answer.runs.into_iter().find(|served| served.run == *run);
+    Some(AgentDocument {
+        version: answer.version,
+        process_id: answer.process_id,
+        started_at: answer.started_at,
+        stopping: answer.stopping,
+        healthy: answer.healthy,
+        complaints: answer.complaints,
+        serves_run: serves.is_some(),
+        remotes: serves.as_ref().map(|run| run.remotes.clone()).unwrap_or_default(),
+        skipped: serves.map(|run| run.skipped).unwrap_or_default(),
+    })
+}
+
+fn look(
+    vault: &Vault,
+    run: &RunName,
+    remotes: &[RunRemote],
+    agent: Option<AgentDocument>,
+) -> Result<StatusDocument> {
     let scan = vault.steps(run)?;
     let disk = space::free(vault.root())?;
     let mut statuses = Vec::new();
@@ -135,6 +184,7 @@ fn look(vault: &Vault, run: &RunName, remotes: &[RunRemote]) -> Result<StatusDoc
         run: run.to_string(),
         vault: vault.root().to_owned(),
         locked: is_locked(vault),
+        agent,
         steps: scan.steps.len() as u64,
         bytes: scan.steps.iter().map(|step| step.record().data_bytes()).sum(),
         quarantined_steps: vault.quarantined(run)?.len() as u64,
@@ -194,6 +244,25 @@ fn remote_status(steps: &[SealedStep], remote: &RunRemote) -> Result<RemoteStatu
     Ok(status)
 }
 
+impl StatusDocument {
+    fn agent_line(&self) -> String {
+        let Some(agent) = &self.agent else {
+            return "agent  none answers".to_owned();
+        };
+        let mut line = format!("agent  process {}, since {}", agent.process_id, agent.started_at);
+        if !agent.serves_run {
+            line.push_str(", does not serve this run");
+        }
+        if let Some(reason) = &agent.stopping {
+            let _ = write!(line, ", stopping on {reason}");
+        }
+        for complaint in &agent.complaints {
+            let _ = write!(line, "\n       {complaint}");
+        }
+        line
+    }
+}
+
 impl Report for StatusDocument {
     fn human(&self) -> String {
         let mut lines = vec![
@@ -203,6 +272,7 @@ impl Report for StatusDocument {
                 self.vault.display(),
                 if self.locked { " (in use)" } else { "" }
             ),
+            self.agent_line(),
             format!("steps  {}, {}", self.steps, human::bytes(self.bytes)),
         ];
         if self.quarantined_steps + self.unreadable_steps > 0 {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use stepvault_agent::control::Client;
 use stepvault_core::config::{Config, Links, RunSettings, Sources, faults_error, load};
 use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::remote_settings::RemoteSettings;
@@ -118,6 +119,13 @@ impl Settings {
     /// The vault's directory, where one is configured.
     pub(crate) fn local_directory(&self) -> Option<PathBuf> {
         self.config.local.directory.clone()
+    }
+
+    /// The control socket of an agent with this configuration, where there may be one.
+    pub(crate) fn control(&self) -> Option<Client> {
+        let vault = self.local_directory();
+        let path = self.config.agent.control_socket.path(vault.as_deref());
+        path.map(Client::new)
     }
 
     /// How files are taken into the vault.

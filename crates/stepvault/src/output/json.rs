@@ -32,7 +32,7 @@ pub(crate) struct ErrorInfo {
 impl From<&Error> for ErrorInfo {
     fn from(error: &Error) -> Self {
         Self {
-            kind: kind_name(error.kind()),
+            kind: error.kind().name(),
             message: error.to_string(),
             hint: error
                 .hint_text()
@@ -55,26 +55,6 @@ pub(crate) fn error_document(error: &Error) -> String {
         error: ErrorInfo::from(error),
     })
     .unwrap_or_default()
-}
-
-/// The kind's name, which is part of the contract.
-pub(crate) const fn kind_name(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::Usage => "usage",
-        ErrorKind::NotFound => "not-found",
-        ErrorKind::NoneValid => "none-valid",
-        ErrorKind::Unreachable => "unreachable",
-        ErrorKind::Held => "held",
-        ErrorKind::Damaged => "damaged",
-        ErrorKind::Conflict => "conflict",
-        ErrorKind::SourceChanged => "source-changed",
-        ErrorKind::Denied => "denied",
-        ErrorKind::NoSpace => "no-space",
-        ErrorKind::NewerFormat => "newer-format",
-        ErrorKind::Refused => "refused",
-        ErrorKind::Interrupted => "interrupted",
-        _ => "failed",
-    }
 }
 
 #[cfg(test)]

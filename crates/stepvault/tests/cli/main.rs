@@ -11,6 +11,7 @@
 )]
 
 mod configuration;
+mod control;
 mod demo;
 mod drain;
 mod exit_codes;

@@ -9,11 +9,11 @@ use crate::place::stepvault;
 const WHEN: [(u8, &str); 10] = [
     (
         0,
-        "The command did what it was asked to do. `push`: the step is durable on every required remote. `agent`: every sealed step is durable on every required remote. `verify`: nothing is damaged. `prune` of an empty vault.",
+        "The command did what it was asked to do. `push`: the step is durable on every required remote. `agent`: every sealed step is durable on every required remote. `verify`: nothing is damaged. `prune` of an empty vault. `wait`: the step is there. `drain --wait`: every sealed step is durable on every required remote.",
     ),
     (
         1,
-        "Anything without a code of its own: damage found by `verify`, a guard that refused, no rights, a full disk, a source that changed while it was read, a name that is taken. `run` before the trainer's start: the same. The message and `error.kind` in the JSON document tell them apart.",
+        "Anything without a code of its own: damage found by `verify`, a guard that refused, no rights, a full disk, a source that changed while it was read, a name that is taken. `wait`: the step was given up, or put into quarantine. `announce`: the step is broken or not complete. `run` before the trainer's start: the same. The message and `error.kind` in the JSON document tell them apart.",
     ),
     (
         2,
@@ -21,11 +21,11 @@ const WHEN: [(u8, &str); 10] = [
     ),
     (
         3,
-        "`push`: durable on some required remotes and not on others. `agent`: a sealed step is not durable on a required remote. `list`, `prune`, `gc`, `pin`, `unpin`: done on some tiers, failed on others. `inspect`: the newest step is not complete and sound, and an older one is.",
+        "`push`: durable on some required remotes and not on others. `agent`, `drain --wait`: a sealed step is not durable on a required remote. `list`, `prune`, `gc`, `pin`, `unpin`: done on some tiers, failed on others. `inspect`: the newest step is not complete and sound, and an older one is.",
     ),
     (
         10,
-        "No tier has such a step. `inspect`: there is no step. `run`: no such step was found for `--step` or `--attempt`.",
+        "No tier has such a step. `inspect`: there is no step. `wait`: no such step was seen by the end of the time. `run`: no such step was found for `--step` or `--attempt`.",
     ),
     (
         11,
@@ -33,7 +33,7 @@ const WHEN: [(u8, &str); 10] = [
     ),
     (
         12,
-        "A remote did not answer within its `retry-deadline`, and nothing else went wrong. What was sealed or fetched before is kept.",
+        "A remote did not answer within its `retry-deadline`, and nothing else went wrong. What was sealed or fetched before is kept. `wait`, `announce --wait-for`: the time was up, and the step is known and not there yet, or nobody could be asked. `announce`, `drain`: no agent answers.",
     ),
     (
         13,

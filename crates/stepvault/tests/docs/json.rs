@@ -23,7 +23,7 @@ const GONE: &str =
 const MOVED: &str = "--remote main=file://$PWD/remote --remote gone=file://$PWD/elsewhere";
 
 /// Each document's name, and the commands whose documents have that shape; the first is shown.
-const DOCUMENTS: [(&str, &[&str]); 19] = [
+const DOCUMENTS: [(&str, &[&str]); 22] = [
     (
         "push",
         &[
@@ -39,7 +39,12 @@ const DOCUMENTS: [(&str, &[&str]); 19] = [
             "status",
             "status --run drained MOVED",
             "status --config looped.toml --run looped --local looped-vault",
+            "status --local $PWD/live-vault",
         ],
+    ),
+    (
+        "wait",
+        &["wait 101 --for durable", "wait 9 --for durable --timeout 0s"],
     ),
     (
         "inspect",
@@ -82,6 +87,11 @@ const DOCUMENTS: [(&str, &[&str]); 19] = [
             "agent --once --config agent.toml GONE",
         ],
     ),
+    (
+        "announce",
+        &["announce live/step_5 --wait-for durable --local $PWD/live-vault"],
+    ),
+    ("drain", &["drain --wait --local $PWD/live-vault"]),
     ("error", &["show 9", "list --run a/../b"]),
 ];
 
@@ -123,6 +133,12 @@ fn the_reference_of_json_documents_is_what_is_printed() {
          here=\"--run looped --local looped-vault --node node-0 --remote main=file://$PWD/remote\"; \
          printf '[restart]\\nloop-starts = 2\\ndemote-after = 1\\n' > looped.toml; stepvault push looped/step_1 $here; \
          stepvault run --into looped $here -- false; stepvault run --into looped $here -- false; true",
+    );
+    // An agent with a vault of its own. It ends with the last document but one, or with its time.
+    place.output(
+        "mkdir -p live/step_5 && echo weights > live/step_5/weights.dat; timeout 300 stepvault agent --quiet \
+         --run my-run --remote main=file://$PWD/live-remote --local $PWD/live-vault --node node-0 \
+         > agent.log 2>&1 & for try in $(seq 300); do [ -S live-vault/agent.sock ] && exit; sleep 0.1; done; exit 1",
     );
     let mut text = heading("JSON documents", "what the commands print with `--json`");
     text.push_str(INTRODUCTION);
@@ -181,7 +197,7 @@ fn printed(place: &Place, command: &str) -> Value {
 }
 
 /// Replaces what differs from run to run.
-fn plain(value: Value, name: &str, place: &str) -> Value {
+pub(crate) fn plain(value: Value, name: &str, place: &str) -> Value {
     match value {
         Value::Object(members) => Value::Object(
             members
@@ -196,6 +212,8 @@ fn plain(value: Value, name: &str, place: &str) -> Value {
                 .collect(),
         ),
         Value::Number(_) if name == "seconds" => Value::from(0.5),
+        Value::Number(_) if name == "process_id" => Value::from(4711),
+        Value::String(_) if name == "started_at" => Value::from("2026-05-04T10:00:00Z"),
         Value::Number(_) if name == "disk_free_bytes" => Value::from(600_000_000_000_u64),
         Value::Number(_) if name == "disk_total_bytes" => Value::from(1_000_000_000_000_u64),
         Value::String(_) if name == "ended_at" => Value::from("2026-11-21T10:16:00Z"),

@@ -25,6 +25,76 @@ const EXACT: &[(&str, &str, &str)] = &[
     ("status", "bytes", "bytes of the sealed steps"),
     (
         "status",
+        "agent",
+        "what the agent of this vault says of itself; null when none answers",
+    ),
+    (
+        "status",
+        "agent.remotes",
+        "its state with each remote of the run, in the configured order",
+    ),
+    (
+        "status",
+        "agent.remotes[].failed",
+        "steps that are given up there until the agent is started again, at most 32, each with `reason`",
+    ),
+    (
+        "status",
+        "agent.skipped",
+        "what was passed over in the watched directory, the latest first, at most 32, each with `path` and `reason`",
+    ),
+    (
+        "wait",
+        "reason",
+        "why there is no such step, or why it is bad; null when that is not known",
+    ),
+    ("wait", "failed", "whether that reason is final"),
+    ("wait", "attempt", "the attempt; null when there is no such step"),
+    ("wait", "remotes", "one entry for each remote"),
+    ("wait", "remotes[].failed", "whether the step is given up there"),
+    (
+        "wait",
+        "remotes[].reason",
+        "why it is not durable there; null when that is not known",
+    ),
+    ("announce", "path", "the announced path, absolute"),
+    (
+        "announce",
+        "step",
+        "the step's number; null while it waits to be sealed",
+    ),
+    (
+        "announce",
+        "attempt",
+        "the attempt; null while it waits to be sealed",
+    ),
+    (
+        "announce",
+        "newly_sealed",
+        "whether it was sealed for this announcement, or was there already",
+    ),
+    (
+        "announce",
+        "wait",
+        "the document of `wait` that `--wait-for` came to; null without it, and when it was not sealed in time",
+    ),
+    ("announce", "wait.reason", "as in `wait`"),
+    ("announce", "wait.failed", "as in `wait`"),
+    ("announce", "wait.remotes", "as in `wait`"),
+    ("announce", "wait.remotes[].failed", "as in `wait`"),
+    ("announce", "wait.remotes[].reason", "as in `wait`"),
+    (
+        "drain",
+        "safe",
+        "whether every sealed step is durable on every required remote; null without `--wait`",
+    ),
+    (
+        "drain",
+        "not_durable",
+        "sealed steps that are not durable on one of their remotes, as in `agent`, at most 100; empty without `--wait`",
+    ),
+    (
+        "status",
         "remotes",
         "one entry for each remote, as far as this node knows",
     ),
@@ -258,6 +328,33 @@ const EXACT: &[(&str, &str, &str)] = &[
 /// Members that mean the same wherever they stand, by their own name.
 const ANYWHERE: &[(&str, &str)] = &[
     ("NAME", "a metric's value"),
+    (
+        "complaints",
+        "what keeps the agent from its work, as the health check says it",
+    ),
+    ("ended", "whether the agent has done all it will do"),
+    ("for", "what was waited for: `staged`, `uploaded` or `durable`"),
+    ("healthy", "whether nothing keeps the agent from its work"),
+    ("last_error", "why the remote is waited for; null when it is not"),
+    (
+        "outcome",
+        "`reached`, `failed` (it will not get there by waiting), `unknown` (no such step was seen) or `late`",
+    ),
+    ("process_id", "the agent's process"),
+    (
+        "reached",
+        "`staged`, `uploaded` or `durable`: how far the step has come; null when it has not",
+    ),
+    ("remaining_seconds", "seconds until the agent ends at the latest"),
+    ("serves_run", "whether the agent serves this run"),
+    ("started_at", "when the agent started, in UTC"),
+    ("state", "`queued`, `sealed` or `failed`"),
+    (
+        "stopping",
+        "why the agent was asked to stop; null while it was not",
+    ),
+    ("uploading", "the step that is being uploaded; null when none is"),
+    ("version", "the agent's version"),
     (
         "abandoned",
         "whether a later attempt began at or before the step: such steps go first",

@@ -15,6 +15,7 @@
 
 mod commands;
 mod configuration;
+mod control;
 mod example;
 mod exit_codes;
 mod formats;

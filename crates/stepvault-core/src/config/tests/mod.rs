@@ -1,5 +1,6 @@
 //! Tests of the configuration as a whole.
 
+mod control;
 mod faults;
 mod hostile;
 mod layers;

@@ -1,0 +1,158 @@
+//! Steps that somebody says are finished: no quiet time is waited out, and everything else is looked at all the same.
+
+use std::path::Path;
+
+use stepvault_core::ids::Step;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::push::check_source;
+use stepvault_formats::profile::ProfileSet;
+use stepvault_formats::step_name;
+use stepvault_local::seal::LinkPolicy;
+
+use super::{Discovery, Origin, Ready, Rule};
+use crate::announcements::Announcement;
+use crate::clock::SystemClock;
+
+/// Most faults of a step that are told.
+const MOST_FAULTS: usize = 5;
+
+impl Discovery {
+    /// Makes the next look a thorough one.
+    pub(crate) fn hurry(&mut self) {
+        if let Rule::Profile(rule) = &mut self.rule {
+            rule.hurry();
+        }
+    }
+
+    /// The announced step, as the rules of this directory see it; `None` when they know nothing of it. Blocks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::SourceChanged`] for one that is not complete; [`ErrorKind::Damaged`] for one that is broken inside.
+    pub(crate) fn ready_there(&self, announcement: &Announcement) -> Result<Option<Ready>> {
+        let Some(below) = self.path_below(&announcement.path) else {
+            return Ok(None);
+        };
+        if below.is_empty() {
+            return Err(Error::new(ErrorKind::Usage, "this is no step")
+                .on(announcement.path.display())
+                .because("it is the directory that is watched")
+                .hint("announce the step's own path"));
+        }
+        let Rule::Profile(rule) = &self.rule else {
+            return Ok(None);
+        };
+        let Some(found) = rule.found_at(&self.directory, &below) else {
+            return Ok(None);
+        };
+        refuse_faults(&announcement.path, found.is_complete, &found.faults)?;
+        let (step, mut origin) = match (found.identity, announcement.step) {
+            (Ok((step, origin)), given) => (given.unwrap_or(step), origin),
+            (Err(_), Some(given)) => (given, Origin::of_path(&announcement.path, name_of(announcement)?)),
+            (Err(why), None) => return Err(unnumbered(&announcement.path, &why)),
+        };
+        if let Some(name) = &announcement.name {
+            origin.name.clone_from(name);
+        }
+        ready(&announcement.path, found.key, step, origin, found.links).map(Some)
+    }
+
+    /// The path below the watched directory, where it is one.
+    fn path_below(&self, path: &Path) -> Option<String> {
+        let direct = path.strip_prefix(&self.directory).map(Path::to_owned);
+        // Either may be reached through a link.
+        let below = direct.or_else(|_| {
+            let directory = self.directory.canonicalize().ok();
+            let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+            match (directory, parent, path.file_name()) {
+                (Some(directory), Some(parent), Some(name)) => {
+                    parent.join(name).strip_prefix(directory).map(Path::to_owned)
+                }
+                _ => path.strip_prefix(&self.directory).map(Path::to_owned),
+            }
+        });
+        below.ok()?.to_str().map(str::to_owned)
+    }
+
+    /// The name in the watched directory of an announced step that the rules know by its name alone.
+    pub(crate) fn key_of(&self, path: &Path) -> String {
+        self.path_below(path).unwrap_or_default()
+    }
+}
+
+/// An announced step that no rule of a watched directory knows: all of what stands at its path. Blocks.
+///
+/// # Errors
+/// [`ErrorKind::Damaged`] for one that is broken inside; [`ErrorKind::Usage`] for one without a number.
+pub(crate) fn ready_alone(
+    announcement: &Announcement,
+    key: String,
+    profiles: &ProfileSet,
+    profile: Option<&str>,
+) -> Result<Ready> {
+    let path = &announcement.path;
+    let name = name_of(announcement)?.to_owned();
+    let step = if let Some(step) = announcement.step {
+        step
+    } else {
+        let number =
+            step_name::parse(&name).ok_or_else(|| unnumbered(path, "its name says no step number"))?;
+        Step::new(number)?
+    };
+    let checked = check_source(path, profiles, profile, &SystemClock);
+    refuse_faults(path, true, &checked.faults)?;
+    let links = checked.links(LinkPolicy::Auto);
+    ready(path, key, step, Origin::of_path(path, &name), links)
+}
+
+fn ready(path: &Path, key: String, step: Step, origin: Origin, links: LinkPolicy) -> Result<Ready> {
+    let tree = origin.scan()?;
+    Ok(Ready {
+        key,
+        path: path.to_owned(),
+        origin,
+        step,
+        fingerprint: tree.fingerprint(),
+        newest: tree.newest_mtime(),
+        bytes: tree.data_bytes(),
+        links,
+    })
+}
+
+fn name_of(announcement: &Announcement) -> Result<&str> {
+    let own = || announcement.path.file_name().and_then(|name| name.to_str());
+    announcement.name.as_deref().or_else(own).ok_or_else(|| {
+        Error::new(ErrorKind::Usage, "cannot name the step")
+            .on(announcement.path.display())
+            .because("the last component of its path is no name in UTF-8")
+    })
+}
+
+fn unnumbered(path: &Path, why: &str) -> Error {
+    Error::new(ErrorKind::Usage, "cannot tell the step's number")
+        .on(path.display())
+        .because(why)
+        .hint("announce it with its number")
+}
+
+fn refuse_faults(path: &Path, is_complete: bool, faults: &[String]) -> Result<()> {
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let (kind, what) = if is_complete {
+        (ErrorKind::Damaged, "will not seal a broken step")
+    } else {
+        (
+            ErrorKind::SourceChanged,
+            "will not seal a step that is not complete",
+        )
+    };
+    let told: Vec<&str> = faults.iter().take(MOST_FAULTS).map(String::as_str).collect();
+    let more = match faults.len().saturating_sub(MOST_FAULTS) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    Err(Error::new(kind, what)
+        .on(path.display())
+        .because(format!("{}{more}", told.join("; ")))
+        .hint("save it again, or announce it once the save is over"))
+}

@@ -1,0 +1,67 @@
+//! Counting what the engine tells.
+
+use std::sync::{Arc, PoisonError};
+
+use stepvault_core::observe::{Event, Observer, Tier};
+use tokio::time::Instant;
+
+use super::{Metrics, OnRemote, OnTier};
+
+/// Counts, and passes on.
+#[derive(Debug)]
+pub(crate) struct CountingObserver {
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) next: Arc<dyn Observer>,
+}
+
+impl Observer for CountingObserver {
+    fn on_event(&self, event: &Event<'_>) {
+        self.metrics.count(event);
+        self.next.on_event(event);
+    }
+}
+
+impl Metrics {
+    fn count(&self, event: &Event<'_>) {
+        match event {
+            Event::Sealed { .. } => {
+                self.sealed_steps.inc();
+            }
+            Event::Warning { .. } => {
+                self.warnings.inc();
+            }
+            Event::BytesMoved {
+                tier: Tier::Remote(remote),
+                bytes,
+            } => {
+                self.moved_bytes
+                    .get_or_create(&OnRemote {
+                        remote: remote.to_string(),
+                    })
+                    .inc_by(*bytes);
+                self.moved_at
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .insert(remote.clone(), Instant::now());
+            }
+            Event::Durable {
+                tier: Tier::Remote(remote),
+                ..
+            } => {
+                self.durable_steps
+                    .get_or_create(&OnRemote {
+                        remote: remote.to_string(),
+                    })
+                    .inc();
+            }
+            Event::Removed { tier, .. } => {
+                self.removed_steps
+                    .get_or_create(&OnTier {
+                        tier: tier.to_string(),
+                    })
+                    .inc();
+            }
+            _ => {}
+        }
+    }
+}

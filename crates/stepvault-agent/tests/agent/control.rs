@@ -1,0 +1,360 @@
+//! The control socket as commands and trainers use it.
+
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+use stepvault_agent::control::{AnnounceRequest, AnnouncementState, DrainRequest, WaitAnswer, WaitRequest};
+use stepvault_agent::standing::{Goal, Outcome};
+use stepvault_core::ErrorKind;
+use stepvault_core::config::Completion;
+use stepvault_core::ids::{Attempt, NodeName, Step};
+use stepvault_core::keys::RunKeys;
+use stepvault_testkit::faults::FaultAction;
+use stepvault_testkit::s3::StrictS3;
+
+use crate::fixtures::unpack;
+use crate::harness::{Node, PATIENCE, id, run_name};
+use crate::support::{committed, sealed, text};
+
+fn wait_for(step: u64, goal: Goal, timeout_seconds: u64) -> WaitRequest {
+    WaitRequest {
+        run: None,
+        step: Step::new(step).unwrap(),
+        attempt: None,
+        goal,
+        timeout_seconds,
+    }
+}
+
+fn announce(path: impl Into<std::path::PathBuf>) -> AnnounceRequest {
+    AnnounceRequest {
+        run: None,
+        path: path.into(),
+        step: None,
+        name: None,
+    }
+}
+
+fn remote_reasons(answer: &WaitAnswer) -> String {
+    let reasons = answer.standing.remotes.iter();
+    let reasons = reasons.map(|on| format!("{}: {}", on.remote, on.reason.as_deref().unwrap_or("-")));
+    reasons.collect::<Vec<_>>().join("; ")
+}
+
+#[tokio::test]
+async fn the_socket_is_its_users_alone_and_goes_with_the_service() {
+    let node = Node::new();
+    std::fs::create_dir_all(node.vault_directory()).unwrap();
+    // What a killed service leaves.
+    let dead = node.place.path().join("dead.sock");
+    drop(UnixListener::bind(&dead).unwrap());
+    let options = node.options(vec![node.directory_remote("disk").await]);
+    let (service, client) = node.start_controlled(options.clone()).await;
+    let facts = client.path().symlink_metadata().unwrap();
+    assert!(facts.file_type().is_socket());
+    assert_eq!(facts.permissions().mode() & 0o777, 0o600);
+    let status = client.status(PATIENCE).await.unwrap();
+    assert_eq!(status.process_id, std::process::id());
+    assert!(status.healthy && status.complaints.is_empty() && status.stopping.is_none());
+    assert_eq!(status.runs[0].run, run_name());
+    assert_eq!(status.runs[0].remotes[0].remote.as_str(), "disk");
+    service.stop();
+    assert!(!client.path().exists());
+    let gone = client.status(PATIENCE).await.unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::Unreachable);
+    assert!(gone.to_string().contains("there is no such socket"), "{gone}");
+
+    std::fs::rename(&dead, node.socket()).unwrap();
+    let (service, _) = node.start_controlled(options).await;
+    service.stop();
+}
+
+#[tokio::test]
+async fn a_socket_that_cannot_be_made_is_a_warning_and_the_work_goes_on() {
+    let node = Node::new();
+    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    options.control_socket = Some(node.place.path().join("x".repeat(120)));
+    node.save_small(1, 5);
+    let service = node.start(options.clone());
+    node.until_heard("durable on disk: step 1").await;
+    let heard = node.recorder.lines_with("the agent cannot be controlled");
+    assert_eq!(heard.len(), 1);
+    assert!(
+        heard[0].contains("the system takes at most 107") && heard[0].contains("agent.control-socket"),
+        "{heard:?}"
+    );
+    service.stop();
+
+    // Somebody else's agent is not pushed aside.
+    let taken = node.place.path().join("taken.sock");
+    let _listener = UnixListener::bind(&taken).unwrap();
+    options.control_socket = Some(taken.clone());
+    let service = node.start(options);
+    node.until_heard("another process listens there").await;
+    service.stop();
+    assert!(taken.exists());
+}
+
+#[tokio::test]
+async fn an_announced_step_is_sealed_at_once_and_again_is_no_error() {
+    let node = Node::new();
+    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    options.runs[0].completion = Completion::Quiet(Duration::from_hours(1));
+    let (service, client) = node.start_controlled(options).await;
+    let path = node.save("step_7", &[("weights.dat", 1000)], 0);
+    let answer = client.announce(&announce(&path)).await.unwrap();
+    assert_eq!(
+        (answer.state, answer.step, answer.attempt, answer.newly_sealed),
+        (
+            AnnouncementState::Sealed,
+            Step::new(7).ok(),
+            Attempt::new(1).ok(),
+            true
+        )
+    );
+    let reached = client
+        .wait(&wait_for(7, Goal::Durable, 60), PATIENCE)
+        .await
+        .unwrap();
+    assert_eq!(reached.outcome, Outcome::Reached);
+    let again = client.announce(&announce(&path)).await.unwrap();
+    assert_eq!((again.attempt, again.newly_sealed), (answer.attempt, false));
+    let known = client.announcement(again.announcement_id).await.unwrap();
+    assert_eq!(known, again);
+
+    // Outside the watched directory, and with a number of its own.
+    let elsewhere = node.place.path().join("final");
+    crate::support::write_files(&elsewhere, &[("weights.dat", 50)], 0);
+    let error = client.announce(&announce(&elsewhere)).await.unwrap_err();
+    assert!(
+        text(&error).contains("announce it with its number"),
+        "{}",
+        text(&error)
+    );
+    let numbered = AnnounceRequest {
+        step: Step::new(8).ok(),
+        ..announce(&elsewhere)
+    };
+    let answer = client.announce(&numbered).await.unwrap();
+    assert_eq!((answer.step, answer.newly_sealed), (Step::new(8).ok(), true));
+    let report = service.stop();
+    assert_eq!(report.sealed.total, 2, "{report:?}");
+    assert_eq!(sealed(&node), [id(1, 7), id(1, 8)]);
+}
+
+#[tokio::test]
+async fn what_is_broken_or_not_complete_is_refused_with_the_reason() {
+    let node = Node::new();
+    unpack(&node, "sigterm-torch-save");
+    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    options.runs[0].completion = Completion::Auto(Duration::from_hours(1));
+    let (service, client) = node.start_controlled(options.clone()).await;
+    let error = client
+        .announce(&announce(node.outputs().join("step_3.pt")))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged);
+    assert!(
+        error.to_string().starts_with("will not seal a broken step: ")
+            && error
+                .to_string()
+                .contains("the archive has no data/39: the save was cut off"),
+        "{error}"
+    );
+    let whole = client
+        .announce(&announce(node.outputs().join("step_2.pt")))
+        .await
+        .unwrap();
+    assert!(whole.newly_sealed, "{whole:?}");
+    let missing = client
+        .announce(&announce(node.outputs().join("step_9.pt")))
+        .await
+        .unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing}");
+    for wrong in [
+        node.outputs(),
+        "relative/step_1".into(),
+        node.outputs().join("../step_1"),
+    ] {
+        let error = client.announce(&announce(&wrong)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Usage, "{}: {error}", wrong.display());
+    }
+    service.stop();
+
+    let node = Node::new();
+    unpack(&node, "dcp-killed-before-metadata");
+    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    options.runs[0].completion = Completion::Auto(Duration::from_hours(1));
+    let (service, client) = node.start_controlled(options).await;
+    let error = client
+        .announce(&announce(node.outputs().join("step_30")))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::SourceChanged);
+    assert!(
+        error
+            .to_string()
+            .starts_with("will not seal a step that is not complete: ")
+            && error.to_string().contains(".metadata"),
+        "{error}"
+    );
+    service.stop();
+}
+
+#[tokio::test]
+async fn waiting_always_ends_with_what_is_known() {
+    let (node, server) = (Node::new(), StrictS3::start());
+    let remotes = vec![
+        node.directory_remote("disk").await,
+        node.s3_remote("s3", &server, 600).await,
+    ];
+    let slow = FaultAction::Delay(Duration::from_mins(10));
+    server.faults().inject("PUT", "model.safetensors", u64::MAX, slow);
+    let (service, client) = node.start_controlled(node.options(remotes)).await;
+    let ask = async |request: WaitRequest| client.wait(&request, PATIENCE).await.unwrap();
+
+    let never = ask(wait_for(1, Goal::Staged, 0)).await;
+    assert_eq!((never.outcome, never.standing.attempt), (Outcome::Unknown, None));
+    // It comes while somebody waits.
+    let waiting = ask(wait_for(1, Goal::Staged, 60));
+    let (reached, _) = tokio::join!(waiting, async { node.save_small(1, 5) });
+    assert_eq!(reached.outcome, Outcome::Reached);
+    assert!(reached.standing.reached >= Some(Goal::Staged));
+
+    node.until_heard("durable on disk: step 1").await;
+    node.until("the upload to begin", || {
+        let requests = server.faults().requests();
+        requests
+            .iter()
+            .any(|request| request.path.contains("model.safetensors"))
+    })
+    .await;
+    let late = ask(wait_for(1, Goal::Durable, 1)).await;
+    assert_eq!(
+        (late.outcome, late.standing.reached),
+        (Outcome::Late, Some(Goal::Staged))
+    );
+    assert_eq!(late.standing.remotes[0].reached, Some(Goal::Durable));
+    assert_eq!(remote_reasons(&late), "disk: -; s3: it is being uploaded");
+    let other = WaitRequest {
+        attempt: Attempt::new(2).ok(),
+        ..wait_for(1, Goal::Staged, 0)
+    };
+    assert_eq!(ask(other).await.outcome, Outcome::Unknown);
+
+    let error = client
+        .wait(&wait_for(1, Goal::Durable, 601), PATIENCE)
+        .await
+        .unwrap_err();
+    assert!(
+        text(&error).contains("one request waits for at most 600 s"),
+        "{error}"
+    );
+    let stranger = WaitRequest {
+        run: "other".parse().ok(),
+        ..wait_for(1, Goal::Durable, 0)
+    };
+    let error = client.wait(&stranger, PATIENCE).await.unwrap_err();
+    assert_eq!(
+        text(&error),
+        "this agent does not serve the run: other | it serves grpo/checkpoints"
+    );
+
+    // Whoever waits when the service ends is told how far the step has come.
+    let waiting = ask(wait_for(1, Goal::Durable, 600));
+    let draining = async {
+        let request = DrainRequest {
+            deadline_seconds: Some(1),
+            wait: true,
+        };
+        client.drain(&request, PATIENCE).await.unwrap()
+    };
+    let (late, drained) = tokio::join!(waiting, draining);
+    assert_eq!(late.outcome, Outcome::Late);
+    assert_eq!((drained.ended, drained.safe), (true, Some(false)));
+    assert_eq!(drained.not_durable[0].remote.as_str(), "s3");
+    assert!(!service.ended().unwrap().is_safe());
+}
+
+#[tokio::test]
+async fn a_step_that_is_given_up_fails_the_wait_with_the_reason() {
+    let node = Node::new();
+    let remote = node.directory_remote("disk").await;
+    let keys = RunKeys::new(run_name());
+    let part = keys.part(id(1, 1), &NodeName::new("node-0").unwrap());
+    let part = node.remote_root("disk").join(part);
+    std::fs::create_dir_all(part.parent().unwrap()).unwrap();
+    std::fs::write(&part, "{}").unwrap();
+    let (service, client) = node.start_controlled(node.options(vec![remote])).await;
+    node.save_small(1, 5);
+    let failed = client
+        .wait(&wait_for(1, Goal::Durable, 60), PATIENCE)
+        .await
+        .unwrap();
+    assert_eq!(failed.outcome, Outcome::Failed, "{failed:?}");
+    assert!(failed.standing.remotes[0].failed);
+    assert!(
+        remote_reasons(&failed).contains("another one stands there already"),
+        "{failed:?}"
+    );
+    let staged = client
+        .wait(&wait_for(1, Goal::Staged, 0), PATIENCE)
+        .await
+        .unwrap();
+    assert_eq!(staged.outcome, Outcome::Reached);
+    let status = client.status(PATIENCE).await.unwrap();
+    assert_eq!(status.runs[0].remotes[0].failed[0].id, id(1, 1));
+    service.stop();
+}
+
+/// The vault does not hold it any more, and it is safe.
+#[tokio::test]
+async fn a_step_that_was_evicted_is_found_on_the_remotes() {
+    let node = Node::new();
+    let remote = node.directory_remote("disk").await;
+    for step in [1, 2] {
+        node.save_small(step, 10 - step);
+    }
+    node.once(node.options(vec![remote.clone()]));
+    std::fs::remove_dir_all(node.vault_directory()).unwrap();
+    std::fs::remove_dir_all(node.outputs()).unwrap();
+    std::fs::create_dir(node.outputs()).unwrap();
+    let (service, client) = node.start_controlled(node.options(vec![remote])).await;
+    let answer = client
+        .wait(&wait_for(1, Goal::Durable, 0), PATIENCE)
+        .await
+        .unwrap();
+    assert_eq!(
+        (answer.outcome, answer.standing.id()),
+        (Outcome::Reached, Some(id(1, 1)))
+    );
+    service.stop();
+}
+
+#[tokio::test]
+async fn a_drain_uploads_what_is_sealed_takes_nothing_new_and_says_how_it_ended() {
+    let node = Node::new();
+    let remote = node.directory_remote("disk").await;
+    let (service, client) = node.start_controlled(node.options(vec![remote.clone()])).await;
+    node.save_small(1, 5);
+    let staged = client
+        .wait(&wait_for(1, Goal::Staged, 60), PATIENCE)
+        .await
+        .unwrap();
+    assert_eq!(staged.outcome, Outcome::Reached);
+    let begun = Instant::now();
+    let request = DrainRequest {
+        deadline_seconds: Some(50),
+        wait: true,
+    };
+    let answer = client.drain(&request, PATIENCE).await.unwrap();
+    assert_eq!((answer.ended, answer.safe), (true, Some(true)));
+    assert!(
+        begun.elapsed() < Duration::from_secs(50),
+        "the deadline was waited out"
+    );
+    assert_eq!(committed(&remote).await, [id(1, 1)]);
+    assert!(service.ended().unwrap().is_safe());
+    assert!(!node.socket().exists());
+}

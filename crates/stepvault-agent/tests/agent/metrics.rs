@@ -1,0 +1,259 @@
+//! Metrics and the health check as a monitoring system reads them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+
+use stepvault_testkit::faults::FaultAction;
+use stepvault_testkit::s3::StrictS3;
+
+use crate::harness::{Node, PATIENCE};
+use crate::support::text;
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// Head and body.
+fn get(address: SocketAddr, method: &str, path: &str) -> Option<(String, String)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "{method} {path} HTTP/1.1\r\nhost: {address}\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.to_owned(), body.to_owned()))
+}
+
+/// Every sample by its name and labels, after each line was looked at.
+fn parse(body: &str) -> BTreeMap<String, f64> {
+    let mut samples = BTreeMap::new();
+    let (mut described, mut typed) = (BTreeMap::new(), BTreeMap::new());
+    assert!(body.ends_with("# EOF\n"), "{body}");
+    for line in body.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap();
+            assert!(described.insert(name, help).is_none(), "{line}");
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert!(["counter", "gauge", "info"].contains(&kind), "{line}");
+            typed.insert(name, kind);
+        } else if line != "# EOF" {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            let name = series.split('{').next().unwrap();
+            let family = name.trim_end_matches("_total").trim_end_matches("_info");
+            let kind = typed.get(family).unwrap_or_else(|| panic!("no type: {line}"));
+            assert!(described.contains_key(family), "{line}");
+            assert_eq!(*kind == "counter", name.ends_with("_total"), "{line}");
+            assert!(name.starts_with("stepvault_"), "{line}");
+            if let Some((_, labels)) = series.split_once('{') {
+                for label in labels.trim_end_matches('}').split(',') {
+                    let (label, _) = label.split_once('=').unwrap();
+                    assert!(["run", "remote", "tier", "version"].contains(&label), "{line}");
+                }
+            }
+            let value: f64 = value.parse().unwrap();
+            assert!(value.is_finite(), "{line}");
+            assert!(samples.insert(series.to_owned(), value).is_none(), "{line}");
+        }
+    }
+    samples
+}
+
+const HERE: &str = "{run=\"grpo/checkpoints\",remote=\"disk\"}";
+
+#[tokio::test]
+async fn what_happened_is_counted_and_what_waits_is_measured() {
+    let (node, server) = (Node::new(), StrictS3::start());
+    let down = FaultAction::Refuse {
+        status: 503,
+        retry_after_seconds: None,
+        code: "SlowDown".to_owned(),
+    };
+    for method in ["GET", "HEAD", "PUT", "POST"] {
+        server.faults().inject(method, "", u64::MAX, down.clone());
+    }
+    let remotes = vec![
+        node.directory_remote("disk").await,
+        node.s3_remote("s3", &server, 1).await,
+    ];
+    let secret = server.secret_key().to_owned();
+    let mut options = node.options(remotes);
+    let address = free_address();
+    options.metrics_listen = Some(address);
+    let (service, client) = node.start_controlled(options).await;
+    let (head, body) = get(address, "GET", "/metrics").unwrap();
+    assert!(
+        head.contains("content-type: application/openmetrics-text; version=1.0.0"),
+        "{head}"
+    );
+    let before = parse(&body);
+    assert_eq!(before["stepvault_sealed_steps_total"], 0.0);
+    assert_eq!(before["stepvault_uploaded_bytes_total{remote=\"disk\"}"], 0.0);
+    assert_eq!(before[&format!("stepvault_steps_waiting{HERE}")], 0.0);
+    assert!(!before.contains_key(&format!("stepvault_durable_step{HERE}")));
+
+    node.save_small(40, 9);
+    node.save_small(50, 8);
+    node.until_heard("durable on disk: step 40").await;
+    node.until_heard("durable on disk: step 50").await;
+    let failing = "stepvault_upload_failures_total{run=\"grpo/checkpoints\",remote=\"s3\"}";
+    let fresh = "stepvault_vault_steps{run=\"grpo/checkpoints\"}";
+    let mut after = BTreeMap::new();
+    node.until("the numbers", || {
+        after = parse(&get(address, "GET", "/metrics").unwrap().1);
+        after[failing] > 0.0
+            && after[fresh] == 2.0
+            && after.get(&format!("stepvault_durable_step{HERE}")) == Some(&50.0)
+            && after[&format!("stepvault_steps_waiting{HERE}")] == 0.0
+    })
+    .await;
+    let is = |series: &str| after[series];
+    assert_eq!(is("stepvault_sealed_steps_total"), 2.0);
+    assert_eq!(is("stepvault_uploaded_bytes_total{remote=\"disk\"}"), 2600.0);
+    assert_eq!(is("stepvault_durable_steps_total{remote=\"disk\"}"), 2.0);
+    assert_eq!(is("stepvault_vault_bytes"), 2600.0);
+    assert!(is("stepvault_disk_free_bytes") > 0.0);
+    assert_eq!(is("stepvault_newest_step{run=\"grpo/checkpoints\"}"), 50.0);
+    let on_s3 = |name: &str| after[&format!("stepvault_{name}{{run=\"grpo/checkpoints\",remote=\"s3\"}}")];
+    assert_eq!((on_s3("steps_waiting"), on_s3("waiting_bytes")), (2.0, 2600.0));
+    assert!(on_s3("oldest_waiting_age_seconds") >= 9.0);
+    assert_eq!(on_s3("remote_failing"), 1.0);
+    assert_eq!(is(&format!("stepvault_remote_failing{HERE}")), 0.0);
+    let durable_at = is(&format!("stepvault_last_durable_timestamp_seconds{HERE}"));
+    assert!(durable_at >= is("stepvault_agent_start_timestamp_seconds"));
+    assert_eq!(is("stepvault_agent_healthy"), 1.0);
+    assert!(
+        after
+            .keys()
+            .any(|series| series.starts_with("stepvault_build_info{version=\""))
+    );
+
+    let (_, body) = get(address, "GET", "/metrics").unwrap();
+    let status = serde_json::to_string(&client.status(PATIENCE).await.unwrap()).unwrap();
+    assert!(!body.contains(&secret) && !status.contains(&secret));
+    service.stop();
+    assert!(
+        get(address, "GET", "/metrics").is_none(),
+        "the port is closed at the end"
+    );
+}
+
+#[tokio::test]
+async fn the_health_check_and_other_paths() {
+    let node = Node::new();
+    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    let address = free_address();
+    options.metrics_listen = Some(address);
+    let (service, _client) = node.start_controlled(options.clone()).await;
+    let (head, body) = get(address, "GET", "/healthz").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert_eq!(body, "well\n");
+    for (method, path, status) in [
+        ("GET", "/", "404"),
+        ("GET", "/v1/status", "404"),
+        ("POST", "/v1/drain", "405"),
+        ("POST", "/metrics", "405"),
+        ("HEAD", "/metrics", "200"),
+    ] {
+        let (head, _) = get(address, method, path).unwrap();
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status}")),
+            "{method} {path}: {head}"
+        );
+    }
+    // Two agents cannot have one port; that it was asked for makes it an error.
+    let other = Node::new();
+    let mut second = other.options(vec![other.directory_remote("disk").await]);
+    second.metrics_listen = Some(address);
+    let error = other.start(second.clone()).ended().unwrap_err();
+    assert!(
+        text(&error).contains("give agent.metrics-listen a port that is free"),
+        "{error}"
+    );
+    second.metrics_listen = Some("0.0.0.0:9464".parse().unwrap());
+    let error = other.start(second).ended().unwrap_err();
+    assert!(text(&error).contains("other machines could reach it"), "{error}");
+    service.stop();
+}
+
+/// Every name in the reference, and no other.
+#[tokio::test]
+async fn every_metric_is_documented() {
+    let node = Node::new();
+    node.save_small(1, 5);
+    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    let address = free_address();
+    options.metrics_listen = Some(address);
+    let (service, _client) = node.start_controlled(options).await;
+    node.until_heard("durable on disk: step 1").await;
+    let mut rows = BTreeSet::new();
+    node.until("all metrics", || {
+        let (_, body) = get(address, "GET", "/metrics").unwrap();
+        let samples = parse(&body);
+        rows = table_rows(&body, &samples);
+        samples.contains_key(&format!("stepvault_durable_step{HERE}"))
+            && samples.contains_key(&format!("stepvault_last_durable_timestamp_seconds{HERE}"))
+    })
+    .await;
+    service.stop();
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
+    let document = std::fs::read_to_string(&place).unwrap_or_default();
+    let documented: BTreeSet<String> = document
+        .lines()
+        .filter(|line| line.starts_with("| `stepvault_"))
+        .map(str::to_owned)
+        .collect();
+    if std::env::var_os("STEPVAULT_BLESS").is_some() {
+        let (head, tail) = (document.split("| `stepvault_").next().unwrap(), {
+            let last = document.rfind("| `stepvault_").map_or(document.len(), |at| {
+                at + document[at..].find('\n').map_or(0, |end| end + 1)
+            });
+            &document[last..]
+        });
+        let rows: Vec<String> = rows.iter().map(|row| format!("{row}\n")).collect();
+        let rows = rows.concat();
+        std::fs::write(&place, format!("{head}{rows}{tail}")).unwrap();
+        return;
+    }
+    assert_eq!(
+        documented, rows,
+        "`STEPVAULT_BLESS=1 cargo test -p stepvault-agent --test agent every_metric` writes them anew"
+    );
+}
+
+/// Name, type, labels and meaning of each metric.
+fn table_rows(body: &str, samples: &BTreeMap<String, f64>) -> BTreeSet<String> {
+    let types: BTreeMap<&str, &str> = body
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+        .collect();
+    let helps = body
+        .lines()
+        .filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
+    let row = |(name, help): (&str, &str)| {
+        let kind = types[name];
+        let suffix = match kind {
+            "counter" => "_total",
+            "info" => "_info",
+            _ => "",
+        };
+        let name = format!("{name}{suffix}");
+        let series = samples
+            .keys()
+            .find(|series| series.split('{').next() == Some(name.as_str()))
+            .unwrap_or_else(|| panic!("no sample of {name}"));
+        let labels: Vec<&str> = match series.split_once('{') {
+            Some((_, labels)) => labels
+                .split(',')
+                .map(|label| label.split('=').next().unwrap())
+                .collect(),
+            None => Vec::new(),
+        };
+        let kind = if kind == "info" { "gauge" } else { kind };
+        let help = help.trim_end_matches('.');
+        format!("| `{name}` | {kind} | {} | {help} |", labels.join(", "))
+    };
+    helps.map(row).collect()
+}

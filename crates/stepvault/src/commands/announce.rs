@@ -1,0 +1,153 @@
+//! `announce`: telling the agent that a step is finished.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use stepvault_agent::control::{AnnounceAnswer, AnnounceRequest, AnnouncementState, Client};
+use stepvault_agent::standing::{Goal, Wanted};
+use stepvault_core::ids::{Attempt, RunName, Step};
+use stepvault_core::{Error, ErrorKind, Result};
+use tokio::time::Instant;
+
+use super::Session;
+use super::wait::{self, WaitDocument};
+use crate::arguments::values::{checked, duration, goal};
+use crate::context::Settings;
+use crate::exit_code::ExitCode;
+use crate::output::Report;
+
+/// Tell the agent that a step is finished: it is sealed at once, without waiting until it is quiet
+///
+/// The agent looks at it first: what is not complete by the rules of its framework, or broken inside, is refused with
+/// the reason. Announcing the same step twice is no error. With --wait-for it ends as 'wait' does, for exactly the files
+/// that stand there now.
+#[derive(Debug, Args)]
+pub(crate) struct AnnounceArguments {
+    /// The finished step: a directory or a single file
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+    /// Its step; read from its name when not given
+    #[arg(long, value_name = "N", value_parser = checked::<Step>)]
+    step: Option<Step>,
+    /// Wait until it is staged, uploaded or durable
+    #[arg(long, value_name = "STATE", value_parser = goal)]
+    wait_for: Option<Goal>,
+    /// How long to wait
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
+    timeout: Duration,
+}
+
+#[derive(Serialize)]
+struct AnnounceDocument {
+    run: RunName,
+    path: PathBuf,
+    state: AnnouncementState,
+    /// Null while it waits to be sealed.
+    step: Option<Step>,
+    attempt: Option<Attempt>,
+    newly_sealed: bool,
+    /// What --wait-for came to; null without it, and when it was not sealed in time.
+    wait: Option<WaitDocument>,
+}
+
+/// Runs the command.
+pub(crate) async fn run(session: &Session, arguments: AnnounceArguments) -> Result<ExitCode> {
+    let deadline = Instant::now().checked_add(arguments.timeout);
+    let settings = Settings::load(session)?;
+    let client = settings.control().ok_or_else(wait::no_agent)?;
+    let request = AnnounceRequest {
+        run: settings.named_run().cloned(),
+        path: absolute(&arguments.path)?,
+        step: arguments.step,
+        name: None,
+    };
+    let mut answer = client.announce(&request).await?;
+    let mut waited = None;
+    if let Some(goal) = arguments.wait_for {
+        let left = || {
+            deadline.map_or(Duration::MAX, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            })
+        };
+        answer = until_sealed(&client, answer, left()).await?;
+        if let (Some(step), Some(attempt)) = (answer.step, answer.attempt) {
+            let goal_step = Wanted {
+                run: answer.run.clone(),
+                step,
+                attempt: Some(attempt),
+            };
+            waited = Some(wait::wait(session, &settings, goal_step, goal, left()).await?);
+        }
+    }
+    let code = match (&waited, arguments.wait_for) {
+        (Some(waited), _) => waited.exit_code(),
+        // Known, and not there yet.
+        (None, Some(_)) => ExitCode::Unreachable,
+        (None, None) => ExitCode::Done,
+    };
+    session.output.result(&AnnounceDocument {
+        run: answer.run,
+        path: answer.path,
+        state: answer.state,
+        step: answer.step,
+        attempt: answer.attempt,
+        newly_sealed: answer.newly_sealed,
+        wait: waited,
+    })?;
+    Ok(code)
+}
+
+/// Asks again until it is sealed, for at most `within`.
+async fn until_sealed(client: &Client, first: AnnounceAnswer, within: Duration) -> Result<AnnounceAnswer> {
+    let id = first.announcement_id;
+    let mut answer = first.clone();
+    let asking = async {
+        while answer.state == AnnouncementState::Queued {
+            answer = client.announcement(id).await?;
+        }
+        Ok(answer)
+    };
+    tokio::time::timeout(within, asking).await.unwrap_or(Ok(first))
+}
+
+/// The path as the agent, which runs elsewhere, sees it.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    let fault = || Error::new(ErrorKind::Usage, "cannot announce").on(path.display());
+    let given = std::path::absolute(path).map_err(|error| fault().caused_by(error))?;
+    if let Err(error) = given.symlink_metadata() {
+        return Err(fault()
+            .caused_by(error)
+            .hint("announce a step once it is written"));
+    }
+    match (given.parent(), given.file_name()) {
+        (Some(parent), Some(name)) => {
+            let parent = parent.canonicalize().map_err(|error| fault().caused_by(error))?;
+            Ok(parent.join(name))
+        }
+        _ => given.canonicalize().map_err(|error| fault().caused_by(error)),
+    }
+}
+
+impl Report for AnnounceDocument {
+    fn human(&self) -> String {
+        let path = self.path.display();
+        let announced = match (self.step, self.attempt) {
+            (Some(step), Some(attempt)) if self.newly_sealed => {
+                format!("sealed step {step} (attempt {attempt}) of '{}': {path}", self.run)
+            }
+            (Some(step), Some(attempt)) => {
+                format!(
+                    "step {step} (attempt {attempt}) of '{}' was sealed already: {path}",
+                    self.run
+                )
+            }
+            _ => format!("announced to '{}', and waits to be sealed: {path}", self.run),
+        };
+        match &self.wait {
+            Some(waited) => format!("{announced}\n{}", waited.human()),
+            None => announced,
+        }
+    }
+}
