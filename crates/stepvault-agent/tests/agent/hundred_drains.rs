@@ -109,7 +109,7 @@ async fn drain(seed: u64) -> bool {
     assert_eq!(report.is_safe(), missing.is_empty(), "drain {seed}");
 
     // What was left is what the next start goes on with, to the end.
-    if seed % 5 == 0 {
+    if seed.is_multiple_of(5) {
         let report = node.once(node.options(vec![plain.clone()]));
         assert!(report.is_safe(), "drain {seed}: {report:?}");
         assert_eq!(committed(&plain).await, sealed(&node), "drain {seed}");

@@ -10,7 +10,7 @@ use stepvault_testkit::metadata::FakeMetadata;
 
 use crate::support::Place;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// A remote that answers nobody.
 const GONE: &str = "gone=s3://bucket/prefix?endpoint=http://127.0.0.1:1&retry-deadline=1s";
 
