@@ -27,3 +27,6 @@ mod mentions;
 mod place;
 mod profiles;
 mod runs;
+mod service_configurations;
+mod service_files;
+mod service_invocations;
