@@ -2,7 +2,7 @@
 # Epilog of slurm.conf: uploads what a job left on the node's disk, then removes its directory. prolog.sh says how both
 # are installed, and made the directory.
 #
-# Most jobs leave nothing to upload: their agents have drained before they ended. It is for those that were killed.
+# Most jobs leave nothing to upload: `stepvault run` has drained before they ended. It is for those that were killed.
 # The node stays in the state COMPLETING as long as an epilog runs, and goes down when one fails: this one hands the work
 # to a process of its own and ends at once, always with 0. That process ends after two hours at the latest.
 #
@@ -35,8 +35,8 @@ finish() {
   exec 9>"$place.lock"
   flock --nonblock 9 || return 0
   echo "$BASHPID" >"$place.pid"
-  # The job left its identity in a file of variables. It is read as the job's user: what is in it is his. All of this
-  # stays in one process group and keeps the lock, so that the prolog can end it and knows when it has ended.
+  # The job left its identity in a file of variables, which only a process of the job's user may read as a script. All of
+  # this stays in one process group and keeps the lock, so that the prolog can end it and knows when it has ended.
   # shellcheck disable=SC2016 # $1 is the inner shell's
   as_owner "$place" timeout --foreground --kill-after=2m 2h sh -c '
     cd "$1" || exit 1

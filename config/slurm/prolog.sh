@@ -1,17 +1,18 @@
 #!/bin/bash
-# Prolog of slurm.conf: makes a directory of the job's own on the node's disk, for its vault and its checkpoints. Install it with epilog.sh under /etc/slurm, and set in slurm.conf:
+# Prolog of slurm.conf: makes a directory of the job's own on the node's disk, for job.sbatch to keep the vault and the
+# checkpoints in. Install it with epilog.sh under /etc/slurm, and set in slurm.conf:
 #
 #   Prolog=/etc/slurm/prolog.sh
 #   Epilog=/etc/slurm/epilog.sh
 #   PrologFlags=Alloc
 #
-# Change `scratch`, here and in epilog.sh alike: a directory of root's on the fast disk, mode 0755.
+# Change `scratch`, here, in epilog.sh and in job.sbatch alike: a directory of root's on the fast disk, mode 0755.
 #
 # Who runs as whom: slurmd runs this as root. The job's directory belongs to the job's user, and everything in it is
-# written by his processes, the trainer and the agent alike: the kernel lets nobody link files that are not his.
+# written by that user's processes, the trainer and the agent alike, or the agent could not link what the trainer writes.
 #
 # Slurm drains the node of a prolog that fails and holds up the job meanwhile. A node without a disk for checkpoints can
-# still run the job, so this one always ends with 0, asks no store, and waits for nothing.
+# still run the job, so this one always ends with 0, asks no store, and waits five seconds at most.
 
 # slurmd sets no search path.
 PATH=/usr/sbin:/usr/bin:/sbin:/bin

@@ -30,3 +30,5 @@ mod runs;
 mod service_configurations;
 mod service_files;
 mod service_invocations;
+mod service_jobs;
+mod service_scripts;

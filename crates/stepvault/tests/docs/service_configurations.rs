@@ -125,7 +125,7 @@ fn whoever_ends_an_agent_waits_longer_than_it_drains() {
             }
         }
     }
-    assert!(agents >= 1, "no agent was found");
+    assert!(agents >= 2, "only {agents} agents were found");
 }
 
 /// How long an agent with this configuration drains.

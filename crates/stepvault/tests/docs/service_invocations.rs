@@ -9,7 +9,7 @@ use crate::mentions::invocations;
 use crate::place::repository;
 
 /// The directories of service files.
-const DIRECTORIES: [&str; 3] = ["systemd", "kubernetes", "slurm"];
+const DIRECTORIES: [&str; 4] = ["systemd", "kubernetes", "slurm", "docker"];
 /// Where a container may run another program than its image does.
 const HOOKS: [&[&str]; 5] = [
     &["startupProbe"],
