@@ -28,3 +28,8 @@ mod mentions;
 mod place;
 mod profiles;
 mod runs;
+mod service_configurations;
+mod service_files;
+mod service_invocations;
+mod service_jobs;
+mod service_scripts;

@@ -54,7 +54,7 @@ fn every_mentioned_command_and_flag_exists() {
 }
 
 /// The words behind each `stepvault` in a line of shell.
-fn invocations(line: &str) -> Vec<Vec<String>> {
+pub(crate) fn invocations(line: &str) -> Vec<Vec<String>> {
     let line = line.split(" # ").next().unwrap_or_default();
     let line = line.replace("cargo run --release --bin stepvault --", "stepvault");
     let mut found = Vec::new();

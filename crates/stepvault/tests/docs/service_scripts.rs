@@ -1,0 +1,107 @@
+//! The scripts for Slurm and Docker, run with an environment that is made up.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Output;
+
+use crate::place::Place;
+
+/// Says what it is called with, and knows one command.
+const STAND_IN: &str =
+    "#!/bin/sh\nif [ \"$2\" = --help ]; then [ \"$1\" = agent ]; exit; fi\necho \"called: $*\"\n";
+
+/// Runs a line with the stand-in for stepvault before everything else on the path.
+fn run(place: &Place, line: &str) -> Output {
+    let directory = place.path().join("bin");
+    if !directory.exists() {
+        std::fs::create_dir(&directory).unwrap();
+        let program = directory.join("stepvault");
+        std::fs::write(&program, STAND_IN).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    place.shell(&format!("PATH=$PWD/bin:$PATH; {line}"))
+}
+
+#[test]
+fn the_entrypoint_tells_commands_from_trainers() {
+    let place = Place::new();
+    for (words, called) in [
+        ("agent --once", "called: agent --once\n"),
+        ("--version", "called: --version\n"),
+        ("", "called: --help\n"),
+        (
+            "torchrun train.py --name 'a b'",
+            "called: run --into cp -- torchrun train.py --name a b\n",
+        ),
+        ("./agent", "called: run --into cp -- ./agent\n"),
+    ] {
+        let output = run(
+            &place,
+            &format!("CHECKPOINTS=cp config/docker/entrypoint.sh {words}"),
+        );
+        assert_eq!(String::from_utf8_lossy(&output.stdout), called, "{words}");
+        assert!(output.status.success(), "{words}");
+    }
+}
+
+#[test]
+fn slurm_never_loses_a_node_to_them() {
+    let place = Place::new();
+    for script in ["prolog.sh", "epilog.sh"] {
+        for variables in [
+            "JOB_SCRATCH=$PWD/jobs",
+            "JOB_SCRATCH=$PWD/jobs SLURM_JOB_ID=7",
+            "JOB_SCRATCH=$PWD/jobs SLURM_JOB_ID=../x SLURM_JOB_UID=0",
+            "JOB_SCRATCH=$PWD/jobs SLURM_JOB_ID=7 SLURM_JOB_UID=4294967294",
+            "JOB_SCRATCH=$PWD/none SLURM_JOB_ID=7 SLURM_JOB_UID=0",
+        ] {
+            let line = format!("mkdir -p jobs; {variables} config/slurm/{script}");
+            let output = run(&place, &line);
+            assert_eq!(output.status.code(), Some(0), "{line}");
+        }
+    }
+    let left: Vec<_> = std::fs::read_dir(place.path().join("jobs")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(!place.path().join("x").exists() && !place.path().join("none").exists());
+}
+
+#[test]
+fn the_epilog_leaves_alone_what_no_configuration_explains() {
+    let place = Place::new();
+    let line = "mkdir -p jobs/7 jobs/8 && touch jobs/7/weights && \
+                for job in 7 8; do JOB_SCRATCH=$PWD/jobs SLURM_JOB_ID=$job config/slurm/epilog.sh || exit; done";
+    assert!(run(&place, line).status.success());
+    assert!(place.path().join("jobs/7/weights").exists());
+    assert!(!place.path().join("jobs/8").exists(), "nobody has used it");
+}
+
+#[test]
+fn a_job_that_runs_out_of_time_ends_its_step_and_is_queued_again() {
+    let place = Place::new();
+    let srun = "#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\necho $$ >pid\n\
+                SLURM_NODEID=0 \"$@\"; trap 'exit 3' TERM; touch ready; for i in $(seq 1200); do sleep 0.05; done\n";
+    let scancel = "#!/bin/sh\necho scancel $* >>told\nkill -TERM \"$(cat pid)\"\n";
+    let scontrol = "#!/bin/sh\n[ \"$1\" = show ] && echo n0 || echo scontrol $* >>told\n";
+    run(&place, "true");
+    for (name, text) in [("srun", srun), ("scancel", scancel), ("scontrol", scontrol)] {
+        let program = place.path().join("bin").join(name);
+        std::fs::write(&program, text).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let output = run(
+        &place,
+        "mkdir -p jobs/7 && sed \"s#/mnt/nvme/jobs#$PWD/jobs#\" config/slurm/job.sbatch >job && \
+         export SLURM_JOB_ID=7 SLURM_NNODES=4 SLURM_JOB_NODELIST=n0 SLURM_SUBMIT_DIR=$PWD/config/slurm && \
+         { bash job & } && job=$! && \
+         for i in $(seq 1200); do [ -e ready ] && break; sleep 0.05; done; kill -USR1 $job; wait $job",
+    );
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        printed.starts_with("called: run --into checkpoints --config stepvault.toml -- torchrun --nnodes=4"),
+        "{printed}"
+    );
+    assert_eq!(output.status.code(), Some(3), "{printed}");
+    let told = std::fs::read_to_string(place.path().join("told")).unwrap();
+    assert_eq!(told, "scancel --signal=TERM 7.0\nscontrol requeue 7\n");
+    let launch = std::fs::read_to_string(place.path().join("jobs/7/launch")).unwrap();
+    assert!(launch.contains("export SLURM_NODEID=0\n"), "{launch}");
+}
