@@ -39,6 +39,8 @@ pub(crate) struct RemotePulse {
 pub(crate) struct Trouble {
     /// Trying again would not help.
     pub(crate) failed: bool,
+    /// This node has done its part, and other nodes have not.
+    pub(crate) lacks_parts: bool,
     pub(crate) reason: String,
 }
 
@@ -179,6 +181,7 @@ impl Board {
             step.clone(),
             Trouble {
                 failed: false,
+                lacks_parts: false,
                 reason: reason.to_owned(),
             },
         );
@@ -306,6 +309,18 @@ impl Board {
             .map(|(step, trouble)| (step.id, trouble.reason.clone()))
             .collect();
         (uploading, error, failed)
+    }
+
+    /// The steps whose part of this node is on a remote and that lack other nodes' parts.
+    pub(crate) fn lacking_parts(&self, run: &RunName, remote: &RemoteName) -> Vec<(StepId, String)> {
+        let state = self.state();
+        let here = |step: &StepOnRemote| step.run == *run && step.remote == *remote;
+        state
+            .troubles
+            .iter()
+            .filter(|(step, trouble)| here(step) && trouble.lacks_parts)
+            .map(|(step, trouble)| (step.id, trouble.reason.clone()))
+            .collect()
     }
 
     /// The report, except for what is not durable.

@@ -51,9 +51,12 @@ pub struct RemoteNote {
     pub last_error: Option<String>,
     /// Steps that are given up there until the service is started again, at most 32.
     pub failed: Vec<FailedStep>,
+    /// Steps whose part of this node is there and that lack other nodes' parts, at most 32.
+    #[serde(default)]
+    pub lacking_parts: Vec<FailedStep>,
 }
 
-/// A step that is given up on a remote.
+/// A step that is not durable on a remote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedStep {
     /// Step and attempt.
@@ -156,15 +159,18 @@ impl NoteWriter {
     fn note(&self, board: &Board) -> AgentNote {
         let remotes = self.remotes.iter().map(|remote| {
             let (uploading, last_error, failed) = board.on_remote(&self.run, remote);
-            let newest_first = failed.into_iter().rev().take(MOST);
-            let failed = newest_first
-                .map(|(id, reason)| FailedStep { id, reason })
-                .collect();
+            let told = |steps: Vec<(StepId, String)>| {
+                let newest_first = steps.into_iter().rev().take(MOST);
+                newest_first
+                    .map(|(id, reason)| FailedStep { id, reason })
+                    .collect()
+            };
             RemoteNote {
                 remote: remote.clone(),
                 uploading,
                 last_error,
-                failed,
+                failed: told(failed),
+                lacking_parts: told(board.lacking_parts(&self.run, remote)),
             }
         });
         AgentNote {

@@ -203,6 +203,7 @@ impl LaneTask {
         let waiting = run.waits.missing(here.id, missing, self.incomplete_after);
         let trouble = Trouble {
             failed: false,
+            lacks_parts: true,
             reason: waiting.reason.clone(),
         };
         self.shared.board.step_failed(here, trouble);
@@ -246,6 +247,7 @@ impl LaneTask {
                     after == AfterUpload::StepFailed || !patient && tries.pause.failures() >= enough;
                 let trouble = Trouble {
                     failed: tries.failed,
+                    lacks_parts: false,
                     reason: reason.clone(),
                 };
                 self.shared.board.step_failed(here, trouble);

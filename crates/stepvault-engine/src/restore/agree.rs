@@ -19,6 +19,7 @@ use stepvault_local::sealed::SealedStep;
 use tokio::time::{Duration, Instant};
 
 use super::candidates::Candidates;
+use super::demoted::LastResort;
 use super::{RestoreContext, RestoreRequest, resolve};
 use crate::blocking::blocking;
 use crate::catalog::committed_ids;
@@ -229,7 +230,10 @@ impl<'a> Agreement<'a> {
     async fn newest_durable(&self, unfit: &BTreeSet<StepId>) -> Result<Option<StepId>> {
         let mut candidates = Candidates::gather(self.context, self.request).await?;
         let mut skipped = Vec::new();
-        while let Some(candidate) = candidates.next_newest() {
+        let mut last_resort = LastResort::default();
+        while let Some(candidate) =
+            last_resort.next(self.context, self.request, &mut candidates, &mut skipped)
+        {
             let id = candidate.id;
             if candidate.remotes.is_empty() {
                 continue;
@@ -330,6 +334,7 @@ impl<'a> Agreement<'a> {
             .rev()
             .map(SealedStep::record)
             .filter(|record| Some(record.id) > durable && !unfit.contains(&record.id))
+            .filter(|record| !self.request.demoted.contains_key(&record.id))
             .filter(|record| record.node == *place.node() && record.nodes() == *place.nodes())
             .map(|record| record.id)
             .take(MOST_STAGED)

@@ -256,6 +256,11 @@ impl StatusDocument {
         if let Some(reason) = &agent.stopping {
             let _ = write!(line, ", stopping on {reason}");
         }
+        for remote in &agent.remotes {
+            for step in &remote.lacking_parts {
+                let _ = write!(line, "\n       {} on {}: {}", step.id, remote.remote, step.reason);
+            }
+        }
         for complaint in &agent.complaints {
             let _ = write!(line, "\n       {complaint}");
         }

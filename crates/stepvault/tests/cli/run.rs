@@ -310,6 +310,27 @@ fn sigterm_is_passed_on_and_what_the_trainer_saves_last_is_safe() {
 }
 
 #[test]
+fn a_notice_ends_the_trainer_in_time_and_what_it_saves_then_is_safe() {
+    let place = place("drain-file = \"drain\"\n");
+    let script = "trap 'mkdir out/tmp-5; echo last > out/tmp-5/model.bin; mv out/tmp-5 out/step_5; exit 7' TERM; \
+                  touch ready; while :; do sleep 0.1; done";
+    let running = Running::start(&place, &[], script);
+    running.until("ready");
+    // Each time anew: one that is there before the agent listens is taken for a leftover.
+    until("the trainer to be asked", || {
+        std::fs::write(place.path("drain"), "60").unwrap();
+        place.path("out/step_5").exists()
+    });
+    let outcome = running.ended().expect_code(7);
+    assert!(
+        outcome.stderr.contains("the trainer is asked to end"),
+        "{outcome:#?}"
+    );
+    assert!(place.remote_file("step_5", "model.bin").exists(), "{outcome:#?}");
+    assert_eq!(status(&place)["demoted"], serde_json::json!([]));
+}
+
+#[test]
 fn asked_twice_the_drain_ends_at_once() {
     let place = place("drain-deadline = \"1h\"\n");
     // It takes connections and never answers.

@@ -49,7 +49,8 @@ use trainer::{Ended, Trainer};
 ///
 /// The trainer's checkpoints are saved as well as can be: when the agent cannot work, that is said and training goes on.
 /// After SIGTERM the trainer has three quarters of agent.drain-deadline to end before its processes are killed, and the
-/// rest is for what it saved last.
+/// rest is for what it saved last. A notice that the machine is taken away, and 'stepvault drain', are passed on as
+/// SIGTERM.
 #[derive(Debug, Args)]
 #[expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 pub(crate) struct RunArguments {
@@ -193,14 +194,17 @@ async fn accompany(
     };
     let follow = async {
         let say = |text: &str| session.output.warn(text);
-        let ended = trainer.wait(&mut *signals, drain_deadline, say).await;
+        let ended = trainer.wait(&mut *signals, &stop, drain_deadline, say).await;
         let (mut deadline, mut was_asked) = (Instant::now() + drain_deadline, false);
         // An older copy must not come after the newer one.
         copying.abort();
         if let Ok(ended) = &ended {
             note_end(note, ended.lasted, ending(ended)).await;
             tell_of_end(session, ended);
-            deadline = ended.deadline.unwrap_or(deadline);
+            if let Some(asked_for) = ended.deadline {
+                deadline = asked_for;
+                session.leave_by.set(asked_for.into_std());
+            }
             was_asked = ended.asked_by.is_some();
         }
         stop.request(StopReason::TrainerEnded, Some(deadline));

@@ -6,6 +6,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use stepvault_agent::Stop;
 use stepvault_core::starts::Process;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::process;
@@ -105,16 +106,19 @@ impl Trainer {
     }
 
     /// Waits for its end, and passes signals on until then. After SIGTERM its group has a share of `drain_deadline`;
-    /// what is left of it by then is killed.
+    /// what is left of it by then is killed. The same when the agent beside it is told to drain: a machine that is taken
+    /// away takes the trainer with it.
     pub(super) async fn wait(
         mut self,
         signals: &mut Signals,
+        stop: &Stop,
         drain_deadline: Duration,
         say: impl Fn(&str),
     ) -> Result<Ended> {
         let mut asked_by = None;
         let mut times: Option<(Instant, Instant)> = None;
         let mut was_killed = false;
+        let mut was_told = false;
         let mut status: Option<(ExitStatus, Duration)> = None;
         let (status, lasted) = loop {
             if let Some(status) = status
@@ -136,6 +140,18 @@ impl Trainer {
                         let now = Instant::now();
                         times.get_or_insert((now + drain_deadline.mul_f64(TRAINERS_SHARE), now + drain_deadline));
                     }
+                }
+                () = stop.wait(), if !was_told && status.is_none() => {
+                    was_told = true;
+                    let now = Instant::now();
+                    if let Some(request) = stop.requested() {
+                        say(&format!("drained by {}: the trainer is asked to end", request.reason));
+                        let deadline = request.leave_by(drain_deadline);
+                        let left = deadline.saturating_duration_since(now);
+                        times.get_or_insert((now + left.mul_f64(TRAINERS_SHARE), deadline));
+                    }
+                    asked_by.get_or_insert("a drain");
+                    self.signal(Signal::TERM);
                 }
                 () = until(kill_at) => {
                     say("the trainer has not ended in time after SIGTERM: it is killed");
