@@ -567,3 +567,32 @@ async fn one_node_s_part_alone_is_no_step() {
     );
     assert_eq!(StepId::from_label("000000000100.a1"), Some(id(1, 100)));
 }
+
+#[tokio::test]
+async fn without_the_store_a_node_alone_seals_and_one_of_several_waits() {
+    let server = StrictS3::start();
+    let mut cluster = Cluster::new(2).await;
+    for rig in &mut cluster.rigs {
+        rig.remotes.clear();
+        rig.add_s3("main", &server).await;
+    }
+    drop(server);
+    let source = cluster.rigs[0].write_step(100, &[("model.pt", 10)], 1, 1000);
+    let alone = Writer {
+        place: NodePlace::alone(ranked(0).unwrap()),
+        ..cluster.writer(0)
+    };
+    let request = StageRequest {
+        writer: alone,
+        ..cluster.request(0, &source)
+    };
+    let report = cluster.rigs[0].push_as(request).await.unwrap();
+    assert!(report.newly_sealed);
+    assert_eq!(report.id, id(1, 100));
+    let source = cluster.rigs[1].write_step(100, &[("rank_1.distcp", 10)], 1, 1000);
+    let error = cluster.rigs[1]
+        .push_as(cluster.request(1, &source))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+}

@@ -366,6 +366,10 @@ const ANYWHERE: &[(&str, &str)] = &[
         "remotes on which the step was begun and is not whole",
     ),
     (
+        "lacking_parts",
+        "steps whose part of this node is there and that lack other nodes' parts",
+    ),
+    (
         "missing_nodes",
         "the nodes whose parts are not there; this node's is",
     ),
