@@ -222,21 +222,18 @@ impl FileUpload {
             created = store.create(&self.key, body.clone(), &digest).await;
         }
         let created = created?;
-        let proved = match created {
-            Created::Written(head) => self.prove(Some(head), &file_digest, &parts).await,
-            Created::Exists => self.prove(None, &file_digest, &parts).await,
-        };
-        if let Err(error) = proved {
+        let is_ours = matches!(created, Created::Written(_));
+        if let Err(error) = self.prove_created(created, &file_digest, &parts).await {
             if error.kind() != ErrorKind::Damaged {
                 return Err(error);
             }
-            // What stands there is not what was sent: a write that was damaged, or the remains of another one that
-            // was never committed. One more try on a free key.
-            self.lane.remote.delete(vec![self.key.clone()]).await?;
-            match self.lane.remote.store.create(&self.key, body, &digest).await? {
-                Created::Written(head) => self.prove(Some(head), &file_digest, &parts).await?,
-                Created::Exists => self.prove(None, &file_digest, &parts).await?,
+            if !is_ours {
+                return Err(self.taken(&error));
             }
+            // A write that was damaged: one more try on a free key.
+            self.lane.remote.delete(vec![self.key.clone()]).await?;
+            let created = self.lane.remote.store.create(&self.key, body, &digest).await?;
+            self.prove_created(created, &file_digest, &parts).await?;
         }
         self.lane.observer.on_event(&Event::BytesMoved {
             tier: &self.lane.remote.tier,
@@ -262,6 +259,7 @@ impl FileUpload {
             .store
             .complete_upload(&self.key, upload, &receipts, &digest)
             .await;
+        let is_ours = matches!(completed, Ok(Created::Written(_)));
         let proved = match completed {
             // The head that completion returned is the store's word at that moment; what counts is what stands
             // there now.
@@ -280,12 +278,15 @@ impl FileUpload {
             }
             Err(error) => return Err(error),
         };
-        if let Err(error) = proved {
-            if error.kind() == ErrorKind::Damaged {
+        match proved {
+            Ok(()) => {}
+            Err(error) if error.kind() != ErrorKind::Damaged => return Err(error),
+            Err(error) if !is_ours => return Err(self.taken(&error)),
+            Err(error) => {
                 self.lane.remote.delete(vec![self.key.clone()]).await?;
                 self.lost.store(true, Ordering::Relaxed);
+                return Err(error);
             }
-            return Err(error);
         }
         self.done(&parts)
     }
@@ -300,6 +301,23 @@ impl FileUpload {
             path: &self.file.path,
         });
         Ok(())
+    }
+
+    /// The error for a key under which other bytes stand. They are not ours to delete: whoever wrote them may have
+    /// proved them already, and be about to commit them.
+    fn taken(&self, found: &Error) -> Error {
+        Error::new(ErrorKind::Conflict, "a file's place is taken")
+            .on(self.lane.remote.describe(&self.key))
+            .because(format!("another upload wrote it ({found})"))
+            .hint("push it as a new attempt with --attempt")
+    }
+
+    async fn prove_created(&self, created: Created, digest: &FileDigest, parts: &[PartDigest]) -> Result<()> {
+        let head = match created {
+            Created::Written(head) => Some(head),
+            Created::Exists => None,
+        };
+        self.prove(head, digest, parts).await
     }
 
     /// Proves that the object holds the file, by the store's checksum where it can be trusted, else byte for byte.
