@@ -1,6 +1,12 @@
 //! File work on threads that may block.
 
+use std::cell::Cell;
+
 use stepvault_core::{Error, ErrorKind, Result};
+
+thread_local! {
+    static IN_PLACE: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Runs `work` on a thread where blocking is allowed.
 pub async fn blocking<T, Work>(work: Work) -> Result<T>
@@ -8,8 +14,47 @@ where
     T: Send + 'static,
     Work: FnOnce() -> Result<T> + Send + 'static,
 {
+    if IN_PLACE.get() {
+        return work();
+    }
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => Err(Error::new(ErrorKind::Failed, "a worker ended early").caused_by(error)),
+    }
+}
+
+/// While this lives, file work that is asked for on its thread is done there and then. For simulations alone, which
+/// run everything on one thread so that it happens in the same order every time; work that waits for the runtime
+/// itself, such as a look into a step's files for its handover, cannot be done so.
+#[derive(Debug)]
+pub struct InPlace(());
+
+impl InPlace {
+    /// Lets this thread do its file work itself, until dropped.
+    #[must_use]
+    pub fn on_this_thread() -> Self {
+        IN_PLACE.set(true);
+        Self(())
+    }
+}
+
+impl Drop for InPlace {
+    fn drop(&mut self) {
+        IN_PLACE.set(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn work_is_done_elsewhere_unless_this_thread_is_to_do_it() {
+        let thread = || Ok(std::thread::current().id());
+        assert_ne!(blocking(thread).await.unwrap(), thread().unwrap());
+        let in_place = InPlace::on_this_thread();
+        assert_eq!(blocking(thread).await.unwrap(), thread().unwrap());
+        drop(in_place);
+        assert_ne!(blocking(thread).await.unwrap(), thread().unwrap());
     }
 }

@@ -41,7 +41,8 @@ pub struct GcReport {
 /// # Invariants
 /// Only objects of our layout go, older than `grace` by the store's clock, unreferenced at two sweeps and unchanged
 /// between them (S7); nothing goes while a commit or manifest cannot be read (S8); a step without a commit is
-/// condemned by a tombstone first, which its writer asks for before it acknowledges (S9).
+/// condemned by a tombstone first, which its writer asks for before it acknowledges (S9), and pardoned when the writer
+/// was faster (S1).
 pub async fn sweep(
     remote: &RunRemote,
     grace: Duration,
@@ -103,9 +104,14 @@ async fn sweep_leased(
     if dry_run {
         return Ok(report);
     }
-    known.condemn(remote, &doomed).await?;
+    let condemned = known.condemn(remote, &doomed).await?;
     // A writer that was faster than the tombstones has committed by now: look again before anything goes.
     let late = crate::catalog::committed_ids(remote).await?;
+    for id in condemned {
+        if let Some(commit) = late.get(&id) {
+            pardon(remote, id, commit).await?;
+        }
+    }
     let raced = |key: &str| {
         known
             .step_of(remote, key)
@@ -127,6 +133,20 @@ async fn sweep_leased(
         });
     }
     Ok(report)
+}
+
+/// Takes the tombstone of a step away that was committed before it was condemned: its writer may have looked for the
+/// tombstone before it was there, and have acknowledged the step. Nothing of the step is gone then, because whoever
+/// deletes lists the commits after the tombstone is there. A writer that committed later has seen the tombstone.
+async fn pardon(remote: &RunRemote, id: StepId, commit: &ObjectInfo) -> Result<()> {
+    let key = remote.keys.tombstone(id);
+    let Some(tombstone) = remote.store.head(&key).await? else {
+        return Ok(());
+    };
+    if commit.modified <= tombstone.info.modified {
+        remote.delete(vec![key]).await?;
+    }
+    Ok(())
 }
 
 fn is_young(modified: SystemTime, now: SystemTime, grace: Duration) -> bool {
@@ -318,7 +338,8 @@ impl Known {
     }
 
     /// Spends the names of steps that were never committed, so that a writer that is still at work on one finds out.
-    async fn condemn(&self, remote: &RunRemote, doomed: &[&ObjectInfo]) -> Result<()> {
+    /// Which ones.
+    async fn condemn(&self, remote: &RunRemote, doomed: &[&ObjectInfo]) -> Result<BTreeSet<StepId>> {
         let names: BTreeMap<StepId, &String> =
             self.claimed.iter().map(|((name, _), id)| (*id, name)).collect();
         let uncommitted: BTreeSet<StepId> = doomed
@@ -326,7 +347,7 @@ impl Known {
             .filter_map(|object| self.step_of(remote, &object.key))
             .filter(|id| !self.committed.contains(id) && !self.tombstoned.contains(id))
             .collect();
-        for id in uncommitted {
+        for id in uncommitted.iter().copied() {
             let name = names.get(&id).map_or_else(|| id.label(), |name| (*name).clone());
             let tombstone = Tombstone {
                 format: FORMAT,
@@ -338,6 +359,6 @@ impl Known {
                 .create_record(&remote.keys.tombstone(id), &tombstone)
                 .await?;
         }
-        Ok(())
+        Ok(uncommitted)
     }
 }

@@ -7,6 +7,7 @@ use stepvault_core::codec::FORMAT;
 use stepvault_core::ids::StepId;
 use stepvault_core::records::Lease;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_remote::random;
 use tokio::task::JoinHandle;
 
 use crate::run_remote::RunRemote;
@@ -29,7 +30,7 @@ pub struct HeldLease {
 impl HeldLease {
     /// Takes a reader's lease on a step.
     pub async fn on_step(remote: &RunRemote, id: StepId) -> Result<Self> {
-        let holder = uuid::Uuid::new_v4().simple().to_string();
+        let holder = random::identity();
         Self::take(
             remote,
             remote.keys.lease(id, &holder),
@@ -42,7 +43,7 @@ impl HeldLease {
 
     /// Takes a pruner's lease on the run.
     pub async fn on_run(remote: &RunRemote) -> Result<Self> {
-        let holder = uuid::Uuid::new_v4().simple().to_string();
+        let holder = random::identity();
         Self::take(
             remote,
             remote.keys.prune_lease(&holder),

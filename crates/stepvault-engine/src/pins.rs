@@ -9,6 +9,13 @@ use crate::catalog::committed_ids;
 use crate::run_remote::RunRemote;
 
 /// Pins a step on a remote; false when it was pinned there already.
+///
+/// # Invariants
+/// A pin that this acknowledged is seen by whoever removes steps (S4): the tombstone of a removal is asked for after
+/// the pin is there, and the pins after the tombstone is.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] when the step is not committed there; [`ErrorKind::Refused`] when it is being removed.
 pub async fn pin(remote: &RunRemote, id: StepId, note: &str) -> Result<bool> {
     if !committed_ids(remote).await?.contains_key(&id) {
         return Err(Error::new(ErrorKind::NotFound, format!("cannot pin {id}"))
@@ -26,12 +33,20 @@ pub async fn pin(remote: &RunRemote, id: StepId, note: &str) -> Result<bool> {
         id,
         note: note.to_owned(),
     };
-    match remote.create_record(&key, &pin).await {
-        Ok(_) => Ok(true),
+    let is_new = match remote.create_record(&key, &pin).await {
+        Ok(_) => true,
         // Pinned meanwhile, with another note: pinned is what counts.
-        Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
-        Err(error) => Err(error),
+        Err(error) if error.kind() == ErrorKind::Conflict => false,
+        Err(error) => return Err(error),
+    };
+    if remote.store.head(&remote.keys.tombstone(id)).await?.is_none() {
+        return Ok(is_new);
     }
+    remote.store.delete(&[key]).await?;
+    Err(Error::new(ErrorKind::Refused, format!("cannot pin {id}"))
+        .on(remote.store.url())
+        .because("retention is removing it")
+        .hint("'stepvault list' shows what is left to pin"))
 }
 
 /// Takes a pin away; false when there was none.

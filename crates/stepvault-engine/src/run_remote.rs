@@ -12,6 +12,7 @@ use stepvault_core::observe::Tier;
 use stepvault_core::records::VaultMarker;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_remote::random;
 use stepvault_remote::store::{Created, ObjectInfo, RemoteStore};
 
 /// A run on a remote. Cheap to clone.
@@ -136,7 +137,7 @@ impl RunRemote {
         let marker = if let Some(marker) = self.marker().await? {
             marker
         } else {
-            let identity = expected.map_or_else(|| uuid::Uuid::new_v4().simple().to_string(), str::to_owned);
+            let identity = expected.map_or_else(random::identity, str::to_owned);
             let marker = VaultMarker::new(identity);
             match self.create_record(&self.keys.marker(), &marker).await {
                 Ok(_) => marker,

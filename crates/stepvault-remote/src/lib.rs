@@ -11,6 +11,7 @@ pub mod limit;
 pub mod open;
 pub mod payload;
 pub mod probe;
+pub mod random;
 pub mod retry;
 pub mod s3;
 pub mod store;

@@ -38,7 +38,7 @@ impl Trust {
 /// # Errors
 /// Whatever keeps the store from answering; that a store lies is no error.
 pub async fn probe(store: &dyn RemoteStore, keys: &RunKeys) -> Result<Trust> {
-    let id = uuid::Uuid::new_v4().simple().to_string();
+    let id = crate::random::identity();
     let probe = Probe {
         store,
         wrong: keys.probe(&format!("{id}-wrong")),

@@ -21,7 +21,7 @@ use super::{PruneReport, local_now};
 use crate::catalog::{commits, leases, pins, read_tombstone, tombstones};
 use crate::leases::HeldLease;
 use crate::run_remote::RunRemote;
-use crate::verify::{Depth, StepHealth, check_committed, prove_committed};
+use crate::verify::{Depth, StepHealth, check_committed, check_remote, prove_committed};
 
 /// What a prune of a remote works with.
 #[derive(Debug, Clone)]
@@ -273,9 +273,19 @@ async fn remove(prune: &RemotePrune, id: StepId, name: &str) -> Result<Option<St
     erase(prune, id, name).await
 }
 
-/// Carries a condemned step out, unless somebody who came before the tombstone still reads it.
+/// Carries a condemned step out, unless somebody who came before the tombstone pinned it or still reads it.
 async fn erase(prune: &RemotePrune, id: StepId, name: &str) -> Result<Option<String>> {
     let remote = &prune.remote;
+    // Whoever pins asks for the tombstone after his pin is there: this one was first. Nothing goes before the commit,
+    // so that the step is whole, unless it was committed over a sweep.
+    if pins(remote).await?.contains(&id)
+        && check_remote(remote, id, Depth::Listed, &prune.observer)
+            .await?
+            .is_sound()
+    {
+        remote.delete(vec![remote.keys.tombstone(id)]).await?;
+        return Ok(Some("it was pinned meanwhile".to_owned()));
+    }
     let step_leases = remote
         .list(&remote.keys.lease(id, "").replace(".json", ""))
         .await?;

@@ -246,25 +246,18 @@ impl FileUpload {
             created = store.create(&self.key, body.clone(), &digest).await;
         }
         let created = created?;
-        let written = matches!(created, Created::Written(_));
-        let proved = match created {
-            Created::Written(head) => self.prove(Some(head), &file_digest, &parts).await,
-            Created::Exists => self.prove(None, &file_digest, &parts).await,
-        };
-        if let Err(error) = proved {
+        let is_ours = matches!(created, Created::Written(_));
+        if let Err(error) = self.prove_created(created, &file_digest, &parts).await {
             if error.kind() != ErrorKind::Damaged {
                 return Err(error);
             }
-            if !written {
-                self.check_not_others(&error)?;
+            if !is_ours {
+                return Err(self.not_ours(&error));
             }
-            // What stands there is not what was sent: a write that was damaged, or the remains of another one that
-            // was never committed. One more try on a free key.
+            // A write that was damaged: one more try on a free key.
             self.lane.remote.delete(vec![self.key.clone()]).await?;
-            match self.lane.remote.store.create(&self.key, body, &digest).await? {
-                Created::Written(head) => self.prove(Some(head), &file_digest, &parts).await?,
-                Created::Exists => self.prove(None, &file_digest, &parts).await?,
-            }
+            let created = self.lane.remote.store.create(&self.key, body, &digest).await?;
+            self.prove_created(created, &file_digest, &parts).await?;
         }
         self.lane.observer.on_event(&Event::BytesMoved {
             tier: &self.lane.remote.tier,
@@ -290,7 +283,7 @@ impl FileUpload {
             .store
             .complete_upload(&self.key, upload, &receipts, &digest)
             .await;
-        let written = matches!(completed, Ok(Created::Written(_)));
+        let is_ours = matches!(completed, Ok(Created::Written(_)));
         let proved = match completed {
             // The head that completion returned is the store's word at that moment; what counts is what stands
             // there now.
@@ -309,15 +302,15 @@ impl FileUpload {
             }
             Err(error) => return Err(error),
         };
-        if let Err(error) = proved {
-            if error.kind() == ErrorKind::Damaged {
-                if !written {
-                    self.check_not_others(&error)?;
-                }
+        match proved {
+            Ok(()) => {}
+            Err(error) if error.kind() != ErrorKind::Damaged => return Err(error),
+            Err(error) if !is_ours => return Err(self.not_ours(&error)),
+            Err(error) => {
                 self.lane.remote.delete(vec![self.key.clone()]).await?;
                 self.lost.store(true, Ordering::Relaxed);
+                return Err(error);
             }
-            return Err(error);
         }
         self.done(&parts)
     }
@@ -328,10 +321,7 @@ impl FileUpload {
         let parts = blocking(move || crate::local_digest::digest_parts(&path, &file)).await?;
         match self.prove(None, &FileDigest::from_parts(&parts), &parts).await {
             Ok(()) => self.done(&parts),
-            Err(error) if error.kind() == ErrorKind::Damaged => {
-                self.check_not_others(&error)?;
-                Err(error)
-            }
+            Err(error) if error.kind() == ErrorKind::Damaged => Err(self.not_ours(&error)),
             Err(error) => {
                 if error.kind() == ErrorKind::NotFound {
                     self.lost.store(true, Ordering::Relaxed);
@@ -339,23 +329,6 @@ impl FileUpload {
                 Err(error)
             }
         }
-    }
-
-    /// Another node's part may name what stands under the key already: removing it would tear a hole into that.
-    fn check_not_others(&self, found: &Error) -> Result<()> {
-        if self.others == Others::None {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Conflict,
-            "two nodes have different files under one path",
-        )
-        .on(&self.file.path)
-        .because(found)
-        .hint(
-            "let the trainer write such a file on one node only, or under a name for each node; or give each node a run \
-             of its own",
-        ))
     }
 
     fn done(&self, parts: &[PartDigest]) -> Result<()> {
@@ -368,6 +341,32 @@ impl FileUpload {
             path: &self.file.path,
         });
         Ok(())
+    }
+
+    /// The error for a key under which other bytes stand. They are not ours to delete: whoever wrote them may have
+    /// proved them already, and be about to commit them, or have named them in a part.
+    fn not_ours(&self, found: &Error) -> Error {
+        if self.others == Others::None {
+            return Error::new(ErrorKind::Conflict, "a file's place is taken")
+                .on(self.lane.remote.describe(&self.key))
+                .because(format!("another upload wrote it ({found})"))
+                .hint("push it as a new attempt with --attempt");
+        }
+        Error::new(ErrorKind::Conflict, "two nodes have different files under one path")
+            .on(&self.file.path)
+            .because(found)
+            .hint(
+                "let the trainer write such a file on one node only, or under a name for each node; or give each node a \
+                 run of its own",
+            )
+    }
+
+    async fn prove_created(&self, created: Created, digest: &FileDigest, parts: &[PartDigest]) -> Result<()> {
+        let head = match created {
+            Created::Written(head) => Some(head),
+            Created::Exists => None,
+        };
+        self.prove(head, digest, parts).await
     }
 
     /// Proves that the object holds the file, by the store's checksum where it can be trusted, else byte for byte.

@@ -253,3 +253,22 @@ async fn nothing_valid_left_is_told_apart_from_nothing_there() {
     let (error, _) = text(empty.restore().await);
     assert_eq!(error.kind(), ErrorKind::NotFound);
 }
+
+/// Two nodes of one name that do not see each other: the one must not take from the other what it is about to commit.
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_that_another_upload_wrote_are_never_deleted() {
+    let rig = Rig::with_directory().await;
+    let source = rig.write_step(100, &[("a", 100), ("b", 100)], 1, 1_000);
+    let theirs = rig.remote_root().join("grpo/checkpoints/step_100/a1/a");
+    std::fs::create_dir_all(theirs.parent().unwrap()).unwrap();
+    std::fs::write(&theirs, "proved and not committed yet").unwrap();
+    let report = rig.push(&source).await.unwrap();
+    let error = report.remotes[0].result.as_ref().expect_err("it is taken");
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    assert!(
+        error.to_string().starts_with("a file's place is taken: "),
+        "{error}"
+    );
+    assert_eq!(error.hint_text(), Some("push it as a new attempt with --attempt"));
+    assert_eq!(std::fs::read(&theirs).unwrap(), b"proved and not committed yet");
+}

@@ -117,6 +117,36 @@ async fn a_policy_that_would_delete_everything_is_refused() {
     assert_eq!(committed(&rig).await.len(), 5);
 }
 
+/// A pin and a removal that do not see each other until one of them looks again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pin_that_came_before_the_tombstone_holds_and_one_that_came_after_is_refused() {
+    let rig = five_steps().await;
+    let remote = &rig.remotes[0];
+    let condemn = async |step: u64| {
+        let tombstone = stepvault_core::records::Tombstone {
+            format: 1,
+            run: run_name(),
+            id: id(1, step),
+            name: format!("step_{step}"),
+        };
+        remote
+            .create_record(&remote.keys.tombstone(id(1, step)), &tombstone)
+            .await
+            .unwrap();
+    };
+    assert!(pins::pin(remote, id(1, 2), "paper").await.unwrap());
+    condemn(2).await;
+    condemn(3).await;
+    let (error, message) = text(pins::pin(remote, id(1, 3), "").await);
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    assert!(message.ends_with("retention is removing it"), "{message}");
+    let report = prune_remote(&remote_prune(&rig, last(2))).await.unwrap();
+    assert!(report.removed.contains(&id(1, 3)), "{report:?}");
+    assert!(!report.removed.contains(&id(1, 2)), "{report:?}");
+    assert_eq!(committed(&rig).await, [id(1, 2), id(1, 4), id(1, 5)]);
+    assert_eq!(catalog::tombstones(remote).await.unwrap(), [id(1, 1), id(1, 3)]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removal_that_was_cut_off_is_finished_by_the_next_prune() {
     let rig = five_steps().await;

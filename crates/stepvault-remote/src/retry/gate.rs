@@ -104,6 +104,8 @@ impl Gate {
             };
             let until = until.map_or(give_up, |until| until.min(give_up));
             tokio::select! {
+                // Either way it looks again; in a fixed order, so that a simulation can be repeated.
+                biased;
                 () = changed => {}
                 () = sleep_until(until) => {}
             }
@@ -202,6 +204,6 @@ pub(super) fn backoff(first: Duration, longest: Duration) -> ExponentialBackoff 
         .without_max_times()
         .with_jitter()
         // Without a seed of its own every process would draw the same waits.
-        .with_jitter_seed(uuid::Uuid::new_v4().as_u64_pair().0)
+        .with_jitter_seed(crate::random::seed())
         .build()
 }

@@ -1,0 +1,49 @@
+//! What a checkpoint holds, as far as it can be told apart: every path with the digest of its bytes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use stepvault_core::digest::{FileDigest, PartDigest, Sha256Digest};
+use stepvault_core::file_parts::FileParts;
+use stepvault_core::manifest::PartManifest;
+
+pub type Content = BTreeMap<String, (u64, Sha256Digest)>;
+
+/// The digest of a file as a manifest has it.
+pub fn digest(bytes: &[u8]) -> Sha256Digest {
+    let cut = FileParts::of(bytes.len() as u64).unwrap();
+    let parts: Vec<PartDigest> = (0..cut.count())
+        .map(|index| {
+            let range = cut.range(index);
+            PartDigest::of(&bytes[usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()])
+        })
+        .collect();
+    FileDigest::from_parts(&parts).sha256
+}
+
+/// All files below a directory.
+pub fn of_directory(root: &Path) -> Content {
+    fn walk(root: &Path, at: &Path, content: &mut Content) {
+        for entry in std::fs::read_dir(at).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(root, &path, content);
+                continue;
+            }
+            let bytes = std::fs::read(&path).unwrap();
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+            content.insert(name, (bytes.len() as u64, digest(&bytes)));
+        }
+    }
+    let mut content = Content::new();
+    walk(root, root, &mut content);
+    content
+}
+
+/// What the manifests of a step say that it holds.
+pub fn of_manifests<'a>(manifests: impl IntoIterator<Item = &'a PartManifest>) -> Content {
+    let files = manifests.into_iter().flat_map(|manifest| &manifest.files);
+    files
+        .map(|file| (file.path.to_string(), (file.size_bytes, file.sha256)))
+        .collect()
+}

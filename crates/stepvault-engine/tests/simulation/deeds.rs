@@ -1,0 +1,522 @@
+//! What happens in a world: saves, faults, and people and timers that prune, sweep, restore and pin.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use stepvault_core::ErrorKind;
+use stepvault_core::ids::{Attempt, Step, StepId};
+use stepvault_core::keys::{KeyKind, RunKeys};
+use stepvault_core::observe::Tier;
+use stepvault_core::retention::KeepRules;
+use stepvault_engine::gc::sweep;
+use stepvault_engine::memory::MemoryBudget;
+use stepvault_engine::pins;
+use stepvault_engine::prune::{RemotePrune, prune_remote};
+use stepvault_engine::restore::{RestoreContext, RestoreRequest, Target, restore};
+use stepvault_engine::run_remote::RunRemote;
+use stepvault_local::staging::Existing;
+use stepvault_local::vault::Vault;
+
+use crate::content::{self, Content};
+use crate::machine::Machine;
+use crate::planted::{Bug, UNREADABLE_STEP};
+use crate::who::{Role, Who};
+use crate::world::{Later, UnderWay, World, put_by_somebody};
+
+impl World {
+    pub async fn something_happens(&mut self) {
+        match self.numbers.u32(0..100) {
+            0..31 => self.save(),
+            31..35 => self.go_back(),
+            35..43 => self.prune_somewhere(Role::Pruner),
+            43..44 => self.prune_somewhere(Role::KeepsNothing),
+            44..54 => self.sweep_somewhere(),
+            54..60 => self.restore_somewhere(),
+            60..63 => self.pin_something(),
+            63..64 => self.unpin_something(),
+            64..68 => self.evict(),
+            68..72 => self.writer_stalls(),
+            72..75 => self.prune_while_somebody_restores(),
+            75..79 => self.prune_while_somebody_pins(),
+            79..84 => self.cut_power().await,
+            84..90 => self.freeze(),
+            90..94 => self.cut_off(),
+            94..96 => self.clock_jumps(),
+            96..98 => self.becomes_unreadable(),
+            _ => self.replace_node(),
+        }
+    }
+
+    fn any_site(&mut self, wanted: impl Fn(&crate::world::Site) -> bool) -> Option<usize> {
+        let sites: Vec<usize> = (0..self.sites.len())
+            .filter(|index| wanted(&self.sites[*index]))
+            .collect();
+        self.numbers.choice(sites)
+    }
+
+    fn any_machine(&mut self) -> Arc<Machine> {
+        let machines = self.machines();
+        Arc::clone(&machines[self.numbers.usize(0..machines.len())])
+    }
+
+    fn save(&mut self) {
+        if let Some(index) = self.any_site(|site| site.trains && site.runs) {
+            let again = self.numbers.u32(0..12) == 0;
+            self.save_at(index, again);
+        }
+    }
+
+    /// A site's trainer writes its next step, or its last one once more.
+    pub fn save_at(&mut self, index: usize, again: bool) {
+        let elapsed = self.trace.elapsed();
+        let site = &mut self.sites[index];
+        let off = *site.machine.clock_off_seconds.lock().unwrap();
+        let (step, content) = site.trainer.save(elapsed, off, again);
+        self.trace.note(&site.machine, format_args!("saves step {step}"));
+        let mut judge = self.judge.lock().unwrap();
+        judge.written.entry((site.run, step)).or_default().push(content);
+        site.board.idle.store(false, Ordering::Relaxed);
+        site.board.wake.notify_one();
+    }
+
+    fn go_back(&mut self) {
+        if let Some(index) = self.any_site(|site| site.trains && site.runs) {
+            self.sites[index].trainer.go_back();
+            let step = self.sites[index].trainer.step;
+            self.trace.note(
+                &self.sites[index].machine,
+                format_args!("goes back to step {step}"),
+            );
+            self.save_at(index, false);
+        }
+    }
+
+    /// A writer stands still in the middle of an upload while one sweep passes over it, and wakes as another does.
+    fn writer_stalls(&mut self) {
+        let Some(index) = self.any_site(|site| site.trains && site.runs) else {
+            return;
+        };
+        self.save_at(index, false);
+        let (run, machine) = (self.sites[index].run, Arc::clone(&self.sites[index].machine));
+        let store = self.numbers.usize(0..self.clouds.len());
+        self.after(100..2_500, Later::Freeze(Arc::clone(&machine)));
+        let grace = u64::try_from(self.grace.as_millis()).unwrap();
+        self.after(grace + 5_000..grace + 60_000, Later::Sweep { store, run });
+        let awake = grace + self.numbers.u64(120_000..600_000);
+        self.after(awake - 2_000..awake + 2_000, Later::Sweep { store, run });
+        self.after(awake - 1_000..awake + 1_000, Later::Thaw(machine));
+    }
+
+    pub fn sweep_from_elsewhere(&mut self, run: usize, store: usize) {
+        let machine = Arc::clone(&self.others[self.numbers.usize(0..self.others.len())]);
+        let work = self.sweep(&machine, run, store);
+        self.operate(&machine, async move {
+            let _ = work.await;
+        });
+    }
+
+    fn prune_on(&mut self, run: usize, store: usize) {
+        let machine = self.any_machine();
+        let work = self.prune(&machine, run, store, Role::Pruner);
+        self.operate(&machine, async move {
+            let _ = work.await;
+        });
+    }
+
+    fn prune_while_somebody_restores(&mut self) {
+        let (run, store) = self.any_run();
+        self.restore_on(run, store, true);
+        self.prune_on(run, store);
+    }
+
+    fn prune_while_somebody_pins(&mut self) {
+        let (run, store) = self.any_run();
+        self.prune_on(run, store);
+        self.pin_on(run, store);
+    }
+
+    fn evict(&mut self) {
+        if let Some(index) = self.any_site(|site| site.runs) {
+            let board = &self.sites[index].board;
+            board.evict.store(true, Ordering::Relaxed);
+            board.idle.store(false, Ordering::Relaxed);
+            board.wake.notify_one();
+        }
+    }
+
+    async fn cut_power(&mut self) {
+        let machine = self.any_machine();
+        let site = self
+            .sites
+            .iter()
+            .position(|site| site.runs && Arc::ptr_eq(&site.machine, &machine));
+        self.trace.note(&machine, "loses power");
+        machine.cut_power().await;
+        machine.thaw();
+        if let Some(site) = site {
+            let lost = self.numbers.u32(0..3) == 0;
+            self.sites[site].runs = false;
+            // After everything that was under way has arrived or not.
+            self.after(10_000..120_000, Later::Restart { site, lost });
+        }
+    }
+
+    fn freeze(&mut self) {
+        let machine = self.any_machine();
+        self.trace.note(&machine, "freezes");
+        machine.freeze();
+        let times = [500..15_000, 60_000..900_000, 1_200_000..10_800_000];
+        let time = times[self.numbers.usize(0..times.len())].clone();
+        self.after(time, Later::Thaw(machine));
+    }
+
+    fn cut_off(&mut self) {
+        let machine = self.any_machine();
+        self.trace.note(&machine, "is cut off");
+        machine.cut_off(true);
+        self.after(5_000..900_000, Later::Connect(machine));
+    }
+
+    fn clock_jumps(&mut self) {
+        let machine = self.any_machine();
+        let jump = self.numbers.i64(-200_000..200_000);
+        *machine.clock_off_seconds.lock().unwrap() += jump;
+        self.trace
+            .note(&machine, format_args!("has its clock jump by {jump} seconds"));
+    }
+
+    fn after(&mut self, milliseconds: std::ops::Range<u64>, deed: Later) {
+        let due = self.trace.elapsed() + Duration::from_millis(self.numbers.u64(milliseconds));
+        self.later.push((due, deed));
+    }
+
+    fn unreadable_key(&self, run: usize) -> String {
+        let id = StepId::new(Attempt::FIRST, Step::new(UNREADABLE_STEP).unwrap());
+        RunKeys::new(self.runs[run].clone()).commit(id)
+    }
+
+    fn becomes_unreadable(&mut self) {
+        let (store, run) = (
+            self.numbers.usize(0..self.clouds.len()),
+            self.numbers.usize(0..self.runs.len()),
+        );
+        let key = self.unreadable_key(run);
+        put_by_somebody(&self.clouds[store], &key, b"{");
+        let since = (key, self.trace.elapsed());
+        self.judge.lock().unwrap().unreadable(store, run, Some(since));
+        self.after(60_000..3_600_000, Later::Readable { store, run });
+    }
+
+    pub fn readable(&mut self, store: usize, run: usize) {
+        let key = self.unreadable_key(run);
+        self.clouds[store].delete(&Who::somebody(), &[key]);
+        self.judge.lock().unwrap().unreadable(store, run, None);
+    }
+
+    /// A node is given up while it stands still, and another takes its name; then the first goes on.
+    fn replace_node(&mut self) {
+        if self.sites.len() >= 4 {
+            return;
+        }
+        let Some(index) = self.any_site(|site| site.trains && site.runs) else {
+            return;
+        };
+        let (run, node) = (self.sites[index].run, self.sites[index].node.to_string());
+        let machine = Arc::clone(&self.sites[index].machine);
+        self.trace.note(&machine, "freezes and is replaced");
+        machine.freeze();
+        self.sites[index].trains = false;
+        self.after(60_000..7_200_000, Later::Thaw(machine));
+        let step = self.sites[index].trainer.step;
+        self.add_site(run, &node);
+        let newest = self.sites.len() - 1;
+        self.sites[newest].trainer.step = step.saturating_sub(10 * self.numbers.u64(0..3));
+    }
+
+    /// Starts an operation on a machine.
+    pub fn operate(&self, machine: &Arc<Machine>, work: impl Future<Output = ()> + 'static) {
+        let under_way = UnderWay::new(&self.under_way);
+        machine.run(async move {
+            let _under_way = under_way;
+            work.await;
+        });
+    }
+
+    fn any_run(&mut self) -> (usize, usize) {
+        let run = self.numbers.usize(0..self.runs.len());
+        (run, self.numbers.usize(0..self.clouds.len()))
+    }
+
+    fn prune_somewhere(&mut self, role: Role) {
+        let (machine, (run, store)) = (self.any_machine(), self.any_run());
+        let work = self.prune(&machine, run, store, role);
+        self.operate(&machine, async move {
+            let _ = work.await;
+        });
+    }
+
+    pub fn prune(
+        &mut self,
+        machine: &Arc<Machine>,
+        run: usize,
+        store: usize,
+        role: Role,
+    ) -> impl Future<Output = stepvault_core::Result<()>> + use<> {
+        let who = self.process(machine, role);
+        let rules = if role == Role::KeepsNothing {
+            KeepRules {
+                last: Some(0),
+                ..KeepRules::default()
+            }
+        } else {
+            self.keep()
+        };
+        let prune = RemotePrune {
+            remote: self.remotes(machine, &who, run).swap_remove(store),
+            rules,
+            maximum_deletions: (self.bug == Some(Bug::NeverPrunes)).then_some(0),
+            pinned_elsewhere: BTreeSet::new(),
+            observer: Arc::clone(&self.observer),
+        };
+        let (trace, tally) = (Arc::clone(&self.trace), Arc::clone(&self.tally));
+        async move {
+            let report = prune_remote(&prune).await;
+            match &report {
+                Ok(report) => {
+                    tally.lock().unwrap().retired += report.removed.len();
+                    let (removed, spared) = (report.removed.len(), report.spared.len());
+                    trace.note(&who, format_args!("removed {removed}, spared {spared}"));
+                }
+                Err(error) => trace.note(&who, format_args!("did not prune: {:?}", error.kind())),
+            }
+            report.map(drop)
+        }
+    }
+
+    fn sweep_somewhere(&mut self) {
+        let (machine, (run, store)) = (self.any_machine(), self.any_run());
+        let work = self.sweep(&machine, run, store);
+        self.operate(&machine, async move {
+            let _ = work.await;
+        });
+    }
+
+    pub fn sweep(
+        &mut self,
+        machine: &Arc<Machine>,
+        run: usize,
+        store: usize,
+    ) -> impl Future<Output = stepvault_core::Result<()>> + use<> {
+        let who = self.process(machine, Role::Sweeper);
+        let remote = self.remotes(machine, &who, run).swap_remove(store);
+        let grace = if self.bug == Some(Bug::SweepsAtOnce) {
+            Duration::ZERO
+        } else {
+            self.grace
+        };
+        let dry_run = self.bug == Some(Bug::NeverSweeps);
+        let (trace, tally) = (Arc::clone(&self.trace), Arc::clone(&self.tally));
+        let observer = Arc::clone(&self.observer);
+        async move {
+            let report = sweep(&remote, grace, dry_run, &observer).await;
+            match &report {
+                Ok(report) => {
+                    tally.lock().unwrap().swept += report.removed.len();
+                    let (removed, marked) = (report.removed.len(), report.marked.len());
+                    trace.note(&who, format_args!("swept {removed}, marked {marked}"));
+                }
+                Err(error) => trace.note(&who, format_args!("did not sweep: {:?}", error.kind())),
+            }
+            report.map(drop)
+        }
+    }
+
+    fn pin_something(&mut self) {
+        let (run, store) = self.any_run();
+        self.pin_on(run, store);
+    }
+
+    fn pin_on(&mut self, run: usize, store: usize) {
+        let machine = self.any_machine();
+        let visible: Vec<StepId> = self
+            .judge
+            .lock()
+            .unwrap()
+            .visible(store, run)
+            .into_keys()
+            .collect();
+        let Some(id) = self.numbers.choice(visible) else {
+            return;
+        };
+        let who = self.process(&machine, Role::Pinner);
+        let remote = self.remotes(&machine, &who, run).swap_remove(store);
+        let (judge, trace) = (Arc::clone(&self.judge), Arc::clone(&self.trace));
+        self.operate(&machine, async move {
+            if pins::pin(&remote, id, "").await.is_ok() {
+                trace.note(&who, format_args!("pinned {id}"));
+                judge.lock().unwrap().pin(store, (run, id));
+            }
+        });
+    }
+
+    fn unpin_something(&mut self) {
+        let (machine, (run, store)) = (self.any_machine(), self.any_run());
+        let pinned: Vec<StepId> = self
+            .judge
+            .lock()
+            .unwrap()
+            .pinned(store, run)
+            .into_iter()
+            .collect();
+        let Some(id) = self.numbers.choice(pinned) else {
+            return;
+        };
+        let who = self.process(&machine, Role::Pinner);
+        let remote = self.remotes(&machine, &who, run).swap_remove(store);
+        self.judge.lock().unwrap().unpin(store, (run, id));
+        self.operate(&machine, async move {
+            let _ = pins::unpin(&remote, id).await;
+        });
+    }
+
+    fn restore_somewhere(&mut self) {
+        let ((run, store), by_name) = (self.any_run(), self.numbers.u32(0..3) == 0);
+        self.restore_on(run, store, by_name);
+    }
+
+    /// Restores the newest step, or by name one that a store owes.
+    fn restore_on(&mut self, run: usize, store: usize, by_name: bool) {
+        let site = self.any_site(|site| site.run == run && site.runs);
+        let site = site.filter(|_| self.numbers.bool());
+        let machine = if let Some(site) = site {
+            Arc::clone(&self.sites[site].machine)
+        } else {
+            let index = self.numbers.usize(0..self.others.len());
+            Arc::clone(&self.others[index])
+        };
+        let wanted = if by_name {
+            let owed: Vec<StepId> = self.judge.lock().unwrap().owed(store, run).into_keys().collect();
+            self.numbers.choice(owed)
+        } else {
+            None
+        };
+        let stores: Vec<usize> = (0..self.clouds.len()).collect();
+        let work = self.restore(&machine, run, &stores, wanted, site);
+        self.operate(&machine, async move {
+            work.await;
+        });
+    }
+
+    /// Restores a step, the newest where none is wanted, from some stores and the vault of a site; what it got.
+    pub fn restore(
+        &mut self,
+        machine: &Arc<Machine>,
+        run: usize,
+        stores: &[usize],
+        wanted: Option<StepId>,
+        site: Option<usize>,
+    ) -> impl Future<Output = Option<(StepId, Content)>> + use<> {
+        let who = self.process(machine, Role::Restorer);
+        let all = self.remotes(machine, &who, run);
+        let remotes: Vec<RunRemote> = stores.iter().map(|store| all[*store].clone()).collect();
+        let directory = self.root.path().join(format!("restored-{}", who.process));
+        let vault = site.map(|site| self.sites[site].directory.join("vault"));
+        let (judge, trace) = (Arc::clone(&self.judge), Arc::clone(&self.trace));
+        let (observer, tally) = (Arc::clone(&self.observer), Arc::clone(&self.tally));
+        let (stores, bug) = (stores.to_vec(), self.bug);
+        async move {
+            if bug == Some(Bug::ReadsWithoutCommit) && wanted.is_none() {
+                return read_without_commit(&remotes[0], run, stores[0], &judge).await;
+            }
+            let seen = |id: Option<StepId>| {
+                let judge = judge.lock().unwrap();
+                let ids = stores
+                    .iter()
+                    .flat_map(|store| judge.visible(*store, run).into_keys());
+                ids.filter(|one| id.is_none_or(|id| *one == id))
+                    .collect::<BTreeSet<StepId>>()
+            };
+            let before = seen(wanted);
+            let context = RestoreContext {
+                vault: vault.and_then(|vault| Vault::open(&vault).unwrap()),
+                remotes,
+                budget: MemoryBudget::new(0),
+                observer,
+            };
+            let request = RestoreRequest {
+                run: context.remotes[0].keys.run().clone(),
+                target: Target::As(directory.clone()),
+                step: wanted.map(|id| id.step),
+                attempt: wanted.map(|id| id.attempt),
+                parts: stepvault_engine::restore::Parts::All,
+                together: None,
+                demoted: std::collections::BTreeMap::new(),
+                include: Vec::new(),
+                existing: Existing::Refuse,
+                handover: None,
+            };
+            let report = restore(&context, &request).await;
+            match report {
+                Ok(report) => {
+                    let id = report.decision.id;
+                    trace.note(&who, format_args!("restored {id}"));
+                    tally.lock().unwrap().restored += 1;
+                    let got = content::of_directory(&directory);
+                    let from: &[usize] = if report.decision.sources.contains(&Tier::Local) {
+                        &[]
+                    } else {
+                        &stores
+                    };
+                    judge.lock().unwrap().restored((run, id), &got, from);
+                    std::fs::remove_dir_all(&directory).unwrap();
+                    Some((id, got))
+                }
+                Err(error) => {
+                    trace.note(&who, format_args!("did not restore: {:?}", error.kind()));
+                    let lasting: Vec<StepId> = before.intersection(&seen(wanted)).copied().collect();
+                    let found_none = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NoneValid);
+                    if let Some(id) = lasting.last()
+                        && found_none
+                    {
+                        judge
+                            .lock()
+                            .unwrap()
+                            .broken("L4", format!("{who} found none, and {id} was there: {error}"));
+                    }
+                    None
+                }
+            }
+        }
+    }
+}
+
+/// What a reader would do who knows nothing of commits.
+async fn read_without_commit(
+    remote: &RunRemote,
+    run: usize,
+    store: usize,
+    judge: &Arc<std::sync::Mutex<crate::invariants::Judge>>,
+) -> Option<(StepId, Content)> {
+    let objects = remote.list(&remote.keys.prefix()).await.ok()?;
+    let mut newest: Option<StepId> = None;
+    for object in &objects {
+        if let Some(KeyKind::Data { name, attempt, .. }) = remote.keys.classify(&object.key) {
+            let step = name.strip_prefix("step_")?.parse().ok()?;
+            let id = StepId::new(Attempt::new(attempt).ok()?, Step::new(step).ok()?);
+            newest = newest.max(Some(id));
+        }
+    }
+    let id = newest.filter(|id| id.step.number() >= 10)?;
+    let prefix = remote.keys.data_prefix(&format!("step_{}", id.step), id);
+    let mut got = Content::new();
+    for object in objects.iter().filter(|object| object.key.starts_with(&prefix)) {
+        let bytes = remote.read_small(&object.key).await.ok()??;
+        let path = object.key[prefix.len()..].to_owned();
+        got.insert(path, (bytes.len() as u64, content::digest(&bytes)));
+    }
+    judge.lock().unwrap().restored((run, id), &got, &[store]);
+    Some((id, got))
+}

@@ -1,0 +1,135 @@
+//! What becomes of a request on its way: decided by the seed, one request after another.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::who::Role;
+
+/// How a request fares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Course {
+    Served,
+    /// The store has too much to do, says so and does nothing.
+    Refused,
+    /// It never arrives.
+    RequestLost,
+    /// It is carried out and nobody hears of it.
+    AnswerLost,
+    /// It is carried out twice; the second answer counts.
+    Twice,
+}
+
+/// What becomes of one request.
+#[derive(Debug, Clone, Copy)]
+pub struct Fate {
+    pub before: Duration,
+    pub course: Course,
+    pub after: Duration,
+    /// It is carried out even when its sender dies meanwhile.
+    pub outlives_its_sender: bool,
+    /// A body or a listing breaks off half-way.
+    pub breaks_off: bool,
+}
+
+/// How bad the network is.
+#[derive(Debug, Clone, Copy)]
+pub struct Rates {
+    /// Of a thousand requests, those that go wrong in one way or other.
+    pub wrong: u32,
+    /// Of a thousand requests, those that take long.
+    pub slow: u32,
+}
+
+/// How long a sender waits for an answer that does not come.
+pub const STALL: Duration = Duration::from_secs(10);
+/// The longest that a request is under way.
+pub const LONGEST_WAY_SECONDS: u64 = 8;
+
+#[derive(Debug)]
+pub struct Weather {
+    state: Mutex<State>,
+    /// Objects on a page of a listing.
+    pub page: usize,
+}
+
+#[derive(Debug)]
+struct State {
+    numbers: fastrand::Rng,
+    rates: Rates,
+    holds: Vec<Hold>,
+}
+
+/// The next object that such a process creates takes so much longer to arrive.
+#[derive(Debug)]
+pub struct Hold {
+    pub role: Role,
+    /// A part of the key.
+    pub key: &'static str,
+    pub time: Duration,
+}
+
+impl Weather {
+    pub fn new(mut numbers: fastrand::Rng) -> Self {
+        let rates = Rates {
+            wrong: [0, 10, 60, 200][numbers.usize(0..4)],
+            slow: [0, 20, 100][numbers.usize(0..3)],
+        };
+        let page = [3, 20, 1000][numbers.usize(0..3)];
+        Self {
+            state: Mutex::new(State {
+                numbers,
+                rates,
+                holds: Vec::new(),
+            }),
+            page,
+        }
+    }
+
+    /// From here on everything arrives.
+    pub fn clear_up(&self) {
+        self.state.lock().unwrap().rates = Rates { wrong: 0, slow: 0 };
+    }
+
+    pub fn hold(&self, hold: Hold) {
+        self.state.lock().unwrap().holds.push(hold);
+    }
+
+    /// What becomes of a request; `key` is that of the object that it creates, if it does.
+    pub fn fate(&self, role: Role, key: &str) -> Fate {
+        let mut state = self.state.lock().unwrap();
+        let State {
+            numbers,
+            rates,
+            holds,
+        } = &mut *state;
+        let way = |numbers: &mut fastrand::Rng| {
+            if numbers.u32(0..1000) < rates.slow {
+                Duration::from_millis(numbers.u64(500..LONGEST_WAY_SECONDS * 500))
+            } else {
+                Duration::from_millis(numbers.u64(2..40))
+            }
+        };
+        let (mut before, after) = (way(numbers), way(numbers));
+        let held = holds
+            .iter()
+            .position(|hold| hold.role == role && key.contains(hold.key));
+        if let Some(held) = held {
+            before += holds.remove(held).time;
+        }
+        let wrong = numbers.u32(0..1000) < rates.wrong;
+        let course = match numbers.u32(0..5) {
+            0 if wrong => Course::Refused,
+            1 if wrong => Course::RequestLost,
+            2 | 3 if wrong => Course::AnswerLost,
+            _ if wrong => Course::Twice,
+            _ => Course::Served,
+        };
+        Fate {
+            before,
+            course,
+            after,
+            outlives_its_sender: numbers.bool(),
+            breaks_off: numbers.u32(0..1000) < rates.wrong,
+        }
+    }
+}

@@ -1,0 +1,498 @@
+//! The promises, each a named check. Those about the store are judged at every change to it, the others when somebody
+//! says what he was told or got. Nothing here asks the engine: it reads what stands in the store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use stepvault_core::codec::decode;
+use stepvault_core::commit::Commit;
+use stepvault_core::digest::Sha256Digest;
+use stepvault_core::ids::{Step, StepId};
+use stepvault_core::keys::{KeyKind, RunKeys};
+use stepvault_core::manifest::PartManifest;
+use stepvault_core::records::Lease;
+
+use crate::content::{self, Content};
+use crate::store::{Cloud, Object};
+use crate::who::{Role, Who};
+
+/// A step of one of the runs, by the run's index.
+pub type Name = (usize, StepId);
+type Objects = BTreeMap<String, Object>;
+
+/// A promise that was broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Which: `S1` to `S9`, `L1` to `L4`.
+    pub promise: &'static str,
+    pub text: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} is broken: {}", self.promise, self.text)
+    }
+}
+
+/// A commit that stands on a store.
+#[derive(Debug, Clone)]
+pub struct Standing {
+    references: BTreeSet<String>,
+}
+
+#[derive(Debug)]
+struct Condemned {
+    version: u64,
+    by: Role,
+}
+
+#[derive(Debug)]
+struct LeaseFacts {
+    name: Name,
+    version: u64,
+    renewed: std::time::SystemTime,
+    time_to_live: Duration,
+}
+
+impl Standing {
+    pub fn refers_to(&self, key: &str) -> bool {
+        self.references.contains(key)
+    }
+}
+
+/// What is known of one store.
+#[derive(Debug, Default)]
+pub struct StoreFacts {
+    commits: BTreeMap<Name, Standing>,
+    /// Every commit that ever stood there, with the digest of its record.
+    ever: BTreeMap<Name, (Sha256Digest, Content, u64)>,
+    tombstones: BTreeMap<Name, Condemned>,
+    /// Steps whose commit went because the rules let it go.
+    retired: BTreeSet<Name>,
+    pinned: BTreeSet<Name>,
+    leases: BTreeMap<String, LeaseFacts>,
+    /// Sweeps that listed a run, and the last change that each can have seen.
+    sweeps: BTreeMap<(usize, u64), u64>,
+    /// Since when a run has a commit that nobody can read.
+    unreadable: BTreeMap<usize, (String, Duration)>,
+}
+
+/// Sees every change and judges it. Only the first broken promise counts: what follows may follow from it.
+#[derive(Debug, Default)]
+pub struct Judge {
+    grace: Duration,
+    keep_last: usize,
+    pub runs: Vec<RunKeys>,
+    stores: Vec<StoreFacts>,
+    /// Objects that are none of ours.
+    pub foreign: BTreeSet<(usize, String)>,
+    /// Every save of a trainer, by run and step.
+    pub written: BTreeMap<(usize, Step), Vec<Content>>,
+    pub sealed: BTreeMap<Name, Vec<Content>>,
+    /// What was called durable, by store.
+    pub acknowledged: BTreeMap<(usize, Name), Content>,
+    violation: Option<Violation>,
+}
+
+impl Judge {
+    pub fn new(runs: Vec<RunKeys>, stores: usize, keep_last: usize, grace: Duration) -> Self {
+        let mut judge = Self {
+            grace,
+            keep_last,
+            runs,
+            ..Self::default()
+        };
+        judge.stores.resize_with(stores, StoreFacts::default);
+        judge
+    }
+
+    pub fn violation(&self) -> Option<Violation> {
+        self.violation.clone()
+    }
+
+    pub fn broken(&mut self, promise: &'static str, text: impl Into<String>) {
+        if self.violation.is_none() {
+            self.violation = Some(Violation {
+                promise,
+                text: text.into(),
+            });
+        }
+    }
+
+    fn classify(&self, key: &str) -> Option<(usize, KeyKind)> {
+        let mut runs = self.runs.iter().enumerate();
+        runs.find_map(|(run, keys)| Some((run, keys.classify(key)?)))
+    }
+
+    /// The steps that a reader of a store sees: committed and not condemned.
+    pub fn visible(&self, store: usize, run: usize) -> BTreeMap<StepId, Standing> {
+        let facts = &self.stores[store];
+        let commits = facts.commits.iter().filter(|(name, _)| name.0 == run);
+        commits
+            .filter(|(name, _)| !facts.tombstones.contains_key(name))
+            .map(|(name, standing)| (name.1, standing.clone()))
+            .collect()
+    }
+
+    /// Something was written.
+    pub fn written(&mut self, cloud: &Cloud, who: &Who, key: &str, object: &Object, objects: &Objects) {
+        let store = cloud.index;
+        if self.foreign.contains(&(store, key.to_owned())) && who.role != Role::Somebody {
+            self.broken("S7", format!("{who} overwrote {key}, which is none of ours"));
+        }
+        let Some((run, kind)) = self.classify(key) else {
+            return;
+        };
+        match kind {
+            KeyKind::Commit(id) if who.role != Role::Somebody => {
+                self.committed(store, (run, id), object, objects, who);
+            }
+            KeyKind::Tombstone(id) => {
+                let condemned = Condemned {
+                    version: object.version,
+                    by: who.role,
+                };
+                let tombstones = &mut self.stores[store].tombstones;
+                tombstones.entry((run, id)).or_insert(condemned);
+            }
+            KeyKind::Lease(id, _) => self.leased(store, (run, id), key, object),
+            _ => {}
+        }
+    }
+
+    fn leased(&mut self, store: usize, name: Name, key: &str, object: &Object) {
+        let Ok(lease) = decode::<Lease>(&object.bytes, key) else {
+            return;
+        };
+        let time_to_live = Duration::from_secs(lease.time_to_live_seconds);
+        let leases = &mut self.stores[store].leases;
+        // One that had run out and is renewed holds from now on.
+        let since = leases
+            .get(key)
+            .filter(|before| is_live(before.renewed, object.modified, time_to_live))
+            .map_or(object.version, |before| before.version);
+        leases.insert(
+            key.to_owned(),
+            LeaseFacts {
+                name,
+                version: since,
+                renewed: object.modified,
+                time_to_live,
+            },
+        );
+    }
+
+    fn committed(&mut self, store: usize, name: Name, object: &Object, objects: &Objects, who: &Who) {
+        let text = describe(store, name);
+        let digest = Sha256Digest::of(&object.bytes);
+        if let Some((before, ..)) = self.stores[store].ever.get(&name)
+            && *before != digest
+        {
+            self.broken(
+                "S9",
+                format!("{text} was committed before, as something else ({who})"),
+            );
+        }
+        let (references, content) = match self.whole(name, &object.bytes, objects) {
+            Ok(found) => found,
+            // Of a step that is being removed nobody takes the commit for one.
+            Err(_) if self.stores[store].tombstones.contains_key(&name) => return,
+            Err(why) => return self.broken("S2", format!("{text} was committed by {who}: {why}")),
+        };
+        let is_one_save = self
+            .written
+            .get(&(name.0, name.1.step))
+            .is_some_and(|saves| saves.contains(&content));
+        if !is_one_save {
+            self.broken(
+                "S3",
+                format!("{text} is committed and no trainer ever wrote it so"),
+            );
+        }
+        let facts = &mut self.stores[store];
+        facts
+            .ever
+            .entry(name)
+            .or_insert((digest, content, object.version));
+        facts.commits.insert(name, Standing { references });
+    }
+
+    /// What a commit refers to and holds, when all of it stands there as recorded.
+    fn whole(
+        &self,
+        name: Name,
+        bytes: &Bytes,
+        objects: &Objects,
+    ) -> Result<(BTreeSet<String>, Content), String> {
+        let keys = &self.runs[name.0];
+        let commit: Commit = decode(bytes, "commit").map_err(|error| error.to_string())?;
+        let mut references = BTreeSet::new();
+        let mut manifests = Vec::new();
+        for part in &commit.parts {
+            let key = keys.part(commit.id, &part.node);
+            let object = objects.get(&key).ok_or(format!("{key} is missing"))?;
+            if Sha256Digest::of(&object.bytes) != part.manifest_sha256 {
+                return Err(format!("{key} is another manifest"));
+            }
+            references.insert(key);
+            manifests.push(decode::<PartManifest>(&object.bytes, "part").map_err(|error| error.to_string())?);
+        }
+        for file in manifests.iter().flat_map(|manifest| &manifest.files) {
+            let key = keys
+                .data(&commit.name, commit.id, &file.path)
+                .map_err(|error| error.to_string())?;
+            let object = objects.get(&key).ok_or(format!("{key} is missing"))?;
+            let found = (object.bytes.len() as u64, content::digest(&object.bytes));
+            if found != (file.size_bytes, file.sha256) {
+                return Err(format!("{key} holds other bytes than recorded"));
+            }
+            references.insert(key);
+        }
+        Ok((references, content::of_manifests(&manifests)))
+    }
+
+    /// Pages of a listing were read.
+    pub fn listed(&mut self, cloud: &Cloud, who: &Who, prefix: &str, sequence: u64) {
+        if who.role != Role::Sweeper {
+            return;
+        }
+        if let Some(run) = self.runs.iter().position(|keys| keys.prefix() == prefix) {
+            let sweeps = &mut self.stores[cloud.index].sweeps;
+            sweeps.insert((run, who.process), sequence);
+        }
+    }
+
+    /// Something was deleted.
+    pub fn deleted(&mut self, cloud: &Cloud, who: &Who, key: &str, object: &Object, objects: &Objects) {
+        let store = cloud.index;
+        if who.role == Role::Somebody {
+            return;
+        }
+        if self.foreign.contains(&(store, key.to_owned())) {
+            return self.broken("S7", format!("{who} deleted {key}, which is none of ours"));
+        }
+        let Some((run, kind)) = self.classify(key) else {
+            return self.broken("S7", format!("{who} deleted {key}, which is none of ours"));
+        };
+        let is_own = object.writer.process == who.process;
+        if let KeyKind::Commit(id) = kind {
+            self.uncommitted(cloud, (run, id), who);
+        }
+        if let KeyKind::Tombstone(id) = kind {
+            return self.pardoned(store, (run, id), who, objects);
+        }
+        self.stores[store].leases.remove(key);
+        let facts = &self.stores[store];
+        let mut commits = facts.commits.iter();
+        if let Some((name, _)) = commits.find(|(_, standing)| standing.references.contains(key)) {
+            let promise = match (who.role, facts.tombstones.contains_key(name)) {
+                (Role::Sweeper, _) => "S7",
+                (_, true) => "S5",
+                (_, false) => "S2",
+            };
+            let text = describe(store, *name);
+            return self.broken(
+                promise,
+                format!("{who} deleted {key} while the commit of {text} stood"),
+            );
+        }
+        if is_own {
+            return;
+        }
+        if let Some((unreadable, since)) = facts.unreadable.get(&run)
+            && *since < who.began
+            && matches!(who.role, Role::Pruner | Role::Sweeper)
+        {
+            let text = format!("{who} deleted {key} while {unreadable} could not be read");
+            return self.broken("S8", text);
+        }
+        match who.role {
+            Role::KeepsNothing => {
+                self.broken("S8", format!("{who} deleted {key} by rules that keep nothing"));
+            }
+            Role::Sweeper => self.swept(cloud, run, key, object, who),
+            _ => {}
+        }
+    }
+
+    /// A tombstone went: its step is there for everybody again, and has to be.
+    fn pardoned(&mut self, store: usize, name: Name, who: &Who, objects: &Objects) {
+        self.stores[store].tombstones.remove(&name);
+        let text = describe(store, name);
+        let Some(commit) = objects.get(&self.runs[name.0].commit(name.1)) else {
+            return self.broken("S9", format!("{who} took the tombstone of {text} away"));
+        };
+        if let Err(why) = self.whole(name, &commit.bytes, objects) {
+            self.broken("S2", format!("{who} took the tombstone of {text} away: {why}"));
+        }
+    }
+
+    fn swept(&mut self, cloud: &Cloud, run: usize, key: &str, object: &Object, who: &Who) {
+        let age = cloud.now().duration_since(object.modified).unwrap_or_default();
+        if age < self.grace {
+            let text = format!("{who} deleted {key}, which was {} seconds old", age.as_secs());
+            return self.broken("S7", text);
+        }
+        let sweeps = &self.stores[cloud.index].sweeps;
+        let seen = sweeps
+            .iter()
+            .filter(|((of, _), until)| *of == run && **until >= object.version);
+        if seen.count() < 2 {
+            self.broken(
+                "S7",
+                format!("{who} deleted {key}, which one sweep alone had seen"),
+            );
+        }
+    }
+
+    /// A commit went: every reason why it may not have.
+    fn uncommitted(&mut self, cloud: &Cloud, name: Name, who: &Who) {
+        let store = cloud.index;
+        let text = describe(store, name);
+        let facts = &mut self.stores[store];
+        if facts.commits.remove(&name).is_none() {
+            // Nobody could read it, or it came back from the network after its step had gone.
+            return;
+        }
+        let Some(condemned) = facts.tombstones.get(&name) else {
+            return self.broken(
+                "S9",
+                format!("{who} removed {text} without a tombstone: its name could be used again"),
+            );
+        };
+        let is_acknowledged = self.acknowledged.contains_key(&(store, name));
+        if condemned.by == Role::Sweeper && is_acknowledged {
+            return self.broken(
+                "S1",
+                format!("{text} had been acknowledged, and a sweep condemned it"),
+            );
+        }
+        if facts.pinned.contains(&name) {
+            return self.broken("S4", format!("{who} removed {text}, which is pinned"));
+        }
+        let now = cloud.now();
+        let holder = facts.leases.iter().find(|(_, lease)| {
+            lease.name == name
+                && lease.version < condemned.version
+                && is_live(lease.renewed, now, lease.time_to_live)
+        });
+        if let Some((lease, _)) = holder {
+            let text = format!("{who} removed {text}, which is being restored under {lease}");
+            return self.broken("S4", text);
+        }
+        facts.retired.insert(name);
+        let by_sweep = condemned.by == Role::Sweeper;
+        let newer = self.visible(store, name.0).range(name.1..).count();
+        if newer < self.keep_last.max(1) && !by_sweep {
+            let text = format!("{who} removed {text}, and {newer} newer ones were left");
+            self.broken("S4", text);
+        }
+    }
+
+    /// An agent was told that a step is durable.
+    pub fn acknowledge(&mut self, store: usize, name: Name, content: Content) {
+        let text = describe(store, name);
+        let facts = &self.stores[store];
+        let Some((_, committed, version)) = facts.ever.get(&name) else {
+            return self.broken("S1", format!("{text} was acknowledged and never committed"));
+        };
+        if *committed != content {
+            return self.broken("S1", format!("{text} was acknowledged and holds other files"));
+        }
+        if let Some(condemned) = facts.tombstones.get(&name)
+            && condemned.version < *version
+        {
+            return self.broken(
+                "S9",
+                format!("{text} was acknowledged under a name that was spent before"),
+            );
+        }
+        self.acknowledged.insert((store, name), content);
+    }
+
+    /// An agent pinned a step.
+    pub fn pin(&mut self, store: usize, name: Name) {
+        self.stores[store].pinned.insert(name);
+    }
+
+    pub fn unpin(&mut self, store: usize, name: Name) {
+        self.stores[store].pinned.remove(&name);
+    }
+
+    pub fn pinned(&self, store: usize, run: usize) -> BTreeSet<StepId> {
+        let pinned = self.stores[store].pinned.iter();
+        pinned.filter(|name| name.0 == run).map(|name| name.1).collect()
+    }
+
+    /// From now on a run has a commit that nobody can read, or has no longer.
+    pub fn unreadable(&mut self, store: usize, run: usize, since: Option<(String, Duration)>) {
+        match since {
+            Some(since) => self.stores[store].unreadable.insert(run, since),
+            None => self.stores[store].unreadable.remove(&run),
+        };
+    }
+
+    /// A local copy went although its agent was to keep it until these stores have it.
+    pub fn evicted(&mut self, name: Name, required: &[usize]) {
+        for store in required {
+            let facts = &self.stores[*store];
+            let is_there = facts.commits.contains_key(&name)
+                || facts.tombstones.contains_key(&name)
+                || facts.retired.contains(&name);
+            if !is_there {
+                let text = describe(*store, name);
+                self.broken("S6", format!("the local copy went and {text} is not durable"));
+            }
+        }
+    }
+
+    /// Somebody got a step back.
+    pub fn restored(&mut self, name: Name, got: &Content, from: &[usize]) {
+        let text = format!("step {} of attempt {}", name.1.step, name.1.attempt);
+        let committed: Vec<&Content> = self
+            .stores
+            .iter()
+            .filter_map(|facts| facts.ever.get(&name).map(|(_, content, _)| content))
+            .collect();
+        let sealed = self.sealed.get(&name).into_iter().flatten();
+        let known: Vec<&Content> = if from.is_empty() {
+            sealed.chain(committed).collect()
+        } else {
+            committed
+        };
+        if known.contains(&got) {
+            return;
+        }
+        let was_acknowledged = self.acknowledged.keys().any(|(_, of)| *of == name);
+        if known.is_empty() {
+            self.broken("S3", format!("{text} was restored and never committed"));
+        } else if was_acknowledged {
+            self.broken(
+                "S1",
+                format!("{text} was restored with other bytes than acknowledged"),
+            );
+        } else {
+            self.broken("S3", format!("{text} was restored as a mixture"));
+        }
+    }
+
+    /// What was acknowledged and never let go by the rules.
+    pub fn owed(&self, store: usize, run: usize) -> BTreeMap<StepId, Content> {
+        let acknowledged = self.acknowledged.iter().filter(|((at, name), _)| {
+            *at == store && name.0 == run && !self.stores[store].retired.contains(name)
+        });
+        acknowledged
+            .map(|((_, name), content)| (name.1, content.clone()))
+            .collect()
+    }
+}
+
+fn is_live(renewed: std::time::SystemTime, now: std::time::SystemTime, time_to_live: Duration) -> bool {
+    now.duration_since(renewed).map_or(true, |age| age < time_to_live)
+}
+
+fn describe(store: usize, name: Name) -> String {
+    format!("{} of run {} on store {store}", name.1, name.0)
+}

@@ -1,0 +1,267 @@
+//! One process's way to one store: the real retries are put on top of it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::{BoxStream, StreamExt as _, iter, unfold};
+use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_remote::payload::Payload;
+use stepvault_remote::store::{
+    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
+};
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+
+use crate::faults::{Course, STALL, Weather};
+use crate::machine::Machine;
+use crate::planted::{Bug, claimed};
+use crate::store::Cloud;
+use crate::who::Who;
+
+#[derive(Debug, Clone)]
+pub struct Link {
+    pub cloud: Arc<Cloud>,
+    pub weather: Arc<Weather>,
+    pub machine: Arc<Machine>,
+    pub who: Who,
+    pub url: String,
+    pub bug: Option<Bug>,
+    /// Deletions that a planted bug puts off.
+    pub held: Arc<Mutex<Vec<String>>>,
+}
+
+impl Link {
+    /// Sends a request, which goes its own way from here: it may be carried out although its sender is gone.
+    async fn ask<T, Effect>(&self, key: &str, effect: Effect) -> Result<T>
+    where
+        T: Send + 'static,
+        Effect: Fn(&Cloud, &Who) -> Result<T> + Send + 'static,
+    {
+        self.machine.awake().await;
+        let fate = self.weather.fate(self.who.role, key);
+        let power_cuts = self.machine.power_cuts();
+        let (answer, answered) = oneshot::channel();
+        let link = self.clone();
+        tokio::spawn(async move {
+            sleep(fate.before).await;
+            let is_dead = link.machine.power_cuts() != power_cuts && !fate.outlives_its_sender;
+            if is_dead || link.machine.is_cut_off() || fate.course == Course::RequestLost {
+                return;
+            }
+            if fate.course == Course::Refused {
+                let _ = answer.send(Err(unreachable(&link.url, "503: slow down")));
+                return;
+            }
+            let mut result = effect(&link.cloud, &link.who);
+            if fate.course == Course::Twice {
+                result = effect(&link.cloud, &link.who);
+            }
+            sleep(fate.after).await;
+            if fate.course != Course::AnswerLost && !link.machine.is_cut_off() {
+                let _ = answer.send(result);
+            }
+        });
+        let result = if let Ok(result) = answered.await {
+            result
+        } else {
+            sleep(STALL).await;
+            Err(unreachable(&self.url, "no answer"))
+        };
+        self.machine.awake().await;
+        result
+    }
+
+    /// One page of a listing, the last key on it, and whether it is the last page.
+    async fn page(&self, prefix: String, after: Option<String>) -> Result<Page> {
+        let (most, bug) = (self.weather.page, self.bug);
+        let mut objects = self
+            .ask("", move |cloud, who| {
+                Ok(cloud.page(who, &prefix, after.as_deref(), most))
+            })
+            .await?;
+        let (last, is_last) = (
+            objects.last().map(|object| object.key.clone()),
+            objects.len() < most,
+        );
+        if let Some(bug) = bug {
+            objects.retain(|object| !bug.hides(self.who.role, &object.key));
+        }
+        Ok((objects, last, is_last))
+    }
+}
+
+type Page = (Vec<ObjectInfo>, Option<String>, bool);
+
+fn unreachable(url: &str, why: &str) -> Error {
+    Error::new(ErrorKind::Unreachable, "the store does not serve the request")
+        .on(url)
+        .because(why)
+}
+
+/// A copy: what the store keeps must not hold on to the sender's memory.
+fn copied(body: &Payload) -> Bytes {
+    body.blocks().concat().into()
+}
+
+#[async_trait]
+impl RemoteStore for Link {
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn abilities(&self) -> StoreAbilities {
+        StoreAbilities {
+            checks_checksums: true,
+            multipart_is_create_only: true,
+            lists_pending_uploads: true,
+            copies: true,
+        }
+    }
+
+    async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
+        let (name, key, body, digest) = (key, key.to_owned(), copied(&body), *digest);
+        if self.bug.is_some_and(|bug| bug.forgets(self.who.role, &key)) {
+            return Ok(Created::Written(claimed(&key, &digest)));
+        }
+        self.ask(name, move |cloud, who| cloud.create(who, &key, &body, &digest))
+            .await
+    }
+
+    async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
+        let (key, digest) = (key.to_owned(), *digest);
+        self.ask("", move |cloud, who| cloud.replace(who, &key, &body, &digest))
+            .await
+    }
+
+    async fn start_upload(&self, key: &str, _size_bytes: u64) -> Result<String> {
+        let key = key.to_owned();
+        self.ask("", move |cloud, who| Ok(cloud.start_upload(who, &key)))
+            .await
+    }
+
+    async fn upload_part(
+        &self,
+        key: &str,
+        upload: &str,
+        index: u32,
+        body: Payload,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        let (key, upload, body, digest) = (key.to_owned(), upload.to_owned(), copied(&body), *digest);
+        self.ask("", move |cloud, who| {
+            cloud.upload_part(who, &key, &upload, index, &body, &digest)
+        })
+        .await
+    }
+
+    async fn complete_upload(
+        &self,
+        key: &str,
+        upload: &str,
+        parts: &[PartReceipt],
+        digest: &FileDigest,
+    ) -> Result<Created> {
+        let (key, upload, parts) = (key.to_owned(), upload.to_owned(), parts.to_vec());
+        let digest = digest.clone();
+        self.ask("", move |cloud, who| {
+            cloud.complete_upload(who, &key, &upload, &parts, &digest)
+        })
+        .await
+    }
+
+    async fn abort_upload(&self, _key: &str, upload: &str) -> Result<()> {
+        let upload = upload.to_owned();
+        self.ask("", move |cloud, who| {
+            cloud.abort_upload(who, &upload);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
+        let prefix = prefix.to_owned();
+        self.ask("", move |cloud, who| Ok(cloud.pending_uploads(who, &prefix)))
+            .await
+    }
+
+    async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
+        let key = key.to_owned();
+        if self.bug.is_some_and(|bug| bug.hides(self.who.role, &key)) {
+            return Ok(None);
+        }
+        self.ask("", move |cloud, who| Ok(cloud.head(who, &key))).await
+    }
+
+    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
+        let key = key.to_owned();
+        if self.bug.is_some_and(|bug| bug.hides(self.who.role, &key)) {
+            return Err(Error::new(ErrorKind::NotFound, "hidden").on(&key));
+        }
+        let breaks_off = self.weather.fate(self.who.role, "").breaks_off;
+        let mut bytes = self
+            .ask("", move |cloud, who| cloud.read(who, &key, range.clone()))
+            .await?;
+        let mut pieces = Vec::new();
+        if breaks_off {
+            bytes.truncate(bytes.len() / 2);
+        }
+        if !bytes.is_empty() {
+            pieces.push(Ok(bytes));
+        }
+        if breaks_off {
+            pieces.push(Err(unreachable(&self.url, "the body broke off")));
+        }
+        Ok(iter(pieces).boxed())
+    }
+
+    fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
+        struct Listing {
+            prefix: String,
+            after: Option<String>,
+            page: VecDeque<ObjectInfo>,
+            is_last: bool,
+        }
+        let listing = Listing {
+            prefix: prefix.to_owned(),
+            after: None,
+            page: VecDeque::new(),
+            is_last: false,
+        };
+        unfold(Some(listing), move |listing| async move {
+            let mut listing = listing?;
+            while listing.page.is_empty() && !listing.is_last {
+                match self.page(listing.prefix.clone(), listing.after.clone()).await {
+                    Ok((objects, last, is_last)) => {
+                        listing.page = objects.into();
+                        (listing.after, listing.is_last) = (last, is_last);
+                    }
+                    Err(error) => return Some((Err(error), None)),
+                }
+            }
+            let next = listing.page.pop_front()?;
+            Some((Ok(next), Some(listing)))
+        })
+        .boxed()
+    }
+
+    async fn delete(&self, keys: &[String]) -> Result<()> {
+        let mut keys = keys.to_vec();
+        if let Some(bug) = self.bug {
+            keys = bug.deleted_by(self, keys);
+        }
+        self.ask("", move |cloud, who| {
+            cloud.delete(who, &keys);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn copy(&self, from: &str, to: &str) -> Result<Created> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.ask("", move |cloud, who| cloud.copy(who, &from, &to)).await
+    }
+}

@@ -1,0 +1,38 @@
+//! A seeded simulation: agents, pruners, sweeps and readers over stores in memory, in virtual time, with crashes,
+//! frozen machines, partitions, delays, lost answers, repeated requests and clocks that are off by days. The engine
+//! and the vaults are the real ones.
+//!
+//! `STEPVAULT_SIMULATION_SEED=N` runs one seed and prints its trace; `STEPVAULT_SIMULATION_SEEDS=N` runs so many.
+#![allow(
+    unreachable_pub,
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "tests say what they expect by unwrapping it"
+)]
+
+mod agent;
+mod content;
+mod contract;
+mod deeds;
+mod faults;
+mod invariants;
+mod link;
+mod machine;
+mod planted;
+mod races;
+mod seeds;
+mod settle;
+mod store;
+mod trace;
+mod trainer;
+mod who;
+mod world;
+
+#[path = "../../../stepvault-remote/tests/stores/conformance/mod.rs"]
+mod conformance;
+#[allow(dead_code, reason = "the suite needs a part of it")]
+#[path = "../../../stepvault-remote/tests/stores/support.rs"]
+mod support;

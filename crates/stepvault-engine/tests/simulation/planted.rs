@@ -1,0 +1,106 @@
+//! One planted bug for each promise: the simulation has to find it, by the check of that promise.
+
+use std::time::SystemTime;
+
+use stepvault_core::digest::PartDigest;
+use stepvault_remote::store::{ObjectHead, ObjectInfo, StoredChecksum};
+
+use crate::link::Link;
+use crate::who::Role;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bug {
+    /// An agent calls a step durable although its upload failed.
+    AcknowledgesFailures,
+    /// Some data is called written and is not.
+    ForgetsData,
+    /// A reader takes what stands in the newest data directory.
+    ReadsWithoutCommit,
+    /// A pruner does not see pins.
+    OverlooksPins,
+    /// A pruner deletes the commit after the data.
+    DeletesDataFirst,
+    /// An agent evicts without asking whether a remote has the step.
+    EvictsUnasked,
+    /// A sweep has no grace.
+    SweepsAtOnce,
+    /// Pruners and sweeps do not see the commit that cannot be read.
+    OverlooksUnreadable,
+    /// An agent does not see that a name is spent.
+    OverlooksTombstones,
+    /// Retention is told to delete nothing.
+    NeverPrunes,
+    /// An agent drops a step after its first failure, and says nothing.
+    GivesUpSilently,
+    /// Sweeps only look.
+    NeverSweeps,
+    /// A reader's listing of commits comes back empty.
+    LosesListings,
+}
+
+/// Each bug and the promise that it breaks.
+pub const BUGS: [(Bug, &str); 13] = [
+    (Bug::AcknowledgesFailures, "S1"),
+    (Bug::ForgetsData, "S2"),
+    (Bug::ReadsWithoutCommit, "S3"),
+    (Bug::OverlooksPins, "S4"),
+    (Bug::DeletesDataFirst, "S5"),
+    (Bug::EvictsUnasked, "S6"),
+    (Bug::SweepsAtOnce, "S7"),
+    (Bug::OverlooksUnreadable, "S8"),
+    (Bug::OverlooksTombstones, "S9"),
+    (Bug::NeverPrunes, "L1"),
+    (Bug::GivesUpSilently, "L2"),
+    (Bug::NeverSweeps, "L3"),
+    (Bug::LosesListings, "L4"),
+];
+
+/// The commit that cannot be read: no trainer writes a step of this number.
+pub const UNREADABLE_STEP: u64 = 7;
+
+impl Bug {
+    /// Whether an object is not there for whoever has the bug.
+    pub fn hides(self, role: Role, key: &str) -> bool {
+        match self {
+            Self::OverlooksPins => role == Role::Pruner && key.contains("/.stepvault/pins/"),
+            Self::OverlooksTombstones => role == Role::Agent && key.contains("/.stepvault/tombstones/"),
+            Self::LosesListings => role == Role::Restorer && key.contains("/.stepvault/commits/"),
+            Self::OverlooksUnreadable => {
+                matches!(role, Role::Pruner | Role::Sweeper)
+                    && key.contains(&format!("/commits/{UNREADABLE_STEP:012}.a1"))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a write is dropped and said to be done.
+    pub fn forgets(self, role: Role, key: &str) -> bool {
+        self == Self::ForgetsData && role == Role::Agent && key.ends_with("/model.bin")
+    }
+
+    /// What is deleted in place of `keys`, in this order.
+    pub fn deleted_by(self, link: &Link, keys: Vec<String>) -> Vec<String> {
+        if self != Self::DeletesDataFirst || link.who.role != Role::Pruner {
+            return keys;
+        }
+        let mut held = link.held.lock().unwrap();
+        if keys.iter().all(|key| key.contains("/.stepvault/commits/")) {
+            held.extend(keys);
+            return Vec::new();
+        }
+        keys.into_iter().chain(held.drain(..)).collect()
+    }
+}
+
+/// What is said of an object that was dropped.
+pub fn claimed(key: &str, digest: &PartDigest) -> ObjectHead {
+    ObjectHead {
+        info: ObjectInfo {
+            key: key.to_owned(),
+            size_bytes: digest.size_bytes,
+            modified: SystemTime::UNIX_EPOCH,
+            version: None,
+        },
+        checksum: StoredChecksum::Sha256(digest.sha256),
+    }
+}

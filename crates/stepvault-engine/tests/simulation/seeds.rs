@@ -1,0 +1,175 @@
+//! Running seeds, and what is expected of them.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use stepvault_engine::blocking::InPlace;
+use stepvault_remote::random::Repeated;
+
+use crate::invariants::Violation;
+use crate::planted::{BUGS, Bug};
+use crate::world::{Tally, World};
+
+/// Seeds in a run of all tests.
+const SEEDS: u64 = 2_000;
+/// Seeds in which a planted bug has to be found.
+const SEEDS_FOR_A_BUG: u64 = 500;
+const EVENTS: usize = 30;
+const THREADS: usize = 2;
+
+/// What a seed came to.
+#[derive(Debug)]
+struct Outcome {
+    seed: u64,
+    violation: Option<Violation>,
+    digest: String,
+    lines: Vec<String>,
+    tally: Tally,
+}
+
+/// Runs `work` on this thread alone, in virtual time, with the random numbers of a seed.
+pub fn on_this_thread<T>(seed: u64, work: impl AsyncFnOnce() -> T) -> T {
+    let _in_place = InPlace::on_this_thread();
+    let _repeated = Repeated::on_this_thread(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, work())
+}
+
+/// Everything that happens under a seed.
+fn simulate(seed: u64, bug: Option<Bug>) -> Outcome {
+    on_this_thread(seed, async || {
+        let mut world = World::new(seed, bug);
+        let violation = world.run(EVENTS).await;
+        world.trace.note("world", format_args!("{:?}", world.keys()));
+        let tally = *world.tally.lock().unwrap();
+        Outcome {
+            seed,
+            violation,
+            digest: world.trace.digest(),
+            lines: world.trace.lines(),
+            tally,
+        }
+    })
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable}={text} is no number")),
+    )
+}
+
+/// What to do about a seed that broke a promise.
+fn report(outcome: &Outcome) -> String {
+    let path = std::env::temp_dir().join(format!("stepvault-simulation-{}.trace", outcome.seed));
+    let kept = std::fs::write(&path, outcome.lines.join("\n"));
+    let last = outcome.lines.len().saturating_sub(40);
+    let violation = outcome
+        .violation
+        .as_ref()
+        .map_or_else(|| "nothing is broken".to_owned(), ToString::to_string);
+    format!(
+        "seed {}: {violation}\n{}\nall of its trace: {} ({kept:?})\nonce more: STEPVAULT_SIMULATION_SEED={} cargo test -p \
+         stepvault-engine --test simulation every_promise",
+        outcome.seed,
+        outcome.lines[last..].join("\n"),
+        path.display(),
+        outcome.seed,
+    )
+}
+
+#[test]
+fn every_promise_holds_under_every_seed() {
+    if let Some(seed) = number("STEPVAULT_SIMULATION_SEED") {
+        let outcome = simulate(seed, None);
+        eprintln!("{}", report(&outcome));
+        assert_eq!(outcome.violation, None);
+        return;
+    }
+    let seeds = number("STEPVAULT_SIMULATION_SEEDS").unwrap_or(SEEDS);
+    let next = AtomicU64::new(0);
+    let found = Mutex::new(None);
+    let total = Mutex::new(Tally::default());
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while found.lock().unwrap().is_none() {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds {
+                        return;
+                    }
+                    let outcome = simulate(seed, None);
+                    total.lock().unwrap().add(&outcome.tally);
+                    if outcome.violation.is_some() {
+                        *found.lock().unwrap() = Some(report(&outcome));
+                    }
+                }
+            });
+        }
+    });
+    if let Some(report) = found.into_inner().unwrap() {
+        panic!("{report}");
+    }
+    // A world in which nothing happens keeps every promise.
+    let total = total.into_inner().unwrap();
+    eprintln!("{seeds} seeds: {total:?}");
+    let counts = [
+        total.acknowledged,
+        total.retired,
+        total.evicted,
+        total.restored,
+        total.swept,
+        total.failed,
+    ];
+    let least = usize::try_from(seeds).unwrap() / 10;
+    assert!(counts.iter().all(|count| *count >= least), "{total:?}");
+}
+
+#[test]
+fn a_seed_is_replayed_exactly() {
+    for seed in [1, 2, 3, 5, 8, 13, 21, 34] {
+        let (first, second) = (simulate(seed, None), simulate(seed, None));
+        let differs = first
+            .lines
+            .iter()
+            .zip(&second.lines)
+            .position(|(one, other)| one != other);
+        if let Some(line) = differs {
+            panic!(
+                "seed {seed}, line {line}:\n{}\n{}",
+                first.lines[line], second.lines[line]
+            );
+        }
+        assert_eq!(first.digest, second.digest);
+        assert!(first.lines.len() > 100, "{}", first.lines.len());
+    }
+    assert_ne!(simulate(1, None).digest, simulate(2, None).digest);
+}
+
+#[test]
+fn each_planted_bug_is_found_by_the_check_of_its_promise() {
+    let mut wrong = Vec::new();
+    for (bug, promise) in BUGS {
+        let found = (0..SEEDS_FOR_A_BUG).find_map(|seed| {
+            let violation = simulate(seed, Some(bug)).violation?;
+            Some((seed, violation))
+        });
+        match found {
+            Some((seed, violation)) => {
+                eprintln!("{bug:?}: seed {seed}: {violation}");
+                if violation.promise != promise {
+                    wrong.push(format!(
+                        "{bug:?} was to break {promise}; seed {seed}: {violation}"
+                    ));
+                }
+            }
+            None => wrong.push(format!("{bug:?} was not found in {SEEDS_FOR_A_BUG} seeds")),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

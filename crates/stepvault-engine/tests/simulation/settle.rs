@@ -1,0 +1,248 @@
+//! The end of a run: no more faults, and everything that was begun has to come to its end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use stepvault_core::ids::{Attempt, Step, StepId};
+use stepvault_core::keys::KeyKind;
+use stepvault_local::vault::Vault;
+use tokio::time::sleep;
+
+use crate::agent::is_durable;
+use crate::who::Role;
+use crate::world::World;
+
+/// Everything has come to its end by then.
+const BOUND: Duration = Duration::from_hours(4);
+const LOOK: Duration = Duration::from_secs(30);
+/// Longer than any lease lasts that nobody renews.
+const LEASES_RUN_OUT: Duration = Duration::from_mins(20);
+
+impl World {
+    pub async fn settle(&mut self) {
+        self.trace.note("world", "calms down");
+        self.weather.clear_up();
+        for (_, deed) in std::mem::take(&mut self.later) {
+            self.carry_out(deed);
+        }
+        for machine in self.machines() {
+            machine.thaw();
+            machine.cut_off(false);
+        }
+        self.staged_steps_come_through().await;
+        if self.violation().is_none() {
+            self.retention_deletes().await;
+        }
+        if self.violation().is_none() {
+            self.orphans_go().await;
+        }
+        if self.violation().is_none() {
+            self.everything_owed_comes_back().await;
+        }
+    }
+
+    fn broken(&self, promise: &'static str, text: impl Into<String>) {
+        self.judge.lock().unwrap().broken(promise, text);
+    }
+
+    /// L2.
+    async fn staged_steps_come_through(&mut self) {
+        let until = self.trace.elapsed() + BOUND;
+        for site in &self.sites {
+            site.board.idle.store(false, Ordering::Relaxed);
+            site.board.wake.notify_one();
+        }
+        loop {
+            sleep(LOOK).await;
+            for machine in self.machines() {
+                machine.raise_panics().await;
+            }
+            let busy = self
+                .sites
+                .iter()
+                .filter(|site| !site.board.idle.load(Ordering::Relaxed))
+                .count();
+            let operations = self.under_way.load(Ordering::Relaxed);
+            if self.violation().is_some() {
+                return;
+            }
+            if busy == 0 && operations == 0 {
+                break;
+            }
+            if self.trace.elapsed() > until {
+                let text = format!("{busy} agents and {operations} operations never came to an end");
+                return self.broken("L2", text);
+            }
+        }
+        for site in &self.sites {
+            let run = &self.runs[site.run];
+            let Some(vault) = Vault::open(&site.directory.join("vault")).unwrap() else {
+                continue;
+            };
+            let who = crate::who::Who::somebody();
+            let remotes = self.remotes(&site.machine, &who, site.run);
+            let failed = site.board.failed.lock().unwrap().clone();
+            self.tally.lock().unwrap().failed += failed.len();
+            for step in vault.steps(run).unwrap().steps {
+                for (store, remote) in remotes.iter().enumerate() {
+                    if !is_durable(&step, remote) && !failed.contains_key(&(store, step.id())) {
+                        let text = format!(
+                            "{} of {run} is staged on {}, neither durable on store {store} nor failed",
+                            step.id(),
+                            site.machine
+                        );
+                        self.broken("L2", text);
+                    }
+                }
+            }
+        }
+    }
+
+    /// L1.
+    async fn retention_deletes(&mut self) {
+        sleep(LEASES_RUN_OUT).await;
+        let machine = Arc::clone(&self.others[0]);
+        for run in 0..self.runs.len() {
+            for store in 0..self.clouds.len() {
+                for _ in 0..2 {
+                    if let Err(error) = self.prune(&machine, run, store, Role::Pruner).await {
+                        return self.broken("L1", format!("a prune failed in calm weather: {error}"));
+                    }
+                }
+                let ids: BTreeSet<StepId> = self
+                    .judge
+                    .lock()
+                    .unwrap()
+                    .visible(store, run)
+                    .into_keys()
+                    .collect();
+                let allowed = self.kept(store, run, &ids);
+                if let Some(id) = ids.difference(&allowed).next() {
+                    let text = format!("no rule keeps {id} of run {run} and it stands on store {store}");
+                    self.broken("L1", text);
+                }
+            }
+        }
+    }
+
+    /// The steps that the rules keep, worked out anew.
+    fn kept(&self, store: usize, run: usize, ids: &BTreeSet<StepId>) -> BTreeSet<StepId> {
+        let mut begins: BTreeMap<Attempt, Step> = BTreeMap::new();
+        for id in ids {
+            let begin = begins.entry(id.attempt).or_insert(id.step);
+            *begin = (*begin).min(id.step);
+        }
+        let is_left_behind = |id: &StepId| {
+            begins
+                .iter()
+                .any(|(attempt, begin)| *attempt > id.attempt && *begin <= id.step)
+        };
+        let mut kept = BTreeSet::new();
+        let mut places = self.keep_last;
+        for id in ids.iter().rev() {
+            if places == 0 {
+                break;
+            }
+            kept.insert(*id);
+            places -= u32::from(!is_left_behind(id));
+        }
+        let keys = &self.judge.lock().unwrap().runs[run];
+        let pinned = self.clouds[store].objects().into_keys().filter_map(|key| {
+            let KeyKind::Pin(id) = keys.classify(&key)? else {
+                return None;
+            };
+            Some(id)
+        });
+        kept.extend(pinned);
+        kept
+    }
+
+    /// L3.
+    async fn orphans_go(&mut self) {
+        sleep(self.grace + LEASES_RUN_OUT).await;
+        let machine = Arc::clone(&self.others[0]);
+        for run in 0..self.runs.len() {
+            for store in 0..self.clouds.len() {
+                for _ in 0..2 {
+                    let is_empty = self.judge.lock().unwrap().visible(store, run).is_empty();
+                    match self.sweep(&machine, run, store).await {
+                        // Nothing ever came here.
+                        Err(_) if is_empty => {}
+                        Err(error) => {
+                            return self.broken("L3", format!("a sweep failed in calm weather: {error}"));
+                        }
+                        Ok(()) => {}
+                    }
+                }
+                if let Some(orphan) = self.orphan(store, run) {
+                    self.broken("L3", format!("{orphan} is left on store {store}"));
+                }
+            }
+        }
+        for cloud in &self.clouds {
+            if let Some(key) = cloud.pending_keys().first() {
+                self.broken("L3", format!("an upload of {key} is left pending"));
+            }
+        }
+    }
+
+    /// Something of ours that nothing refers to.
+    fn orphan(&self, store: usize, run: usize) -> Option<String> {
+        let judge = self.judge.lock().unwrap();
+        let visible = judge.visible(store, run);
+        let objects = self.clouds[store].objects();
+        let has_marker = objects.contains_key(&judge.runs[run].marker());
+        let mut keys = objects.into_keys();
+        keys.find(|key| match judge.runs[run].classify(key) {
+            None
+            | Some(
+                KeyKind::Marker
+                | KeyKind::Sweep
+                | KeyKind::Tombstone(_)
+                | KeyKind::Pin(_)
+                | KeyKind::Commit(_),
+            ) => false,
+            Some(KeyKind::Claim(id)) => !visible.contains_key(&id) && has_marker,
+            Some(_) => {
+                let is_foreign = judge.foreign.contains(&(store, key.clone()));
+                has_marker && !is_foreign && !visible.values().any(|standing| standing.refers_to(key))
+            }
+        })
+    }
+
+    /// S1 and L4.
+    async fn everything_owed_comes_back(&mut self) {
+        let machine = Arc::clone(&self.others[0]);
+        for run in 0..self.runs.len() {
+            for store in 0..self.clouds.len() {
+                let (visible, owed) = {
+                    let judge = self.judge.lock().unwrap();
+                    (judge.visible(store, run), judge.owed(store, run))
+                };
+                let got = self.restore(&machine, run, &[store], None, None).await;
+                if got.as_ref().map(|(id, _)| *id) != visible.keys().next_back().copied() {
+                    let found = got.map(|(id, _)| id.label());
+                    self.broken(
+                        "L4",
+                        format!("the newest of run {run} was not restored, but {found:?}"),
+                    );
+                }
+                for (id, content) in owed {
+                    let text = format!("{id} of run {run} was acknowledged on store {store}");
+                    if !visible.contains_key(&id) {
+                        return self.broken("S1", format!("{text} and is not there"));
+                    }
+                    match self.restore(&machine, run, &[store], Some(id), None).await {
+                        Some((_, got)) if got == content => {}
+                        _ => self.broken("S1", format!("{text} and does not come back as it was")),
+                    }
+                    if self.violation().is_some() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}

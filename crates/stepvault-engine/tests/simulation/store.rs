@@ -1,0 +1,337 @@
+//! An object store in memory, strongly consistent, with a clock of its own that runs in virtual time.
+//!
+//! Here is what a request does once it has arrived. How it arrives, or does not, is the link's.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_remote::store::{Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, StoredChecksum};
+
+use crate::invariants::Judge;
+use crate::trace::Trace;
+use crate::who::Who;
+
+/// When the virtual time begins, in seconds since 1970: long ago, so that no clock that is off by days reaches the
+/// real present.
+pub const BEGINNING_SECONDS: u64 = 1_600_000_000;
+
+#[derive(Debug, Clone)]
+pub struct Object {
+    pub bytes: Bytes,
+    pub checksum: StoredChecksum,
+    /// By the store's clock, as it is told.
+    pub modified: SystemTime,
+    /// Grows with every write to the store.
+    pub version: u64,
+    /// The process that wrote it.
+    pub writer: Who,
+}
+
+#[derive(Debug)]
+struct Upload {
+    key: String,
+    initiated: SystemTime,
+    parts: BTreeMap<u32, (Bytes, PartDigest, String)>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    objects: BTreeMap<String, Object>,
+    uploads: BTreeMap<String, Upload>,
+    /// Counts every change.
+    sequence: u64,
+}
+
+/// One store. Every change to it is judged as it is made.
+#[derive(Debug)]
+pub struct Cloud {
+    pub index: usize,
+    /// Tells times in whole seconds, as S3 does.
+    whole_seconds: bool,
+    state: Mutex<State>,
+    judge: Arc<Mutex<Judge>>,
+    trace: Arc<Trace>,
+}
+
+impl Cloud {
+    pub fn new(index: usize, whole_seconds: bool, judge: Arc<Mutex<Judge>>, trace: Arc<Trace>) -> Self {
+        Self {
+            index,
+            whole_seconds,
+            state: Mutex::default(),
+            judge,
+            trace,
+        }
+    }
+
+    /// The store's clock.
+    pub fn now(&self) -> SystemTime {
+        let elapsed = self.trace.elapsed();
+        let elapsed = if self.whole_seconds {
+            Duration::from_secs(elapsed.as_secs())
+        } else {
+            elapsed
+        };
+        SystemTime::UNIX_EPOCH + Duration::from_secs(BEGINNING_SECONDS) + elapsed
+    }
+
+    /// A copy of everything that stands there.
+    pub fn objects(&self) -> BTreeMap<String, Object> {
+        self.state.lock().unwrap().objects.clone()
+    }
+
+    pub fn pending_keys(&self) -> Vec<String> {
+        let state = self.state.lock().unwrap();
+        state.uploads.values().map(|upload| upload.key.clone()).collect()
+    }
+
+    fn note(&self, who: &Who, what: &str) {
+        self.trace.note(format_args!("{who}@{}", self.index), what);
+    }
+
+    fn put(&self, state: &mut State, who: &Who, key: &str, bytes: Bytes, checksum: StoredChecksum) -> Object {
+        state.sequence += 1;
+        let object = Object {
+            bytes,
+            checksum,
+            modified: self.now(),
+            version: state.sequence,
+            writer: who.clone(),
+        };
+        state.objects.insert(key.to_owned(), object.clone());
+        self.judge
+            .lock()
+            .unwrap()
+            .written(self, who, key, &object, &state.objects);
+        object
+    }
+
+    pub fn create(&self, who: &Who, key: &str, body: &Bytes, digest: &PartDigest) -> Result<Created> {
+        let mut state = self.state.lock().unwrap();
+        if PartDigest::of(body) != *digest {
+            self.note(who, &format!("create {key}: refused for its digest"));
+            return Err(damaged(key));
+        }
+        if state.objects.contains_key(key) {
+            self.note(who, &format!("create {key}: taken"));
+            return Ok(Created::Exists);
+        }
+        let checksum = StoredChecksum::Sha256(digest.sha256);
+        let object = self.put(&mut state, who, key, body.clone(), checksum);
+        self.note(who, &format!("create {key}: {}", short(digest)));
+        Ok(Created::Written(head(key, &object)))
+    }
+
+    pub fn replace(&self, who: &Who, key: &str, body: &Bytes, digest: &PartDigest) -> Result<()> {
+        let mut state = self.state.lock().unwrap();
+        if PartDigest::of(body) != *digest {
+            return Err(damaged(key));
+        }
+        let checksum = StoredChecksum::Sha256(digest.sha256);
+        self.put(&mut state, who, key, body.clone(), checksum);
+        self.note(who, &format!("replace {key}: {}", short(digest)));
+        Ok(())
+    }
+
+    pub fn start_upload(&self, who: &Who, key: &str) -> String {
+        let mut state = self.state.lock().unwrap();
+        state.sequence += 1;
+        let id = format!("upload-{}", state.sequence);
+        let upload = Upload {
+            key: key.to_owned(),
+            initiated: self.now(),
+            parts: BTreeMap::new(),
+        };
+        state.uploads.insert(id.clone(), upload);
+        self.note(who, &format!("start {id} of {key}"));
+        id
+    }
+
+    pub fn upload_part(
+        &self,
+        who: &Who,
+        key: &str,
+        upload: &str,
+        index: u32,
+        body: &Bytes,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        let mut state = self.state.lock().unwrap();
+        state.sequence += 1;
+        let tag = format!("part-{}", state.sequence);
+        let pending = state.uploads.get_mut(upload).ok_or_else(|| missing(upload))?;
+        if pending.key != key || PartDigest::of(body) != *digest {
+            return Err(damaged(key));
+        }
+        pending.parts.insert(index, (body.clone(), *digest, tag.clone()));
+        self.note(who, &format!("part {index} of {upload}: {}", short(digest)));
+        Ok(PartReceipt {
+            index,
+            tag,
+            digest: *digest,
+        })
+    }
+
+    pub fn complete_upload(
+        &self,
+        who: &Who,
+        key: &str,
+        upload: &str,
+        parts: &[PartReceipt],
+        digest: &FileDigest,
+    ) -> Result<Created> {
+        let mut state = self.state.lock().unwrap();
+        let Some(pending) = state.uploads.get(upload).filter(|pending| pending.key == key) else {
+            self.note(who, &format!("complete {upload}: gone"));
+            return Err(missing(upload));
+        };
+        if state.objects.contains_key(key) {
+            self.note(who, &format!("complete {upload}: taken"));
+            return Ok(Created::Exists);
+        }
+        let mut bytes = Vec::new();
+        let mut digests = Vec::new();
+        for receipt in parts {
+            match pending.parts.get(&receipt.index) {
+                Some((body, digest, tag)) if *tag == receipt.tag => {
+                    bytes.extend_from_slice(body);
+                    digests.push(*digest);
+                }
+                _ => return Err(damaged(key)),
+            }
+        }
+        let whole = FileDigest::from_parts(&digests);
+        if whole != *digest {
+            return Err(damaged(key));
+        }
+        state.uploads.remove(upload);
+        let checksum = StoredChecksum::CompositeSha256 {
+            digest: whole.sha256,
+            parts: u32::try_from(parts.len()).unwrap(),
+        };
+        let object = self.put(&mut state, who, key, bytes.into(), checksum);
+        self.note(who, &format!("complete {upload}: {key}"));
+        Ok(Created::Written(head(key, &object)))
+    }
+
+    pub fn abort_upload(&self, who: &Who, upload: &str) {
+        let gone = self.state.lock().unwrap().uploads.remove(upload);
+        self.note(who, &format!("abort {upload}: {}", gone.is_some()));
+    }
+
+    pub fn pending_uploads(&self, who: &Who, prefix: &str) -> Vec<PendingUpload> {
+        self.note(who, &format!("pending {prefix}"));
+        let state = self.state.lock().unwrap();
+        let under = state
+            .uploads
+            .iter()
+            .filter(|(_, upload)| upload.key.starts_with(prefix));
+        under
+            .map(|(id, upload)| PendingUpload {
+                key: upload.key.clone(),
+                upload: id.clone(),
+                initiated: Some(upload.initiated),
+            })
+            .collect()
+    }
+
+    pub fn head(&self, who: &Who, key: &str) -> Option<ObjectHead> {
+        let state = self.state.lock().unwrap();
+        let found = state.objects.get(key).map(|object| head(key, object));
+        self.note(who, &format!("head {key}: {}", found.is_some()));
+        found
+    }
+
+    pub fn read(&self, who: &Who, key: &str, range: Option<Range<u64>>) -> Result<Bytes> {
+        let state = self.state.lock().unwrap();
+        let found = state.objects.get(key).map(|object| object.bytes.clone());
+        self.note(who, &format!("read {key}: {}", found.is_some()));
+        let bytes = found.ok_or_else(|| missing(key))?;
+        let Some(range) = range else { return Ok(bytes) };
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        if range.end > bytes.len() as u64 {
+            return Err(damaged(key));
+        }
+        Ok(bytes.slice(usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()))
+    }
+
+    /// At most `most` objects whose keys come after `after`.
+    pub fn page(&self, who: &Who, prefix: &str, after: Option<&str>, most: usize) -> Vec<ObjectInfo> {
+        let state = self.state.lock().unwrap();
+        let keys = state.objects.range(prefix.to_owned()..);
+        let page: Vec<ObjectInfo> = keys
+            .take_while(|(key, _)| key.starts_with(prefix))
+            .filter(|(key, _)| after.is_none_or(|after| key.as_str() > after))
+            .take(most)
+            .map(|(key, object)| info(key, object))
+            .collect();
+        self.note(who, &format!("list {prefix}: {}", page.len()));
+        self.judge
+            .lock()
+            .unwrap()
+            .listed(self, who, prefix, state.sequence);
+        page
+    }
+
+    pub fn delete(&self, who: &Who, keys: &[String]) {
+        let mut state = self.state.lock().unwrap();
+        for key in keys {
+            state.sequence += 1;
+            let Some(object) = state.objects.remove(key) else {
+                self.note(who, &format!("delete {key}: not there"));
+                continue;
+            };
+            self.note(who, &format!("delete {key}"));
+            self.judge
+                .lock()
+                .unwrap()
+                .deleted(self, who, key, &object, &state.objects);
+        }
+    }
+
+    pub fn copy(&self, who: &Who, from: &str, to: &str) -> Result<Created> {
+        let mut state = self.state.lock().unwrap();
+        let object = state.objects.get(from).cloned().ok_or_else(|| missing(from))?;
+        if state.objects.contains_key(to) {
+            return Ok(Created::Exists);
+        }
+        let copy = self.put(&mut state, who, to, object.bytes, object.checksum);
+        self.note(who, &format!("copy {from} to {to}"));
+        Ok(Created::Written(head(to, &copy)))
+    }
+}
+
+fn info(key: &str, object: &Object) -> ObjectInfo {
+    ObjectInfo {
+        key: key.to_owned(),
+        size_bytes: object.bytes.len() as u64,
+        modified: object.modified,
+        version: Some(format!("v{}", object.version)),
+    }
+}
+
+fn head(key: &str, object: &Object) -> ObjectHead {
+    ObjectHead {
+        info: info(key, object),
+        checksum: object.checksum.clone(),
+    }
+}
+
+fn short(digest: &PartDigest) -> String {
+    format!("{} bytes {}", digest.size_bytes, &digest.sha256.to_string()[..8])
+}
+
+fn missing(key: &str) -> Error {
+    Error::new(ErrorKind::NotFound, "it is not there").on(key)
+}
+
+fn damaged(key: &str) -> Error {
+    Error::new(ErrorKind::Damaged, "other bytes than were announced").on(key)
+}

@@ -1,0 +1,406 @@
+//! The world of one seed: machines, stores, and a course of events until everything calms down.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use stepvault_core::ids::{NodeName, RemoteName, RunName};
+use stepvault_core::keys::RunKeys;
+use stepvault_core::observe::{Observer, SilentObserver};
+use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::retention::KeepRules;
+use stepvault_engine::run_remote::RunRemote;
+use stepvault_remote::open::decorate;
+use tokio::time::sleep;
+
+use crate::agent::{Agent, Board};
+use crate::faults::Weather;
+use crate::invariants::{Judge, Violation};
+use crate::link::Link;
+use crate::machine::Machine;
+use crate::planted::Bug;
+use crate::store::Cloud;
+use crate::trace::Trace;
+use crate::trainer::Trainer;
+use crate::who::{Role, Who};
+
+/// One node of one run: a machine with a trainer and an agent.
+#[derive(Debug)]
+pub struct Site {
+    pub run: usize,
+    pub node: NodeName,
+    pub machine: Arc<Machine>,
+    pub directory: PathBuf,
+    pub trainer: Trainer,
+    pub board: Arc<Board>,
+    /// Its trainer is at work.
+    pub trains: bool,
+    /// Its agent is at work.
+    pub runs: bool,
+}
+
+/// What happens at a later time.
+#[derive(Debug, Clone)]
+pub enum Later {
+    Restart { site: usize, lost: bool },
+    Thaw(Arc<Machine>),
+    Connect(Arc<Machine>),
+    Readable { store: usize, run: usize },
+    Freeze(Arc<Machine>),
+    Sweep { store: usize, run: usize },
+}
+
+/// What a run came to, to see that much happened.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    pub acknowledged: usize,
+    pub retired: usize,
+    pub evicted: usize,
+    pub restored: usize,
+    pub swept: usize,
+    pub failed: usize,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: &Self) {
+        self.acknowledged += other.acknowledged;
+        self.retired += other.retired;
+        self.evicted += other.evicted;
+        self.restored += other.restored;
+        self.swept += other.swept;
+        self.failed += other.failed;
+    }
+}
+
+#[derive(Debug)]
+pub struct World {
+    pub root: tempfile::TempDir,
+    pub numbers: fastrand::Rng,
+    pub trace: Arc<Trace>,
+    pub judge: Arc<Mutex<Judge>>,
+    pub clouds: Vec<Arc<Cloud>>,
+    pub required: Vec<bool>,
+    pub weather: Arc<Weather>,
+    pub runs: Vec<RunName>,
+    pub sites: Vec<Site>,
+    /// Machines without a trainer, from which people prune, sweep and restore.
+    pub others: Vec<Arc<Machine>>,
+    pub observer: Arc<dyn Observer>,
+    pub keep_last: u32,
+    pub keep_local: u32,
+    pub grace: Duration,
+    pub concurrency: usize,
+    pub bug: Option<Bug>,
+    pub processes: u64,
+    /// Operations under way.
+    pub under_way: Arc<AtomicUsize>,
+    pub tally: Arc<Mutex<Tally>>,
+    pub later: Vec<(Duration, Later)>,
+}
+
+/// Counts an operation while it is under way, however it ends.
+pub struct UnderWay(Arc<AtomicUsize>);
+
+impl UnderWay {
+    pub fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+const DAY_SECONDS: i64 = 86_400;
+
+impl World {
+    pub fn new(seed: u64, bug: Option<Bug>) -> Self {
+        let mut numbers = fastrand::Rng::with_seed(seed);
+        let trace = Arc::new(Trace::new());
+        let run_count = numbers.usize(1..=2);
+        let runs: Vec<RunName> = (0..run_count)
+            .map(|run| RunName::new(format!("run-{run}/checkpoints")).unwrap())
+            .collect();
+        let store_count = if numbers.u32(0..10) < 3 { 2 } else { 1 };
+        let keep_last = numbers.u32(1..=3);
+        let grace = Duration::from_secs([1_800, 3_600][numbers.usize(0..2)]);
+        let keys = runs.iter().cloned().map(RunKeys::new).collect();
+        let judge = Judge::new(keys, store_count, keep_last as usize, grace);
+        let judge = Arc::new(Mutex::new(judge));
+        let clouds = (0..store_count)
+            .map(|index| {
+                let (judge, trace) = (Arc::clone(&judge), Arc::clone(&trace));
+                Arc::new(Cloud::new(index, numbers.bool(), judge, trace))
+            })
+            .collect();
+        let weather = Arc::new(Weather::new(numbers.fork()));
+        let others = (0..2)
+            .map(|index| Machine::new(&format!("other-{index}"), 0))
+            .collect();
+        let mut world = Self {
+            root: scratch(),
+            trace,
+            judge,
+            clouds,
+            required: (0..store_count)
+                .map(|store| store == 0 || numbers.bool())
+                .collect(),
+            weather,
+            sites: Vec::new(),
+            others,
+            observer: Arc::new(SilentObserver),
+            keep_last,
+            keep_local: numbers.u32(1..=3),
+            grace,
+            concurrency: numbers.usize(1..=8),
+            bug,
+            processes: 0,
+            under_way: Arc::default(),
+            tally: Arc::default(),
+            later: Vec::new(),
+            runs,
+            numbers,
+        };
+        world.plant_foreign_objects();
+        for run in 0..run_count {
+            world.add_site(run, &format!("node-{run}"));
+        }
+        world
+    }
+
+    /// What is none of ours, some of it looking much like it.
+    fn plant_foreign_objects(&self) {
+        let mut judge = self.judge.lock().unwrap();
+        let mut keys = vec!["readme.txt".to_owned()];
+        for run in &self.runs {
+            keys.extend([
+                format!("{run}/notes.txt"),
+                format!("{run}/step_10/model.bin"),
+                format!("{run}/step_5/a1/model.bin"),
+                format!("{run}/.stepvault/notes.txt"),
+                format!("{run}/.stepvault/commits/5.json"),
+                format!("{run}-2/step_10/a1/model.bin"),
+            ]);
+        }
+        for cloud in &self.clouds {
+            judge
+                .foreign
+                .extend(keys.iter().map(|key| (cloud.index, key.clone())));
+        }
+        drop(judge);
+        for cloud in &self.clouds {
+            for key in &keys {
+                put_by_somebody(cloud, key, b"somebody's own");
+            }
+        }
+    }
+
+    pub fn add_site(&mut self, run: usize, node: &str) {
+        let index = self.sites.len();
+        let clock_off_seconds = self.numbers.i64(-5 * DAY_SECONDS..=5 * DAY_SECONDS);
+        let directory = self.root.path().join(format!("site-{index}"));
+        std::fs::create_dir(&directory).unwrap();
+        let large_once = self.numbers.u32(0..60) == 0;
+        let trainer = Trainer::new(&directory.join("outputs"), self.numbers.fork(), large_once);
+        self.sites.push(Site {
+            run,
+            node: NodeName::new(node).unwrap(),
+            machine: Machine::new(&format!("{node}.{index}"), clock_off_seconds),
+            directory,
+            trainer,
+            board: Arc::default(),
+            trains: true,
+            runs: false,
+        });
+        self.start_agent(index);
+    }
+
+    pub fn start_agent(&mut self, index: usize) {
+        let machine = Arc::clone(&self.sites[index].machine);
+        let who = self.process(&machine, Role::Agent);
+        let remotes = self.remotes(&machine, &who, self.sites[index].run);
+        let site = &mut self.sites[index];
+        site.runs = true;
+        site.board.failed.lock().unwrap().clear();
+        let agent = Agent {
+            who,
+            run: site.run,
+            node: site.node.clone(),
+            vault_directory: site.directory.join("vault"),
+            outputs: site.trainer.outputs.clone(),
+            remotes,
+            keep_local: self.keep_local,
+            board: Arc::clone(&site.board),
+            judge: Arc::clone(&self.judge),
+            trace: Arc::clone(&self.trace),
+            observer: Arc::clone(&self.observer),
+            tally: Arc::clone(&self.tally),
+            bug: self.bug,
+        };
+        machine.run(agent.work());
+    }
+
+    /// A new process on a machine.
+    pub fn process(&mut self, machine: &Machine, role: Role) -> Who {
+        self.processes += 1;
+        Who {
+            machine: machine.name.clone(),
+            role,
+            process: self.processes,
+            began: self.trace.elapsed(),
+        }
+    }
+
+    /// The run on every store, as a process reaches it.
+    pub fn remotes(&self, machine: &Arc<Machine>, who: &Who, run: usize) -> Vec<RunRemote> {
+        let stores = self.clouds.iter().zip(&self.required);
+        stores
+            .map(|(cloud, required)| {
+                let url = format!("memory://store-{}", cloud.index);
+                let name = RemoteName::new(format!("store-{}", cloud.index)).unwrap();
+                let mut settings = RemoteSettings::new(name, url.parse().unwrap());
+                settings.required = *required;
+                settings.retry_deadline_seconds = 60;
+                settings.max_concurrent_requests = self.concurrency;
+                let link = Link {
+                    cloud: Arc::clone(cloud),
+                    weather: Arc::clone(&self.weather),
+                    machine: Arc::clone(machine),
+                    who: who.clone(),
+                    url,
+                    bug: self.bug,
+                    held: Arc::default(),
+                };
+                let store = decorate(Arc::new(link), &settings, Arc::clone(&self.observer));
+                RunRemote::new(store, Arc::new(settings), self.runs[run].clone())
+            })
+            .collect()
+    }
+
+    pub fn keep(&self) -> KeepRules {
+        KeepRules {
+            last: Some(self.keep_last),
+            ..KeepRules::default()
+        }
+    }
+
+    pub fn violation(&self) -> Option<Violation> {
+        self.judge.lock().unwrap().violation()
+    }
+
+    /// Lets `events` things happen, then lets everything come to its end; the first broken promise, if any.
+    pub async fn run(&mut self, events: usize) -> Option<Violation> {
+        for _ in 0..events {
+            let gap = self.gap();
+            self.wait(gap).await;
+            if let Some(violation) = self.violation() {
+                return Some(violation);
+            }
+            self.something_happens().await;
+        }
+        self.settle().await;
+        self.violation()
+    }
+
+    fn gap(&mut self) -> Duration {
+        let milliseconds = match self.numbers.u32(0..100) {
+            0..25 => self.numbers.u64(5..400),
+            25..70 => self.numbers.u64(400..15_000),
+            70..92 => self.numbers.u64(15_000..300_000),
+            _ => self.numbers.u64(600_000..5_400_000),
+        };
+        Duration::from_millis(milliseconds)
+    }
+
+    /// Lets time pass, and what is due in it happen.
+    async fn wait(&mut self, time: Duration) {
+        let until = self.trace.elapsed() + time;
+        loop {
+            let next = self
+                .later
+                .iter()
+                .enumerate()
+                .min_by_key(|(index, (due, _))| (*due, *index));
+            let Some((index, due)) = next
+                .map(|(index, (due, _))| (index, *due))
+                .filter(|(_, due)| *due <= until)
+            else {
+                break;
+            };
+            sleep(due.saturating_sub(self.trace.elapsed())).await;
+            let (_, deed) = self.later.remove(index);
+            self.carry_out(deed);
+        }
+        sleep(until.saturating_sub(self.trace.elapsed())).await;
+        for machine in self.machines() {
+            machine.raise_panics().await;
+        }
+    }
+
+    pub fn machines(&self) -> Vec<Arc<Machine>> {
+        let sites = self.sites.iter().map(|site| &site.machine);
+        sites.chain(&self.others).cloned().collect()
+    }
+
+    pub fn carry_out(&mut self, deed: Later) {
+        match deed {
+            Later::Restart { site, lost } => {
+                self.trace
+                    .note(&self.sites[site].machine, format_args!("starts, lost: {lost}"));
+                if lost {
+                    let directory = &self.sites[site].directory;
+                    std::fs::remove_dir_all(directory).unwrap();
+                    std::fs::create_dir(directory).unwrap();
+                    let run = self.sites[site].run;
+                    // As a restore would have it: the trainer goes on from the newest that there is.
+                    let newest = self.judge.lock().unwrap().visible(0, run).into_keys().next_back();
+                    self.sites[site].trainer.step = newest.map_or(0, |id| id.step.number());
+                }
+                self.start_agent(site);
+            }
+            Later::Thaw(machine) => {
+                self.trace.note(&machine, "thaws");
+                machine.thaw();
+            }
+            Later::Connect(machine) => {
+                self.trace.note(&machine, "is connected again");
+                machine.cut_off(false);
+            }
+            Later::Readable { store, run } => self.readable(store, run),
+            Later::Freeze(machine) => {
+                self.trace.note(&machine, "freezes");
+                machine.freeze();
+            }
+            Later::Sweep { store, run } => self.sweep_from_elsewhere(run, store),
+        }
+    }
+
+    /// What stands on every store, for a digest of the end.
+    pub fn keys(&self) -> BTreeMap<usize, Vec<String>> {
+        let stores = self.clouds.iter();
+        stores
+            .map(|cloud| (cloud.index, cloud.objects().into_keys().collect()))
+            .collect()
+    }
+}
+
+/// Memory rather than a disk where there is such a place: a power cut of the machine that tests is not what is tested.
+fn scratch() -> tempfile::TempDir {
+    let memory = std::path::Path::new("/dev/shm");
+    if memory.is_dir() {
+        return tempfile::tempdir_in(memory).unwrap();
+    }
+    tempfile::tempdir().unwrap()
+}
+
+pub fn put_by_somebody(cloud: &Cloud, key: &str, body: &'static [u8]) {
+    let digest = stepvault_core::digest::PartDigest::of(body);
+    cloud
+        .create(&Who::somebody(), key, &bytes::Bytes::from_static(body), &digest)
+        .unwrap();
+}
