@@ -36,6 +36,7 @@ pub(crate) fn tasks(
         run: run.run.clone(),
         discovery,
         shared: run.shared,
+        there_at_first: None,
         profile: run.profile.clone(),
         metrics_source: run.metrics_source.clone(),
         remotes: remotes_of(run, &prompt),
@@ -49,12 +50,7 @@ pub(crate) fn tasks(
         runs: options.runs.iter().zip(discoveries).map(sealed_run).collect(),
         writer: options.writer.clone(),
         attempt: options.attempt,
-        // A single round finds what was written before it, in the same launch.
-        launch_since: if options.once {
-            Timestamp::default()
-        } else {
-            SystemClock.now()
-        },
+        launch_since: SystemClock.now(),
         profiles: Arc::clone(&options.profiles),
         links: options.links,
         poll_interval: options.poll_interval,

@@ -1,5 +1,6 @@
 //! The task that finds finished steps and takes them over.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,6 +45,9 @@ pub(crate) struct SealedRun {
     /// `None` for a run that is not watched, and while somebody is looking.
     pub(crate) discovery: Option<Discovery>,
     pub(crate) shared: bool,
+    /// What the first look found: only of that can anything be older than this service. What came later was written
+    /// since, whatever the clock says.
+    pub(crate) there_at_first: Option<BTreeSet<String>>,
     /// The profile to go by for what is announced, where one is configured.
     pub(crate) profile: Option<String>,
     pub(crate) metrics_source: MetricsSource,
@@ -175,6 +179,9 @@ impl Sealer {
                 known = self.take_announced(index, known, announcement).await?;
             }
             let Some(mut discovery) = known else { continue };
+            self.runs[index]
+                .there_at_first
+                .get_or_insert_with(|| discovery.seen());
             let run = &self.runs[index].run;
             let about = format!("watch {run}");
             match &look.fault {
@@ -352,6 +359,12 @@ impl Sealer {
                 ..self.writer.clone()
             },
             launch_since: self.launch_since,
+            // A single round finds what was written before it, in the same launch.
+            in_launch: self.once
+                || !run
+                    .there_at_first
+                    .as_ref()
+                    .is_some_and(|there| there.contains(&ready.key)),
             metrics: std::collections::BTreeMap::new(),
             metrics_source: run.metrics_source.clone(),
             links: stricter(self.links, ready.links),

@@ -89,18 +89,21 @@ pub enum LaunchPlacement {
     Placed(Placement),
     /// The launch went back without a restart, and saved this step again: it goes on with another attempt.
     WentBack(StepId),
+    /// It is older than anything this node knows of launches: nobody can tell which one wrote it.
+    OfUnknownLaunch,
 }
 
 /// Places the checkpoint of `step`, written at `written_at`, by the launches that this node has been part of, the
 /// latest last. `known` is what this node itself has saved: other nodes' clocks say nothing about its files.
 ///
 /// A file that is older than the latest launch was written in the one before it, and must not become a step of the
-/// latest, which may have gone back beyond it.
+/// latest, which may have gone back beyond it. `in_latest` when it is known to be of the latest, whatever the clock says.
 pub fn place_by_launch(
     known: &[KnownStep],
     spans: &[LaunchSpan],
     step: Step,
     written_at: Timestamp,
+    in_latest: bool,
 ) -> Option<LaunchPlacement> {
     let current = spans.last()?.attempt;
     let same = known
@@ -110,12 +113,14 @@ pub fn place_by_launch(
     if let Some(entry) = same {
         return Some(LaunchPlacement::Placed(Placement::Known(entry.id)));
     }
-    let attempt = spans
+    let Some(attempt) = spans
         .iter()
         .rev()
-        .find(|span| span.since <= written_at)
-        .or(spans.first())
-        .map_or(current, |span| span.attempt);
+        .find(|span| in_latest || span.since <= written_at)
+        .map(|span| span.attempt)
+    else {
+        return Some(LaunchPlacement::OfUnknownLaunch);
+    };
     let id = StepId::new(attempt, step);
     let taken = known.iter().find(|entry| entry.id == id);
     if attempt < current {
@@ -247,6 +252,7 @@ mod tests {
             spans,
             Step::new(step).unwrap(),
             Timestamp::from_seconds(written),
+            false,
         )
         .unwrap()
     }
@@ -260,10 +266,23 @@ mod tests {
         assert_eq!(by_launch(&steps, &spans, 300, 1100), new(3, 300));
         // Left by the launch before, and found late.
         assert_eq!(by_launch(&steps, &spans, 300, 900), new(1, 300));
-        assert_eq!(by_launch(&steps, &spans[1..], 300, 900), new(3, 300));
         assert_eq!(
-            place_by_launch(&steps, &[], Step::new(1).unwrap(), Timestamp::default()),
+            by_launch(&steps, &spans[1..], 300, 900),
+            LaunchPlacement::OfUnknownLaunch
+        );
+        assert_eq!(
+            place_by_launch(&steps, &[], Step::new(1).unwrap(), Timestamp::default(), false),
             None
+        );
+    }
+
+    #[test]
+    fn what_is_known_to_be_of_the_latest_launch_is_of_it_whatever_the_clock_says() {
+        let spans = [span(1, 0), span(3, 1000)];
+        let (step, early) = (Step::new(300).unwrap(), Timestamp::from_seconds(900));
+        assert_eq!(
+            place_by_launch(&[], &spans, step, early, true),
+            Some(LaunchPlacement::Placed(Placement::New(id(3, 300))))
         );
     }
 

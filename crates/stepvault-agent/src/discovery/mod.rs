@@ -11,7 +11,7 @@ mod soak;
 mod soundness;
 mod wake;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -191,6 +191,11 @@ impl Discovery {
         };
         let inner = inner.into_iter().map(|path| self.directory.join(path));
         std::iter::once(self.directory.clone()).chain(inner).collect()
+    }
+
+    /// What was seen so far, by the keys of [`Ready`].
+    pub(crate) fn seen(&self) -> BTreeSet<String> {
+        self.entries.keys().cloned().collect()
     }
 
     /// How long a step may have to be quiet.

@@ -43,8 +43,10 @@ pub struct StageRequest {
     pub attempt: Option<Attempt>,
     /// Who writes the step.
     pub writer: Writer,
-    /// What is older than this, by this node's clock, was not written in the writer's launch.
+    /// Since when, by this node's clock, it is part of the writer's launch.
     pub launch_since: Timestamp,
+    /// The checkpoint is known to be of that launch; otherwise one that is older is not.
+    pub in_launch: bool,
     /// Metrics given by hand; they win over those in the checkpoint.
     pub metrics: BTreeMap<String, f64>,
     /// Where metrics stand in the checkpoint.
@@ -304,11 +306,24 @@ async fn place_in_launch(
         }
         joined => joined?,
     };
-    match place_by_launch(known, &launches.spans(), step, written_at) {
+    match place_by_launch(known, &launches.spans(), step, written_at, request.in_launch) {
         Some(LaunchPlacement::Placed(placement)) => Ok(placement),
         Some(LaunchPlacement::WentBack(over)) => {
             let attempt = launches.go_back(launch, over, written_at).await?;
             Ok(Placement::New(StepId::new(attempt, step)))
+        }
+        // Of a node that writes alone it is one of its own, whenever that was.
+        Some(LaunchPlacement::OfUnknownLaunch) if !request.writer.place.nodes().is_several() => {
+            place(known, step, written_at)
+        }
+        Some(LaunchPlacement::OfUnknownLaunch) => {
+            Err(Error::new(ErrorKind::Refused, "will not take a checkpoint of an earlier launch over")
+                .on(request.source.display())
+                .because(
+                    "it is older than this launch, and nothing on this node says which one wrote it: what two launches \
+                     wrote must not mix in one step",
+                )
+                .hint("to keep it nevertheless, push it by hand on every node that has a part of it, with --attempt"))
         }
         None => place(known, step, written_at),
     }

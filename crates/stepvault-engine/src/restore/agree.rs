@@ -24,7 +24,6 @@ use super::{RestoreContext, RestoreRequest, resolve};
 use crate::blocking::blocking;
 use crate::catalog::committed_ids;
 use crate::launches::Launches;
-use crate::prune::local_now;
 use crate::run_remote::RunRemote;
 
 /// The newest parts that a node tells of.
@@ -39,6 +38,8 @@ const ROUNDS: u32 = 64;
 pub struct Together {
     /// Who restores, with whom, in which launch.
     pub writer: Writer,
+    /// The launch is no older than this, by this node's clock.
+    pub since: Timestamp,
     /// How long to wait for the others' word where a step newer than the newest durable one may be had.
     pub patience: Duration,
 }
@@ -72,9 +73,7 @@ pub(super) async fn agree(context: &RestoreContext, request: &RestoreRequest) ->
         return Ok(None);
     };
     let mut launches = Launches::open(context.vault.as_ref(), agreement.remote).await?;
-    let attempt = launches
-        .join(agreement.launch, Timestamp::from(local_now()))
-        .await?;
+    let attempt = launches.join(agreement.launch, agreement.together.since).await?;
     let unfit = unfit(agreement.remote).await?;
     let mut point = agreement.point(attempt).await?;
     while point.round < ROUNDS {

@@ -173,6 +173,7 @@ impl Rig {
             attempt: None,
             writer: Writer::alone(NodeName::new("node-0").unwrap()),
             launch_since: Timestamp::default(),
+            in_launch: false,
             metrics: BTreeMap::new(),
             metrics_source: MetricsSource::default(),
             links: LinkPolicy::Auto,

@@ -11,6 +11,7 @@ use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::{NodePlace, NodeSet, Writer, ranked};
 use stepvault_core::path::RelativePath;
 use stepvault_core::records::Tombstone;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::catalog::read_commit;
 use stepvault_engine::push::{PushReport, StageRequest};
 use stepvault_engine::restore::{Parts, RestoreReport, RestoreRequest, Target, Together, restore};
@@ -73,6 +74,7 @@ impl Cluster {
         RestoreRequest {
             together: Some(Together {
                 writer: self.writer(rank),
+                since: Timestamp::default(),
                 patience: Duration::from_secs(20),
             }),
             ..self.rigs[rank].restore_request()
@@ -487,8 +489,7 @@ async fn a_launch_that_is_restarted_in_place_goes_on_from_what_it_has_committed_
     cluster.rigs[1].lose_node();
     assert_eq!(cluster.restore(0).await.unwrap().decision.id, id(1, 100));
     for rank in [0, 1] {
-        // Later than the restore, by the clock of the machine.
-        cluster.save(rank, 150, 4_000_000_000).await;
+        cluster.save(rank, 150, 4000).await;
     }
     assert_eq!(cluster.restore(1).await.unwrap().decision.id, id(2, 150));
     assert_eq!(cluster.restore(0).await.unwrap().decision.id, id(2, 150));
@@ -539,6 +540,7 @@ async fn a_node_that_stays_silent_is_waited_for_no_longer_than_said() {
     let request = RestoreRequest {
         together: Some(Together {
             writer: cluster.writer(0),
+            since: Timestamp::default(),
             patience: Duration::ZERO,
         }),
         ..cluster.restore_request(0)
@@ -595,4 +597,41 @@ async fn without_the_store_a_node_alone_seals_and_one_of_several_waits() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
+}
+
+#[tokio::test]
+async fn what_is_older_than_a_launch_goes_to_the_one_before_or_nowhere() {
+    let mut cluster = Cluster::new(2).await;
+    for rank in [0, 1] {
+        cluster.save(rank, 100, 1000).await;
+    }
+    "second".clone_into(&mut cluster.launch);
+    let since = Timestamp::from_seconds(5000);
+    let own = "rank_0.distcp";
+    let left = cluster.rigs[0].write_step(200, &[(own, 3000)], 7, 2000);
+    let request = StageRequest {
+        launch_since: since,
+        ..cluster.request(0, &left)
+    };
+    assert_eq!(
+        cluster.rigs[0].push_as(request.clone()).await.unwrap().id,
+        id(1, 200)
+    );
+    // A disk that knows of no launch but this one cannot tell.
+    cluster.rigs[0].lose_node();
+    let left = cluster.rigs[0].write_step(300, &[(own, 3000)], 8, 3000);
+    let error = cluster.rigs[0]
+        .push_as(StageRequest {
+            source: left,
+            ..request
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    assert!(
+        error
+            .to_string()
+            .starts_with("will not take a checkpoint of an earlier launch over: "),
+        "{error}"
+    );
 }

@@ -124,6 +124,7 @@ impl Agent {
             attempt: None,
             writer: stepvault_core::nodes::Writer::alone(self.node.clone()),
             launch_since: stepvault_core::timestamp::Timestamp::default(),
+            in_launch: false,
             metrics: BTreeMap::new(),
             metrics_source: MetricsSource::default(),
             links: LinkPolicy::Auto,

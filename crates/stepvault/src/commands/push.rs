@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 use stepvault_agent::SystemClock;
+use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{Attempt, Step};
-use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::metrics::MetricsSource;
@@ -114,7 +114,8 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
         attempt: attempt(arguments.attempt)?,
         writer: tiers.writer.clone(),
         // What somebody pushes in a launch is of that launch.
-        launch_since: Timestamp::default(),
+        launch_since: SystemClock.now(),
+        in_launch: true,
         metrics: arguments
             .metric
             .into_iter()

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
+use stepvault_agent::SystemClock;
+use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{Attempt, Step};
 use stepvault_core::nodes::Writer;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -175,6 +177,7 @@ impl NodesArguments {
     pub(super) fn together(&self, writer: &Writer) -> Together {
         Together {
             writer: writer.clone(),
+            since: SystemClock.now(),
             patience: self.wait_for_nodes,
         }
     }

@@ -64,6 +64,7 @@ impl Node {
             // Whatever launcher the demonstration is run under.
             writer: Writer::alone(self.tiers.writer.place.node().clone()),
             launch_since: Timestamp::default(),
+            in_launch: true,
             metrics: BTreeMap::new(),
             metrics_source: metrics_source(&self.tiers),
             links: self.tiers.links,
