@@ -42,7 +42,7 @@ pub async fn pin(remote: &RunRemote, id: StepId, note: &str) -> Result<bool> {
     if remote.store.head(&remote.keys.tombstone(id)).await?.is_none() {
         return Ok(is_new);
     }
-    remote.store.delete(&[key]).await?;
+    // The pin stays: it may be another's as well, who was in time. If not, it goes with the step.
     Err(Error::new(ErrorKind::Refused, format!("cannot pin {id}"))
         .on(remote.store.url())
         .because("retention is removing it")

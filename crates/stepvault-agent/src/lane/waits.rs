@@ -117,7 +117,7 @@ mod tests {
             reason,
             "it is incomplete: node-1, node-3 have not uploaded their parts within 120 s"
         );
-        assert_eq!(looks, 12);
+        assert_eq!(looks, 11);
         assert_eq!(
             waits.next_look(id).unwrap() - Instant::now(),
             BETWEEN_LOOKS_WHEN_INCOMPLETE

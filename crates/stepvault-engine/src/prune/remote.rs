@@ -312,6 +312,8 @@ async fn erase(prune: &RemotePrune, id: StepId, name: &str) -> Result<Option<Str
         .filter(|key| matches!(remote.keys.classify(key), Some(KeyKind::Part(found, _)) if found == id))
         .collect();
     keys.push(remote.keys.claim(id));
+    // Of somebody who was too late, and was told so.
+    keys.push(remote.keys.pin(id));
     remote.delete(keys).await?;
     Ok(None)
 }

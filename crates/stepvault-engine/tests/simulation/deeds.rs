@@ -354,8 +354,11 @@ impl World {
         let who = self.process(&machine, Role::Pinner);
         let remote = self.remotes(&machine, &who, run).swap_remove(store);
         let (judge, trace) = (Arc::clone(&self.judge), Arc::clone(&self.trace));
+        let cloud = Arc::clone(&self.clouds[store]);
         self.operate(&machine, async move {
-            if pins::pin(&remote, id, "").await.is_ok() {
+            let pinned = pins::pin(&remote, id, "").await.is_ok();
+            // Somebody else may have taken it away again before the answer came.
+            if pinned && cloud.objects().contains_key(&remote.keys.pin(id)) {
                 trace.note(&who, format_args!("pinned {id}"));
                 judge.lock().unwrap().pin(store, (run, id));
             }

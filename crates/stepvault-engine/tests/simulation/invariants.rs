@@ -283,6 +283,11 @@ impl Judge {
         if let KeyKind::Tombstone(id) = kind {
             return self.pardoned(store, (run, id), who, objects);
         }
+        if let KeyKind::Pin(id) = kind
+            && who.role == Role::Pinner
+        {
+            self.unpin(store, (run, id));
+        }
         self.stores[store].leases.remove(key);
         let facts = &self.stores[store];
         let mut commits = facts.commits.iter();

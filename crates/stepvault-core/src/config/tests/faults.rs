@@ -30,7 +30,7 @@ fn unknown_keys_are_refused_with_the_nearest_known_one() {
         (
             "[upload]\nxyzzy = 1",
             "2: upload.xyzzy",
-            "the keys here are memory-budget, maximum-backlog-steps",
+            "the keys here are memory-budget, maximum-backlog-steps, incomplete-after",
         ),
         (
             "[remote.r]\nurl = \"s3://b\"\nsecret_access_key = \"x\"",
