@@ -101,6 +101,9 @@ impl Lane {
                 bytes
             }
             None => match self.collect_parts(record).await? {
+                Collected::Missing(missing) if missing.contains(&record.node) => {
+                    return Err(self.own_part_is_gone(sealed).await);
+                }
                 Collected::Missing(missing) => return Ok(Uploaded::Waiting { missing }),
                 Collected::All(commit) => self.write_commit(sealed, &commit).await?,
             },
@@ -122,6 +125,22 @@ impl Lane {
             id: record.id,
         });
         Ok(Uploaded::Durable)
+    }
+
+    /// A sweep removes a step that lacked parts for too long; then its name is spent, and nobody waits for it any more.
+    async fn own_part_is_gone(&self, sealed: &SealedStep) -> Error {
+        if let Err(condemned) = self.check_not_condemned(sealed).await {
+            return condemned;
+        }
+        let record = sealed.record();
+        Error::new(
+            ErrorKind::Failed,
+            "this node's part of the step is not there any more",
+        )
+        .on(self
+            .remote
+            .describe(&self.remote.keys.part(record.id, &record.node)))
+        .hint("the upload looks what is left, and goes on from there")
     }
 
     /// Whether another node committed what this node has.

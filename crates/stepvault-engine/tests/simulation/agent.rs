@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use stepvault_core::ids::{NodeName, StepId};
+use stepvault_core::ids::StepId;
+use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Observer;
 use stepvault_core::retention::{KeepRules, LocalLimits};
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind};
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::metrics::MetricsSource;
@@ -47,7 +49,8 @@ pub struct Board {
 pub struct Agent {
     pub who: Who,
     pub run: usize,
-    pub node: NodeName,
+    pub writer: Writer,
+    pub launch_since: Timestamp,
     pub vault_directory: PathBuf,
     pub outputs: PathBuf,
     pub remotes: Vec<RunRemote>,
@@ -64,6 +67,7 @@ pub struct Agent {
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 const IDLE: Duration = Duration::from_mins(10);
+const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Default)]
 struct State {
@@ -72,6 +76,10 @@ struct State {
     known: BTreeMap<PathBuf, content::Content>,
     dropped: BTreeSet<(usize, StepId)>,
     failures: u32,
+    /// What the trainer's directory held when this process began.
+    there_at_first: BTreeSet<PathBuf>,
+    /// Steps whose own part is there, by store.
+    waiting: BTreeSet<(usize, StepId)>,
 }
 
 impl Agent {
@@ -86,7 +94,10 @@ impl Agent {
         };
         vault.clean_leftovers(&lock).unwrap();
         let budget = MemoryBudget::new(0);
-        let mut state = State::default();
+        let mut state = State {
+            there_at_first: Trainer::checkpoints(&self.outputs).into_iter().collect(),
+            ..State::default()
+        };
         loop {
             self.board.idle.store(false, Ordering::Relaxed);
             let woken = self.board.wake.notified();
@@ -95,6 +106,9 @@ impl Agent {
             if self.board.evict.swap(false, Ordering::Relaxed) {
                 all_well &= self.evict(&vault).await;
             }
+            state
+                .waiting
+                .retain(|(store, id)| !self.board.failed.lock().unwrap().contains_key(&(*store, *id)));
             let pause = if all_well {
                 state.failures = 0;
                 self.board.idle.store(true, Ordering::Relaxed);
@@ -105,6 +119,12 @@ impl Agent {
                     .saturating_mul(1 << state.failures.min(6))
                     .min(LONGEST_PAUSE)
             };
+            // Other nodes' parts are looked for again and again; nobody is kept from calling it a day for them.
+            let pause = if state.waiting.is_empty() {
+                pause
+            } else {
+                pause.min(LOOK_AGAIN)
+            };
             let until = Instant::now() + pause;
             if all_well {
                 let _ = timeout(pause, woken).await;
@@ -114,7 +134,7 @@ impl Agent {
         }
     }
 
-    fn request(&self, source: PathBuf) -> StageRequest {
+    fn request(&self, source: PathBuf, in_launch: bool) -> StageRequest {
         StageRequest {
             run: self.remotes[0].keys.run().clone(),
             source,
@@ -122,9 +142,9 @@ impl Agent {
             name: None,
             step: None,
             attempt: None,
-            writer: stepvault_core::nodes::Writer::alone(self.node.clone()),
-            launch_since: stepvault_core::timestamp::Timestamp::default(),
-            in_launch: false,
+            writer: self.writer.clone(),
+            launch_since: self.launch_since,
+            in_launch,
             metrics: BTreeMap::new(),
             metrics_source: MetricsSource::default(),
             links: LinkPolicy::Auto,
@@ -140,11 +160,18 @@ impl Agent {
             if !source.is_dir() {
                 continue;
             }
+            let there_at_first = state.there_at_first.contains(&source);
             let found = content::of_directory(&source);
             if state.known.get(&source) == Some(&found) {
                 continue;
             }
-            let placed = stage(vault, &self.remotes, self.request(source.clone()), &self.observer).await;
+            let placed = stage(
+                vault,
+                &self.remotes,
+                self.request(source.clone(), !there_at_first),
+                &self.observer,
+            )
+            .await;
             match placed {
                 Ok(Placed::Sealed { step, new }) => {
                     self.trace
@@ -222,12 +249,25 @@ impl Agent {
             state.lanes.insert(store, lane.clone());
             lane
         };
-        let uploaded = lane.upload(step).await?;
+        let name = (store, step.id());
+        let uploaded = if state.waiting.contains(&name) {
+            lane.settle(step).await?
+        } else {
+            lane.upload(step).await?
+        };
         let text = match uploaded {
             Uploaded::Durable => "durable",
             Uploaded::AlreadyDurable => "durable before",
-            // Nobody else writes these steps.
-            Uploaded::Waiting { missing } => panic!("waits for {missing:?}"),
+            Uploaded::Waiting { missing } => {
+                let who = stepvault_core::nodes::listed(&missing);
+                if state.waiting.insert(name) {
+                    self.trace.note(
+                        &self.who,
+                        format_args!("{} waits for {who} on store {store}", step.id()),
+                    );
+                }
+                return Ok(());
+            }
         };
         self.trace.note(
             &self.who,
@@ -241,6 +281,10 @@ impl Agent {
     fn acknowledge(&self, store: usize, step: &SealedStep) {
         let content = content::of_directory(&step.data_root());
         let mut judge = self.judge.lock().unwrap();
+        if self.writer.place.nodes().is_several() {
+            self.tally.lock().unwrap().together += 1;
+            return judge.acknowledge_part(store, (self.run, step.id()), &content);
+        }
         judge.acknowledge(store, (self.run, step.id()), content);
     }
 
@@ -251,6 +295,7 @@ impl Agent {
             format_args!("{} failed on store {store}: {:?}", step.id(), error.kind()),
         );
         state.lanes.remove(&store);
+        state.waiting.remove(&(store, step.id()));
         match self.bug {
             Some(Bug::AcknowledgesFailures) => {
                 self.acknowledge(store, step);

@@ -30,7 +30,7 @@ impl World {
     pub async fn something_happens(&mut self) {
         match self.numbers.u32(0..100) {
             0..31 => self.save(),
-            31..35 => self.go_back(),
+            31..35 => self.go_back().await,
             35..43 => self.prune_somewhere(Role::Pruner),
             43..44 => self.prune_somewhere(Role::KeepsNothing),
             44..54 => self.sweep_somewhere(),
@@ -64,6 +64,9 @@ impl World {
 
     fn save(&mut self) {
         if let Some(index) = self.any_site(|site| site.trains && site.runs) {
+            if let Some((team, _)) = self.sites[index].team {
+                return self.save_together(team);
+            }
             let again = self.numbers.u32(0..12) == 0;
             self.save_at(index, again);
         }
@@ -82,8 +85,11 @@ impl World {
         site.board.wake.notify_one();
     }
 
-    fn go_back(&mut self) {
+    async fn go_back(&mut self) {
         if let Some(index) = self.any_site(|site| site.trains && site.runs) {
+            if let Some((team, _)) = self.sites[index].team {
+                return self.restart_team(team, None).await;
+            }
             self.sites[index].trainer.go_back();
             let step = self.sites[index].trainer.step;
             self.trace.note(
@@ -99,7 +105,10 @@ impl World {
         let Some(index) = self.any_site(|site| site.trains && site.runs) else {
             return;
         };
-        self.save_at(index, false);
+        match self.sites[index].team {
+            Some((team, _)) => self.save_together(team),
+            None => self.save_at(index, false),
+        }
         let (run, machine) = (self.sites[index].run, Arc::clone(&self.sites[index].machine));
         let store = self.numbers.usize(0..self.clouds.len());
         self.after(100..2_500, Later::Freeze(Arc::clone(&machine)));
@@ -160,7 +169,15 @@ impl World {
             let lost = self.numbers.u32(0..3) == 0;
             self.sites[site].runs = false;
             // After everything that was under way has arrived or not.
-            self.after(10_000..120_000, Later::Restart { site, lost });
+            let deed = match self.sites[site].team {
+                // A job does not survive the loss of a node's disk.
+                Some((team, _)) if lost => Later::TeamRestart {
+                    team,
+                    lost: Some(site),
+                },
+                _ => Later::Restart { site, lost },
+            };
+            self.after(10_000..120_000, deed);
         }
     }
 
@@ -188,7 +205,7 @@ impl World {
             .note(&machine, format_args!("has its clock jump by {jump} seconds"));
     }
 
-    fn after(&mut self, milliseconds: std::ops::Range<u64>, deed: Later) {
+    pub fn after(&mut self, milliseconds: std::ops::Range<u64>, deed: Later) {
         let due = self.trace.elapsed() + Duration::from_millis(self.numbers.u64(milliseconds));
         self.later.push((due, deed));
     }
@@ -221,7 +238,7 @@ impl World {
         if self.sites.len() >= 4 {
             return;
         }
-        let Some(index) = self.any_site(|site| site.trains && site.runs) else {
+        let Some(index) = self.any_site(|site| site.trains && site.runs && site.team.is_none()) else {
             return;
         };
         let (run, node) = (self.sites[index].run, self.sites[index].node.to_string());
@@ -231,7 +248,7 @@ impl World {
         self.sites[index].trains = false;
         self.after(60_000..7_200_000, Later::Thaw(machine));
         let step = self.sites[index].trainer.step;
-        self.add_site(run, &node);
+        self.add_site(run, &node, None);
         let newest = self.sites.len() - 1;
         self.sites[newest].trainer.step = step.saturating_sub(10 * self.numbers.u64(0..3));
     }

@@ -91,6 +91,10 @@ pub struct Judge {
     /// Every save of a trainer, by run and step.
     pub written: BTreeMap<(usize, Step), Vec<Content>>,
     pub sealed: BTreeMap<Name, Vec<Content>>,
+    /// What each node wrote of a save of several, by run, step and save.
+    parts: BTreeMap<(usize, Step, u64), BTreeMap<usize, Content>>,
+    /// What the nodes of a launch went on from, by run and launch.
+    resumed: BTreeMap<(usize, u64), (String, Option<StepId>)>,
     /// What was called durable, by store.
     pub acknowledged: BTreeMap<(usize, Name), Content>,
     violation: Option<Violation>,
@@ -415,6 +419,56 @@ impl Judge {
             );
         }
         self.acknowledged.insert((store, name), content);
+    }
+
+    /// A node wrote its part of a save of `size` nodes. The step is what all of them wrote, and nothing less.
+    pub fn part_written(
+        &mut self,
+        run: usize,
+        step: Step,
+        save: u64,
+        rank: usize,
+        size: usize,
+        content: Content,
+    ) {
+        let parts = self.parts.entry((run, step, save)).or_default();
+        parts.insert(rank, content);
+        if parts.len() == size {
+            let whole = parts
+                .values()
+                .flatten()
+                .map(|(path, file)| (path.clone(), *file))
+                .collect();
+            self.written.entry((run, step)).or_default().push(whole);
+        }
+    }
+
+    /// A node of several was told that a step is durable of which it wrote this part.
+    pub fn acknowledge_part(&mut self, store: usize, name: Name, own: &Content) {
+        let text = describe(store, name);
+        let Some((_, committed, _)) = self.stores[store].ever.get(&name) else {
+            return self.broken("S1", format!("{text} was acknowledged and never committed"));
+        };
+        let committed = committed.clone();
+        if own.iter().any(|(path, file)| committed.get(path) != Some(file)) {
+            return self.broken("S1", format!("{text} was acknowledged without a node's files"));
+        }
+        self.acknowledge(store, name, committed);
+    }
+
+    /// A node of a launch goes on from a step.
+    pub fn resumed(&mut self, run: usize, launch: u64, who: &Who, id: Option<StepId>) {
+        let first = self
+            .resumed
+            .entry((run, launch))
+            .or_insert_with(|| (who.to_string(), id));
+        if first.1 != id {
+            let text = format!(
+                "in launch {launch} {} goes on from {:?} and {who} from {id:?}",
+                first.0, first.1
+            );
+            self.broken("S3", text);
+        }
     }
 
     /// An agent pinned a step.

@@ -26,6 +26,7 @@ mod races;
 mod seeds;
 mod settle;
 mod store;
+mod team;
 mod trace;
 mod trainer;
 mod who;

@@ -36,10 +36,14 @@ pub enum Bug {
     NeverSweeps,
     /// A reader's listing of commits comes back empty.
     LosesListings,
+    /// The nodes of a run do not know of each other.
+    CommitsAlone,
+    /// A restart of a job is not told from the start before.
+    ForgetsLaunches,
 }
 
 /// Each bug and the promise that it breaks.
-pub const BUGS: [(Bug, &str); 13] = [
+pub const BUGS: [(Bug, &str); 15] = [
     (Bug::AcknowledgesFailures, "S1"),
     (Bug::ForgetsData, "S2"),
     (Bug::ReadsWithoutCommit, "S3"),
@@ -53,6 +57,8 @@ pub const BUGS: [(Bug, &str); 13] = [
     (Bug::GivesUpSilently, "L2"),
     (Bug::NeverSweeps, "L3"),
     (Bug::LosesListings, "L4"),
+    (Bug::CommitsAlone, "S3"),
+    (Bug::ForgetsLaunches, "S3"),
 ];
 
 /// The commit that cannot be read: no trainer writes a step of this number.

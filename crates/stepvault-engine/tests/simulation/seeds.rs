@@ -126,6 +126,8 @@ fn every_promise_holds_under_every_seed() {
         total.restored,
         total.swept,
         total.failed,
+        total.together,
+        total.agreed,
     ];
     let least = usize::try_from(seeds).unwrap() / 10;
     assert!(counts.iter().all(|count| *count >= least), "{total:?}");

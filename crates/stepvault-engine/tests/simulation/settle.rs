@@ -25,7 +25,7 @@ impl World {
         self.trace.note("world", "calms down");
         self.weather.clear_up();
         for (_, deed) in std::mem::take(&mut self.later) {
-            self.carry_out(deed);
+            self.carry_out(deed).await;
         }
         for machine in self.machines() {
             machine.thaw();
@@ -87,7 +87,9 @@ impl World {
             self.tally.lock().unwrap().failed += failed.len();
             for step in vault.steps(run).unwrap().steps {
                 for (store, remote) in remotes.iter().enumerate() {
-                    if !is_durable(&step, remote) && !failed.contains_key(&(store, step.id())) {
+                    let is_named =
+                        step.record().is_one_of_several() && self.lacks_parts(store, remote, &step);
+                    if !is_durable(&step, remote) && !failed.contains_key(&(store, step.id())) && !is_named {
                         let text = format!(
                             "{} of {run} is staged on {}, neither durable on store {store} nor failed",
                             step.id(),
@@ -98,6 +100,18 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Whether this node's part of a step is there and another's is not: then it is named who is missing.
+    fn lacks_parts(
+        &self,
+        store: usize,
+        remote: &stepvault_engine::run_remote::RunRemote,
+        step: &stepvault_local::sealed::SealedStep,
+    ) -> bool {
+        let (record, objects) = (step.record(), self.clouds[store].objects());
+        let has_part = |node| objects.contains_key(&remote.keys.part(record.id, node));
+        has_part(&record.node) && !record.nodes().iter().all(has_part)
     }
 
     /// L1.
@@ -202,6 +216,10 @@ impl World {
                 | KeyKind::Sweep
                 | KeyKind::Tombstone(_)
                 | KeyKind::Pin(_)
+                | KeyKind::Launch(_)
+                | KeyKind::Staged(..)
+                | KeyKind::Resume(_)
+                | KeyKind::Unfit(_)
                 | KeyKind::Commit(_),
             ) => false,
             Some(KeyKind::Claim(id)) => !visible.contains_key(&id) && has_marker,

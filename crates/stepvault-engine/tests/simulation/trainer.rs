@@ -78,6 +78,40 @@ impl Trainer {
         (Step::new(self.step).unwrap(), content)
     }
 
+    /// Writes this node's files of a step that several nodes write together; `common` is the same on all of them.
+    pub fn save_part(
+        &mut self,
+        elapsed: Duration,
+        clock_off_seconds: i64,
+        step: u64,
+        rank: usize,
+        common: &[u8],
+    ) -> (Step, Content) {
+        self.step = step;
+        let seconds = i64::try_from(BEGINNING_SECONDS + elapsed.as_secs()).unwrap() + clock_off_seconds;
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap());
+        let unfinished = self.outputs.join(format!(".saving_{step}"));
+        let _ = std::fs::remove_dir_all(&unfinished);
+        std::fs::create_dir_all(&unfinished).unwrap();
+        let mut own = vec![0; self.numbers.usize(1..600)];
+        self.numbers.fill(&mut own);
+        for (name, bytes) in [
+            (format!("rank_{rank}.bin"), own.as_slice()),
+            ("common.json".to_owned(), common),
+        ] {
+            let path = unfinished.join(name);
+            std::fs::write(&path, bytes).unwrap();
+            set(&path, 0o644, time);
+        }
+        set(&unfinished, 0o755, time);
+        let content = content::of_directory(&unfinished);
+        let path = self.path(step);
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::rename(&unfinished, &path).unwrap();
+        self.forget_old();
+        (Step::new(step).unwrap(), content)
+    }
+
     fn path(&self, step: u64) -> PathBuf {
         self.outputs.join(format!("step_{step}"))
     }

@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use stepvault_core::ids::{NodeName, RemoteName, RunName};
 use stepvault_core::keys::RunKeys;
+use stepvault_core::launch::LaunchName;
+use stepvault_core::nodes::{NodePlace, NodeSet, Writer};
 use stepvault_core::observe::{Observer, SilentObserver};
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::retention::KeepRules;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_remote::open::decorate;
 use tokio::time::sleep;
@@ -21,7 +24,7 @@ use crate::invariants::{Judge, Violation};
 use crate::link::Link;
 use crate::machine::Machine;
 use crate::planted::Bug;
-use crate::store::Cloud;
+use crate::store::{BEGINNING_SECONDS, Cloud};
 use crate::trace::Trace;
 use crate::trainer::Trainer;
 use crate::who::{Role, Who};
@@ -39,6 +42,20 @@ pub struct Site {
     pub trains: bool,
     /// Its agent is at work.
     pub runs: bool,
+    /// The nodes that it writes steps with, and its rank among them.
+    pub team: Option<(usize, usize)>,
+}
+
+/// Nodes that write the steps of a run together.
+#[derive(Debug)]
+pub struct Team {
+    pub run: usize,
+    pub size: usize,
+    /// Which start of the job this is.
+    pub launch: u64,
+    pub step: u64,
+    /// Counts the saves: two of one step are two.
+    pub saves: u64,
 }
 
 /// What happens at a later time.
@@ -50,6 +67,18 @@ pub enum Later {
     Readable { store: usize, run: usize },
     Freeze(Arc<Machine>),
     Sweep { store: usize, run: usize },
+    SavePart(PartOfSave),
+    TeamRestart { team: usize, lost: Option<usize> },
+}
+
+/// One node's part of a save, which it writes later than the others.
+#[derive(Debug, Clone)]
+pub struct PartOfSave {
+    pub site: usize,
+    pub launch: u64,
+    pub step: u64,
+    pub save: u64,
+    pub common: Vec<u8>,
 }
 
 /// What a run came to, to see that much happened.
@@ -61,6 +90,10 @@ pub struct Tally {
     pub restored: usize,
     pub swept: usize,
     pub failed: usize,
+    /// Steps of several nodes that were acknowledged.
+    pub together: usize,
+    /// Restores on which several nodes agreed.
+    pub agreed: usize,
 }
 
 impl Tally {
@@ -71,6 +104,8 @@ impl Tally {
         self.restored += other.restored;
         self.swept += other.swept;
         self.failed += other.failed;
+        self.together += other.together;
+        self.agreed += other.agreed;
     }
 }
 
@@ -85,6 +120,7 @@ pub struct World {
     pub weather: Arc<Weather>,
     pub runs: Vec<RunName>,
     pub sites: Vec<Site>,
+    pub teams: Vec<Team>,
     /// Machines without a trainer, from which people prune, sweep and restore.
     pub others: Vec<Arc<Machine>>,
     pub observer: Arc<dyn Observer>,
@@ -152,6 +188,7 @@ impl World {
                 .collect(),
             weather,
             sites: Vec::new(),
+            teams: Vec::new(),
             others,
             observer: Arc::new(SilentObserver),
             keep_last,
@@ -167,8 +204,13 @@ impl World {
             numbers,
         };
         world.plant_foreign_objects();
+        let has_team = world.numbers.u32(0..10) < 6;
         for run in 0..run_count {
-            world.add_site(run, &format!("node-{run}"));
+            if has_team && run + 1 == run_count {
+                world.add_team(run);
+            } else {
+                world.add_site(run, &format!("node-{run}"), None);
+            }
         }
         world
     }
@@ -200,7 +242,50 @@ impl World {
         }
     }
 
-    pub fn add_site(&mut self, run: usize, node: &str) {
+    fn add_team(&mut self, run: usize) {
+        let (team, size) = (self.teams.len(), self.numbers.usize(2..=3));
+        self.teams.push(Team {
+            run,
+            size,
+            launch: 1,
+            step: 0,
+            saves: 0,
+        });
+        for rank in 0..size {
+            self.add_site(run, &format!("node-{rank}"), Some((team, rank)));
+        }
+    }
+
+    /// Who writes at a site, as its launch has it.
+    pub fn writer(&self, index: usize) -> Writer {
+        let site = &self.sites[index];
+        let Some((team, _)) = site.team else {
+            return Writer::alone(site.node.clone());
+        };
+        let team = &self.teams[team];
+        let launch = match self.bug {
+            Some(Bug::ForgetsLaunches) => 1,
+            _ => team.launch,
+        };
+        let place = if self.bug == Some(Bug::CommitsAlone) {
+            NodePlace::alone(site.node.clone())
+        } else {
+            NodePlace::new(site.node.clone(), NodeSet::counted(team.size).unwrap()).unwrap()
+        };
+        Writer {
+            place,
+            launch: Some(LaunchName::new(format!("launch-{launch}")).unwrap()),
+            shared: false,
+        }
+    }
+
+    /// What a machine's clock says.
+    pub fn clock(&self, machine: &Machine) -> Timestamp {
+        let elapsed = i64::try_from(BEGINNING_SECONDS + self.trace.elapsed().as_secs()).unwrap();
+        Timestamp::from_seconds(elapsed + *machine.clock_off_seconds.lock().unwrap())
+    }
+
+    pub fn add_site(&mut self, run: usize, node: &str, team: Option<(usize, usize)>) {
         let index = self.sites.len();
         let clock_off_seconds = self.numbers.i64(-5 * DAY_SECONDS..=5 * DAY_SECONDS);
         let directory = self.root.path().join(format!("site-{index}"));
@@ -216,6 +301,7 @@ impl World {
             board: Arc::default(),
             trains: true,
             runs: false,
+            team,
         });
         self.start_agent(index);
     }
@@ -224,13 +310,15 @@ impl World {
         let machine = Arc::clone(&self.sites[index].machine);
         let who = self.process(&machine, Role::Agent);
         let remotes = self.remotes(&machine, &who, self.sites[index].run);
+        let (writer, launch_since) = (self.writer(index), self.clock(&machine));
         let site = &mut self.sites[index];
         site.runs = true;
         site.board.failed.lock().unwrap().clear();
         let agent = Agent {
             who,
             run: site.run,
-            node: site.node.clone(),
+            writer,
+            launch_since,
             vault_directory: site.directory.join("vault"),
             outputs: site.trainer.outputs.clone(),
             remotes,
@@ -334,7 +422,7 @@ impl World {
             };
             sleep(due.saturating_sub(self.trace.elapsed())).await;
             let (_, deed) = self.later.remove(index);
-            self.carry_out(deed);
+            self.carry_out(deed).await;
         }
         sleep(until.saturating_sub(self.trace.elapsed())).await;
         for machine in self.machines() {
@@ -347,7 +435,7 @@ impl World {
         sites.chain(&self.others).cloned().collect()
     }
 
-    pub fn carry_out(&mut self, deed: Later) {
+    pub async fn carry_out(&mut self, deed: Later) {
         match deed {
             Later::Restart { site, lost } => {
                 self.trace
@@ -377,6 +465,8 @@ impl World {
                 machine.freeze();
             }
             Later::Sweep { store, run } => self.sweep_from_elsewhere(run, store),
+            Later::SavePart(part) => self.save_part(&part),
+            Later::TeamRestart { team, lost } => self.restart_team(team, lost).await,
         }
     }
 

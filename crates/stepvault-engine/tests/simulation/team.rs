@@ -1,0 +1,181 @@
+//! Nodes that write steps together: their saves, their restarts, and what they go on from.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use stepvault_core::ErrorKind;
+use stepvault_engine::memory::MemoryBudget;
+use stepvault_engine::restore::{Parts, RestoreContext, RestoreRequest, Target, Together, restore};
+use stepvault_local::staging::Existing;
+use stepvault_local::vault::Vault;
+
+use crate::content;
+use crate::who::Role;
+use crate::world::{Later, PartOfSave, World};
+
+/// How long a node waits for the others' word.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl World {
+    /// All nodes save the next step: some later than others, and now and then one not at all.
+    pub fn save_together(&mut self, team: usize) {
+        let common: Vec<u8> = (0..self.numbers.usize(0..80))
+            .map(|_| self.numbers.u8(..))
+            .collect();
+        let here = &mut self.teams[team];
+        here.step += 10;
+        here.saves += 1;
+        let (launch, step, save) = (here.launch, here.step, here.saves);
+        let sites: Vec<usize> = (0..self.sites.len())
+            .filter(|index| self.sites[*index].team.is_some_and(|(of, _)| of == team))
+            .collect();
+        for site in sites {
+            let part = PartOfSave {
+                site,
+                launch,
+                step,
+                save,
+                common: common.clone(),
+            };
+            match self.numbers.u32(0..12) {
+                0 => {}
+                1..4 => self.after(500..90_000, Later::SavePart(part)),
+                _ => self.save_part(&part),
+            }
+        }
+    }
+
+    /// A node writes its part, unless its trainer was ended before it came to that.
+    pub fn save_part(&mut self, part: &PartOfSave) {
+        let Some((team, rank)) = self.sites[part.site].team else {
+            return;
+        };
+        if self.teams[team].launch != part.launch || !self.sites[part.site].runs {
+            return;
+        }
+        let (elapsed, count) = (self.trace.elapsed(), self.teams[team].size);
+        let here = &mut self.sites[part.site];
+        let off = *here.machine.clock_off_seconds.lock().unwrap();
+        let (step, content) = here
+            .trainer
+            .save_part(elapsed, off, part.step, rank, &part.common);
+        self.trace
+            .note(&here.machine, format_args!("saves its part of step {step}"));
+        let mut judge = self.judge.lock().unwrap();
+        judge.part_written(here.run, step, part.save, rank, count, content);
+        here.board.idle.store(false, Ordering::Relaxed);
+        here.board.wake.notify_one();
+    }
+
+    /// The job starts again on all nodes: each asks what to go on from, and its agent starts with it.
+    pub async fn restart_team(&mut self, team: usize, lost: Option<usize>) {
+        self.teams[team].launch += 1;
+        let launch = self.teams[team].launch;
+        let sites: Vec<usize> = (0..self.sites.len())
+            .filter(|index| self.sites[*index].team.is_some_and(|(of, _)| of == team))
+            .collect();
+        self.trace.note(
+            "job",
+            format_args!("launch {launch} of team {team}, lost: {lost:?}"),
+        );
+        for site in &sites {
+            let machine = Arc::clone(&self.sites[*site].machine);
+            machine.cut_power().await;
+            machine.thaw();
+            // What was to happen to the processes before is past.
+            self.later
+                .retain(|(_, deed)| !matches!(deed, Later::Restart { site: other, .. } if other == site));
+        }
+        if let Some(lost) = lost {
+            let directory = &self.sites[lost].directory;
+            std::fs::remove_dir_all(directory).unwrap();
+            std::fs::create_dir(directory).unwrap();
+        }
+        let run = self.teams[team].run;
+        let newest = self.judge.lock().unwrap().visible(0, run).into_keys().next_back();
+        self.teams[team].step = newest.map_or(0, |id| id.step.number());
+        for site in sites {
+            self.restore_together(site, launch);
+            self.start_agent(site);
+        }
+    }
+
+    fn restore_together(&mut self, site: usize, launch: u64) {
+        let machine = Arc::clone(&self.sites[site].machine);
+        let run = self.sites[site].run;
+        let who = self.process(&machine, Role::Restorer);
+        let remotes = self.remotes(&machine, &who, run);
+        let directory = self.root.path().join(format!("restored-{}", who.process));
+        let vault = self.sites[site].directory.join("vault");
+        let together = Together {
+            writer: self.writer(site),
+            since: self.clock(&machine),
+            patience: PATIENCE,
+        };
+        let (judge, trace, tally) = (
+            Arc::clone(&self.judge),
+            Arc::clone(&self.trace),
+            Arc::clone(&self.tally),
+        );
+        let observer = Arc::clone(&self.observer);
+        let bug = self.bug;
+        let work = async move {
+            let context = RestoreContext {
+                vault: Vault::open(&vault).unwrap(),
+                remotes,
+                budget: MemoryBudget::new(0),
+                observer,
+            };
+            let request = RestoreRequest {
+                run: context.remotes[0].keys.run().clone(),
+                target: Target::As(directory.clone()),
+                step: None,
+                attempt: None,
+                parts: Parts::All,
+                together: Some(together),
+                demoted: std::collections::BTreeMap::new(),
+                include: Vec::new(),
+                existing: Existing::Refuse,
+                handover: None,
+            };
+            // What a node goes on from is its launch's affair; of a launch that is not told from another nobody knows.
+            let counts = bug.is_none();
+            match restore(&context, &request).await {
+                Ok(report) => {
+                    let id = report.decision.id;
+                    trace.note(&who, format_args!("goes on from {id} in launch {launch}"));
+                    tally.lock().unwrap().agreed += 1;
+                    let got = content::of_directory(&directory);
+                    let from: Vec<usize> = if report
+                        .decision
+                        .sources
+                        .contains(&stepvault_core::observe::Tier::Local)
+                    {
+                        Vec::new()
+                    } else {
+                        (0..context.remotes.len()).collect()
+                    };
+                    let mut judge = judge.lock().unwrap();
+                    judge.restored((run, id), &got, &from);
+                    if counts {
+                        judge.resumed(run, launch, &who, Some(id));
+                    }
+                    drop(judge);
+                    std::fs::remove_dir_all(&directory).unwrap();
+                }
+                Err(error) => {
+                    trace.note(&who, format_args!("goes on from nothing: {:?}", error.kind()));
+                    // Not one that they agreed on and that went since.
+                    let agreed_on_none = error
+                        .hint_text()
+                        .is_none_or(|hint| !hint.starts_with("all nodes had agreed"));
+                    if error.kind() == ErrorKind::NotFound && agreed_on_none && counts {
+                        judge.lock().unwrap().resumed(run, launch, &who, None);
+                    }
+                }
+            }
+        };
+        self.operate(&machine, work);
+    }
+}
