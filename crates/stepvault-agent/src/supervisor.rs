@@ -45,7 +45,7 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
     let discoveries = options
         .runs
         .iter()
-        .map(|run| Discovery::new(run, &options.profiles, pace))
+        .map(|run| Discovery::new(run, &options.profiles, pace, options.extent_of(run)))
         .collect::<Result<Vec<_>>>()?;
     let (vault, lock) = open_vault(&options).await?;
     warn_of_strangers(&options, &vault, &observer).await?;
