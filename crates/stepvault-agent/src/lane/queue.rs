@@ -120,14 +120,14 @@ impl LaneRun {
         // What waits for other nodes costs one look; then it is the next one's turn to be sent.
         let now = Instant::now();
         let mut due = None;
+        let mut waiting_for_others = Vec::new();
         waiting.retain(|id| {
             let Some(look) = self.waits.next_look(*id) else {
                 return true;
             };
             if !patient {
-                return false;
-            }
-            if look <= now {
+                waiting_for_others.push(*id);
+            } else if look <= now {
                 due = Some(*id);
             } else {
                 later = Some(later.map_or(look, |known| known.min(look)));
@@ -145,6 +145,12 @@ impl LaneRun {
             }
             let step = sealed.into_iter().find(|step| step.id() == *id);
             return step.map_or(Choice::Nothing, |step| Choice::Upload(index, Box::new(step)));
+        }
+        // The last thing before the end.
+        for step in sealed {
+            if waiting_for_others.contains(&step.id()) && self.waits.take_last_look(step.id()) {
+                return Choice::Upload(index, Box::new(step));
+            }
         }
         later.map_or(Choice::Nothing, Choice::Later)
     }

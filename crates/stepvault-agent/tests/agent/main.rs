@@ -15,6 +15,7 @@ mod drain;
 mod fixtures;
 mod harness;
 mod interruption;
+mod missing_nodes;
 mod once;
 mod options;
 mod remotes;

@@ -10,8 +10,8 @@
 //! - In `.metadata`, which carries no checksum: see [`crate::pickle`]. A flipped bit in an item's name or shape makes
 //!   another name or shape; one in its file, offset or length is found.
 //! - Where each node keeps its files on a disk of its own, the table names files of all of them: those of other nodes
-//!   are found missing, unless [`check_part`] is asked. Of a node without the table that can only tell whether each file
-//!   ends where an item does.
+//!   are found missing, unless the node is known to be one of several. Then, on a node without the table, all that can be
+//!   told is whether each file ends where an item does.
 //! - A save over an older one, cut off before the first file was replaced, is the older one, whole.
 
 mod metadata;
