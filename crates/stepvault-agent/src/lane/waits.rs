@@ -129,7 +129,8 @@ mod tests {
             reason,
             "it is incomplete: node-1, node-3 have not uploaded their parts within 120 s"
         );
-        assert_eq!(looks, 12);
+        // One more where the clock of the runtime, which goes by milliseconds, wakes a little too early.
+        assert!((11..=12).contains(&looks), "{looks}");
         assert_eq!(
             waits.next_look(id).unwrap() - Instant::now(),
             BETWEEN_LOOKS_WHEN_INCOMPLETE
