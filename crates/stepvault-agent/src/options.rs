@@ -13,6 +13,7 @@ use stepvault_core::retention::{KeepRules, LocalLimits};
 use stepvault_core::starts::RestartLoopRule;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::metrics::MetricsSource;
+use stepvault_formats::find::Extent;
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::seal::LinkPolicy;
 use stepvault_remote::store::RemoteStore;
@@ -190,6 +191,14 @@ impl AgentOptions {
         };
         options.check()?;
         Ok(options)
+    }
+
+    /// How much of each step a run's directory holds.
+    pub(crate) fn extent_of(&self, run: &AgentRun) -> Extent {
+        Extent::of(&Writer {
+            shared: run.shared,
+            ..self.writer.clone()
+        })
     }
 
     /// Refuses options that contradict themselves.

@@ -16,6 +16,7 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::push::{Placed, StageRequest, stage};
 use stepvault_engine::run_remote::RunRemote;
+use stepvault_formats::find::Extent;
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::seal::LinkPolicy;
 use tokio::time::Instant;
@@ -282,6 +283,10 @@ impl Sealer {
         let id = announcement.id;
         let profiles = Arc::clone(&self.profiles);
         let profile = self.runs[index].profile.clone();
+        let extent = Extent::of(&Writer {
+            shared: self.runs[index].shared,
+            ..self.writer.clone()
+        });
         let (mut discovery, ready) = blocking(move || {
             let there = discovery
                 .as_ref()
@@ -292,7 +297,7 @@ impl Sealer {
                 .unwrap_or_default();
             let ready = match there {
                 Ok(Some(ready)) => Ok(ready),
-                Ok(None) => ready_alone(&announcement, key, &profiles, profile.as_deref()),
+                Ok(None) => ready_alone(&announcement, key, &profiles, profile.as_deref(), extent),
                 Err(error) => Err(error),
             };
             Ok((discovery, ready))

@@ -54,7 +54,7 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
     let discoveries = options
         .runs
         .iter()
-        .map(|run| Discovery::new(run, &options.profiles, pace))
+        .map(|run| Discovery::new(run, &options.profiles, pace, options.extent_of(run)))
         .collect::<Result<Vec<_>>>()?;
     let hurry = Hurry::new(stop.clone(), options.drain_deadline);
     let open = async {

@@ -7,9 +7,9 @@ use std::path::Path;
 use stepvault_core::clock::Clock;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_formats::check::{StepCheck, check_step};
+use stepvault_formats::check::{StepCheck, check_extent};
 use stepvault_formats::detect::{Detection, detect};
-use stepvault_formats::find::{FindOptions, Found, FoundStep, find_steps};
+use stepvault_formats::find::{Extent, FindOptions, Found, FoundStep, find_steps};
 use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
 use stepvault_formats::tree::Tree;
 use stepvault_local::survey::{SurveyFiles, survey};
@@ -120,6 +120,7 @@ struct Looked {
     framework: String,
     why: Vec<String>,
     found: Found,
+    extent: Extent,
 }
 
 fn look(
@@ -143,6 +144,7 @@ fn look(
         files,
         why,
         found,
+        extent: request.options.extent,
     })
 }
 
@@ -150,7 +152,7 @@ impl Looked {
     fn checked(mut self) -> Inspection {
         let steps = std::mem::take(&mut self.found.steps);
         let checked = steps.into_iter().map(|step| InspectedStep {
-            check: check_step(&step, &self.tree, &self.files),
+            check: check_extent(self.extent, &step, &self.tree, &self.files),
             step,
         });
         Inspection {

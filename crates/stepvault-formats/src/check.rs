@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::find::FoundStep;
+use crate::find::{Extent, FoundStep};
 use crate::soundness::{Fault, Soundness};
 use crate::structure::finding::Finding;
 use crate::structure::{dcp, deepspeed, hf_index, kind, megatron, ocdbt, orbax, tf_bundle, zarr};
@@ -15,6 +15,8 @@ pub enum Check {
     File(String),
     /// A directory of PyTorch's distributed checkpoint.
     Dcp(String),
+    /// The same, of which this node has its own ranks' files alone.
+    DcpPart(String),
     /// The files of every rank of a DeepSpeed step.
     DeepSpeed(String),
     /// The shards that an index names.
@@ -68,8 +70,22 @@ impl StepCheck {
 /// Makes every check that [`plan`] names. Reads headers, never tensors. A file that cannot be read is unknown, with the
 /// reason: it may have vanished, or belong to another user.
 pub fn check_step(step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> StepCheck {
+    make(plan(step, tree), step, tree, files)
+}
+
+/// The same for as much of a step as the directory holds. Of a part each file is checked by itself, and what lists files
+/// only against those that are there: the others are on other nodes.
+pub fn check_extent(extent: Extent, step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> StepCheck {
+    if extent.is_part() {
+        make(plan_part(step, tree), step, tree, files)
+    } else {
+        check_step(step, tree, files)
+    }
+}
+
+fn make(checks: Vec<Check>, step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> StepCheck {
     let mut result = StepCheck::default();
-    for check in plan(step, tree) {
+    for check in checks {
         for finding in check.run(tree, files) {
             if matches!(finding.soundness, Soundness::Unknown { .. }) {
                 let size_bytes = tree.file_size_bytes(&finding.path).unwrap_or_default();
@@ -104,6 +120,37 @@ pub fn plan(step: &FoundStep, tree: &Tree) -> Vec<Check> {
             }
         }
     }
+    plan_files(step, tree, &covered, &mut checks);
+    checks
+}
+
+/// Which checks a part of a step needs.
+fn plan_part(step: &FoundStep, tree: &Tree) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let mut covered = Covered::default();
+    for member in &step.members {
+        let inside = tree.inside(member).map(|(path, _)| path);
+        for directory in std::iter::once(member.as_str()).chain(inside) {
+            if !tree.is_directory(directory) {
+                continue;
+            }
+            let before = covered.files.len();
+            let entries = tree.children(directory).map(|(name, _)| name);
+            let paths = entries
+                .filter(|name| is_dcp(name))
+                .map(|name| format!("{directory}/{name}"));
+            covered.files.extend(paths.filter(|path| tree.is_file(path)));
+            if covered.files.len() > before {
+                checks.push(Check::DcpPart(directory.to_owned()));
+            }
+        }
+    }
+    plan_files(step, tree, &covered, &mut checks);
+    checks
+}
+
+/// Every file that no other check looks at is looked at by itself.
+fn plan_files(step: &FoundStep, tree: &Tree, covered: &Covered, checks: &mut Vec<Check>) {
     for member in &step.members {
         let inside = tree.inside(member).map(|(path, _)| path);
         for path in std::iter::once(member.as_str()).chain(inside) {
@@ -112,7 +159,11 @@ pub fn plan(step: &FoundStep, tree: &Tree) -> Vec<Check> {
             }
         }
     }
-    checks
+}
+
+/// Whether a name is one of DCP's.
+fn is_dcp(name: &str) -> bool {
+    name.ends_with(".metadata") || name.ends_with(".distcp")
 }
 
 /// What a check of a directory has looked at, so that no other does.
@@ -161,8 +212,7 @@ fn plan_directory(directory: &str, tree: &Tree, checks: &mut Vec<Check>, covered
         .map(|(name, _)| name)
         .filter(|name| has(name))
         .collect();
-    let is_dcp = |name: &&str| name.ends_with(".metadata") || name.ends_with(".distcp");
-    if names.iter().any(is_dcp) {
+    if names.iter().any(|name| is_dcp(name)) {
         checks.push(Check::Dcp(whole.clone()));
         covered
             .files
@@ -222,6 +272,7 @@ impl Check {
                 )]
             }
             Self::Dcp(path) => several(path, dcp::check(tree, path, files)),
+            Self::DcpPart(path) => several(path, dcp::check_part(tree, path, files)),
             Self::DeepSpeed(path) => several(path, deepspeed::check(tree, path, files)),
             Self::HfIndex(path) => one(path, hf_index::check(tree, path, files)),
             Self::HfShards(path) => one(path, hf_index::check_sharded(tree, path, files)),

@@ -5,6 +5,7 @@ use std::path::Path;
 use stepvault_core::ids::Step;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::push::check_source;
+use stepvault_formats::find::Extent;
 use stepvault_formats::profile::ProfileSet;
 use stepvault_formats::step_name;
 use stepvault_local::seal::LinkPolicy;
@@ -88,6 +89,7 @@ pub(crate) fn ready_alone(
     key: String,
     profiles: &ProfileSet,
     profile: Option<&str>,
+    extent: Extent,
 ) -> Result<Ready> {
     let path = &announcement.path;
     let name = name_of(announcement)?.to_owned();
@@ -98,7 +100,7 @@ pub(crate) fn ready_alone(
             step_name::parse(&name).ok_or_else(|| unnumbered(path, "its name says no step number"))?;
         Step::new(number)?
     };
-    let checked = check_source(path, profiles, profile, &SystemClock);
+    let checked = check_source(path, profiles, profile, extent, &SystemClock);
     refuse_faults(path, true, &checked.faults)?;
     let links = checked.links(LinkPolicy::Auto);
     ready(path, key, step, Origin::of_path(path, &name), links)

@@ -12,7 +12,7 @@ use globset::GlobMatcher;
 use stepvault_core::ids::Step;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_formats::find::{FindOptions, Found, FoundStep, find_steps};
+use stepvault_formats::find::{Extent, FindOptions, Found, FoundStep, find_steps};
 use stepvault_formats::profile::{Links, Profile, ProfileSet};
 use stepvault_formats::tree::{OpenFile, Tree};
 use stepvault_local::seal::LinkPolicy;
@@ -42,6 +42,7 @@ pub(super) struct ByProfile {
     selection: Selection,
     quiet_time: Duration,
     pace: Pace,
+    extent: Extent,
     /// The last look, and what was found in it.
     tree: Tree,
     found: Found,
@@ -57,6 +58,7 @@ impl ByProfile {
         names: Option<GlobMatcher>,
         quiet_time: Duration,
         pace: Pace,
+        extent: Extent,
     ) -> Result<Self> {
         if let Some(name) = run.profile.as_ref().filter(|name| profiles.get(name).is_none()) {
             return Err(Error::new(ErrorKind::Usage, "cannot serve the run")
@@ -68,6 +70,7 @@ impl ByProfile {
             selection: Selection::new(names, run.series.clone()),
             quiet_time,
             pace,
+            extent,
             tree: Tree::default(),
             found: Found::default(),
             ranks: None,
@@ -108,7 +111,7 @@ impl ByProfile {
         let mut faults: Vec<String> = step.reasons().to_vec();
         if faults.is_empty() {
             faults = match SurveyFiles::open(directory) {
-                Ok(files) => broken(step, &self.tree, &files),
+                Ok(files) => broken(self.extent, step, &self.tree, &files),
                 Err(error) => vec![error.to_string()],
             };
         }
@@ -190,6 +193,7 @@ impl ByProfile {
             found: &self.found,
             files: &files,
             quiet_time: self.quiet_time,
+            extent: self.extent,
         };
         for step in &selected.steps {
             let entry = entries.entry(step.path.clone()).or_default();
@@ -233,6 +237,7 @@ impl ByProfile {
         let options = FindOptions {
             quiet_seconds: 0,
             previous_ranks: self.ranks,
+            extent: self.extent,
             ..FindOptions::default()
         };
         let profile = self.choice.profile();
@@ -268,6 +273,7 @@ struct Seen<'a> {
     found: &'a Found,
     files: &'a SurveyFiles,
     quiet_time: Duration,
+    extent: Extent,
 }
 
 impl Seen<'_> {
@@ -293,7 +299,7 @@ impl Seen<'_> {
             step,
             rests_on_silence: candidates::rests_on_silence(self.profile, self.found, self.tree, step),
             quiet_time: self.quiet_time,
-            check: &|| broken(step, self.tree, self.files),
+            check: &|| broken(self.extent, step, self.tree, self.files),
         };
         match entry.look_at(&candidate, now, sealed) {
             Sight::Nothing => None,

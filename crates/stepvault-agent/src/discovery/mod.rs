@@ -23,6 +23,7 @@ use stepvault_core::ids::Step;
 use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_formats::find::Extent;
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::seal::LinkPolicy;
 use stepvault_local::sealed::SealedStep;
@@ -160,15 +161,20 @@ impl Look {
 }
 
 impl Discovery {
-    /// For one run; `None` for one that is not watched.
-    pub(crate) fn new(run: &AgentRun, profiles: &Arc<ProfileSet>, pace: Pace) -> Result<Option<Self>> {
+    /// For one run; `None` for one that is not watched. `extent` is how much of a step its directory holds.
+    pub(crate) fn new(
+        run: &AgentRun,
+        profiles: &Arc<ProfileSet>,
+        pace: Pace,
+        extent: Extent,
+    ) -> Result<Option<Self>> {
         let Some(directory) = run.watch_directory.clone() else {
             return Ok(None);
         };
         let rule = match &run.completion {
             Completion::Auto(quiet_time) => {
                 let names = run.pattern.as_deref().map(names).transpose()?;
-                let rule = ByProfile::new(run, Arc::clone(profiles), names, *quiet_time, pace)?;
+                let rule = ByProfile::new(run, Arc::clone(profiles), names, *quiet_time, pace, extent)?;
                 Rule::Profile(Box::new(rule))
             }
             completion => {

@@ -174,6 +174,15 @@ impl LaneTask {
                 self.uploaded.notify_one();
                 self.shared.evict.notify_one();
             }
+            // Its part is uploaded. What came of the others' the next start finds out.
+            Err(error) if self.runs[index].waits.had_last_look(id) => {
+                let trouble = Trouble {
+                    failed: false,
+                    lacks_parts: true,
+                    reason: error.to_string(),
+                };
+                self.shared.board.step_failed(&here, trouble);
+            }
             Err(error) => self.failed(index, &here, &error).await,
         }
     }

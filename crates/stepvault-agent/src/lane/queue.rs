@@ -105,6 +105,12 @@ impl LaneRun {
         let (mut waiting, stand_back) = self.waiting(shared, &found, maximum_backlog_steps);
         let sealed = found.sealed;
         let mut later: Option<Instant> = None;
+        let waiting_for_others: Vec<StepId> = waiting
+            .iter()
+            .copied()
+            .filter(|id| !patient && self.waits.next_look(*id).is_some())
+            .collect();
+        waiting.retain(|id| !waiting_for_others.contains(id));
         let due = self.due_look(&mut waiting, patient, &mut later);
         if let Some(step) = due.and_then(|id| sealed.iter().find(|step| step.id() == id)) {
             return Choice::Upload(index, Box::new(step.clone()));
@@ -117,6 +123,12 @@ impl LaneRun {
             }
             let step = sealed.into_iter().find(|step| step.id() == *id);
             return step.map_or(Choice::Nothing, |step| Choice::Upload(index, Box::new(step)));
+        }
+        // The last thing before the end.
+        for step in sealed {
+            if waiting_for_others.contains(&step.id()) && self.waits.take_last_look(step.id()) {
+                return Choice::Upload(index, Box::new(step));
+            }
         }
         later.map_or(Choice::Nothing, Choice::Later)
     }

@@ -17,6 +17,7 @@ struct Wait {
     since: Instant,
     looks: u32,
     next_look: Instant,
+    had_last_look: bool,
 }
 
 /// All of them, for one run on one remote.
@@ -41,6 +42,7 @@ impl Waits {
             since: now,
             looks: 0,
             next_look: now,
+            had_last_look: false,
         });
         let is_incomplete = now - wait.since >= incomplete_after;
         let pause = if is_incomplete {
@@ -53,20 +55,20 @@ impl Waits {
         };
         wait.looks = wait.looks.saturating_add(1);
         wait.next_look = now + pause;
-        let (parts, have) = match nodes {
-            [_] => ("part", "has"),
-            _ => ("parts", "have"),
+        let (their, parts, have, are) = match nodes {
+            [_] => ("its", "part", "has", "is"),
+            _ => ("their", "parts", "have", "are"),
         };
         let nodes = listed(nodes);
         Waiting {
             is_incomplete,
             reason: if is_incomplete {
                 format!(
-                    "it is incomplete: {nodes} {have} not uploaded their {parts} within {} s",
+                    "it is incomplete: {nodes} {have} not uploaded {their} {parts} within {} s",
                     incomplete_after.as_secs()
                 )
             } else {
-                format!("its part of this node is uploaded, and the {parts} of {nodes} are still missing")
+                format!("its part of this node is uploaded, and the {parts} of {nodes} {are} still missing")
             },
         }
     }
@@ -78,6 +80,20 @@ impl Waits {
 
     pub(super) fn ids(&self) -> impl Iterator<Item = StepId> {
         self.steps.keys().copied()
+    }
+
+    /// Whether a step is still to be looked at before the service ends; asked once, and not again.
+    ///
+    /// The others may have completed it since. Whether they will is not waited for.
+    pub(super) fn take_last_look(&mut self, id: StepId) -> bool {
+        self.steps
+            .get_mut(&id)
+            .is_some_and(|wait| !std::mem::replace(&mut wait.had_last_look, true))
+    }
+
+    /// Whether a step was looked at for the last time.
+    pub(super) fn had_last_look(&self, id: StepId) -> bool {
+        self.steps.get(&id).is_some_and(|wait| wait.had_last_look)
     }
 
     pub(super) fn forget(&mut self, id: StepId) {
@@ -117,7 +133,8 @@ mod tests {
             reason,
             "it is incomplete: node-1, node-3 have not uploaded their parts within 120 s"
         );
-        assert_eq!(looks, 11);
+        // One more where the clock of the runtime, which goes by milliseconds, wakes a little too early.
+        assert!((11..=12).contains(&looks), "{looks}");
         assert_eq!(
             waits.next_look(id).unwrap() - Instant::now(),
             BETWEEN_LOOKS_WHEN_INCOMPLETE

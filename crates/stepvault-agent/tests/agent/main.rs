@@ -21,6 +21,7 @@ mod hundred_drains;
 mod interruption;
 mod left_behind;
 mod metrics;
+mod missing_nodes;
 mod notices;
 mod once;
 mod options;

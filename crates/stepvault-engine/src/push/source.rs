@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use stepvault_core::clock::Clock;
-use stepvault_formats::find::FindOptions;
+use stepvault_formats::find::{Extent, FindOptions};
 use stepvault_formats::profile::{GENERIC, Links, ProfileSet};
 use stepvault_local::seal::LinkPolicy;
 
@@ -28,17 +28,21 @@ impl SourceCheck {
     }
 }
 
-/// Looks at one checkpoint. What cannot be looked at has no faults here: sealing it says why it cannot be read. Blocks.
+/// Looks at one checkpoint, of which `extent` says how much is there. What cannot be looked at has no faults here: sealing it says why it cannot be read. Blocks.
 pub fn check_source(
     source: &Path,
     profiles: &ProfileSet,
     profile: Option<&str>,
+    extent: Extent,
     clock: &dyn Clock,
 ) -> SourceCheck {
     let request = InspectRequest {
         profiles,
         profile,
-        options: FindOptions::default(),
+        options: FindOptions {
+            extent,
+            ..FindOptions::default()
+        },
     };
     let Ok(inspection) = inspect(source, &request, clock) else {
         return SourceCheck::default();

@@ -4,7 +4,7 @@ use stepvault_core::timestamp::Timestamp;
 
 use super::ranks::ranks_of;
 use super::units::{Unit, UnitFile};
-use super::{Completeness, FindOptions, areal};
+use super::{Completeness, Extent, FindOptions, areal};
 use crate::pointer::PointerFound;
 use crate::profile::template::{Values, last_component, parent_prefix};
 use crate::profile::{PathGlob, Profile, Proof, UnitRule};
@@ -38,9 +38,11 @@ pub(super) fn judge(unit: &Unit<'_>, around: &Surroundings<'_>) -> (Completeness
     let mut reasons = Vec::new();
     own_evidence(unit, &mut reasons);
     expected_files(unit, around, &mut reasons);
-    let mut ranks = ranks_of(unit);
+    let mut ranks = ranks_of(unit, around.options.extent);
     reasons.append(&mut ranks.faults);
-    reasons.extend(ranks.count.and_then(|count| too_few_ranks(count, around)));
+    if !around.options.extent.is_part() {
+        reasons.extend(ranks.count.and_then(|count| too_few_ranks(count, around)));
+    }
     match proof(unit, around) {
         Ok(proof) if reasons.is_empty() => (Completeness::Complete { proof }, ranks.count),
         Ok(_) => (Completeness::NotYet { reasons }, ranks.count),
@@ -106,7 +108,10 @@ fn own_evidence(unit: &Unit<'_>, reasons: &mut Vec<String>) {
 /// What must be there and is not.
 fn expected_files(unit: &Unit<'_>, around: &Surroundings<'_>, reasons: &mut Vec<String>) {
     let complete = &unit.series.complete;
-    for required in &complete.required {
+    let extent = around.options.extent;
+    // Which rank writes what is required is not said, except that rank 0's node has it.
+    let required = complete.required.iter().filter(|_| extent != Extent::OtherPart);
+    for required in required {
         let wanted = required
             .when
             .as_ref()
@@ -115,7 +120,7 @@ fn expected_files(unit: &Unit<'_>, around: &Surroundings<'_>, reasons: &mut Vec<
             reasons.push(reason);
         }
     }
-    for glob in &complete.as_before {
+    for glob in complete.as_before.iter().filter(|_| !extent.is_part()) {
         let matches = |unit: &Unit<'_>| unit.files.iter().any(|file| glob.is_match(&file.inside));
         if !matches(unit)
             && let Some(before) = around.earlier.iter().rev().find(|before| matches(before))
@@ -157,7 +162,7 @@ fn too_few_ranks(count: u32, around: &Surroundings<'_>) -> Option<String> {
     if around
         .later
         .iter()
-        .any(|later| ranks_of(later).count == Some(count))
+        .any(|later| ranks_of(later, around.options.extent).count == Some(count))
     {
         return None;
     }
@@ -175,6 +180,21 @@ fn too_few_ranks(count: u32, around: &Surroundings<'_>) -> Option<String> {
 }
 
 fn proof(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, String> {
+    let proof = own_proof(unit, around);
+    let by_rank_zero = !matches!(
+        unit.series.complete.proof,
+        Proof::Rename | Proof::MarkerRemoved(_) | Proof::Quiet
+    );
+    match (proof, around.options.extent) {
+        (Err(_), Extent::OtherPart) if by_rank_zero => by_quiet(unit, around),
+        (Err(reason), Extent::LeadingPart) if by_rank_zero => Err(format!(
+            "{reason} (of several nodes the first by name has to be that of rank 0, which writes it)"
+        )),
+        (proof, _) => proof,
+    }
+}
+
+fn own_proof(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, String> {
     match &unit.series.complete.proof {
         Proof::Rename => Ok("it has its final name, which it is given last".to_owned()),
         Proof::Marker(files) => {

@@ -1,6 +1,7 @@
 //! The steps of a directory, by a profile: which there are, and which are complete.
 
 mod areal;
+mod extent;
 mod judge;
 mod ranks;
 pub(crate) mod units;
@@ -10,6 +11,7 @@ use stepvault_core::timestamp::Timestamp;
 use crate::pointer::{PointerFound, read_pointers};
 use crate::profile::Profile;
 use crate::tree::{OpenFile, Tree};
+pub use extent::Extent;
 use judge::{Surroundings, judge};
 use units::{Collected, Unit, collect};
 
@@ -23,6 +25,8 @@ pub struct FindOptions {
     /// How many ranks wrote the step that the caller took last, for the first step of the directory; every other is
     /// compared with the one before it.
     pub previous_ranks: Option<u32>,
+    /// How much of each step the directory holds.
+    pub extent: Extent,
 }
 
 impl Default for FindOptions {
@@ -31,6 +35,7 @@ impl Default for FindOptions {
             quiet_seconds: 30,
             expected_world: None,
             previous_ranks: None,
+            extent: Extent::Whole,
         }
     }
 }

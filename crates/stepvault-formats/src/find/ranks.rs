@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Extent;
 use super::units::Unit;
 use crate::profile::RankSet;
 
@@ -14,11 +15,11 @@ pub(super) struct Ranks {
     pub(super) faults: Vec<String>,
 }
 
-/// Counts the ranks of a step and looks for gaps.
-pub(super) fn ranks_of(unit: &Unit<'_>) -> Ranks {
+/// Counts the ranks of a step and looks for gaps. In a part of one the ranks of other nodes are none.
+pub(super) fn ranks_of(unit: &Unit<'_>, extent: Extent) -> Ranks {
     let mut ranks = Ranks::default();
     for set in &unit.series.complete.ranks {
-        set_ranks(set, unit, &mut ranks);
+        set_ranks(set, unit, extent, &mut ranks);
     }
     if unit.series.path.has_group("rank") {
         let present: BTreeSet<_> = unit
@@ -26,7 +27,7 @@ pub(super) fn ranks_of(unit: &Unit<'_>) -> Ranks {
             .iter()
             .filter_map(|member| member.parts.rank)
             .collect();
-        if let Some(missing) = first_gap(&present) {
+        if let Some(missing) = first_gap(&present).filter(|_| !extent.is_part()) {
             ranks
                 .faults
                 .push(format!("the path of rank {missing} is not there yet"));
@@ -43,7 +44,7 @@ struct Seen {
     worlds: BTreeSet<u32>,
 }
 
-fn set_ranks(set: &RankSet, unit: &Unit<'_>, ranks: &mut Ranks) {
+fn set_ranks(set: &RankSet, unit: &Unit<'_>, extent: Extent, ranks: &mut Ranks) {
     let mut sets: BTreeMap<String, Seen> = BTreeMap::new();
     for file in &unit.files {
         let Some(parts) = set.files.parts(&file.inside) else {
@@ -72,7 +73,7 @@ fn set_ranks(set: &RankSet, unit: &Unit<'_>, ranks: &mut Ranks) {
             .map_or(0, |rank| rank.saturating_add(1))
             .max(seen.worlds.last().copied().unwrap_or(0))
             .max(set.at_least);
-        for present in seen.groups.values() {
+        for present in seen.groups.values().filter(|_| !extent.is_part()) {
             let missing = first_gap(present).or_else(|| (length(present) < wanted).then(|| length(present)));
             if let Some(missing) = missing {
                 ranks.faults.push(format!(

@@ -14,6 +14,7 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::push::{PushReport, RemoteOutcome, SourceCheck, StageRequest, check_source, push};
 use stepvault_engine::upload::Uploaded;
+use stepvault_formats::find::Extent;
 use stepvault_local::seal::LinkPolicy;
 
 use super::Session;
@@ -153,7 +154,9 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
 /// What the profiles and the structural checks say of the checkpoint.
 async fn check(settings: &Settings, tiers: &Tiers, source: &Path) -> Result<SourceCheck> {
     let (profiles, profile, source) = (settings.profiles()?, tiers.run.profile.clone(), source.to_owned());
-    blocking(move || Ok(check_source(&source, &profiles, profile.as_deref(), &SystemClock))).await
+    let extent = Extent::of(&tiers.writer);
+    let check = move || check_source(&source, &profiles, profile.as_deref(), extent, &SystemClock);
+    blocking(move || Ok(check())).await
 }
 
 /// Seals and uploads under the vault's lock.

@@ -10,6 +10,7 @@ use stepvault_core::config::Completion;
 use stepvault_core::ids::{Attempt, NodeName, RunName, StepId};
 use stepvault_core::manifest::Shape;
 use stepvault_core::timestamp::Timestamp;
+use stepvault_formats::find::Extent;
 use stepvault_local::seal::{SealRequest, seal};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::source::SourceFile;
@@ -73,7 +74,7 @@ impl World {
         let begun = SystemTime::now() - Duration::from_hours(1000);
         Self {
             vault: Vault::open_or_create(&place.path().join("vault")).unwrap(),
-            discovery: Discovery::new(&run, &Arc::default(), Pace::Lasting)
+            discovery: Discovery::new(&run, &Arc::default(), Pace::Lasting, Extent::Whole)
                 .unwrap()
                 .unwrap(),
             next_event: Instant::now(),

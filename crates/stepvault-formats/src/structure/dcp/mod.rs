@@ -10,10 +10,12 @@
 //! - In `.metadata`, which carries no checksum: see [`crate::pickle`]. A flipped bit in an item's name or shape makes
 //!   another name or shape; one in its file, offset or length is found.
 //! - Where each node keeps its files on a disk of its own, the table names files of all of them: those of other nodes
-//!   are found missing.
+//!   are found missing, unless the node is known to be one of several. Then, on a node without the table, all that can be
+//!   told is whether each file ends where an item does.
 //! - A save over an older one, cut off before the first file was replaced, is the older one, whole.
 
 mod metadata;
+mod part;
 mod ranges;
 
 use std::collections::BTreeMap;
@@ -26,6 +28,7 @@ use crate::source::{ReadAt, Window};
 use crate::tree::{EntryKind, OpenFile, Tree};
 
 pub use metadata::{MAX_METADATA_BYTES, StorageItem, read_metadata};
+pub use part::check_part;
 
 /// The name of the marker and table of contents.
 const METADATA: &str = ".metadata";
@@ -37,24 +40,33 @@ const METADATA: &str = ".metadata";
 /// # Errors
 /// When a file could not be read.
 pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> io::Result<Vec<Finding>> {
-    let path_of = |name: &str| match directory {
-        "" => name.to_owned(),
-        _ => format!("{directory}/{name}"),
-    };
     let tables = tables(tree, directory);
     if tables.is_empty() {
         let why =
             "the directory has no .metadata, which DCP writes last: the save was cut off, or is not done yet";
-        return Ok(vec![Finding::broken(path_of(METADATA), why)]);
+        return Ok(vec![Finding::broken(joined(directory, METADATA), why)]);
     }
     let mut findings = Vec::new();
     if let Some(missing) = missing_rank(&tables) {
         let name = format!("__{missing}{METADATA}");
         let why = "the rank that writes this table of contents is missing, and ranks above it are there";
-        findings.push(Finding::broken(path_of(&name), why));
+        findings.push(Finding::broken(joined(directory, &name), why));
     }
+    findings.extend(check_tables(tree, directory, tables, files, &|_| true)?);
+    Ok(findings)
+}
+
+/// Checks tables of contents, and those of the files they name of which `asked` says so.
+fn check_tables(
+    tree: &Tree,
+    directory: &str,
+    tables: Vec<String>,
+    files: &dyn OpenFile,
+    asked: &dyn Fn(&str) -> bool,
+) -> io::Result<Vec<Finding>> {
+    let mut findings = Vec::new();
     for table in tables {
-        let table_path = path_of(&table);
+        let table_path = joined(directory, &table);
         let items = match read_metadata(&*files.open(&table_path)?) {
             Ok(items) => items,
             Err(fault) => {
@@ -76,7 +88,10 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> io::Result<V
                 continue;
             }
             items.sort_by_key(|item| (item.offset_bytes, item.length_bytes));
-            let path = path_of(name);
+            let path = joined(directory, name);
+            if !asked(&path) {
+                continue;
+            }
             let outcome = check_file(tree, &path, &table_path, &items, files);
             findings.push(Finding::of(path, outcome)?);
         }
@@ -86,6 +101,13 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> io::Result<V
         });
     }
     Ok(findings)
+}
+
+fn joined(directory: &str, name: &str) -> String {
+    match directory {
+        "" => name.to_owned(),
+        _ => format!("{directory}/{name}"),
+    }
 }
 
 /// The tables of contents of a directory: one, or one of each rank where they saved without talking to each other

@@ -6,5 +6,6 @@ mod generic;
 mod handover;
 mod hostile;
 mod layouts;
+mod parts;
 mod ranks;
 mod restore;

@@ -1,7 +1,7 @@
 //! Directories of DCP: cut off, mixed up, and led astray.
 
 use stepvault_formats::soundness::{Soundness, judged};
-use stepvault_formats::structure::dcp::{StorageItem, check, read_metadata};
+use stepvault_formats::structure::dcp::{StorageItem, check, check_part, read_metadata};
 
 use super::support::{Fixture, InMemory, Numbers, cuts};
 
@@ -458,4 +458,40 @@ fn damage_at_random_never_passes_for_another_layout() {
         }
         files.bytes(".metadata")[at] ^= 1 << bit;
     }
+}
+
+#[test]
+fn of_a_part_only_what_is_there_is_checked() {
+    let part = |files: &InMemory| {
+        let findings = check_part(&files.tree(), "", files).unwrap();
+        let broken = findings
+            .into_iter()
+            .filter_map(|finding| match finding.soundness {
+                Soundness::Broken { why, .. } => Some(format!("{}: {why}", finding.path)),
+                _ => None,
+            });
+        broken.collect::<Vec<_>>()
+    };
+    // Rank 0's node has the table, which names the other's file too.
+    let mut first = step();
+    first.0.remove("__1_0.distcp");
+    assert_eq!(part(&first), Vec::<String>::new());
+    let length = first.0["__0_0.distcp"].0.len();
+    first.bytes("__0_0.distcp").truncate(length - 1);
+    assert_eq!(part(&first).len(), 1, "its own file is cut off");
+    // The other has its file alone.
+    let mut other = step();
+    other.0.remove(".metadata");
+    other.0.remove("__0_0.distcp");
+    assert_eq!(part(&other), Vec::<String>::new());
+    let length = other.0["__1_0.distcp"].0.len();
+    for cut in [1, 21, 22, 5000, length - 5, length - 2] {
+        let mut cut_off = other.clone();
+        cut_off.bytes("__1_0.distcp").truncate(length - cut);
+        let said = part(&cut_off);
+        // Two bytes do not say yet what they are the beginning of.
+        assert_eq!(said.len(), usize::from(length - cut > 2), "{cut}: {said:?}");
+    }
+    other.bytes("__1_0.distcp").clear();
+    assert_eq!(part(&other), Vec::<String>::new(), "a rank may have no items");
 }
