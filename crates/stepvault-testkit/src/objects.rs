@@ -36,7 +36,10 @@ struct Table {
     watcher: Option<Watcher>,
 }
 
-struct Watcher(Box<dyn FnMut(&BTreeMap<String, StoredObject>) + Send>);
+/// Is shown all objects.
+type Look = dyn FnMut(&BTreeMap<String, StoredObject>) + Send;
+
+struct Watcher(Box<Look>);
 
 impl fmt::Debug for Watcher {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -133,3 +133,107 @@ fn check(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use stepvault_core::codec::{FORMAT, encode};
+    use stepvault_core::commit::FoundPart;
+    use stepvault_core::ids::NodeName;
+    use stepvault_core::manifest::{DirectoryEntry, FileEntry, Shape};
+    use stepvault_core::path::RelativePath;
+    use stepvault_core::timestamp::Timestamp;
+
+    use super::*;
+
+    fn stored(body: Vec<u8>) -> StoredObject {
+        StoredObject {
+            etag: Sha256Digest::of(&body).to_string(),
+            body: body.into(),
+            modified: SystemTime::UNIX_EPOCH,
+            generation: 0,
+            checksums: BTreeMap::new(),
+            attributes: BTreeMap::new(),
+        }
+    }
+
+    /// What a store holds of a step that `nodes` nodes have written, the commit last.
+    fn objects_of_a_step(nodes: usize) -> Vec<(String, StoredObject)> {
+        let keys = RunKeys::new(RunName::new(RUN).unwrap());
+        let id = StepId::from_label("000000000010.a1").unwrap();
+        let mut objects = Vec::new();
+        let mut parts = Vec::new();
+        for node in 0..nodes {
+            let path = RelativePath::new(format!("rank_{node}.bin")).unwrap();
+            let body = format!("of {node}").into_bytes();
+            let data = keys.data("step_10", id, &path).unwrap();
+            let digests = [PartDigest::of(&body)];
+            let manifest = PartManifest {
+                format: FORMAT,
+                run: keys.run().clone(),
+                id,
+                node: NodeName::new(format!("node-{node}")).unwrap(),
+                name: "step_10".to_owned(),
+                shape: Shape::Directory,
+                written_at: Timestamp::default(),
+                metrics: BTreeMap::new(),
+                shared_tree_sha256: None,
+                files: vec![FileEntry::from_parts(path, 0o600, Timestamp::default(), &digests).unwrap()],
+                directories: vec![DirectoryEntry {
+                    path: None,
+                    mode: 0o700,
+                    mtime: Timestamp::default(),
+                }],
+                symlinks: Vec::new(),
+                members: Vec::new(),
+            };
+            let bytes = encode(&manifest).unwrap();
+            objects.push((format!("{PREFIX}{data}"), stored(body)));
+            objects.push((
+                format!("{PREFIX}{}", keys.part(id, &manifest.node)),
+                stored(bytes.clone()),
+            ));
+            parts.push(FoundPart {
+                manifest,
+                sha256: Sha256Digest::of(&bytes),
+                bytes: bytes.len() as u64,
+            });
+        }
+        let commit = encode(&Commit::of(parts).unwrap()).unwrap();
+        objects.push((format!("{PREFIX}{}", keys.commit(id)), stored(commit)));
+        objects
+    }
+
+    fn faults_of(objects: impl IntoIterator<Item = (String, StoredObject)>) -> String {
+        let store = Objects::default();
+        let ledger = Ledger::watch(&store);
+        for (key, object) in objects {
+            store.with(|table| table.insert(key, object));
+        }
+        assert_eq!(ledger.committed().len(), 1);
+        ledger.faults().join("; ")
+    }
+
+    #[test]
+    fn a_commit_that_is_not_whole_is_seen_the_moment_it_is_there() {
+        let whole = objects_of_a_step(NODES);
+        assert_eq!(faults_of(whole.clone()), "");
+        assert!(faults_of(objects_of_a_step(2)).contains("it names the parts of [\"node-0\", \"node-1\"]"));
+        for missing in 0..whole.len() - 1 {
+            // It comes as well, but after the commit.
+            let mut late = whole.clone();
+            let object = late.remove(missing);
+            late.push(object.clone());
+            let faults = faults_of(late);
+            assert!(faults.contains(&format!("{} is missing", object.0)), "{faults}");
+            let mut other = whole.clone();
+            other[missing].1 = stored(b"others".to_vec());
+            let faults = faults_of(other);
+            assert!(faults.contains(&object.0), "{faults}");
+            let changed = (object.0.clone(), stored(b"others".to_vec()));
+            let faults = faults_of(whole.iter().cloned().chain([changed]));
+            assert!(faults.contains("was changed or is gone"), "{faults}");
+        }
+    }
+}

@@ -38,6 +38,7 @@ pub(crate) struct Tally {
     pub(crate) settled_after: Duration,
 }
 
+#[derive(Debug, Clone, Copy)]
 enum Event {
     Write(usize, u64),
     Harm(Fault),
@@ -65,7 +66,9 @@ pub(crate) fn play(schedule: &Schedule) -> Result<Tally, String> {
     played.map(|()| tally).map_err(|fault| {
         let mut story = format!("{fault}\n{schedule:?}\n{}", cluster.story());
         if std::env::var_os("NODES_KEEP").is_some() {
-            story += &format!("kept: {}", cluster.keep().display());
+            let kept = cluster.keep();
+            story.push_str("kept: ");
+            story.push_str(&kept.to_string_lossy());
         }
         story
     })
@@ -141,10 +144,10 @@ impl Play<'_> {
         self.queue = writes.chain(faults).chain(lost).collect();
         let mut requests = 0;
         let mut seen = vec![0; schedule.traps.len()];
-        let last = self.queue.iter().map(|(at, _)| *at).max().unwrap_or(begun);
+        let planned_end = self.queue.iter().map(|(at, _)| *at).max().unwrap_or(begun);
         let is_set = |play: &Self| {
             let more = play.tally.caught < schedule.traps.len() && !play.missing().is_empty();
-            more && last.elapsed() < TRAPS_SET
+            more && planned_end.elapsed() < TRAPS_SET
         };
         while !self.queue.is_empty() || is_set(self) {
             self.traps(&mut requests, &mut seen);
@@ -335,8 +338,8 @@ impl Play<'_> {
                         && main["uploaded_steps"] == 0,
                 )
             })?;
-            let list = self.cluster.run(node, &["list", "--json"])?.document()?;
-            for step in list["steps"].as_array().into_iter().flatten() {
+            let document = self.cluster.run(node, &["list", "--json"])?.document()?;
+            for step in document["steps"].as_array().into_iter().flatten() {
                 let fine = step["local"] == "durable"
                     && step["remotes"] == serde_json::json!(["main"])
                     && step["incomplete"] == serde_json::json!([])
@@ -368,8 +371,8 @@ impl Play<'_> {
         })?;
         let missing = self.missing();
         for node in others() {
-            let list = self.cluster.run(node, &["list", "--json"])?.document()?;
-            let listed = list["steps"].as_array().cloned().unwrap_or_default();
+            let document = self.cluster.run(node, &["list", "--json"])?.document()?;
+            let listed = document["steps"].as_array().cloned().unwrap_or_default();
             let named: BTreeSet<u64> = listed
                 .iter()
                 .filter(|step| {
@@ -379,7 +382,7 @@ impl Play<'_> {
                 .collect();
             if named != missing || listed.len() != self.schedule.steps.len() {
                 return Err(format!(
-                    "{missing:?} are not committed, and node-{node} lists {list}"
+                    "{missing:?} are not committed, and node-{node} lists {document}"
                 ));
             }
         }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use crate::namespaces::Cut;
 
 pub(crate) const NODES: usize = 3;
-/// After this long without parts a step counts as incomplete, where a schedule loses a node.
-pub(crate) const INCOMPLETE_AFTER_SECONDS: u64 = 2;
+/// After this long without parts a step counts as incomplete, where a schedule loses a node. Longer than any other harm
+/// lasts: once others were named, the next look is a minute away.
+pub(crate) const INCOMPLETE_AFTER_SECONDS: u64 = 8;
 
 /// Everything that happens, by time since the beginning.
 #[derive(Debug, Clone)]
@@ -181,7 +182,7 @@ fn milliseconds(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// SplitMix64: the same numbers for the same seed, everywhere.
+/// `SplitMix64`: the same numbers for the same seed, everywhere.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(pub(crate) u64);
 
