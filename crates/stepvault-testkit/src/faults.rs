@@ -1,5 +1,6 @@
 //! Faults on request: a list of rules that a test server asks about every request.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub enum FaultAction {
     },
     /// Do the work, then close the connection without an answer: the ambiguous case.
     ApplyThenReset,
+    /// Do the work, and hold the answer this long: whoever asked may be frozen, cut off or gone by then.
+    ApplyThenDelay(Duration),
     /// Close the connection before doing anything.
     Reset,
     /// Hold the request this long, then go on normally.
@@ -74,6 +77,8 @@ pub struct RequestRecord {
     pub path: String,
     /// Length of the request body in bytes, by its header.
     pub body_bytes: u64,
+    /// Whose connection it came on, where the server keeps that.
+    pub from: Option<IpAddr>,
 }
 
 impl Faults {
@@ -99,11 +104,18 @@ impl Faults {
     }
 
     /// Called by a server once for each request, before it does anything: records it and says what to do.
-    pub fn on_request(&self, method: &str, path_and_query: &str, body_bytes: u64) -> Option<FaultAction> {
+    pub fn on_request(
+        &self,
+        method: &str,
+        path_and_query: &str,
+        body_bytes: u64,
+        from: Option<IpAddr>,
+    ) -> Option<FaultAction> {
         lock(&self.log).push(RequestRecord {
             method: method.to_owned(),
             path: path_and_query.to_owned(),
             body_bytes,
+            from,
         });
         for armed in lock(&self.rules).iter_mut() {
             let rule = &armed.rule;
@@ -123,6 +135,11 @@ impl Faults {
     /// Every request so far, in order of arrival.
     pub fn requests(&self) -> Vec<RequestRecord> {
         lock(&self.log).clone()
+    }
+
+    /// The requests after the first `count`, in order of arrival.
+    pub fn requests_after(&self, count: usize) -> Vec<RequestRecord> {
+        lock(&self.log).get(count..).unwrap_or_default().to_vec()
     }
 
     /// Forgets the requests recorded so far.

@@ -1,6 +1,7 @@
 //! The objects a strict server holds, with the means to damage them behind the client's back.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -26,13 +27,45 @@ pub struct StoredObject {
 /// All objects of one server by `bucket/key`; cheap to clone and shared between a test and its server.
 #[derive(Debug, Clone, Default)]
 pub struct Objects {
-    inner: Arc<Mutex<BTreeMap<String, StoredObject>>>,
+    inner: Arc<Mutex<Table>>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    objects: BTreeMap<String, StoredObject>,
+    watcher: Option<Watcher>,
+}
+
+/// Is shown all objects.
+type Look = dyn FnMut(&BTreeMap<String, StoredObject>) + Send;
+
+struct Watcher(Box<Look>);
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Watcher(…)")
+    }
 }
 
 impl Objects {
     /// Runs `action` on the table under its lock.
     pub fn with<T>(&self, action: impl FnOnce(&mut BTreeMap<String, StoredObject>) -> T) -> T {
-        action(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut table = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let Table { objects, watcher } = &mut *table;
+        let result = action(objects);
+        if let Some(Watcher(watcher)) = watcher {
+            watcher(objects);
+        }
+        result
+    }
+
+    /// Shows `watcher` all objects now and after each access from here on, under the same lock: no state of the table
+    /// escapes it. It has to be quick, and must not use these objects itself.
+    pub fn watch(&self, watcher: impl FnMut(&BTreeMap<String, StoredObject>) + Send + 'static) {
+        let mut table = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watcher = Watcher(Box::new(watcher));
+        watcher.0(&table.objects);
+        table.watcher = Some(watcher);
     }
 
     /// Keys (`bucket/key`) in order.

@@ -25,7 +25,19 @@ impl ServerHandle {
         Serve: FnOnce(TcpListener) -> Serving + Send + 'static,
         Serving: Future<Output = ()>,
     {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        Self::start_on(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, serve)
+    }
+
+    /// As [`start`](Self::start), where `listener` listens already: on an address, or in a network namespace, of the
+    /// test's own.
+    ///
+    /// # Errors
+    /// When no thread can be had.
+    pub fn start_on<Serve, Serving>(listener: std::net::TcpListener, serve: Serve) -> std::io::Result<Self>
+    where
+        Serve: FnOnce(TcpListener) -> Serving + Send + 'static,
+        Serving: Future<Output = ()>,
+    {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -60,7 +72,7 @@ impl ServerHandle {
         self.address
     }
 
-    /// `http://127.0.0.1:PORT`
+    /// `http://127.0.0.1:PORT`, or where else it listens.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }

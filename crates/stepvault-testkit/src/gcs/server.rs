@@ -117,7 +117,7 @@ async fn answer(
         .and_then(|value| value.to_str().ok()?.parse().ok());
     let action = core
         .faults
-        .on_request(parts.method.as_str(), path, stated_length.unwrap_or(0));
+        .on_request(parts.method.as_str(), path, stated_length.unwrap_or(0), None);
 
     let mut request = Request::new(parts, endpoint);
     let mut intake = Intake {
@@ -148,13 +148,23 @@ async fn answer(
         Some(FaultAction::Delay(duration)) => tokio::time::sleep(*duration).await,
         Some(FaultAction::CutBody { bytes }) if uploads => intake.allowed_bytes = Some(*bytes),
         Some(FaultAction::FlipBit) if uploads => request.damage_upload = true,
-        Some(FaultAction::ApplyThenReset | FaultAction::CutBody { .. } | FaultAction::FlipBit) | None => {}
+        Some(
+            FaultAction::ApplyThenReset
+            | FaultAction::ApplyThenDelay(_)
+            | FaultAction::CutBody { .. }
+            | FaultAction::FlipBit,
+        )
+        | None => {}
     }
 
     let outcome = route(core, &request, &mut intake).await?;
     let mut reply = outcome.unwrap_or_else(|failure| failure.reply(json));
     match action {
         Some(FaultAction::ApplyThenReset) => Err(Dropped),
+        Some(FaultAction::ApplyThenDelay(delay)) => {
+            tokio::time::sleep(delay).await;
+            Ok(respond(reply))
+        }
         Some(FaultAction::CutBody { bytes }) if !uploads => Ok(respond_cut(reply, bytes)),
         Some(FaultAction::FlipBit) if !uploads => {
             reply.body = flip_first_bit(&reply.body);

@@ -1,12 +1,18 @@
 //! Accepts connections and runs one service on each.
 
+use std::net::SocketAddr;
+
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
-use hyper::service::Service;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Whose connection a request came on, among its extensions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Client(pub(crate) SocketAddr);
 
 /// Serves HTTP/1.1 until dropped; a connection ends quietly when its client or a fault ends it.
 pub(crate) async fn serve<Handler, Answer>(listener: TcpListener, handler: Handler)
@@ -19,15 +25,21 @@ where
     Answer::Error: Into<BoxError>,
 {
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, client)) = listener.accept().await else {
             // Out of descriptors: leave time for some to be closed.
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
             continue;
         };
         let _ = stream.set_nodelay(true);
-        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), handler.clone());
+        let handler = handler.clone();
         tokio::spawn(async move {
-            let _ = connection.await;
+            let marked = service_fn(move |mut request: http::Request<Incoming>| {
+                request.extensions_mut().insert(Client(client));
+                handler.call(request)
+            });
+            let _ = http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), marked)
+                .await;
         });
     }
 }

@@ -12,6 +12,7 @@ use s3s::Body;
 use s3s::service::S3Service;
 use uuid::Uuid;
 
+use super::connections::Client;
 use crate::faults::{FaultAction, Faults};
 
 /// How long the bytes before a cut have to leave the socket: an error of the body would discard what is still
@@ -52,9 +53,10 @@ impl FaultsLayer {
             .headers()
             .get(header::CONTENT_LENGTH)
             .and_then(|value| value.to_str().ok()?.parse().ok());
+        let from = request.extensions().get::<Client>().map(|client| client.0.ip());
         match self
             .faults
-            .on_request(request.method().as_str(), target, length.unwrap_or(0))
+            .on_request(request.method().as_str(), target, length.unwrap_or(0), from)
         {
             None => self.forward(request).await,
             Some(FaultAction::Refuse {
@@ -68,6 +70,11 @@ impl FaultsLayer {
             Some(FaultAction::ApplyThenReset) => {
                 self.forward(request).await?;
                 Err(reset())
+            }
+            Some(FaultAction::ApplyThenDelay(delay)) => {
+                let answer = self.forward(request).await;
+                tokio::time::sleep(delay).await;
+                answer
             }
             Some(FaultAction::Reset) => Err(reset()),
             Some(FaultAction::Delay(delay)) => {

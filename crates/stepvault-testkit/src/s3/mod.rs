@@ -18,6 +18,7 @@ mod state;
 mod uploads_listing;
 mod writes;
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -92,6 +93,12 @@ impl StrictS3 {
 
     /// Starts a server with these options on a free loopback port.
     pub fn start_with(options: StrictS3Options) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        Self::start_on(listener, options)
+    }
+
+    /// Starts a server with these options where `listener` listens: clients may be in network namespaces of their own.
+    pub fn start_on(listener: TcpListener, options: StrictS3Options) -> Self {
         let state = Arc::new(State::new(options));
         let faults = Faults::default();
         let mut builder = S3ServiceBuilder::new(service::Service(Arc::clone(&state)));
@@ -101,8 +108,8 @@ impl StrictS3 {
             service: builder.build(),
             faults: faults.clone(),
         };
-        let handle =
-            ServerHandle::start(move |listener| connections::serve(listener, layer)).expect("a server");
+        let handle = ServerHandle::start_on(listener, move |listener| connections::serve(listener, layer))
+            .expect("a server");
         Self {
             handle,
             state,
@@ -110,7 +117,7 @@ impl StrictS3 {
         }
     }
 
-    /// `http://127.0.0.1:PORT`
+    /// `http://127.0.0.1:PORT`, or where else it listens.
     pub fn endpoint(&self) -> String {
         self.handle.endpoint()
     }

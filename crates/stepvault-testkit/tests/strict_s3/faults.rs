@@ -53,6 +53,36 @@ async fn expired_credentials_are_a_refusal() {
 }
 
 #[tokio::test]
+async fn apply_then_delay_does_the_work_while_whoever_asked_still_waits() {
+    let (server, client) = strict();
+    let watched = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let states = std::sync::Arc::clone(&watched);
+    server
+        .objects()
+        .watch(move |objects| states.lock().unwrap().push(objects.len()));
+    let forever = FaultAction::ApplyThenDelay(Duration::from_hours(1));
+    server.faults().inject("PUT", "/vault/k", 1, forever);
+    let put = tokio::spawn(
+        client
+            .put_object()
+            .bucket(BUCKET)
+            .key("k")
+            .body(stream(b"x"))
+            .send(),
+    );
+    while server.objects().body("vault/k").is_none() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!put.is_finished());
+    put.abort();
+    let requests = server.faults().requests();
+    assert_eq!(requests[0].from.unwrap().to_string(), "127.0.0.1");
+    assert_eq!(server.faults().requests_after(requests.len()), []);
+    let watched = watched.lock().unwrap().clone();
+    assert_eq!((watched.first(), watched.last()), (Some(&0), Some(&1)));
+}
+
+#[tokio::test]
 async fn apply_then_reset_does_the_work_without_an_answer() {
     let (server, client) = strict();
     server

@@ -1,0 +1,211 @@
+//! What happens in one schedule, decided by its seed before anything begins.
+
+use std::time::Duration;
+
+use crate::namespaces::Cut;
+
+pub(crate) const NODES: usize = 3;
+/// After this long without parts a step counts as incomplete, where a schedule loses a node. Longer than any other harm
+/// lasts: once others were named, the next look is a minute away.
+pub(crate) const INCOMPLETE_AFTER_SECONDS: u64 = 8;
+
+/// Everything that happens, by time since the beginning.
+#[derive(Debug, Clone)]
+pub(crate) struct Schedule {
+    pub(crate) seed: u64,
+    /// Whether the job's launch has a name.
+    pub(crate) named_launch: bool,
+    /// The steps' numbers, in order.
+    pub(crate) steps: Vec<u64>,
+    /// When each node's trainer has written its part of which step.
+    pub(crate) writes: Vec<(Duration, usize, u64)>,
+    pub(crate) faults: Vec<(Duration, Fault)>,
+    pub(crate) traps: Vec<Trap>,
+    pub(crate) lost: Option<Lost>,
+}
+
+/// Something that happens to a node, and how long it lasts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fault {
+    pub(crate) node: usize,
+    pub(crate) what: Harm,
+    pub(crate) lasting: Duration,
+}
+
+/// What happens to it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Harm {
+    /// Its link breaks.
+    Cut(Cut),
+    /// Its agent gets SIGKILL, and is started again.
+    Kill,
+    /// Its agent gets SIGSTOP, and SIGCONT.
+    Freeze,
+    /// Its agent gets SIGTERM, and is started again when it has ended.
+    Stop,
+}
+
+/// A fault that waits for a request: whichever node sends it gets harmed while the store holds the request, or the answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Trap {
+    /// What the path of the PUT holds; no two traps of a schedule wait for the same.
+    pub(crate) path_holds: &'static str,
+    /// The request's place among those, from 0.
+    pub(crate) nth: usize,
+    pub(crate) held: Held,
+    pub(crate) what: Harm,
+    pub(crate) lasting: Duration,
+}
+
+/// What the store does with the request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Held {
+    /// It is slow to begin.
+    Request,
+    /// It has done the work and is slow to answer.
+    Answer,
+    /// It has done the work, and the connection breaks.
+    AnswerLost,
+}
+
+/// A node that dies and does not come back with the others.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lost {
+    pub(crate) node: usize,
+    pub(crate) at: Duration,
+    pub(crate) fate: Fate,
+}
+
+/// What becomes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It comes back with its disk once the others have called its steps incomplete.
+    Back,
+    /// The same, and the others' agents are started anew when it is there.
+    BackAndAllAnew,
+    /// A machine with an empty disk takes its place.
+    Gone,
+}
+
+impl Schedule {
+    /// The schedule of a seed.
+    pub(crate) fn of(seed: u64) -> Self {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let steps: Vec<u64> = (1..=3 + random.below(3)).map(|step| step * 10).collect();
+        let mut writes = Vec::new();
+        let mut at = 300 + random.below(700);
+        for step in &steps {
+            for node in 0..NODES {
+                // Before the next step's: the nodes' trainers go on together.
+                writes.push((milliseconds(at + random.below(500)), node, *step));
+            }
+            at += 550 + random.below(900);
+        }
+        let end = at + 500;
+        let mut faults = Vec::new();
+        for _ in 0..2 + random.below(5) {
+            let at = milliseconds(random.below(end));
+            let lasting = milliseconds(100 + random.below(3000));
+            if random.below(8) == 0 {
+                let what = Harm::Cut(cut(&mut random));
+                faults.extend((0..NODES).map(|node| (at, Fault { node, what, lasting })));
+                continue;
+            }
+            let node = random.index(NODES);
+            let what = harm(&mut random);
+            faults.push((at, Fault { node, what, lasting }));
+        }
+        let mut traps = Vec::new();
+        let kinds = [
+            ("/commits/", 4),
+            ("/parts/", 9),
+            ("/attempts/", 9),
+            ("/launches/", 2),
+            ("/step_", 20),
+        ];
+        for (path_holds, often) in kinds {
+            let wanted = if path_holds == "/commits/" { 4 } else { 2 };
+            if random.below(5) >= wanted {
+                continue;
+            }
+            traps.push(Trap {
+                path_holds,
+                nth: random.index(often),
+                held: match random.below(3) {
+                    0 => Held::Request,
+                    1 => Held::Answer,
+                    _ => Held::AnswerLost,
+                },
+                what: harm(&mut random),
+                lasting: milliseconds(100 + random.below(3000)),
+            });
+        }
+        let lost = (random.below(3) == 0).then(|| Lost {
+            node: random.index(NODES),
+            at: milliseconds(random.below(end)),
+            fate: match random.below(3) {
+                0 => Fate::Back,
+                1 => Fate::BackAndAllAnew,
+                _ => Fate::Gone,
+            },
+        });
+        Self {
+            seed,
+            named_launch: random.below(3) > 0,
+            steps,
+            writes,
+            faults,
+            traps,
+            lost,
+        }
+    }
+}
+
+fn harm(random: &mut Random) -> Harm {
+    match random.below(10) {
+        0..=2 => Harm::Kill,
+        3..=5 => Harm::Freeze,
+        6 => Harm::Stop,
+        _ => Harm::Cut(cut(random)),
+    }
+}
+
+fn cut(random: &mut Random) -> Cut {
+    if random.below(3) == 0 {
+        Cut::Down
+    } else {
+        Cut::Silent
+    }
+}
+
+fn milliseconds(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+/// `SplitMix64`: the same numbers for the same seed, everywhere.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut value = self.0;
+        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
+    }
+
+    /// Less than `bound`.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn index(&mut self, bound: usize) -> usize {
+        usize::try_from(self.below(bound as u64)).unwrap()
+    }
+
+    /// So many bytes.
+    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next().to_le_bytes()[0]).collect()
+    }
+}
