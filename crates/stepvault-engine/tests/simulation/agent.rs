@@ -80,6 +80,8 @@ struct State {
     there_at_first: BTreeSet<PathBuf>,
     /// Steps whose own part is there, by store.
     waiting: BTreeSet<(usize, StepId)>,
+    /// How often it was looked for other nodes' parts.
+    looks: u32,
 }
 
 impl Agent {
@@ -121,9 +123,11 @@ impl Agent {
             };
             // Other nodes' parts are looked for again and again; nobody is kept from calling it a day for them.
             let pause = if state.waiting.is_empty() {
+                state.looks = 0;
                 pause
             } else {
-                pause.min(LOOK_AGAIN)
+                state.looks += 1;
+                pause.min(LOOK_AGAIN.saturating_mul(1 << state.looks.min(6)))
             };
             let until = Instant::now() + pause;
             if all_well {
@@ -261,6 +265,7 @@ impl Agent {
             Uploaded::Waiting { missing } => {
                 let who = stepvault_core::nodes::listed(&missing);
                 if state.waiting.insert(name) {
+                    state.looks = 0;
                     self.trace.note(
                         &self.who,
                         format_args!("{} waits for {who} on store {store}", step.id()),

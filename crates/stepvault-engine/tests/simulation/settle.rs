@@ -47,13 +47,19 @@ impl World {
         self.judge.lock().unwrap().broken(promise, text);
     }
 
-    /// L2.
-    async fn staged_steps_come_through(&mut self) {
-        let until = self.trace.elapsed() + BOUND;
+    fn wake_agents(&self) {
         for site in &self.sites {
             site.board.idle.store(false, Ordering::Relaxed);
             site.board.wake.notify_one();
         }
+    }
+
+    /// L2.
+    async fn staged_steps_come_through(&mut self) {
+        let until = self.trace.elapsed() + BOUND;
+        // A step that waits for other nodes is looked at once more when the others have come to their end.
+        let mut rounds = 2;
+        self.wake_agents();
         loop {
             sleep(LOOK).await;
             for machine in self.machines() {
@@ -69,7 +75,12 @@ impl World {
                 return;
             }
             if busy == 0 && operations == 0 {
-                break;
+                rounds -= 1;
+                if rounds == 0 {
+                    break;
+                }
+                self.wake_agents();
+                continue;
             }
             if self.trace.elapsed() > until {
                 let text = format!("{busy} agents and {operations} operations never came to an end");
