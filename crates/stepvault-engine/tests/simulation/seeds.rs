@@ -14,7 +14,7 @@ use crate::world::{Tally, World};
 const SEEDS: u64 = 2_000;
 /// Seeds in which a planted bug has to be found.
 const SEEDS_FOR_A_BUG: u64 = 500;
-const EVENTS: usize = 30;
+const EVENTS: usize = 26;
 const THREADS: usize = 2;
 /// After so many seeds that broke a promise no more are tried.
 const MOST_REPORTED: usize = 3;
@@ -93,8 +93,9 @@ fn every_promise_holds_under_every_seed() {
         assert_eq!(outcome.violation, None);
         return;
     }
+    let first = number("STEPVAULT_SIMULATION_FIRST").unwrap_or(0);
     let seeds = number("STEPVAULT_SIMULATION_SEEDS").unwrap_or(SEEDS);
-    let next = AtomicU64::new(0);
+    let next = AtomicU64::new(first);
     let found = Mutex::new(Vec::new());
     let total = Mutex::new(Tally::default());
     std::thread::scope(|scope| {
@@ -102,7 +103,7 @@ fn every_promise_holds_under_every_seed() {
             scope.spawn(|| {
                 while found.lock().unwrap().len() < MOST_REPORTED {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds {
+                    if seed >= first + seeds {
                         return;
                     }
                     let outcome = simulate(seed, None);
@@ -119,16 +120,11 @@ fn every_promise_holds_under_every_seed() {
     // A world in which nothing happens keeps every promise.
     let total = total.into_inner().unwrap();
     eprintln!("{seeds} seeds: {total:?}");
-    let counts = [
-        total.acknowledged,
-        total.retired,
-        total.evicted,
-        total.restored,
-        total.swept,
-        total.failed,
-    ];
-    let least = usize::try_from(seeds).unwrap() / 10;
-    assert!(counts.iter().all(|count| *count >= least), "{total:?}");
+    let seeds = usize::try_from(seeds).unwrap();
+    let often = [total.acknowledged, total.retired, total.restored];
+    assert!(often.iter().all(|count| *count >= seeds), "{total:?}");
+    let seldom = [total.evicted, total.swept, total.failed];
+    assert!(seldom.iter().all(|count| *count >= seeds / 50), "{total:?}");
 }
 
 #[test]
