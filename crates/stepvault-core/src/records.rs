@@ -120,6 +120,10 @@ pub struct Tombstone {
     pub id: StepId,
     /// The step's directory or file name, so that its data can be found without its commit.
     pub name: String,
+    /// Written by a sweep that saw no commit: where one was there all the same, the step is spared. Not written by
+    /// retention, which means what it condemns.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_sweep: bool,
 }
 
 /// Somebody reads a step, or prunes a run. Its age is measured by the store's clock.

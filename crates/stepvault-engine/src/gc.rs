@@ -68,6 +68,9 @@ async fn sweep_leased(
     now: SystemTime,
     observer: &Arc<dyn Observer>,
 ) -> Result<GcReport> {
+    if !dry_run {
+        pardon_spared(remote).await?;
+    }
     let objects = remote.list(&remote.keys.prefix()).await?;
     let known = Known::read(remote).await?;
     let mut report = GcReport {
@@ -145,6 +148,32 @@ async fn pardon(remote: &RunRemote, id: StepId, commit: &ObjectInfo) -> Result<(
     };
     if commit.modified <= tombstone.info.modified {
         remote.delete(vec![key]).await?;
+    }
+    Ok(())
+}
+
+/// Takes away what a sweep left that was cut off between its tombstones and its second look: see [`pardon`].
+///
+/// # Errors
+/// When the remote cannot be asked.
+pub(crate) async fn pardon_spared(remote: &RunRemote) -> Result<()> {
+    let committed = crate::catalog::committed_ids(remote).await?;
+    for id in tombstones(remote).await? {
+        let Some(commit) = committed.get(&id) else {
+            continue;
+        };
+        match read_tombstone(remote, id).await {
+            Ok(Some(tombstone)) if tombstone.by_sweep => {
+                let condemned = remote.store.head(&remote.keys.tombstone(id)).await?;
+                // Strictly before: the sweep may be at work still, and of two in one second of the store's clock nobody
+                // knows which was first.
+                if condemned.is_some_and(|head| commit.modified < head.info.modified) {
+                    remote.delete(vec![remote.keys.tombstone(id)]).await?;
+                }
+            }
+            Err(error) if crate::catalog::is_outage(&error) => return Err(error),
+            _ => {}
+        }
     }
     Ok(())
 }
@@ -354,6 +383,7 @@ impl Known {
                 run: remote.keys.run().clone(),
                 id,
                 name,
+                by_sweep: true,
             };
             remote
                 .create_record(&remote.keys.tombstone(id), &tombstone)

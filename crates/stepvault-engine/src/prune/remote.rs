@@ -19,6 +19,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use super::{PruneReport, local_now};
 use crate::catalog::{commits, leases, pins, read_tombstone, tombstones};
+use crate::gc::pardon_spared;
 use crate::leases::HeldLease;
 use crate::run_remote::RunRemote;
 use crate::verify::{Depth, StepHealth, check_committed, check_remote, prove_committed};
@@ -64,6 +65,7 @@ pub async fn prune_remote(prune: &RemotePrune) -> Result<PruneReport> {
 
 async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneReport> {
     refuse_a_second_pruner(prune, lease).await?;
+    pardon_spared(&prune.remote).await?;
     let found = look(prune, lease.taken(), Some(lease)).await?;
     let (plan, commits) = decide(prune, found).await?;
     let mut report = PruneReport {
@@ -266,6 +268,7 @@ async fn remove(prune: &RemotePrune, id: StepId, name: &str) -> Result<Option<St
         run: remote.keys.run().clone(),
         id,
         name: name.to_owned(),
+        by_sweep: false,
     };
     remote
         .create_record(&remote.keys.tombstone(id), &tombstone)

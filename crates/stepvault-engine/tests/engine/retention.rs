@@ -128,6 +128,7 @@ async fn a_pin_that_came_before_the_tombstone_holds_and_one_that_came_after_is_r
             run: run_name(),
             id: id(1, step),
             name: format!("step_{step}"),
+            by_sweep: false,
         };
         remote
             .create_record(&remote.keys.tombstone(id(1, step)), &tombstone)
@@ -155,6 +156,7 @@ async fn a_removal_that_was_cut_off_is_finished_by_the_next_prune() {
         run: run_name(),
         id: id(1, 2),
         name: "step_2".to_owned(),
+        by_sweep: false,
     };
     let remote = &rig.remotes[0];
     remote

@@ -334,6 +334,7 @@ async fn a_condemned_step_is_acknowledged_by_nobody() {
         run: run_name(),
         id,
         name: "step_100".to_owned(),
+        by_sweep: false,
     };
     let remote = cluster.remote();
     remote

@@ -2,7 +2,8 @@
 //! frozen machines, partitions, delays, lost answers, repeated requests and clocks that are off by days. The engine
 //! and the vaults are the real ones.
 //!
-//! `STEPVAULT_SIMULATION_SEED=N` runs one seed and prints its trace; `STEPVAULT_SIMULATION_SEEDS=N` runs so many.
+//! `STEPVAULT_SIMULATION_SEED=N` runs one seed and prints its trace; `STEPVAULT_SIMULATION_SEEDS=N` runs so many, from
+//! `STEPVAULT_SIMULATION_FIRST=N` on.
 #![allow(
     unreachable_pub,
     clippy::disallowed_methods,

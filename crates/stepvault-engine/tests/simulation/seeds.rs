@@ -94,8 +94,9 @@ fn every_promise_holds_under_every_seed() {
         assert_eq!(outcome.violation, None);
         return;
     }
+    let first = number("STEPVAULT_SIMULATION_FIRST").unwrap_or(0);
     let seeds = number("STEPVAULT_SIMULATION_SEEDS").unwrap_or(SEEDS);
-    let next = AtomicU64::new(0);
+    let next = AtomicU64::new(first);
     let found = Mutex::new(Vec::new());
     let total = Mutex::new(Tally::default());
     std::thread::scope(|scope| {
@@ -103,7 +104,7 @@ fn every_promise_holds_under_every_seed() {
             scope.spawn(|| {
                 while found.lock().unwrap().len() < MOST_REPORTED {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds {
+                    if seed >= first + seeds {
                         return;
                     }
                     let outcome = simulate(seed, None);
