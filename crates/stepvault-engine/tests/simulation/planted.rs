@@ -38,12 +38,10 @@ pub enum Bug {
     LosesListings,
     /// The nodes of a run do not know of each other.
     CommitsAlone,
-    /// A restart of a job is not told from the start before.
-    ForgetsLaunches,
 }
 
 /// Each bug and the promise that it breaks.
-pub const BUGS: [(Bug, &str); 15] = [
+pub const BUGS: [(Bug, &str); 14] = [
     (Bug::AcknowledgesFailures, "S1"),
     (Bug::ForgetsData, "S2"),
     (Bug::ReadsWithoutCommit, "S3"),
@@ -58,7 +56,6 @@ pub const BUGS: [(Bug, &str); 15] = [
     (Bug::NeverSweeps, "L3"),
     (Bug::LosesListings, "L4"),
     (Bug::CommitsAlone, "S3"),
-    (Bug::ForgetsLaunches, "S3"),
 ];
 
 /// The commit that cannot be read: no trainer writes a step of this number.

@@ -139,7 +139,7 @@ impl World {
                 existing: Existing::Refuse,
                 handover: None,
             };
-            // What a node goes on from is its launch's affair; of a launch that is not told from another nobody knows.
+            // Nodes that do not know of each other agree on nothing.
             let counts = bug.is_none();
             match restore(&context, &request).await {
                 Ok(report) => {

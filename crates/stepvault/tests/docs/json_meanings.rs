@@ -119,7 +119,7 @@ const EXACT: &[(&str, &str, &str)] = &[
     (
         "status",
         "starts[].ending",
-        "how it ended, in words: `running`, `did not say`, `exit 1`, `signal 11`, `stopped by …` or `stepvault failed: …`",
+        "how it ended, in words: `running`, `did not say`, `exit 1`, `signal 11`, `stopped by …` or what failed in stepvault",
     ),
     (
         "status",
