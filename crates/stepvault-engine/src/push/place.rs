@@ -306,7 +306,10 @@ async fn place_in_launch(
         }
         joined => joined?,
     };
-    match place_by_launch(known, &launches.spans(), step, written_at, request.in_launch) {
+    let spans = launches.spans();
+    // Before the first launch that anybody told of there was none whose steps it could mix with.
+    let is_first = spans.last().is_some_and(|span| span.attempt == Attempt::FIRST);
+    match place_by_launch(known, &spans, step, written_at, request.in_launch || is_first) {
         Some(LaunchPlacement::Placed(placement)) => Ok(placement),
         Some(LaunchPlacement::WentBack(over)) => {
             let attempt = launches.go_back(launch, over, written_at).await?;

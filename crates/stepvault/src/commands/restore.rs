@@ -109,7 +109,14 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
         }
     };
     // A target that leaves no place for a vault has none, which is fine here.
-    let default = vault_beside(&step_path).map_or(DefaultVault::None, DefaultVault::Existing);
+    // One of several nodes remembers in its vault since when it is part of the launch: what the trainer saves before the
+    // agent starts is of the launch then.
+    let remembers = !arguments.plan && settings.writer()?.place.nodes().is_several();
+    let default = match vault_beside(&step_path) {
+        Ok(vault) if remembers => DefaultVault::Created(vault),
+        Ok(vault) => DefaultVault::Existing(vault),
+        Err(_) => DefaultVault::None,
+    };
     let tiers = Tiers::open(&settings, default, &session.output).await?;
     tiers.require_any()?;
     let context = restore_context(&tiers);
