@@ -166,11 +166,14 @@ async fn a_step_that_vanishes_while_it_is_taken_over_harms_no_other() {
     let remote = node.s3_remote("s3", &server, 5).await;
     // The remote is asked what it has before anything is sealed: time enough to delete the step.
     let wait = stepvault_testkit::faults::FaultAction::Delay(Duration::from_millis(900));
-    server.faults().inject("GET", "list-type=2", 2, wait);
+    server.faults().inject("GET", "commits%2F", 2, wait);
     let service = node.start(node.options(vec![remote.clone()]));
     let step = node.save_small(1, 9);
     node.until("the remote to be asked", || {
-        !server.faults().requests().is_empty()
+        let requests = server.faults().requests();
+        requests
+            .iter()
+            .any(|request| format!("{request:?}").contains("commits%2F"))
     })
     .await;
     std::fs::remove_dir_all(step).unwrap();
