@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use stepvault_core::ids::RunName;
+use stepvault_core::ids::{RunName, StepId};
+use stepvault_engine::blocking::blocking;
 use stepvault_local::sealed::SealedStep;
 use tokio::time::{Duration, Instant};
 
@@ -135,6 +136,28 @@ impl LaneTask {
                 }
             }
         }
+        if self.shared.stopping.is_requested()
+            && let Some(last) = self.last_look().await
+        {
+            return last;
+        }
         later.map_or(Choice::Nothing, Choice::Later)
+    }
+
+    /// A step that waits for other nodes, once more before the end: they may have completed it since.
+    async fn last_look(&mut self) -> Option<Choice> {
+        for (index, run) in self.runs.iter_mut().enumerate() {
+            let ids: Vec<StepId> = run.waits.ids().collect();
+            for id in ids {
+                if !run.waits.take_last_look(id) {
+                    continue;
+                }
+                let (vault, name) = (self.shared.vault.clone(), run.remote.keys.run().clone());
+                if let Ok(Some(step)) = blocking(move || vault.step(&name, id)).await {
+                    return Some(Choice::Upload(index, Box::new(step)));
+                }
+            }
+        }
+        None
     }
 }
