@@ -307,9 +307,7 @@ async fn place_in_launch(
         joined => joined?,
     };
     let spans = launches.spans();
-    // Before the first launch that anybody told of there was none whose steps it could mix with.
-    let is_first = spans.last().is_some_and(|span| span.attempt == Attempt::FIRST);
-    match place_by_launch(known, &spans, step, written_at, request.in_launch || is_first) {
+    match place_by_launch(known, &spans, step, written_at, request.in_launch) {
         Some(LaunchPlacement::Placed(placement)) => Ok(placement),
         Some(LaunchPlacement::WentBack(over)) => {
             let attempt = launches.go_back(launch, over, written_at).await?;
@@ -319,14 +317,16 @@ async fn place_in_launch(
         Some(LaunchPlacement::OfUnknownLaunch) if !request.writer.place.nodes().is_several() => {
             place(known, step, written_at)
         }
+        // Older than all this node knows of launches: a new disk holds what was written since the launch began, though its
+        // agent may have come later than the first save.
         Some(LaunchPlacement::OfUnknownLaunch) => {
-            Err(Error::new(ErrorKind::Refused, "will not take a checkpoint of an earlier launch over")
-                .on(request.source.display())
-                .because(
-                    "it is older than this launch, and nothing on this node says which one wrote it: what two launches \
-                     wrote must not mix in one step",
-                )
-                .hint("to keep it nevertheless, push it by hand on every node that has a part of it, with --attempt"))
+            let attempt = spans.first().map_or(Attempt::FIRST, |span| span.attempt);
+            let id = StepId::new(attempt, step);
+            Ok(if known.iter().any(|entry| entry.id == id) {
+                Placement::Stale(id)
+            } else {
+                Placement::New(id)
+            })
         }
         None => place(known, step, written_at),
     }
