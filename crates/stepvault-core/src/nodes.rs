@@ -83,11 +83,16 @@ pub fn ranked(rank: usize) -> Result<NodeName> {
 }
 
 /// Names for a message: the first few, and how many more there are.
-pub fn listed(nodes: &[NodeName]) -> String {
-    let first: Vec<&str> = nodes.iter().take(LISTED).map(NodeName::as_str).collect();
-    match nodes.len().checked_sub(LISTED) {
-        None | Some(0) => first.join(", "),
-        Some(more) => format!("{} and {more} more", first.join(", ")),
+pub fn listed(nodes: &[impl fmt::Display]) -> String {
+    first_of(nodes, LISTED)
+}
+
+/// The first `most` names, and how many more there are.
+pub fn first_of(names: &[impl fmt::Display], most: usize) -> String {
+    let first: Vec<String> = names.iter().take(most).map(ToString::to_string).collect();
+    match names.len().saturating_sub(most) {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
     }
 }
 

@@ -3,6 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 use stepvault_core::Result;
+use stepvault_core::nodes::first_of;
 use stepvault_engine::drains::Drains;
 
 use super::Session;
@@ -138,18 +139,10 @@ fn marks(step: &ListedStep) -> String {
 /// `main (missing node-1)`.
 fn incomplete(on: &IncompleteOn) -> String {
     const TOLD: usize = 4;
-    let nodes = &on.missing_nodes;
-    let first = nodes
-        .iter()
-        .take(TOLD)
-        .map(String::as_str)
-        .collect::<Vec<_>>()
-        .join(", ");
-    match nodes.len().saturating_sub(TOLD) {
-        _ if nodes.is_empty() => format!("{} (not committed yet)", on.remote),
-        0 => format!("{} (missing {first})", on.remote),
-        more => format!("{} (missing {first} and {more} more)", on.remote),
+    if on.missing_nodes.is_empty() {
+        return format!("{} (not committed yet)", on.remote);
     }
+    format!("{} (missing {})", on.remote, first_of(&on.missing_nodes, TOLD))
 }
 
 fn places(step: &ListedStep) -> String {

@@ -9,6 +9,7 @@ use serde::Serialize;
 use stepvault_agent::SystemClock;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{Attempt, Step};
+use stepvault_core::nodes::listed;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::metrics::MetricsSource;
@@ -256,7 +257,7 @@ impl Report for PushDocument {
                 (true, true) => "was durable already on".to_owned(),
                 (true, false) => "is durable on".to_owned(),
                 (false, _) if !remote.missing_nodes.is_empty() => {
-                    format!("waits for {} on", names(&remote.missing_nodes))
+                    format!("waits for {} on", listed(&remote.missing_nodes))
                 }
                 (false, _) => "is not durable on".to_owned(),
             };
@@ -274,21 +275,6 @@ impl Report for PushDocument {
             human::bytes(self.bytes),
             states.collect::<Vec<_>>().join("; ")
         )
-    }
-}
-
-/// The first few, and how many more there are.
-fn names(nodes: &[String]) -> String {
-    const TOLD: usize = 8;
-    let first = nodes
-        .iter()
-        .take(TOLD)
-        .map(String::as_str)
-        .collect::<Vec<_>>()
-        .join(", ");
-    match nodes.len().saturating_sub(TOLD) {
-        0 => first,
-        more => format!("{first} and {more} more"),
     }
 }
 
