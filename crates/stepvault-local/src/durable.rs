@@ -4,9 +4,9 @@
 //! sync would then report success over a hole. The write fails as a whole and its caller starts anew.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -14,9 +14,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::errors;
 use crate::rename::{self, Place};
-
-/// How the names of our temporary files begin; a leading dot keeps most scanners away.
-pub(crate) const TEMPORARY_PREFIX: &str = ".stepvault-tmp-";
+use crate::temporary::Temporary;
 
 /// What became of a create-if-absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +33,7 @@ pub fn create_new(path: &Path, bytes: &[u8]) -> Result<CreateOutcome> {
 /// The same with bytes that do not lie in a row: the blocks one after another.
 pub fn create_new_of(path: &Path, blocks: &[impl AsRef<[u8]>]) -> Result<CreateOutcome> {
     let temporary = Temporary::write(path, blocks)?;
-    match rename::no_replace(Place::path(&temporary.path), Place::path(path)) {
+    match rename::no_replace(Place::path(temporary.path()), Place::path(path)) {
         Ok(()) => temporary.forget(),
         Err(Errno::EXIST) => return Ok(CreateOutcome::Exists),
         Err(error) => return Err(errors::io("cannot create", path, error)),
@@ -50,7 +48,7 @@ pub fn create_new_of(path: &Path, blocks: &[impl AsRef<[u8]>]) -> Result<CreateO
 /// Writes `bytes` to `path`, in place of whatever file stands there: readers see the old or the new, never a mixture.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = Temporary::write(path, &[bytes])?;
-    rename::over(Place::path(&temporary.path), Place::path(path))
+    rename::over(Place::path(temporary.path()), Place::path(path))
         .map_err(|error| errors::io("cannot replace", path, error))?;
     temporary.forget();
     fsync_directory(parent_of(path))
@@ -122,52 +120,6 @@ pub(crate) fn parent_of(path: &Path) -> &Path {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         Some(_) => Path::new("."),
         None => path,
-    }
-}
-
-/// A synced temporary file beside its final place; removed unless it got there.
-struct Temporary {
-    path: PathBuf,
-    armed: bool,
-}
-
-impl Temporary {
-    fn write(beside: &Path, blocks: &[impl AsRef<[u8]>]) -> Result<Self> {
-        let name = format!("{TEMPORARY_PREFIX}{}", uuid::Uuid::new_v4().simple());
-        let path = parent_of(beside).join(name);
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let descriptor = rustix::fs::openat(CWD, &path, flags, Mode::from_raw_mode(0o600))
-            .map_err(|error| errors::io("cannot write", beside, error))?;
-        // From here on the file is there and this removes it, whatever happens.
-        let temporary = Self { path, armed: true };
-        let mut file = File::from(descriptor);
-        let length = blocks
-            .iter()
-            .try_for_each(|block| file.write_all(block.as_ref()))
-            .and_then(|()| file.metadata())
-            .map_err(|error| errors::io("cannot write", beside, error))?
-            .len();
-        let written: u64 = blocks.iter().map(|block| block.as_ref().len() as u64).sum();
-        if length != written {
-            return Err(Error::new(ErrorKind::Failed, "cannot write")
-                .on(beside.display())
-                .because(format!("{written} bytes were written and the file has {length}")));
-        }
-        file.sync_all()
-            .map_err(|error| errors::io("cannot sync", beside, error))?;
-        Ok(temporary)
-    }
-
-    fn forget(mut self) {
-        self.armed = false;
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        if self.armed {
-            let _ = std::fs::remove_file(&self.path);
-        }
     }
 }
 

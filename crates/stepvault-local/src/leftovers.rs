@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable;
-use crate::errors;
 use crate::lock::VaultLock;
 use crate::remove;
+use crate::temporary::remove_abandoned;
 use crate::vault::{Vault, entries, is_temporary};
 
 /// What [`Vault::clean_leftovers`] removed.
@@ -19,7 +19,7 @@ pub struct Leftovers {
 
 impl Vault {
     /// Removes what an interrupted process left in `staging/` and `trash/` and beside records; never touches a sealed
-    /// step. Makes the names of all sealed steps durable: the process may have died between a rename and its sync.
+    /// step, nor what another process is writing right now without the vault's lock (a pin, a note). Makes the names of all sealed steps durable: the process may have died between a rename and its sync.
     pub fn clean_leftovers(&self, lock: &VaultLock) -> Result<Leftovers> {
         if !lock.is_of(self.root()) {
             return Err(Error::new(ErrorKind::Refused, "cannot clean the vault")
@@ -51,8 +51,9 @@ impl Vault {
         }
         for directory in record_directories {
             for path in entries(&directory)?.into_iter().filter(|path| is_temporary(path)) {
-                std::fs::remove_file(&path).map_err(|error| errors::io("cannot delete", &path, error))?;
-                leftovers.removed.push(path);
+                if remove_abandoned(&path)? {
+                    leftovers.removed.push(path);
+                }
             }
         }
         for path in &leftovers.removed {

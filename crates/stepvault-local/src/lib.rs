@@ -42,6 +42,7 @@ mod stat;
 pub mod survey;
 mod symlink;
 mod sync;
+mod temporary;
 pub mod tree;
 pub mod vault;
 mod walk;

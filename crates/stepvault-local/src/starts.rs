@@ -13,8 +13,9 @@ use crate::vault::Vault;
 
 const KEY: &str = "starts.json";
 const LOCK: &str = "starts.lock";
-/// How often a lock that somebody holds is tried. Whoever has it writes one small file.
-const TRIES: u32 = 40;
+/// How often a lock that somebody holds is tried. Whoever has it writes one small file durably, which takes seconds where
+/// a checkpoint is being written to the same disk.
+const TRIES: u32 = 400;
 const PAUSE: Duration = Duration::from_millis(25);
 
 impl Vault {

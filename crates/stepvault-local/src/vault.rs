@@ -18,10 +18,11 @@ use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::records::VaultMarker;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::durable::{self, CreateOutcome, TEMPORARY_PREFIX};
+use crate::durable::{self, CreateOutcome};
 use crate::errors;
 use crate::lock::VaultLock;
 use crate::staging_place::{MOVED_ASIDE, RESTORE, SAVES};
+use crate::temporary::TEMPORARY_PREFIX;
 
 const MARKER: &str = "vault.json";
 const MAX_MARKER_BYTES: u64 = 4096;

@@ -136,14 +136,19 @@ pub(crate) async fn announce(outlooks: Vec<Outlook>) {
         return;
     };
     for mut outlook in outlooks {
+        // Their bytes are sent: whether they become durable is up to others.
+        let mut wait_for_others = 0;
         for run in &outlook.runs {
             let run = run.keys.run().clone();
             let (.., failed) = shared.board.on_remote(&run, &outlook.remote);
-            let failed = failed.into_iter().map(|(id, _)| ((run.clone(), id), None));
-            outlook.not_for_now.steps.extend(failed);
+            let lacking = shared.board.lacking_parts(&run, &outlook.remote);
+            wait_for_others += lacking.len();
+            let not_ours = failed.into_iter().chain(lacking);
+            let not_ours = not_ours.map(|(id, _)| ((run.clone(), id), None));
+            outlook.not_for_now.steps.extend(not_ours);
         }
         let Ok(plan) = outlook.plan().await else { continue };
-        if plan.steps.is_empty() {
+        if plan.steps.is_empty() && wait_for_others == 0 {
             continue;
         }
         let seconds = shared
@@ -152,8 +157,13 @@ pub(crate) async fn announce(outlooks: Vec<Outlook>) {
             .until_the_end
             .unwrap_or_default()
             .as_secs();
+        let others = match wait_for_others {
+            0 => String::new(),
+            1 => "; 1 step waits for other nodes' parts".to_owned(),
+            steps => format!("; {steps} steps wait for other nodes' parts"),
+        };
         let text = format!(
-            "draining after {}, uploads have {seconds} s left: {}",
+            "draining after {}, uploads have {seconds} s left: {}{others}",
             request.reason,
             plan.summary()
         );

@@ -364,7 +364,7 @@ impl Play<'_> {
             Ok(play.missing().iter().all(|step| {
                 let named = format!(
                     "step {step} (attempt 1) of {RUN} is not durable on main: it is incomplete: node-{lost} has not \
-                     uploaded their part within {INCOMPLETE_AFTER_SECONDS} s"
+                     uploaded its part within {INCOMPLETE_AFTER_SECONDS} s"
                 );
                 logs.iter().all(|log| log.contains(&named))
             }))

@@ -1,0 +1,155 @@
+//! Temporary files of records: written and synced beside the final place, and told from what a dead process left.
+//!
+//! A writer holds a lock on its file for as long as it works, and the kernel takes the lock back however it ends. So the
+//! removal of leftovers needs to know nothing of who else writes: what is locked is somebody's, what is not is nobody's.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use crate::durable::parent_of;
+use crate::errors;
+
+/// How the names of our temporary files begin; a leading dot keeps most scanners away.
+pub(crate) const TEMPORARY_PREFIX: &str = ".stepvault-tmp-";
+
+/// Times that a writer begins anew because its file was taken for a leftover before it had the lock.
+const TRIES: u32 = 8;
+
+/// A synced temporary file beside its final place; removed unless it got there.
+pub(crate) struct Temporary {
+    path: PathBuf,
+    armed: bool,
+    /// Holds the lock.
+    file: File,
+}
+
+impl Temporary {
+    pub(crate) fn write(beside: &Path, blocks: &[impl AsRef<[u8]>]) -> Result<Self> {
+        let (path, mut file) =
+            create_held(beside).map_err(|error| errors::io("cannot write", beside, error))?;
+        let length = blocks
+            .iter()
+            .try_for_each(|block| file.write_all(block.as_ref()))
+            .and_then(|()| file.metadata());
+        // From here on the file is there and this removes it, whatever happens.
+        let temporary = Self {
+            path,
+            armed: true,
+            file,
+        };
+        let length = length
+            .map_err(|error| errors::io("cannot write", beside, error))?
+            .len();
+        let written: u64 = blocks.iter().map(|block| block.as_ref().len() as u64).sum();
+        if length != written {
+            return Err(Error::new(ErrorKind::Failed, "cannot write")
+                .on(beside.display())
+                .because(format!("{written} bytes were written and the file has {length}")));
+        }
+        temporary
+            .file
+            .sync_all()
+            .map_err(|error| errors::io("cannot sync", beside, error))?;
+        Ok(temporary)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// It has its final name.
+    pub(crate) fn forget(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if self.armed {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A new file that is held. Where the filesystem has no locks it is held by nobody.
+fn create_held(beside: &Path) -> rustix::io::Result<(PathBuf, File)> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    for _ in 0..TRIES {
+        let name = format!("{TEMPORARY_PREFIX}{}", uuid::Uuid::new_v4().simple());
+        let path = parent_of(beside).join(name);
+        let file = rustix::fs::openat(CWD, &path, flags, Mode::from_raw_mode(0o600))?;
+        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+        let is_taken_away = rustix::fs::fstat(&file).is_ok_and(|found| found.st_nlink == 0);
+        if locked != Err(Errno::WOULDBLOCK) && !is_taken_away {
+            return Ok((path, file.into()));
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+/// Removes a temporary file that nobody holds; whether it did.
+pub(crate) fn remove_abandoned(path: &Path) -> Result<bool> {
+    let fault = |error| errors::io("cannot delete", path, error);
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let held = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(false),
+        Err(error) => return Err(fault(error)),
+    };
+    if rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        return Ok(false);
+    }
+    match rustix::fs::unlinkat(CWD, path, rustix::fs::AtFlags::empty()) {
+        Ok(()) => Ok(true),
+        // Its writer gave it its final name before it let go.
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(fault(error)),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_being_written_is_no_leftover() {
+        let place = tempfile::tempdir().unwrap();
+        let written = Temporary::write(&place.path().join("a.json"), &[b"a"]).unwrap();
+        let path = written.path().to_path_buf();
+        assert!(!remove_abandoned(&path).unwrap());
+        assert!(path.exists());
+        written.forget();
+        assert!(remove_abandoned(&path).unwrap());
+        assert!(!path.exists() && !remove_abandoned(&path).unwrap());
+    }
+
+    #[test]
+    fn removal_never_costs_a_writer_its_record() {
+        let place = tempfile::tempdir().unwrap();
+        let record = place.path().join("a.json");
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    for entry in std::fs::read_dir(place.path()).unwrap().flatten() {
+                        if entry.file_name().to_string_lossy().starts_with(TEMPORARY_PREFIX) {
+                            remove_abandoned(&entry.path()).unwrap();
+                        }
+                    }
+                }
+            });
+            for _ in 0..300 {
+                crate::durable::replace(&record, b"whole").unwrap();
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert_eq!(std::fs::read(&record).unwrap(), b"whole");
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+}
