@@ -9,6 +9,7 @@ pub mod codec;
 pub mod commit;
 pub mod config;
 pub mod digest;
+pub mod doctor;
 pub mod drain;
 pub mod error;
 pub mod file_parts;
