@@ -60,6 +60,7 @@ pub(crate) fn tasks(
     };
     let local_run = |run: &AgentRun| LocalRun {
         run: run.run.clone(),
+        watched: run.watch_directory.clone(),
         rules: run.keep_local.clone(),
         remotes: remotes_of(run, &prompt),
     };

@@ -52,6 +52,7 @@ struct State {
     uploading: BTreeSet<StepOnRemote>,
     warned: BTreeMap<String, String>,
     pulses: BTreeMap<(RunName, RemoteName), RemotePulse>,
+    next_prunes: BTreeMap<RemoteName, Timestamp>,
 }
 
 impl State {
@@ -242,6 +243,16 @@ impl Board {
             missing_bytes,
             reason,
         }
+    }
+
+    /// Retention is applied to a remote next at this time.
+    pub(crate) fn next_prune_is_at(&self, remote: &RemoteName, time: Timestamp) {
+        self.state().next_prunes.insert(remote.clone(), time);
+    }
+
+    /// When retention is applied to a remote next; `None` where none is.
+    pub(crate) fn next_prune(&self, remote: &RemoteName) -> Option<Timestamp> {
+        self.state().next_prunes.get(remote).copied()
     }
 
     /// How things have gone with a remote.

@@ -1,5 +1,7 @@
 //! What the library tells while it works. It draws nothing: a terminal, a log or a test listens.
 
+use std::path::Path;
+
 use crate::error::Error;
 use crate::ids::{RemoteName, StepId};
 use crate::path::RelativePath;
@@ -26,14 +28,40 @@ impl std::fmt::Display for Tier {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A step was sealed into the vault.
-    Sealed {
+    /// A step is about to be sealed into the vault.
+    SealStarted {
         /// The step.
         id: StepId,
+        /// Where the trainer has it.
+        source: &'a Path,
         /// Files in it.
         files: u64,
         /// Bytes in it.
         bytes: u64,
+    },
+    /// A step was sealed into the vault.
+    Sealed {
+        /// The step.
+        id: StepId,
+        /// Where the trainer has it.
+        source: &'a Path,
+        /// Files in it.
+        files: u64,
+        /// Bytes in it.
+        bytes: u64,
+        /// How long it took.
+        seconds: f64,
+    },
+    /// A step could not be sealed.
+    SealFailed {
+        /// The step.
+        id: StepId,
+        /// Where the trainer has it.
+        source: &'a Path,
+        /// How long it was tried.
+        seconds: f64,
+        /// Why.
+        error: &'a Error,
     },
     /// A transfer of a step begins on a tier.
     TransferStarted {
@@ -41,6 +69,8 @@ pub enum Event<'a> {
         tier: &'a Tier,
         /// The step.
         id: StepId,
+        /// Where to.
+        place: &'a str,
         /// Files to move.
         files: u64,
         /// Bytes to move.
@@ -73,6 +103,27 @@ pub enum Event<'a> {
         tier: &'a Tier,
         /// The step.
         id: StepId,
+        /// Where to.
+        place: &'a str,
+        /// Bytes that were to move.
+        bytes: u64,
+        /// How long it took.
+        seconds: f64,
+    },
+    /// A transfer ended with an error.
+    TransferFailed {
+        /// The tier.
+        tier: &'a Tier,
+        /// The step.
+        id: StepId,
+        /// Where to.
+        place: &'a str,
+        /// Bytes that were to move.
+        bytes: u64,
+        /// How long it was tried.
+        seconds: f64,
+        /// Why.
+        error: &'a Error,
     },
     /// A step is durable on a remote.
     Durable {

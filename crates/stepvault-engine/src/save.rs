@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use stepvault_core::forecast::{Room, STEPS_THAT_COUNT, Taken, next_step};
 use stepvault_core::ids::Step;
 use stepvault_core::keys::check_step_name;
 use stepvault_core::restore_plan::IncludeFilter;
@@ -10,7 +11,8 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::step_name;
 use stepvault_formats::temporary::{is_temporary, is_unfinished_file};
 use stepvault_local::save::{self, Committed, LATEST, Save, SaveRequest, StagedSave};
-use stepvault_local::tree::Tree;
+use stepvault_local::space;
+use stepvault_local::tree::{Tree, scan};
 
 const COMMIT: &str = "cannot commit the step";
 
@@ -25,6 +27,8 @@ pub struct StageRequest {
     pub name: Option<String>,
     /// What tells this save from an earlier try at the same step; any text, the same for all processes.
     pub save_id: String,
+    /// Stage it also where the step is not expected to fit.
+    pub anyway: bool,
 }
 
 /// A staged step to be committed.
@@ -52,19 +56,70 @@ pub struct CommitReport {
 /// Makes the directory to write a step to, or finds the one that another process has made.
 ///
 /// # Errors
-/// `Usage` for a name that is none for a step, or that says another number.
+/// `Usage` for a name that is none for a step, or that says another number; `NoSpace` when the disk has no room for as
+/// much as the last steps took.
 pub fn stage(request: &StageRequest) -> Result<StagedSave> {
     let name = request
         .name
         .clone()
         .unwrap_or_else(|| format!("step_{}", request.step));
     check_name(&name, request.step)?;
-    save::stage(&SaveRequest {
+    let staged = save::stage(&SaveRequest {
         directory: &request.directory,
         name: &name,
         step: request.step,
         save_id: &request.save_id,
-    })
+    })?;
+    if !request.anyway
+        && let Some(numbers) = shortfall(request, &staged)?
+    {
+        // Empty unless another process writes to it already.
+        let _ = std::fs::remove_dir(&staged.path);
+        return Err(Error::new(ErrorKind::NoSpace, "will not stage the step")
+            .on(request.directory.display())
+            .because(numbers)
+            .hint("free some space or remove old steps there; --anyway stages it nevertheless"));
+    }
+    Ok(staged)
+}
+
+/// Why the step is not expected to fit, by what stands in the directory already.
+fn shortfall(request: &StageRequest, staged: &StagedSave) -> Result<Option<String>> {
+    let mut steps = Vec::new();
+    // What cannot be listed says nothing, and the save itself will say why.
+    for entry in std::fs::read_dir(&request.directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_step = !is_temporary(&name) && entry.file_type().is_ok_and(|kind| !kind.is_symlink());
+        let number = step_name::parse(&name).filter(|number| is_step && *number != request.step.number());
+        steps.extend(number.map(|number| (number, entry.path())));
+    }
+    steps.sort();
+    let recent = &steps[steps.len().saturating_sub(STEPS_THAT_COUNT)..];
+    let taken: Vec<Taken> = recent
+        .iter()
+        .filter_map(|(_, path)| scan(path).ok())
+        .map(|tree| taken_by(&tree))
+        .collect();
+    let Some(forecast) = next_step(&taken) else {
+        return Ok(None);
+    };
+    let written = scan(&staged.path).map(|tree| taken_by(&tree)).unwrap_or_default();
+    let space = space::free(&staged.path)?;
+    Ok(forecast.shortfall(Room {
+        free_bytes: space.free_bytes.saturating_add(written.bytes),
+        free_inodes: space.free_inodes.saturating_add(written.inodes),
+    }))
+}
+
+fn taken_by(tree: &Tree) -> Taken {
+    Taken {
+        bytes: tree.data_bytes(),
+        inodes: (tree.files.len() + tree.directories.len() + tree.symlinks.len()) as u64,
+    }
 }
 
 /// Makes a staged step appear under its name, whole and on disk, and moves the link to it. The first of several

@@ -1,5 +1,6 @@
 //! Whether what stands at a place is a step already, byte for byte.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
@@ -37,7 +38,37 @@ pub fn differs(
     scanned_differs(&present, target, files, directories, symlinks)
 }
 
-/// The same for one path of a step of several, where something stands below `directory`. The entries are those of this
+/// Whether what stands at `target` is a part of the step and nothing else: a directory all of whose entries the step has,
+/// byte for byte.
+pub fn is_part(
+    target: &Path,
+    files: &[FileEntry],
+    directories: &[DirectoryEntry],
+    symlinks: &[SymlinkEntry],
+) -> Result<bool> {
+    let present = tree::scan(target)?;
+    if present.shape == Shape::File || directories.is_empty() {
+        return Ok(false);
+    }
+    let there: BTreeSet<Option<&RelativePath>> = (present.files.iter().map(|file| Some(&file.path)))
+        .chain(present.directories.iter().map(|entry| entry.path.as_ref()))
+        .chain(present.symlinks.iter().map(|link| Some(&link.path)))
+        .collect();
+    let files: Vec<FileEntry> = (files.iter().filter(|file| there.contains(&Some(&file.path))))
+        .cloned()
+        .collect();
+    let directories: Vec<DirectoryEntry> = (directories
+        .iter()
+        .filter(|entry| there.contains(&entry.path.as_ref())))
+    .cloned()
+    .collect();
+    let symlinks: Vec<SymlinkEntry> = (symlinks.iter().filter(|link| there.contains(&Some(&link.path))))
+        .cloned()
+        .collect();
+    Ok(scanned_differs(&present, target, &files, &directories, &symlinks)?.is_none())
+}
+
+/// As [`differs`] for one path of a step of several, where something stands below `directory`. The entries are those of this
 /// path and of the directories above it.
 pub fn member_differs(
     directory: &Path,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use stepvault_core::ids::{Attempt, RunName, Step};
+use stepvault_core::ids::{Attempt, RemoteName, RunName, Step};
 use stepvault_core::{Error, ErrorKind};
 
 use crate::note::RemoteNote;
@@ -82,6 +82,20 @@ pub struct StatusAnswer {
     pub complaints: Vec<String>,
     /// One entry for each run that it serves.
     pub runs: Vec<RunStatus>,
+    /// One entry for each remote.
+    #[serde(default)]
+    pub paces: Vec<RemotePace>,
+}
+
+/// How an agent goes about with a remote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemotePace {
+    /// The remote.
+    pub remote: RemoteName,
+    /// What it took in a second of uploading lately; null where nothing was moved.
+    pub bytes_per_second: Option<u64>,
+    /// When retention is applied to it next, in UTC; null where none is configured.
+    pub next_prune_at: Option<String>,
 }
 
 /// The agent's state in one run.

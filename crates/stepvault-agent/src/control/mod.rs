@@ -16,7 +16,7 @@ mod wait;
 pub use client::Client;
 pub use messages::{
     AnnounceAnswer, AnnounceRequest, AnnouncementState, DrainAnswer, DrainRequest, ErrorAnswer, ErrorInfo,
-    RunStatus, Skipped, StatusAnswer, WaitAnswer, WaitRequest,
+    RemotePace, RunStatus, Skipped, StatusAnswer, WaitAnswer, WaitRequest,
 };
 pub use wait::LONGEST_WAIT;
 

@@ -1,15 +1,20 @@
 //! What can be asked.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, Request, StatusCode};
+use stepvault_core::ids::RemoteName;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::http::{Answer, document, read, refusal, status_of, text};
-use super::messages::{AnnounceAnswer, AnnounceRequest, AnnouncementState, RunStatus, Skipped, StatusAnswer};
+use super::messages::{
+    AnnounceAnswer, AnnounceRequest, AnnouncementState, RemotePace, RunStatus, Skipped, StatusAnswer,
+};
 use super::{Desk, drain, wait};
 
 /// How long an announcement is waited for before it is answered that it waits.
@@ -114,7 +119,17 @@ fn status(desk: &Desk) -> StatusAnswer {
             })
             .collect(),
     });
+    let remotes: BTreeSet<&RemoteName> = notes
+        .iter()
+        .flat_map(|(_, note)| note.remotes.iter().map(|on| &on.remote))
+        .collect();
+    let paces = remotes.into_iter().map(|remote| RemotePace {
+        remote: remote.clone(),
+        bytes_per_second: desk.shared.rates.bytes_per_second(remote),
+        next_prune_at: desk.shared.board.next_prune(remote).map(Timestamp::to_rfc3339),
+    });
     StatusAnswer {
+        paces: paces.collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         node: desk.notes.node().to_string(),
         process_id: std::process::id(),

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use stepvault_core::Result;
+use stepvault_core::forecast::Room;
 use stepvault_core::ids::RunName;
+use stepvault_core::observe::Event;
 use stepvault_core::retention::{
     KeepRules, LocalLimits, RefusalKind, RetentionPlan, Verdict, evict_for_space,
 };
-use stepvault_core::{Error, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::prune::{LocalPrune, evict_planned, plan_local};
 use stepvault_engine::run_remote::RunRemote;
-use stepvault_local::space;
 
+use super::admission::{Need, needs, room, shortfall, wanted_bytes};
 use crate::occupied::Place;
 use crate::report::RunStep;
 use crate::shared::Shared;
@@ -23,6 +25,8 @@ use crate::shared::Shared;
 #[derive(Debug)]
 pub(crate) struct LocalRun {
     pub(crate) run: RunName,
+    /// Where its trainer writes.
+    pub(crate) watched: Option<PathBuf>,
     pub(crate) rules: KeepRules,
     /// Its remotes, such that asking them takes no longer than it may.
     pub(crate) remotes: Vec<RunRemote>,
@@ -60,10 +64,12 @@ impl LocalRetention {
 
     async fn try_apply(&self) -> Result<()> {
         let missing_bytes = self.shared.missing_bytes.swap(0, Ordering::Relaxed);
-        let limits = self.limits_for(missing_bytes).await?;
+        let needs = self.needs().await;
+        let limits = self.limits_for(missing_bytes, &needs).await?;
         let nothing_to_do =
             limits == LocalLimits::default() && self.runs.iter().all(|run| run.rules.is_unset());
         if nothing_to_do {
+            self.tell_what_is_short(needs).await;
             return Ok(());
         }
         let mut prunes = Vec::new();
@@ -78,7 +84,7 @@ impl LocalRetention {
                 Err(error) => self.complain(&run.run, &error.to_string()),
             }
         }
-        let free_bytes = self.free_bytes().await?;
+        let free_bytes = self.room().await?.free_bytes;
         evict_for_space(&mut plans, &limits, Some(free_bytes));
         for (prune, mut plan) in prunes.into_iter().zip(plans) {
             let texts: Vec<&str> = plan
@@ -99,17 +105,56 @@ impl LocalRetention {
                 Err(error) => self.complain(&prune.run, &error.to_string()),
             }
         }
+        self.tell_what_is_short(needs).await;
         Ok(())
     }
 
-    /// The configured limits; while the disk is too full to seal, they make room for the step that found it so.
-    async fn limits_for(&self, missing_bytes: u64) -> Result<LocalLimits> {
-        if missing_bytes == 0 {
+    /// What the next steps take, and where.
+    async fn needs(&self) -> Vec<Need> {
+        let mut all = Vec::new();
+        for run in &self.runs {
+            let Some(watched) = run.watched.clone() else {
+                continue;
+            };
+            let (vault, name) = (self.shared.vault.clone(), run.run.clone());
+            match blocking(move || needs(&vault, &name, &watched)).await {
+                Ok(needs) => all.extend(needs),
+                Err(error) => tracing::info!(%error, run = %run.run, "nothing can be said of the next step"),
+            }
+        }
+        all
+    }
+
+    /// Warns of the steps for which there is no room, when all that may be evicted is.
+    async fn tell_what_is_short(&self, needs: Vec<Need>) {
+        for need in needs {
+            let about = format!("next step {} {}", need.run, need.place.display());
+            let short = blocking(move || shortfall(&need)).await;
+            match short {
+                // How much is free changes all the time; that it is not enough is the news.
+                Ok(Some(text)) if self.shared.board.is_news(&about, "short") => {
+                    self.shared.observer.on_event(&Event::Warning { message: &text });
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => self.shared.board.is_well(&about),
+                Err(error) => tracing::info!(%error, "nothing can be said of the next step"),
+            }
+        }
+    }
+
+    /// The configured limits, and at least room for the next steps; while the disk is too full to seal, they make room
+    /// for the step that found it so.
+    async fn limits_for(&self, missing_bytes: u64, needs: &[Need]) -> Result<LocalLimits> {
+        let room = self.room().await?;
+        let mut wanted_bytes = wanted_bytes(needs, room);
+        if missing_bytes > 0 {
+            // The mark counts what is free now as well, which was not enough.
+            wanted_bytes = wanted_bytes.max(room.free_bytes.saturating_add(missing_bytes));
+        }
+        if wanted_bytes <= room.free_bytes {
             return Ok(self.limits);
         }
-        let low = self.limits.free_space_low_bytes.unwrap_or(0);
-        // The mark counts what is free now as well, which was not enough.
-        let wanted_bytes = self.free_bytes().await?.saturating_add(missing_bytes).max(low);
+        let wanted_bytes = wanted_bytes.max(self.limits.free_space_low_bytes.unwrap_or(0));
         let high = self
             .limits
             .free_space_high_bytes
@@ -121,9 +166,9 @@ impl LocalRetention {
         })
     }
 
-    async fn free_bytes(&self) -> Result<u64> {
+    async fn room(&self) -> Result<Room> {
         let root: PathBuf = self.shared.vault.root().to_owned();
-        blocking(move || Ok::<_, Error>(space::free(&root)?.free_bytes)).await
+        blocking(move || room(&root)).await
     }
 
     fn prune_of(&self, run: &LocalRun) -> LocalPrune {

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::RunName;
 use stepvault_core::retention::{KeepRules, RefusalKind};
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::prune::{PruneReport, RemotePrune, prune_remote};
@@ -12,6 +14,7 @@ use stepvault_engine::run_remote::RunRemote;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::clock::SystemClock;
 use crate::report::StepOnRemote;
 use crate::shared::Shared;
 
@@ -56,6 +59,7 @@ impl PruneTask {
         let mut last: Option<Instant> = None;
         loop {
             let due = last.unwrap_or(started) + self.interval;
+            self.tell_when(due);
             tokio::select! {
                 () = self.shared.stopping.wait() => return,
                 () = self.uploaded.notified(), if last.is_none() => {}
@@ -63,6 +67,17 @@ impl PruneTask {
             }
             last = Some(Instant::now());
             self.apply().await;
+        }
+    }
+
+    fn tell_when(&self, due: Instant) {
+        let ruled = self.runs.iter().find(|run| !run.rules.is_unset());
+        if let Some(run) = ruled {
+            let wait = due.saturating_duration_since(Instant::now());
+            let now = SystemClock.now();
+            let seconds = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX);
+            let time = Timestamp::from_seconds(now.seconds.saturating_add(seconds));
+            self.shared.board.next_prune_is_at(run.remote.name(), time);
         }
     }
 

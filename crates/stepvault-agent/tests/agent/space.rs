@@ -79,3 +79,49 @@ async fn durable_copies_make_room_for_a_new_step_although_no_rule_drops_them() {
     assert!(report.is_safe());
     assert_eq!(committed(&remote).await.len(), 6);
 }
+
+#[tokio::test]
+async fn the_next_step_is_said_not_to_fit_before_it_is_written() {
+    let node = Node::new();
+    let Some(_disk) = Tmpfs::mount(&node.outputs(), "size=4m") else {
+        return;
+    };
+    let remote = node.directory_remote("disk").await;
+    let service = node.start(node.options(vec![remote]));
+    node.save("step_1", &[("model.bin", 1 << 20)], 9);
+    node.until_heard("durable on disk: step 1 (attempt 1)").await;
+    assert!(node.recorder.lines_with("the next step takes").is_empty());
+    node.save("step_2", &[("model.bin", 2 << 20)], 8);
+    node.until_heard("the next step takes about 3.0 MiB by the last 2 steps, and ")
+        .await;
+    let warnings = node
+        .recorder
+        .lines_with("the trainer's next save is expected to fail there");
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    assert!(
+        warnings[0].contains("the vault is on another disk"),
+        "{warnings:#?}"
+    );
+    assert!(service.stop().is_safe());
+}
+
+#[tokio::test]
+async fn room_for_the_next_step_is_made_before_it_is_written() {
+    let node = Node::new();
+    let Some(_disk) = Tmpfs::mount(&node.vault_directory(), "size=4m") else {
+        return;
+    };
+    let remote = node.directory_remote("disk").await;
+    let service = node.start(node.options(vec![remote]));
+    for step in 1..=3 {
+        node.save(&format!("step_{step}"), &[("model.bin", 1 << 20)], 20 - step);
+        node.until_heard(&format!("durable on disk: step {step} (attempt 1)"))
+            .await;
+    }
+    // Records have their share of the last MiB.
+    node.until_heard("removed from local: step 1 (attempt 1)").await;
+    assert!(node.recorder.lines_with("the next step takes").is_empty());
+    let report = service.stop();
+    assert!(report.is_safe());
+    assert_eq!(report.evicted.total, 1, "{report:?}");
+}

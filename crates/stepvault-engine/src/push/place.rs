@@ -18,6 +18,7 @@ use stepvault_local::seal::{LinkPolicy, SealRequest, seal};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::{Tree, scan_members};
 use stepvault_local::vault::Vault;
+use tokio::time::Instant;
 
 use super::known::{AtHand, known_locally, known_on, own_parts_on};
 use crate::blocking::blocking;
@@ -180,13 +181,31 @@ pub async fn stage(
                 .hint("to keep it nevertheless, push it as a new attempt with --attempt"));
         }
     };
-    let step = seal_as(vault, request, id, source, name).await?;
-    let record = step.record();
-    observer.on_event(&Event::Sealed {
+    let begun = Instant::now();
+    observer.on_event(&Event::SealStarted {
         id,
-        files: record.files.len() as u64,
-        bytes: record.data_bytes(),
+        source: &source,
+        files: tree.files.len() as u64,
+        bytes: tree.data_bytes(),
     });
+    let sealed = seal_as(vault, request, id, source.clone(), name).await;
+    let seconds = begun.elapsed().as_secs_f64();
+    observer.on_event(&match &sealed {
+        Ok(step) => Event::Sealed {
+            id,
+            source: &source,
+            files: step.record().files.len() as u64,
+            bytes: step.record().data_bytes(),
+            seconds,
+        },
+        Err(error) => Event::SealFailed {
+            id,
+            source: &source,
+            seconds,
+            error,
+        },
+    });
+    let step = sealed?;
     Ok(Placed::Sealed {
         step: Box::new(step),
         new: true,

@@ -10,10 +10,12 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::space;
 use stepvault_local::staging::{Existing, StagedFile, Staging};
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
 use super::handover::{HandedOver, Handover};
 use super::part::{PartOutcome, fetch_part};
 use super::resolve::{Resolved, Source};
+use super::target::Left;
 use super::{RestoreContext, RestoreDecision, RestoreRequest};
 use crate::blocking::blocking;
 use crate::leases::HeldLease;
@@ -51,13 +53,12 @@ type Outcome = std::result::Result<(Fetched, Option<HandedOver>), Vec<String>>;
 /// Restores what is left of a resolved step; the reasons against it when its bytes turn out wrong on every tier that has it.
 pub(super) async fn execute(
     context: &RestoreContext,
-    request: &RestoreRequest,
-    resolved: &Arc<Resolved>,
+    left: &Left,
     decision: &RestoreDecision,
     handover: Option<Handover>,
 ) -> Result<Outcome> {
-    let leases = take_leases(context, resolved).await;
-    let outcome = fetch_and_place(context, request, resolved, decision, handover).await;
+    let leases = take_leases(context, &left.resolved).await;
+    let outcome = fetch_and_place(context, left, decision, handover).await;
     for lease in leases {
         lease.release().await;
     }
@@ -82,19 +83,54 @@ async fn take_leases(context: &RestoreContext, resolved: &Resolved) -> Vec<HeldL
 
 async fn fetch_and_place(
     context: &RestoreContext,
-    request: &RestoreRequest,
-    resolved: &Arc<Resolved>,
+    left: &Left,
     decision: &RestoreDecision,
     handover: Option<Handover>,
 ) -> Result<Outcome> {
+    let resolved = &left.resolved;
     let staging = open_staging(context, resolved, decision).await?;
     check_space(&staging, resolved).await?;
+    let tier = &resolved.sources.first().map_or(Tier::Local, Source::tier);
+    let place = &decision.path.to_string_lossy();
+    let (id, bytes, begun) = (resolved.id, resolved.data_bytes(), Instant::now());
     context.observer.on_event(&Event::TransferStarted {
-        tier: &resolved.sources.first().map_or(Tier::Local, Source::tier),
-        id: resolved.id,
+        tier,
+        id,
+        place,
         files: resolved.files.len() as u64,
-        bytes: resolved.data_bytes(),
+        bytes,
     });
+    let outcome = fetch(context, left, staging, handover).await;
+    let seconds = begun.elapsed().as_secs_f64();
+    match &outcome {
+        Ok(Ok(_)) => context.observer.on_event(&Event::TransferFinished {
+            tier,
+            id,
+            place,
+            bytes,
+            seconds,
+        }),
+        // The step is passed over, which is said with the reasons.
+        Ok(Err(_)) => {}
+        Err(error) => context.observer.on_event(&Event::TransferFailed {
+            tier,
+            id,
+            place,
+            bytes,
+            seconds,
+            error,
+        }),
+    }
+    outcome
+}
+
+async fn fetch(
+    context: &RestoreContext,
+    left: &Left,
+    staging: Staging,
+    handover: Option<Handover>,
+) -> Result<Outcome> {
+    let resolved = &left.resolved;
     let shared = Arc::new(Shared {
         context: context.clone(),
         resolved: Arc::clone(resolved),
@@ -123,7 +159,7 @@ async fn fetch_and_place(
         resolved.symlinks.clone(),
         resolved.directories.clone(),
         resolved.shape,
-        request.existing,
+        left.existing,
     );
     let done = blocking(move || {
         for link in &symlinks {
@@ -136,11 +172,6 @@ async fn fetch_and_place(
         }
     })
     .await?;
-    let tier = resolved.sources.first().map_or(Tier::Local, Source::tier);
-    context.observer.on_event(&Event::TransferFinished {
-        tier: &tier,
-        id: resolved.id,
-    });
     let fetched = shared
         .fetched
         .into_inner()

@@ -223,7 +223,7 @@ async fn restore_one(context: &RestoreContext, request: &RestoreRequest) -> Resu
                 };
                 return Ok(report(decision, Fetched::default(), true, done));
             };
-            match execute::execute(context, request, &left, &decision, handover).await? {
+            match execute::execute(context, &left, &decision, handover).await? {
                 Ok((fetched, done)) => return Ok(report(decision, fetched, false, done)),
                 Err(damage) => reasons.extend(damage),
             }

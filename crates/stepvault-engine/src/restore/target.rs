@@ -70,20 +70,37 @@ impl Place {
     }
 }
 
+/// What is left to do for a step.
+pub(super) struct Left {
+    /// What of it is not in place yet.
+    pub(super) resolved: Arc<Resolved>,
+    /// What may become of what stands in its place.
+    pub(super) existing: Existing,
+}
+
 /// What of the step is not in place yet, byte for byte; `None` when all of it is. Something else in its place is refused
 /// unless it may be replaced.
+///
+/// A directory that holds a part of the step and nothing else is completed: on disks of their own every node's trainer
+/// has written its ranks' files there, and loses nothing when the other nodes' come beside them.
 pub(super) async fn left_to_place(
     path: &Path,
     resolved: &Arc<Resolved>,
     request: &RestoreRequest,
-) -> Result<Option<Arc<Resolved>>> {
+) -> Result<Option<Left>> {
+    let (place, step, existing) = (path.to_owned(), Arc::clone(resolved), request.existing);
     if resolved.members.is_empty() {
-        let holds = holds_already(path, resolved, request).await?;
-        return Ok((!holds).then(|| Arc::clone(resolved)));
+        let existing = blocking(move || what_may_become(&place, &step, existing)).await?;
+        return Ok(existing.map(|existing| Left {
+            resolved: Arc::clone(resolved),
+            existing,
+        }));
     }
-    let (directory, step, existing) = (path.to_owned(), Arc::clone(resolved), request.existing);
-    let left = blocking(move || members_left(&directory, &step, existing)).await?;
-    Ok((!left.is_empty()).then(|| Arc::new(resolved.only(&left))))
+    let left = blocking(move || members_left(&place, &step, existing)).await?;
+    Ok((!left.is_empty()).then(|| Left {
+        resolved: Arc::new(resolved.only(&left)),
+        existing,
+    }))
 }
 
 /// A path that is in place already is kept: it is what an interrupted restore has put there, or the trainer's own.
@@ -107,22 +124,22 @@ fn members_left(directory: &Path, resolved: &Resolved, existing: Existing) -> Re
     Ok(left)
 }
 
-async fn holds_already(path: &Path, resolved: &Resolved, request: &RestoreRequest) -> Result<bool> {
-    let target = path.to_owned();
-    if !blocking(move || Ok(std::fs::symlink_metadata(&target).is_ok())).await? {
-        return Ok(false);
+/// What may become of what stands at the path; `None` when it is the step already.
+fn what_may_become(path: &Path, resolved: &Resolved, existing: Existing) -> Result<Option<Existing>> {
+    if std::fs::symlink_metadata(path).is_err() {
+        return Ok(Some(existing));
     }
-    let target = path.to_owned();
-    let (files, directories, symlinks) = (
-        resolved.files.clone(),
-        resolved.directories.clone(),
-        resolved.symlinks.clone(),
-    );
-    let difference = blocking(move || compare::differs(&target, &files, &directories, &symlinks)).await;
-    match (difference, request.existing) {
-        (Ok(None), _) => Ok(true),
-        (_, Existing::Replace) => Ok(false),
-        (Ok(Some(difference)), Existing::Refuse) => Err(refused(path, &difference)),
+    let (files, directories, symlinks) = (&resolved.files, &resolved.directories, &resolved.symlinks);
+    let difference = compare::differs(path, files, directories, symlinks);
+    match (difference, existing) {
+        (Ok(None), _) => Ok(None),
+        (_, Existing::Replace) => Ok(Some(Existing::Replace)),
+        (Ok(Some(difference)), Existing::Refuse) => {
+            if compare::is_part(path, files, directories, symlinks)? {
+                return Ok(Some(Existing::Replace));
+            }
+            Err(refused(path, &difference))
+        }
         (Err(error), Existing::Refuse) => Err(refused(path, &error.to_string())),
     }
 }

@@ -242,7 +242,8 @@ impl FileUpload {
         let file_digest = FileDigest::from_parts(&parts);
         let store = &self.lane.remote.store;
         let mut created = store.create(&self.key, body.clone(), &digest).await;
-        if refused_as_damaged(&created) {
+        let was_refused = refused_as_damaged(&created);
+        if was_refused {
             created = store.create(&self.key, body.clone(), &digest).await;
         }
         let created = created?;
@@ -250,6 +251,12 @@ impl FileUpload {
         if let Err(error) = self.prove_created(created, &file_digest, &parts).await {
             if error.kind() != ErrorKind::Damaged {
                 return Err(error);
+            }
+            if !is_ours && was_refused {
+                return Err(self.not_ours(&error).because(format!(
+                    "the store refused our bytes as damaged on their way, and has kept them, or another upload wrote there \
+                     meanwhile ({error})"
+                )));
             }
             if !is_ours {
                 return Err(self.not_ours(&error));

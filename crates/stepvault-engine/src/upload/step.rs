@@ -14,6 +14,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::journal::{Journal, JournalState};
 use stepvault_local::seal_record::SealRecord;
 use stepvault_local::sealed::SealedStep;
+use tokio::time::Instant;
 
 use super::file::{FileUpload, Others, entry};
 use super::lane::Lane;
@@ -60,20 +61,49 @@ impl Lane {
         self.check_not_condemned(sealed).await?;
         self.claim(record).await?;
         let own = record.own_files();
+        let bytes = own.iter().map(|file| file.size_bytes).sum();
+        let (tier, begun) = (&self.remote.tier, Instant::now());
+        let place = &format!(
+            "{}/{}",
+            self.remote.store.url().trim_end_matches('/'),
+            self.remote
+                .keys
+                .data_prefix(&record.name, id)
+                .trim_end_matches('/')
+        );
         self.observer.on_event(&Event::TransferStarted {
-            tier: &self.remote.tier,
+            tier,
             id,
+            place,
             files: own.len() as u64,
-            bytes: own.iter().map(|file| file.size_bytes).sum(),
+            bytes,
         });
+        let sent = self.send(sealed).await;
+        let seconds = begun.elapsed().as_secs_f64();
+        self.observer.on_event(&match &sent {
+            Ok(_) => Event::TransferFinished {
+                tier,
+                id,
+                place,
+                bytes,
+                seconds,
+            },
+            Err(error) => Event::TransferFailed {
+                tier,
+                id,
+                place,
+                bytes,
+                seconds,
+                error,
+            },
+        });
+        sent
+    }
+
+    async fn send(&self, sealed: &SealedStep) -> Result<Uploaded> {
         let manifest = self.upload_files(sealed).await?;
         self.write_part(sealed, &manifest).await?;
-        let settled = self.settle(sealed).await?;
-        self.observer.on_event(&Event::TransferFinished {
-            tier: &self.remote.tier,
-            id,
-        });
-        Ok(settled)
+        self.settle(sealed).await
     }
 
     /// Fixes which nodes the step is whole with and which launch it is of, or finds that somebody has.

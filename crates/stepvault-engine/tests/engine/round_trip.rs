@@ -202,3 +202,27 @@ async fn an_existing_target_is_refused_until_it_may_be_replaced() {
         .unwrap();
     assert_eq!(snapshot(&target), written);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_of_the_step_in_its_place_is_completed() {
+    let mut rig = Rig::with_directory().await;
+    let source = rig.write_step(100, FILES, 1, 1_000);
+    let written = snapshot(&source);
+    rig.push_durably(&source).await;
+    rig.lose_node();
+    let mut request = rig.restore_request();
+    request.include = vec!["trainer/*".to_owned()];
+    stepvault_engine::restore::restore(&rig.context(), &request)
+        .await
+        .unwrap();
+    let target = rig.directory.path().join("restored/step_100");
+    let some = target.join("trainer/.metadata");
+    let right = std::fs::read(&some).unwrap();
+    std::fs::write(&some, "other").unwrap();
+    let (error, _) = text(rig.restore().await);
+    assert_eq!(error.kind(), ErrorKind::Conflict, "other bytes are no part of it");
+    std::fs::write(&some, right).unwrap();
+    let restored = rig.restore().await.unwrap();
+    assert!(!restored.already_there);
+    assert_eq!(snapshot(&target), written);
+}

@@ -35,6 +35,9 @@ pub(crate) struct StageArguments {
     /// Without it a save that was killed is gone on with: what it has written is in the directory already.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     save_id: String,
+    /// Stage it also where the disk has no room for as much as the last steps took
+    #[arg(long)]
+    anyway: bool,
 }
 
 /// Make a staged step appear under its name, whole and on disk
@@ -82,6 +85,7 @@ pub(crate) async fn run_stage(session: &Session, arguments: StageArguments) -> R
         step,
         name: arguments.name,
         save_id: arguments.save_id,
+        anyway: arguments.anyway,
     };
     let staged = blocking(move || stage(&request)).await?;
     session.output.result(&StageDocument {

@@ -1,5 +1,7 @@
 //! `status`: the local vault at a glance, without asking any remote.
 
+mod steps;
+
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,9 +9,10 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use stepvault_agent::RemoteNote;
-use stepvault_agent::control::Skipped;
+use stepvault_agent::control::{RemotePace, Skipped};
 use stepvault_core::drain::LeftStep;
 use stepvault_core::ids::RunName;
+use stepvault_core::retention::LocalLimits;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::run_remote::RunRemote;
@@ -24,6 +27,7 @@ use super::starts::status::StartsStatus;
 use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
+use steps::StepStatus;
 
 /// An agent that does not answer by then is as good as none, for this.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
@@ -53,10 +57,16 @@ struct StatusDocument {
     unreadable_steps: u64,
     newest_step: Option<u64>,
     remotes: Vec<RemoteStatus>,
+    /// The newest steps, at most 8, the newest first.
+    newest_steps: Vec<StepStatus>,
     /// What the last drain left that is not durable yet.
     last_drain: Option<LeftByDrain>,
     disk_free_bytes: u64,
     disk_total_bytes: u64,
+    /// Below so many free bytes local copies are evicted; null where no mark is configured.
+    free_space_low_bytes: Option<u64>,
+    /// Until so many are free.
+    free_space_high_bytes: Option<u64>,
     #[serde(flatten)]
     starts: StartsStatus,
 }
@@ -74,6 +84,8 @@ struct AgentDocument {
     /// Whether it serves this run.
     serves_run: bool,
     remotes: Vec<RemoteNote>,
+    /// How fast uploads go, and when retention is applied next.
+    paces: Vec<RemotePace>,
     skipped: Vec<Skipped>,
 }
 
@@ -119,8 +131,9 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
         let agent = ask_agent(&settings, tiers.run_name()).await;
         let (vault, run, remotes) = (vault.clone(), tiers.run_name().clone(), tiers.remotes.clone());
         let (node, rules) = (tiers.writer.place.node().clone(), settings.config.restart);
+        let limits = settings.config.local.limits;
         let (document, fault) = blocking(move || {
-            let mut document = look(&vault, &run, &remotes, agent)?;
+            let mut document = look(&vault, &run, &remotes, agent, &limits)?;
             let starts = StartsStatus::look(&vault, &run, &node, rules);
             let fault = starts.map(|starts| document.starts = starts).err();
             Ok((document, fault))
@@ -160,6 +173,7 @@ async fn ask_agent(settings: &Settings, run: &RunName) -> Option<AgentDocument> 
         complaints: answer.complaints,
         serves_run: serves.is_some(),
         remotes: serves.as_ref().map(|run| run.remotes.clone()).unwrap_or_default(),
+        paces: answer.paces,
         skipped: serves.map(|run| run.skipped).unwrap_or_default(),
     })
 }
@@ -169,6 +183,7 @@ fn look(
     run: &RunName,
     remotes: &[RunRemote],
     agent: Option<AgentDocument>,
+    limits: &LocalLimits,
 ) -> Result<StatusDocument> {
     let scan = vault.steps(run)?;
     let disk = space::free(vault.root())?;
@@ -179,8 +194,13 @@ fn look(
     let drain = stepvault_agent::read_drain(vault, run)?;
     let last_drain =
         drain.and_then(|record| LeftByDrain::of(&record, |left| waits(left, &scan.steps, remotes)));
+    let (notes, paces) = agent
+        .as_ref()
+        .map_or((&[][..], &[][..]), |agent| (&agent.remotes, &agent.paces));
+    let newest_steps = steps::look(vault, &scan.steps, remotes, notes, paces)?;
     Ok(StatusDocument {
         last_drain,
+        newest_steps,
         run: run.to_string(),
         vault: vault.root().to_owned(),
         locked: is_locked(vault),
@@ -193,8 +213,25 @@ fn look(
         remotes: statuses,
         disk_free_bytes: disk.free_bytes,
         disk_total_bytes: disk.total_bytes,
+        free_space_low_bytes: limits.free_space_low_bytes,
+        free_space_high_bytes: limits.free_space_high_bytes,
         starts: StartsStatus::default(),
     })
+}
+
+fn pace_text(pace: &RemotePace) -> String {
+    let rate = pace
+        .bytes_per_second
+        .map(|rate| format!("{}/s lately", human::bytes(rate)));
+    let prune = pace
+        .next_prune_at
+        .as_ref()
+        .map(|time| format!("retention next at {time}"));
+    let known: Vec<String> = rate.into_iter().chain(prune).collect();
+    if known.is_empty() {
+        return String::new();
+    }
+    format!("\n       {}: {}", pace.remote, known.join(", "))
 }
 
 /// Whether a step that a drain left is here and still not durable on that remote.
@@ -245,6 +282,21 @@ fn remote_status(steps: &[SealedStep], remote: &RunRemote) -> Result<RemoteStatu
 }
 
 impl StatusDocument {
+    fn disk_line(&self) -> String {
+        let mut line = format!(
+            "disk   {} of {} free",
+            human::bytes(self.disk_free_bytes),
+            human::bytes(self.disk_total_bytes)
+        );
+        if let Some(low) = self.free_space_low_bytes {
+            let _ = write!(line, ", eviction begins below {}", human::bytes(low));
+        }
+        if let Some(high) = self.free_space_high_bytes {
+            let _ = write!(line, " and frees {}", human::bytes(high));
+        }
+        line
+    }
+
     fn agent_line(&self) -> String {
         let Some(agent) = &self.agent else {
             return "agent  none answers".to_owned();
@@ -260,6 +312,14 @@ impl StatusDocument {
             for step in &remote.lacking_parts {
                 let _ = write!(line, "\n       {} on {}: {}", step.id, remote.remote, step.reason);
             }
+        }
+        for remote in &agent.remotes {
+            if let Some(error) = &remote.last_error {
+                let _ = write!(line, "\n       {}: {error}", remote.remote);
+            }
+        }
+        for pace in &agent.paces {
+            let _ = write!(line, "{}", pace_text(pace));
         }
         for complaint in &agent.complaints {
             let _ = write!(line, "\n       {complaint}");
@@ -289,11 +349,7 @@ impl Report for StatusDocument {
         if let Some(drain) = &self.last_drain {
             lines.push(format!("drain  {}", drain.text()));
         }
-        lines.push(format!(
-            "disk   {} of {} free",
-            human::bytes(self.disk_free_bytes),
-            human::bytes(self.disk_total_bytes)
-        ));
+        lines.push(self.disk_line());
         lines.extend(self.starts.lines());
         if !self.remotes.is_empty() {
             let headings = [
@@ -325,6 +381,10 @@ impl Report for StatusDocument {
             }
             lines.push(String::new());
             lines.push(table::text(&remotes));
+        }
+        if let Some(steps) = steps::text(&self.newest_steps) {
+            lines.push(String::new());
+            lines.push(steps);
         }
         lines.join("\n")
     }

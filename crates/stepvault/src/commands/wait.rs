@@ -32,7 +32,7 @@ pub(crate) struct WaitArguments {
     #[arg(value_parser = checked::<Step>)]
     step: Step,
     /// How far it has to come: staged, uploaded or durable
-    #[arg(long = "for", value_name = "STATE", value_parser = goal)]
+    #[arg(long = "for", value_name = "STATE", default_value = "durable", value_parser = goal)]
     goal: Goal,
     /// Its attempt; the newest that has this step when not given
     #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]

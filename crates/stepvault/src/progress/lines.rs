@@ -72,26 +72,65 @@ fn line(counters: &TierCounters, moved_bytes: u64, elapsed: Duration) -> String 
 /// What happened, in words; `None` for what happens too often.
 pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
     Some(match event {
-        Event::Sealed { id, files, bytes } => {
-            format!(
-                "local: sealed {id}: {}, {}",
-                human::count(*files, "file"),
-                human::bytes(*bytes)
-            )
+        Event::SealStarted {
+            id,
+            source,
+            files,
+            bytes,
+        } => format!(
+            "local: sealing {id}: {}, {}, from {}",
+            human::count(*files, "file"),
+            human::bytes(*bytes),
+            source.display()
+        ),
+        Event::Sealed {
+            id,
+            source,
+            files,
+            bytes,
+            seconds,
+        } => format!(
+            "local: sealed {id}: {}, {}, from {}",
+            human::count(*files, "file"),
+            taken(*bytes, *seconds),
+            source.display()
+        ),
+        Event::SealFailed {
+            id, seconds, error, ..
+        } => {
+            // The error names the path.
+            format!("local: {id} failed after {}: {error}", took(*seconds))
         }
         Event::TransferStarted {
             tier,
             id,
+            place,
             files,
             bytes,
-        } => {
-            format!(
-                "{tier}: {id} begins: {}, {}",
-                human::count(*files, "file"),
-                human::bytes(*bytes)
-            )
-        }
-        Event::TransferFinished { tier, id } => format!("{tier}: {id} done"),
+        } => format!(
+            "{tier}: {id} begins: {}, {}, to {place}",
+            human::count(*files, "file"),
+            human::bytes(*bytes)
+        ),
+        Event::TransferFinished {
+            tier,
+            id,
+            place,
+            bytes,
+            seconds,
+        } => format!("{tier}: {id} done: {}, to {place}", taken(*bytes, *seconds)),
+        Event::TransferFailed {
+            tier,
+            id,
+            place,
+            bytes,
+            seconds,
+            error,
+        } => format!(
+            "{tier}: {id} failed after {}: {} to {place}: {error}",
+            took(*seconds),
+            human::bytes(*bytes)
+        ),
         Event::Durable { tier, id } => format!("{tier}: {id} is durable"),
         Event::Retrying {
             tier,
@@ -112,6 +151,19 @@ pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
 
 fn wait(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
+
+fn took(seconds: f64) -> String {
+    human::duration(wait(seconds))
+}
+
+/// `2.0 GiB in 4.0s, 512.0 MiB/s`.
+fn taken(bytes: u64, seconds: f64) -> String {
+    let mut text = format!("{} in {}", human::bytes(bytes), took(seconds));
+    if let Some(rate) = human::rate(bytes, wait(seconds)) {
+        let _ = write!(text, ", {rate}");
+    }
+    text
 }
 
 #[cfg(test)]
@@ -156,12 +208,48 @@ mod tests {
         let started = Event::TransferStarted {
             tier: &tier,
             id,
+            place: "s3://b/demo/step_100/a1",
             files: 1,
             bytes: 2048,
         };
         assert_eq!(
             of_event(&started).unwrap(),
-            "main: step 100 (attempt 1) begins: 1 file, 2.0 KiB"
+            "main: step 100 (attempt 1) begins: 1 file, 2.0 KiB, to s3://b/demo/step_100/a1"
+        );
+        let finished = Event::TransferFinished {
+            tier: &tier,
+            id,
+            place: "s3://b/demo/step_100/a1",
+            bytes: 2048,
+            seconds: 2.0,
+        };
+        assert_eq!(
+            of_event(&finished).unwrap(),
+            "main: step 100 (attempt 1) done: 2.0 KiB in 2.0s, 1.0 KiB/s, to s3://b/demo/step_100/a1"
+        );
+        let sealed = Event::Sealed {
+            id,
+            source: std::path::Path::new("/out/step_100"),
+            files: 3,
+            bytes: 0,
+            seconds: 0.0,
+        };
+        assert_eq!(
+            of_event(&sealed).unwrap(),
+            "local: sealed step 100 (attempt 1): 3 files, 0 B in 0ms, from /out/step_100"
+        );
+        let error = Error::new(ErrorKind::NoSpace, "cannot seal")
+            .on("/out/step_100")
+            .because("no space is left");
+        let failed = Event::SealFailed {
+            id,
+            source: std::path::Path::new("/out/step_100"),
+            seconds: 0.012,
+            error: &error,
+        };
+        assert_eq!(
+            of_event(&failed).unwrap(),
+            "local: step 100 (attempt 1) failed after 12ms: cannot seal: /out/step_100: no space is left"
         );
         let error = Error::new(ErrorKind::Unreachable, "cannot list").because("timed out");
         let retrying = Event::Retrying {

@@ -5,18 +5,22 @@
 mod bars;
 mod counters;
 mod lines;
+mod repeats;
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use stepvault_core::Error;
+use stepvault_core::ids::StepId;
 use stepvault_core::observe::{Event, Observer, Tier};
 
 use crate::output::{self, Output};
 use bars::Bars;
 use counters::TierCounters;
 use lines::Lines;
+use repeats::Repeats;
 
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
@@ -54,6 +58,7 @@ pub(crate) struct Progress {
 #[derive(Debug)]
 struct Watcher {
     tiers: Vec<TierCounters>,
+    repeats: Mutex<Repeats>,
     style: Style,
     output: Output,
     ended: Mutex<bool>,
@@ -65,6 +70,7 @@ impl Progress {
     pub(crate) fn start(tiers: Vec<Tier>, style: Style, output: &Output) -> Self {
         let watcher = Arc::new(Watcher {
             tiers: tiers.into_iter().map(TierCounters::new).collect(),
+            repeats: Mutex::default(),
             style,
             output: output.clone(),
             ended: Mutex::new(false),
@@ -151,6 +157,27 @@ impl Watcher {
     }
 }
 
+impl Watcher {
+    fn repeats(&self) -> MutexGuard<'_, Repeats> {
+        self.repeats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn say_of_start(&self, tier: &Tier, id: StepId, event: &Event<'_>) {
+        if self.repeats().tells_of_start(tier, id, Instant::now()) {
+            self.say(|| lines::of_event(event).unwrap_or_default());
+        }
+    }
+
+    fn say_of_failure(&self, tier: &Tier, id: StepId, error: &Error, event: &Event<'_>) {
+        if self
+            .repeats()
+            .tells_of_failure(tier, id, error.kind(), Instant::now())
+        {
+            self.say(|| lines::of_event(event).unwrap_or_default());
+        }
+    }
+}
+
 impl Observer for Watcher {
     fn on_event(&self, event: &Event<'_>) {
         if self.style == Style::Silent {
@@ -173,17 +200,36 @@ impl Observer for Watcher {
                 }
             }
             Event::TransferStarted {
-                tier, files, bytes, ..
+                tier,
+                id,
+                files,
+                bytes,
+                ..
             } => {
                 if let Some(counters) = self.counters(tier) {
                     counters.begin(*files, *bytes);
                 }
-                self.say(|| lines::of_event(event).unwrap_or_default());
+                self.say_of_start(tier, *id, event);
             }
-            Event::TransferFinished { tier, .. } => {
+            Event::TransferFinished { tier, id, .. } => {
                 if let Some(counters) = self.counters(tier) {
                     counters.end();
                 }
+                self.repeats().succeeded(tier, *id);
+                self.say(|| lines::of_event(event).unwrap_or_default());
+            }
+            Event::TransferFailed { tier, id, error, .. } => {
+                if let Some(counters) = self.counters(tier) {
+                    counters.end();
+                }
+                self.say_of_failure(tier, *id, error, event);
+            }
+            Event::SealStarted { id, .. } => self.say_of_start(&Tier::Local, *id, event),
+            Event::SealFailed { id, error, .. } => {
+                self.say_of_failure(&Tier::Local, *id, error, event);
+            }
+            Event::Sealed { id, .. } => {
+                self.repeats().succeeded(&Tier::Local, *id);
                 self.say(|| lines::of_event(event).unwrap_or_default());
             }
             Event::Retrying { tier, .. } => {

@@ -154,7 +154,7 @@ fn without_an_agent_the_records_answer() {
     wait(&["2", "--for", "staged", "--timeout", "0s"]).expect_code(10);
     wait(&["1", "--attempt", "2", "--for", "staged", "--timeout", "1s"]).expect_code(10);
     wait(&["1", "--for", "safe"]).expect_code(2);
-    wait(&["1"]).expect_code(2);
+    wait(&["1", "--timeout", "0s"]).expect_code(12);
 
     // On another machine there is no vault: what is committed counts.
     place.push_steps(&[3]);

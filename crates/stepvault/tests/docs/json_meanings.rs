@@ -320,6 +320,52 @@ const EXACT: &[(&str, &str, &str)] = &[
     ),
     (
         "status",
+        "agent.paces",
+        "how the agent goes about with each remote",
+    ),
+    (
+        "status",
+        "newest_steps",
+        "the newest steps in the vault, at most 8, the newest first",
+    ),
+    (
+        "status",
+        "newest_steps[].remotes",
+        "how far the step has come on each remote, in the configured order",
+    ),
+    (
+        "status",
+        "newest_steps[].remotes[].state",
+        "`staged`, `uploading`, `uploaded`, `waiting` (for other nodes' parts), `failed` (given up until the agent is \
+         started again) or `durable`",
+    ),
+    (
+        "status",
+        "newest_steps[].remotes[].missing_bytes",
+        "bytes that the remote has not been sent",
+    ),
+    (
+        "status",
+        "newest_steps[].remotes[].seconds_left",
+        "until it is sent, at the rate of the last uploads; null where it is not being sent or nothing was measured",
+    ),
+    (
+        "status",
+        "newest_steps[].remotes[].reason",
+        "what keeps it from being durable, as the agent has it; null when that is not known",
+    ),
+    (
+        "status",
+        "free_space_low_bytes",
+        "with fewer free bytes local copies are evicted; null where no mark is configured",
+    ),
+    (
+        "status",
+        "free_space_high_bytes",
+        "until so many bytes are free; null where no mark is configured",
+    ),
+    (
+        "status",
         "last_drain",
         "what this node's last drain left and is not durable yet; null when there is nothing",
     ),
@@ -331,6 +377,14 @@ const ANYWHERE: &[(&str, &str)] = &[
     (
         "complaints",
         "what keeps the agent from its work, as the health check says it",
+    ),
+    (
+        "bytes_per_second",
+        "what the remote took in a second of uploading lately; null where nothing was moved",
+    ),
+    (
+        "next_prune_at",
+        "when retention is applied to the remote next, in UTC; null where none is configured",
     ),
     ("ended", "whether the agent has done all it will do"),
     ("for", "what was waited for: `staged`, `uploaded` or `durable`"),

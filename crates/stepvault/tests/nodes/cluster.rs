@@ -104,7 +104,7 @@ directory = "vault"
 incomplete-after = "{incomplete_after}"
 [agent]
 poll-interval = "200ms"
-drain-deadline = "2s"
+drain-deadline = "4s"
 [remote.main]
 url = "s3://{BUCKET}/checkpoints"
 endpoint = "{}"

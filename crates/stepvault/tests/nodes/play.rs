@@ -16,7 +16,7 @@ use crate::schedule::{Fate, Fault, Harm, Held, INCOMPLETE_AFTER_SECONDS, NODES, 
 /// Once faults have stopped everything has to be durable, or named, within this. Pauses between tries grow to 75 s, a look
 /// at an incomplete step comes once a minute, and the machine may be busy.
 const SETTLED_WITHIN: Duration = Duration::from_mins(5);
-/// An agent that was asked to end has 2 s for its uploads; more than this is a hang.
+/// An agent that was asked to end has 4 s for it; more than this is a hang.
 const ENDED_WITHIN: Duration = Duration::from_mins(2);
 /// How long a trap makes the store hold what it caught.
 const HELD: Duration = Duration::from_millis(300);
