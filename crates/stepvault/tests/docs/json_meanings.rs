@@ -118,6 +118,11 @@ const EXACT: &[(&str, &str, &str)] = &[
     ),
     (
         "estimate",
+        "found.inodes",
+        "both together; a file with two names in the step counts twice",
+    ),
+    (
+        "estimate",
         "headers",
         "headers and tables of contents that say how long files are",
     ),

@@ -114,6 +114,7 @@ pub(super) struct FoundDocument {
     pub(super) allocated_bytes: Option<u64>,
     pub(super) files: u64,
     pub(super) directories: u64,
+    pub(super) inodes: u64,
 }
 
 /// A header, and what it says.

@@ -41,10 +41,11 @@ fn found(found: &FoundDocument) -> String {
         directories => format!(" in {}", human::count(directories, "directory")),
     };
     lines.push(format!(
-        "{} ({} bytes), {}{directories}",
+        "{} ({} bytes), {}{directories}, {}",
         human::decimal_bytes(found.bytes),
         found.bytes,
         human::count(found.files, "file"),
+        human::count(found.inodes, "inode"),
     ));
     if let Some(allocated) = found.allocated_bytes {
         lines.push(format!("{} on its disk", human::decimal_bytes(allocated)));

@@ -47,6 +47,7 @@ pub(super) async fn document(path: &Path, settings: &Settings) -> Result<Estimat
         allocated_bytes: measured.allocated_bytes,
         files: measured.files,
         directories: measured.directories,
+        inodes: measured.files.saturating_add(measured.directories),
     });
     Ok(document)
 }
