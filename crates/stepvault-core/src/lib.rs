@@ -12,6 +12,7 @@ pub mod digest;
 pub mod doctor;
 pub mod drain;
 pub mod error;
+pub mod estimate;
 pub mod file_parts;
 pub mod forecast;
 pub mod ids;

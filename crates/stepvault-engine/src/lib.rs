@@ -21,6 +21,7 @@ pub mod push;
 pub mod restore;
 pub mod run_remote;
 pub mod save;
+pub mod size;
 pub mod starts;
 pub mod upload;
 pub mod verify;

@@ -13,6 +13,7 @@ pub mod pickle;
 pub mod pointer;
 pub mod profile;
 pub mod resume;
+pub mod sizes;
 pub mod soundness;
 pub mod source;
 pub mod step_name;

@@ -7,7 +7,7 @@ mod cursor;
 pub mod dcp;
 pub mod deepspeed;
 #[cfg(test)]
-mod files_in_memory;
+pub(crate) mod files_in_memory;
 pub mod finding;
 mod forward;
 pub mod gguf;

@@ -18,6 +18,11 @@ pub(crate) fn bytes(count: u64) -> String {
     ByteSize::b(count).display().iec().to_string()
 }
 
+/// A number of bytes as disks are sold: `187.5 GB`.
+pub(crate) fn decimal_bytes(count: u64) -> String {
+    ByteSize::b(count).display().si().to_string()
+}
+
 /// A count with its word: `1 file`, `3 files`, `0 entries`.
 pub(crate) fn count(number: u64, word: &str) -> String {
     match (number, word.strip_suffix('y')) {
@@ -79,6 +84,7 @@ mod tests {
     fn numbers_have_units() {
         assert_eq!(bytes(0), "0 B");
         assert_eq!(bytes(3 << 29), "1.5 GiB");
+        assert_eq!(decimal_bytes(187_500_000_000), "187.5 GB");
         assert_eq!(count(1, "file"), "1 file");
         assert_eq!(count(0, "file"), "0 files");
         assert_eq!(count(2, "entry"), "2 entries");

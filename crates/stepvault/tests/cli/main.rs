@@ -14,6 +14,7 @@ mod configuration;
 mod control;
 mod demo;
 mod drain;
+mod estimate;
 mod exit_codes;
 mod retention;
 mod round_trip;

@@ -23,7 +23,7 @@ const GONE: &str =
 const MOVED: &str = "--remote main=file://$PWD/remote --remote gone=file://$PWD/elsewhere";
 
 /// Each document's name, and the commands whose documents have that shape; the first is shown.
-const DOCUMENTS: [(&str, &[&str]); 22] = [
+const DOCUMENTS: [(&str, &[&str]); 23] = [
     (
         "push",
         &[
@@ -49,6 +49,13 @@ const DOCUMENTS: [(&str, &[&str]); 22] = [
     (
         "inspect",
         &["inspect checkpoints --quiet-time 0s", "inspect megatron"],
+    ),
+    (
+        "estimate",
+        &[
+            "estimate --params 30e9 --master fp32 --nodes 2 --ranks-per-node 8 --steps 5000 --every 500 --keep 2 --keep-remote 3",
+            "estimate sized --shuffle-buffer 250000 --sample 500kB",
+        ],
     ),
     ("verify", &["verify --deep", "verify GONE"]),
     ("pin", &["pin 100 --note baseline"]),
@@ -119,6 +126,13 @@ fn the_reference_of_json_documents_is_what_is_printed() {
          stepvault agent --run drained --local $PWD/vault --node node-0 {GONE} 2>drained.log >/dev/null & \
          until grep -q 'is not durable on gone' drained.log; do sleep 0.1; done; kill -TERM $!; wait $! || true",
     ));
+    // A header alone, an index of weights that are not there, and what is no header.
+    place.output(
+        "mkdir -p sized; \
+         printf '\\065\\0\\0\\0\\0\\0\\0\\0{\"w\":{\"dtype\":\"U8\",\"shape\":[9],\"data_offsets\":[0,9]}}' > sized/a.safetensors; \
+         echo '{\"metadata\":{\"total_size\":40},\"weight_map\":{\"v\":\"m.safetensors\"}}' > sized/m.safetensors.index.json; \
+         echo none > sized/none.safetensors",
+    );
     // A step with a pointer, and something in the pointer's place.
     place.output(
         "mkdir -p zero/global_step10 trainer/latest; echo weights > zero/global_step10/mp_rank_00_model_states.pt; \
@@ -212,6 +226,7 @@ pub(crate) fn plain(value: Value, name: &str, place: &str) -> Value {
                 .collect(),
         ),
         Value::Number(_) if name == "seconds" => Value::from(0.5),
+        Value::Number(_) if name == "allocated_bytes" => Value::from(12_288),
         Value::Number(_) if name == "process_id" => Value::from(4711),
         Value::String(_) if name == "started_at" => Value::from("2026-05-04T10:00:00Z"),
         Value::Number(_) if name == "disk_free_bytes" => Value::from(600_000_000_000_u64),

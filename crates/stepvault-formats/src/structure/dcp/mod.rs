@@ -17,6 +17,7 @@
 mod metadata;
 mod part;
 mod ranges;
+mod sizes;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,6 +30,7 @@ use crate::tree::{EntryKind, OpenFile, Tree};
 
 pub use metadata::{MAX_METADATA_BYTES, StorageItem, read_metadata};
 pub use part::check_part;
+pub use sizes::{ClaimedFile, claimed_files};
 
 /// The name of the marker and table of contents.
 const METADATA: &str = ".metadata";

@@ -9,11 +9,13 @@
 //! - An index and shards of two saves with the same names of tensors fit each other.
 //! - `metadata.total_size` is not compared: writers count it in different ways.
 
+mod listed;
 mod sharded;
 mod weight_map;
 
 use std::collections::BTreeMap;
 
+pub use self::listed::{Listed, listed};
 pub use self::sharded::{check_sharded, sharded_directories};
 pub use self::weight_map::MOST_WEIGHTS;
 

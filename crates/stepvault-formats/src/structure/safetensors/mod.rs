@@ -93,6 +93,48 @@ pub fn tensors(source: &dyn ReadAt) -> Result<Vec<Tensor>, Fault> {
     Ok(header.tensors.into_iter().map(tensor).collect())
 }
 
+/// What a header says of its file's length, whether or not the tensors are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClaimedSize {
+    /// How many tensors it names.
+    pub tensors: u64,
+    /// Bytes before the first tensor.
+    pub header_bytes: u64,
+    /// Bytes of the tensors.
+    pub data_bytes: u64,
+}
+
+impl ClaimedSize {
+    /// The length of the whole file; none where that is no 64-bit number.
+    pub fn file_bytes(&self) -> Option<u64> {
+        self.header_bytes.checked_add(self.data_bytes)
+    }
+}
+
+/// Reads how long a file is when it is whole, by its header alone: of one that is cut off, or of which only the
+/// beginning was fetched.
+///
+/// # Errors
+/// [`Fault::Broken`] where the header is not whole or contradicts itself, [`Fault::Unknown`] where a limit stands in the
+/// way.
+pub fn claimed_size(source: &dyn ReadAt) -> Result<ClaimedSize, Fault> {
+    let mut header = header::read(source)?;
+    header
+        .tensors
+        .sort_unstable_by_key(|tensor| (tensor.start, tensor.end));
+    let mut reached = 0;
+    for tensor in &header.tensors {
+        end_to_end(tensor, reached)?;
+        sized(tensor)?;
+        reached = tensor.end;
+    }
+    Ok(ClaimedSize {
+        tensors: header.tensors.len() as u64,
+        header_bytes: header.data_start,
+        data_bytes: reached,
+    })
+}
+
 /// Each tensor begins where the one before it ends.
 fn end_to_end(tensor: &Claim, reached: u64) -> Result<(), Fault> {
     let Claim { start, end, .. } = *tensor;

@@ -1,0 +1,168 @@
+//! How large a step is that is there: what it takes on the disk, and what its headers say it should.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use stepvault_core::clock::Clock;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_formats::sizes::{HeaderKind, Told, told, told_by};
+use stepvault_formats::soundness::Fault;
+use stepvault_formats::tree::{EntryKind, Tree};
+use stepvault_local::errors;
+use stepvault_local::survey::{Below, SurveyFiles, survey, survey_again};
+
+use crate::inspect::{InspectRequest, InspectedStep, inspect};
+
+const WHAT: &str = "cannot tell the size";
+
+/// A step's size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Measured {
+    /// Which of several steps of a directory this is; none where the path itself is the step.
+    pub chosen: Option<String>,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Bytes that the filesystem has given to them; none where that cannot be told.
+    pub allocated_bytes: Option<u64>,
+    /// How many files and links it has.
+    pub files: u64,
+    /// How many directories, its own included; 0 where it is a file.
+    pub directories: u64,
+    /// What its headers say.
+    pub told: Vec<Told>,
+    /// Headers that could not be read, with the reason.
+    pub unread: Vec<(String, String)>,
+}
+
+/// Measures the step at `path`: a directory, a file, or of a directory of several steps the newest that is complete and
+/// sound. A header or a table of contents stands for what it tells of. Blocks.
+///
+/// # Errors
+/// What the filesystem says where `path` cannot be read; [`ErrorKind::Damaged`] for a header that cannot be.
+pub fn measure(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> Result<Measured> {
+    let facts = path.metadata().map_err(|error| errors::io(WHAT, path, error))?;
+    if !facts.is_dir() {
+        return measure_file(path);
+    }
+    let tree = survey(path)?;
+    let files = SurveyFiles::open(path)?;
+    let whole = || {
+        let measured = measured(&tree, &files);
+        // Its own directory is not in the tree.
+        Measured {
+            directories: measured.directories.saturating_add(1),
+            ..measured
+        }
+    };
+    let has_table = tree
+        .children("")
+        .any(|(name, _)| HeaderKind::of_name(name).is_some_and(|kind| kind != HeaderKind::Safetensors));
+    if has_table {
+        // What it names is one step, whatever numbers stand in the names.
+        return Ok(whole());
+    }
+    let inspection = inspect(path, request, clock)?;
+    let name = path.canonicalize().ok();
+    let name = name
+        .as_deref()
+        .and_then(Path::file_name)
+        .and_then(|name| name.to_str());
+    let is_itself = |entry: &InspectedStep| {
+        Some(entry.step.path.as_str()) == name && tree.get(&entry.step.path).is_none()
+    };
+    let newest = inspection
+        .newest_valid()
+        .or(inspection.steps.last())
+        .filter(|entry| !is_itself(entry));
+    let Some(newest) = newest else {
+        return Ok(whole());
+    };
+    let members = &newest.step.members;
+    let is_of_step = |path: &str| {
+        members.iter().any(|member| {
+            path.strip_prefix(member.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
+    };
+    let entries = tree.entries().filter(|(path, _)| is_of_step(path));
+    let step: BTreeMap<_, _> = entries
+        .map(|(path, entry)| (path.to_owned(), entry.clone()))
+        .collect();
+    Ok(Measured {
+        chosen: Some(newest.step.path.clone()),
+        ..measured(&Tree::new(step), &files)
+    })
+}
+
+/// A file: a header's or table's own files, and else itself.
+fn measure_file(path: &Path) -> Result<Measured> {
+    let fault = |error| errors::io(WHAT, path, error);
+    let real = path.canonicalize().map_err(fault)?;
+    let (Some(above), Some(name)) = (real.parent(), real.file_name().and_then(|name| name.to_str())) else {
+        return Err(Error::new(ErrorKind::Usage, WHAT)
+            .on(path.display())
+            .because("it is no regular file whose name is UTF-8"));
+    };
+    let beside = survey_again(above, &Tree::default(), &|_| Below::Nothing)?;
+    let files = SurveyFiles::open(above)?;
+    let Some(kind) = HeaderKind::of_name(name) else {
+        let alone = beside.get(name).map(|entry| (name.to_owned(), entry.clone()));
+        return Ok(measured(&Tree::new(alone.into_iter().collect()), &files));
+    };
+    let told = told_by(&beside, kind, name, &files).map_err(|fault| match fault {
+        Fault::Read(error) => errors::io(WHAT, path, error),
+        Fault::Broken { why, .. } | Fault::Unknown(why) => Error::new(ErrorKind::Damaged, WHAT)
+            .on(path.display())
+            .because(why)
+            .hint("'stepvault inspect' checks the whole directory"),
+    })?;
+    // A table of contents counts with the files that it names, where they are there.
+    let mut names: Vec<&str> = told.files.iter().map(|file| file.path.as_str()).collect();
+    names.push(name);
+    let entries = names
+        .into_iter()
+        .filter_map(|name| Some((name.to_owned(), beside.get(name)?.clone())));
+    let measured = measured(&Tree::new(entries.collect()), &files);
+    Ok(Measured {
+        told: vec![told],
+        ..measured
+    })
+}
+
+fn measured(tree: &Tree, files: &SurveyFiles) -> Measured {
+    let mut sizes = Measured {
+        chosen: None,
+        bytes: 0,
+        allocated_bytes: Some(0),
+        files: 0,
+        directories: 0,
+        told: Vec::new(),
+        unread: Vec::new(),
+    };
+    for (_, entry) in tree.entries() {
+        match &entry.kind {
+            EntryKind::File {
+                size_bytes,
+                allocated_bytes,
+            } => {
+                sizes.files += 1;
+                sizes.bytes = sizes.bytes.saturating_add(*size_bytes);
+                let both = sizes.allocated_bytes.zip(*allocated_bytes);
+                sizes.allocated_bytes = both.map(|(sum, bytes)| sum.saturating_add(bytes));
+            }
+            EntryKind::Directory => sizes.directories += 1,
+            EntryKind::Symlink { .. } | EntryKind::Other => sizes.files += 1,
+        }
+    }
+    let (told, unread) = told(tree, files);
+    sizes.told = told;
+    sizes.unread = unread
+        .into_iter()
+        .map(|(path, fault)| (path, fault.to_string()))
+        .collect();
+    sizes
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests write files as nobody else may")]
+mod tests;

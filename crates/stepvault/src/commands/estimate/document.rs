@@ -1,0 +1,262 @@
+//! What an estimate says, for programs. Sizes are bytes.
+
+use std::path::PathBuf;
+
+use serde::{Serialize, Serializer};
+use stepvault_core::Result;
+use stepvault_core::estimate::{Part, Saving, ShuffleBuffer, Spread, StepSize, VaultCopy, Written};
+
+/// An estimate.
+#[derive(Debug, Serialize)]
+pub(super) struct EstimateDocument {
+    /// The step, on all nodes.
+    #[serde(flatten, serialize_with = "step_members")]
+    pub(super) step: Written,
+    /// What is there; null for an estimate from numbers.
+    pub(super) found: Option<FoundDocument>,
+    /// What its headers say.
+    pub(super) headers: Vec<HeaderDocument>,
+    /// Headers that could not be read.
+    pub(super) unreadable_headers: Vec<UnreadDocument>,
+    /// The model; null for what is there.
+    pub(super) model: Option<ModelDocument>,
+    /// The data loader's buffer; null where none was given.
+    pub(super) shuffle_buffer: Option<BufferDocument>,
+    /// The local tier of the first node while a step is saved.
+    pub(super) saving: Option<SavingDocument>,
+    /// Every tier after all saves; null where no run was given.
+    pub(super) run: Option<RunDocument>,
+    /// What a person has to know of how it was reckoned.
+    pub(super) notes: Vec<String>,
+}
+
+impl EstimateDocument {
+    pub(super) fn new(step: Written) -> Self {
+        Self {
+            step,
+            found: None,
+            headers: Vec::new(),
+            unreadable_headers: Vec::new(),
+            model: None,
+            shuffle_buffer: None,
+            saving: None,
+            run: None,
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// The members of a step as it is written.
+#[derive(Serialize)]
+struct StepMembers {
+    bytes: u64,
+    files: u64,
+    nodes: u64,
+    first_node: NodeDocument,
+    other_nodes: Option<NodeDocument>,
+    parts: Vec<PartDocument>,
+}
+
+#[derive(Serialize)]
+struct NodeDocument {
+    bytes: u64,
+    files: u64,
+    inodes: u64,
+}
+
+#[derive(Serialize)]
+struct PartDocument {
+    part: &'static str,
+    bytes: u64,
+    files: u64,
+    /// Whether every node has a share of it, or the first node all.
+    on_all_nodes: bool,
+}
+
+fn step_members<S: Serializer>(step: &Written, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    members_of(step)
+        .map_err(serde::ser::Error::custom)?
+        .serialize(serializer)
+}
+
+fn members_of(step: &Written) -> Result<StepMembers> {
+    let node = |size: StepSize| {
+        Ok(NodeDocument {
+            bytes: size.bytes,
+            files: size.files,
+            inodes: size.inodes()?,
+        })
+    };
+    let part = |part: &Part| PartDocument {
+        part: part.what,
+        bytes: part.bytes,
+        files: part.files,
+        on_all_nodes: part.spread == Spread::AllNodes,
+    };
+    Ok(StepMembers {
+        bytes: step.bytes()?,
+        files: step.files()?,
+        nodes: step.nodes,
+        first_node: node(step.on_first_node()?)?,
+        other_nodes: step.on_other_nodes()?.map(node).transpose()?,
+        parts: step.parts.iter().map(part).collect(),
+    })
+}
+
+/// What stands at a path.
+#[derive(Debug, Serialize)]
+pub(super) struct FoundDocument {
+    pub(super) path: PathBuf,
+    /// Which of several steps it is; null where the path itself is the step.
+    pub(super) step: Option<String>,
+    pub(super) bytes: u64,
+    /// What the filesystem has given to it.
+    pub(super) allocated_bytes: Option<u64>,
+    pub(super) files: u64,
+    pub(super) directories: u64,
+    pub(super) inodes: u64,
+}
+
+/// A header, and what it says.
+#[derive(Debug, Serialize)]
+pub(super) struct HeaderDocument {
+    pub(super) path: String,
+    pub(super) kind: &'static str,
+    /// Tensors, or pieces of them.
+    pub(super) entries: u64,
+    pub(super) payload_bytes: Option<u64>,
+    pub(super) files: Vec<HeaderFileDocument>,
+}
+
+/// A file that a header tells of.
+#[derive(Debug, Serialize)]
+pub(super) struct HeaderFileDocument {
+    pub(super) path: String,
+    /// Null where no header that is there says it.
+    pub(super) expected_bytes: Option<u64>,
+    /// Null where the file is missing.
+    pub(super) bytes: Option<u64>,
+}
+
+/// A header that could not be read.
+#[derive(Debug, Serialize)]
+pub(super) struct UnreadDocument {
+    pub(super) path: String,
+    pub(super) reason: String,
+}
+
+/// A model by its numbers, and the bytes of its tensors.
+#[derive(Debug, Serialize)]
+pub(super) struct ModelDocument {
+    pub(super) parameters: u64,
+    pub(super) tensors: u64,
+    pub(super) weights: String,
+    pub(super) master: Option<String>,
+    pub(super) optimizer: String,
+    pub(super) layout: &'static str,
+    pub(super) sharding: &'static str,
+    pub(super) ranks: u64,
+    /// How often the tensors are written.
+    pub(super) copies: u64,
+    pub(super) weights_bytes: u64,
+    pub(super) master_bytes: u64,
+    pub(super) optimizer_bytes: u64,
+    pub(super) extra_bytes: u64,
+    /// What the format and the framework's own files take beside them.
+    pub(super) format_bytes: u64,
+}
+
+/// A data loader's buffer, on one node.
+#[derive(Debug, Serialize)]
+pub(super) struct BufferDocument {
+    pub(super) samples: u64,
+    pub(super) sample_bytes: u64,
+    /// The samples alone.
+    pub(super) payload_bytes: u64,
+    /// What the framework makes of them.
+    pub(super) bytes: u64,
+    /// The same with fewer samples; null where it is no larger than that.
+    pub(super) smaller: Option<Box<BufferDocument>>,
+}
+
+impl BufferDocument {
+    pub(super) fn of(buffer: &ShuffleBuffer) -> Result<Self> {
+        let smaller = buffer.smaller().map(|smaller| Self::of(&smaller)).transpose()?;
+        Ok(Self {
+            samples: buffer.samples,
+            sample_bytes: buffer.sample_bytes,
+            payload_bytes: buffer.payload_bytes()?,
+            bytes: buffer.bytes()?,
+            smaller: smaller.map(Box::new),
+        })
+    }
+}
+
+/// The local tier while a step is saved.
+#[derive(Debug, Serialize)]
+pub(super) struct SavingDocument {
+    /// How steps get into the vault.
+    pub(super) vault: &'static str,
+    pub(super) trainer_steps: u64,
+    pub(super) vault_steps: u64,
+    pub(super) steps_in_both: u64,
+    pub(super) old_bytes: u64,
+    pub(super) new_bytes: u64,
+    pub(super) vault_copy_bytes: u64,
+    pub(super) temporary_bytes: u64,
+    pub(super) peak_bytes: u64,
+    pub(super) peak_inodes: u64,
+}
+
+impl SavingDocument {
+    pub(super) fn of(saving: &Saving, copy: VaultCopy) -> Self {
+        Self {
+            vault: copy.name(),
+            trainer_steps: saving.trainer_steps,
+            vault_steps: saving.vault_steps,
+            steps_in_both: saving.steps_in_both,
+            old_bytes: saving.old_bytes,
+            new_bytes: saving.new_bytes,
+            vault_copy_bytes: saving.vault_copy_bytes,
+            temporary_bytes: saving.temporary_bytes,
+            peak_bytes: saving.peak_bytes,
+            peak_inodes: saving.peak_inodes,
+        }
+    }
+}
+
+/// A run, when it is over and everything is durable.
+#[derive(Debug, Serialize)]
+pub(super) struct RunDocument {
+    pub(super) saves: u64,
+    /// Bytes that it writes over all of its time.
+    pub(super) written_bytes: u64,
+    pub(super) tiers: Vec<TierDocument>,
+}
+
+/// One tier then.
+#[derive(Debug, Serialize)]
+pub(super) struct TierDocument {
+    pub(super) tier: String,
+    pub(super) steps: u64,
+    pub(super) bytes: u64,
+    /// Inodes of the steps' data, or objects on a remote.
+    pub(super) inodes: u64,
+    /// The most at any time, the trainer's own steps included; null for a remote.
+    pub(super) peak_bytes: Option<u64>,
+    pub(super) peak_inodes: Option<u64>,
+}
+
+impl TierDocument {
+    pub(super) fn of(tier: String, steps: u64, step: StepSize, peak: Option<&Saving>) -> Result<Self> {
+        let all = step.of_steps(steps)?;
+        Ok(Self {
+            tier,
+            steps,
+            bytes: all.bytes,
+            inodes: all.inodes()?,
+            peak_bytes: peak.map(|peak| peak.peak_bytes),
+            peak_inodes: peak.map(|peak| peak.peak_inodes),
+        })
+    }
+}

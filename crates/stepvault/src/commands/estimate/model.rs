@@ -1,0 +1,99 @@
+//! An estimate from a model's numbers.
+
+use stepvault_core::Result;
+use stepvault_core::estimate::{Dtype, Layout, Model, Optimizer, Ranks, Sharding, Written, written};
+
+use super::ModelArguments;
+use super::document::{EstimateDocument, ModelDocument};
+use crate::context::Settings;
+
+/// Where `save_pretrained` of transformers 5 begins another file; before, it was 5 GB.
+const LARGEST_FILE_BYTES: u64 = 50_000_000_000;
+
+/// What the numbers come to; a step without files where no model is given.
+pub(super) fn document(arguments: &ModelArguments, settings: &Settings) -> Result<EstimateDocument> {
+    let nodes = settings
+        .config
+        .nodes
+        .as_ref()
+        .map_or(1, |nodes| nodes.count() as u64);
+    let Some(parameters) = arguments.params else {
+        return Ok(EstimateDocument::new(Written::nothing(nodes)));
+    };
+    let ranks = Ranks::new(nodes, arguments.ranks_per_node.unwrap_or(1))?;
+    let model = Model {
+        parameters,
+        tensors: arguments.tensors.unwrap_or(Model::USUAL_TENSORS.min(parameters)),
+        weights: arguments.weights.unwrap_or(Dtype::Bf16),
+        master: arguments.master,
+        optimizer: arguments.optimizer.unwrap_or(Optimizer::Adam(Dtype::Fp32)),
+        adamw_parameters: arguments.adamw_params.unwrap_or_default(),
+        extra_bytes: arguments.extra.unwrap_or_default(),
+    };
+    let layout = arguments.layout.unwrap_or(match arguments.sharding {
+        Some(Sharding::Sharded) => Layout::Dcp,
+        None if ranks.count() > 1 => Layout::Dcp,
+        Some(Sharding::Replicated | Sharding::RankZero) | None => Layout::Torch,
+    });
+    let sharding = arguments.sharding.unwrap_or(layout.usual_sharding());
+    let largest_file_bytes = arguments.max_file_size.unwrap_or(LARGEST_FILE_BYTES);
+    let step = written(&model, layout, sharding, ranks, largest_file_bytes)?;
+    let payload = layout.payload(&model)?;
+    // Every node writes a replicated step's tensors.
+    let copies = if sharding == Sharding::Replicated {
+        nodes
+    } else {
+        1
+    };
+    let tensor_bytes = payload.total_bytes()?.saturating_mul(copies);
+    let described = ModelDocument {
+        parameters,
+        tensors: model.tensors,
+        weights: model.weights.to_string(),
+        master: model.master.map(|dtype| dtype.to_string()),
+        optimizer: model.optimizer.to_string(),
+        layout: layout.name(),
+        sharding: sharding.name(),
+        ranks: ranks.count(),
+        copies,
+        weights_bytes: payload.weights_bytes,
+        master_bytes: payload.master_bytes,
+        optimizer_bytes: payload.optimizer_bytes,
+        extra_bytes: payload.extra_bytes,
+        format_bytes: step.bytes()?.saturating_sub(tensor_bytes),
+    };
+    let mut document = EstimateDocument::new(step);
+    document.model = Some(described);
+    document.notes.extend(notes(arguments, &model, layout));
+    Ok(document)
+}
+
+/// What a person has to know of how it was reckoned.
+fn notes(arguments: &ModelArguments, model: &Model, layout: Layout) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut note = |text: &str| notes.push(text.to_owned());
+    match model.optimizer {
+        Optimizer::Adafactor => {
+            note("adafactor: a row and a column of each tensor, all taken for square matrices; no momentum");
+        }
+        Optimizer::Muon(_) if arguments.adamw_params.is_none() => {
+            note(
+                "muon: one momentum of every parameter; those that AdamW updates have two: --adamw-params N",
+            );
+        }
+        Optimizer::Adam8Bit => {
+            note("adamw-8bit: tensors of fewer than 4096 elements are kept as fp32, which is not reckoned");
+        }
+        _ => {}
+    }
+    match layout {
+        Layout::Orbax => note("orbax compresses what it writes: this is the most that it takes"),
+        Layout::DeepSpeed | Layout::DeepSpeedZero3 if model.master.is_none() => {
+            note(
+                "DeepSpeed's optimizer always keeps a copy of the weights: as fp32, unless --master says else",
+            );
+        }
+        _ => {}
+    }
+    notes
+}

@@ -1,0 +1,256 @@
+//! What an estimate says, for people.
+
+use stepvault_core::estimate::Spread;
+
+use super::document::{
+    BufferDocument, EstimateDocument, FoundDocument, HeaderDocument, ModelDocument, RunDocument,
+    SavingDocument,
+};
+use crate::output::{Report, human, table};
+
+impl Report for EstimateDocument {
+    fn human(&self) -> String {
+        let mut blocks = Vec::new();
+        blocks.extend(self.found.as_ref().map(found));
+        blocks.extend(headers(&self.headers));
+        blocks.extend(self.model.as_ref().map(model));
+        blocks.extend(self.shuffle_buffer.as_ref().map(buffer));
+        blocks.push(files(self));
+        blocks.extend(self.saving.as_ref().map(saving));
+        blocks.extend(self.run.as_ref().map(run));
+        let unread = self.unreadable_headers.iter();
+        let mut notes: Vec<String> = unread
+            .map(|header| format!("note: {} cannot be read: {}", header.path, header.reason))
+            .collect();
+        notes.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        if !notes.is_empty() {
+            blocks.push(notes.join("\n"));
+        }
+        blocks.join("\n\n")
+    }
+}
+
+fn found(found: &FoundDocument) -> String {
+    let path = found.path.display();
+    let mut lines = vec![match &found.step {
+        Some(step) => format!("{path}: its step {step}"),
+        None => path.to_string(),
+    }];
+    let directories = match found.directories {
+        0 => String::new(),
+        directories => format!(" in {}", human::count(directories, "directory")),
+    };
+    lines.push(format!(
+        "{} ({} bytes), {}{directories}, {}",
+        human::decimal_bytes(found.bytes),
+        found.bytes,
+        human::count(found.files, "file"),
+        human::count(found.inodes, "inode"),
+    ));
+    if let Some(allocated) = found.allocated_bytes {
+        lines.push(format!("{} on its disk", human::decimal_bytes(allocated)));
+    }
+    lines.join("\n")
+}
+
+fn headers(headers: &[HeaderDocument]) -> Option<String> {
+    if headers.is_empty() {
+        return None;
+    }
+    let mut rows = table::table(
+        &[
+            "header",
+            "kind",
+            "entries",
+            "tensors",
+            "files",
+            "missing",
+            "as it says",
+            "there",
+        ],
+        &[2, 3, 4, 5, 6, 7],
+    );
+    for header in headers {
+        let expected: Option<u64> = header
+            .files
+            .iter()
+            .map(|file| file.expected_bytes)
+            .try_fold(0_u64, |sum, bytes| sum.checked_add(bytes?));
+        let there = header.files.iter().filter_map(|file| file.bytes);
+        let missing = header.files.iter().filter(|file| file.bytes.is_none());
+        let size = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), human::decimal_bytes);
+        rows.add_row([
+            header.path.clone(),
+            header.kind.to_owned(),
+            header.entries.to_string(),
+            size(header.payload_bytes),
+            header.files.len().to_string(),
+            missing.count().to_string(),
+            size(expected),
+            human::decimal_bytes(there.fold(0, u64::saturating_add)),
+        ]);
+    }
+    Some(table::text(&rows))
+}
+
+fn model(model: &ModelDocument) -> String {
+    let master = model
+        .master
+        .as_ref()
+        .map_or_else(String::new, |dtype| format!(", a copy of them as {dtype}"));
+    let head = format!(
+        "{} parameters in {}: weights as {}{master}, {}; layout {}, {}, {}",
+        model.parameters,
+        human::count(model.tensors, "tensor"),
+        model.weights,
+        model.optimizer,
+        model.layout,
+        model.sharding,
+        human::count(model.ranks, "rank"),
+    );
+    let mut rows = table::table(&["tensors", "size"], &[1]);
+    for (what, bytes) in [
+        ("weights", model.weights_bytes),
+        ("copy of the weights", model.master_bytes),
+        ("optimizer", model.optimizer_bytes),
+        ("others", model.extra_bytes),
+        ("around them", model.format_bytes),
+    ] {
+        if bytes > 0 {
+            rows.add_row([what.to_owned(), human::decimal_bytes(bytes)]);
+        }
+    }
+    let copies = match model.copies {
+        1 => String::new(),
+        copies => format!("\nthe tensors are written {copies} times"),
+    };
+    format!("{head}\n\n{}{copies}", table::text(&rows))
+}
+
+fn buffer(buffer: &BufferDocument) -> String {
+    let mut rows = table::table(&["shuffle buffer", "samples", "on the disk"], &[1, 2]);
+    let mut add = |buffer: &BufferDocument| {
+        rows.add_row([
+            format!(
+                "{} of {}",
+                buffer.samples,
+                human::decimal_bytes(buffer.sample_bytes)
+            ),
+            human::decimal_bytes(buffer.payload_bytes),
+            human::decimal_bytes(buffer.bytes),
+        ]);
+    };
+    add(buffer);
+    if let Some(smaller) = &buffer.smaller {
+        add(smaller);
+    }
+    let text = table::text(&rows);
+    match &buffer.smaller {
+        Some(smaller) => format!(
+            "{text}\na buffer of {} samples takes the second line",
+            smaller.samples
+        ),
+        None => text,
+    }
+}
+
+fn files(document: &EstimateDocument) -> String {
+    let step = &document.step;
+    // Every sum was made once before the document was.
+    let total = step.bytes().unwrap_or_default();
+    let mut rows = table::table(&["a step", "size", "files", "on"], &[1, 2]);
+    for part in &step.parts {
+        rows.add_row([
+            part.what.to_owned(),
+            human::decimal_bytes(part.bytes),
+            part.files.to_string(),
+            match (step.nodes, part.spread) {
+                (1, _) => "",
+                (_, Spread::AllNodes) => "all nodes",
+                (_, Spread::FirstNode) => "the first node",
+            }
+            .to_owned(),
+        ]);
+    }
+    rows.add_row([
+        "all together".to_owned(),
+        human::decimal_bytes(total),
+        step.files().unwrap_or_default().to_string(),
+        String::new(),
+    ]);
+    let mut lines = vec![table::text(&rows)];
+    if step.nodes > 1 {
+        let mut nodes = table::table(&["node", "size", "files"], &[1, 2]);
+        let sizes = [
+            ("the first".to_owned(), step.on_first_node().ok()),
+            (
+                format!("each of {} others", step.nodes - 1),
+                step.on_other_nodes().ok().flatten(),
+            ),
+        ];
+        for (node, size) in sizes {
+            let size = size.unwrap_or_default();
+            nodes.add_row([node, human::decimal_bytes(size.bytes), size.files.to_string()]);
+        }
+        lines.push(String::new());
+        lines.push(table::text(&nodes));
+    }
+    lines.join("\n")
+}
+
+fn saving(saving: &SavingDocument) -> String {
+    let mut rows = table::table(&["local tier while a step is saved", "size"], &[1]);
+    let mut add = |what: String, bytes: u64| {
+        rows.add_row([what, human::decimal_bytes(bytes)]);
+    };
+    let in_both = match (saving.vault, saving.steps_in_both) {
+        (_, 0) => String::new(),
+        ("copy", both) => format!(", {both} of them in both"),
+        (_, both) => format!(", {both} of them in both and there once"),
+    };
+    let older = if saving.vault == "none" {
+        format!("older steps: {} of the trainer", saving.trainer_steps)
+    } else {
+        format!(
+            "older steps: {} of the trainer, {} in the vault{in_both}",
+            saving.trainer_steps, saving.vault_steps
+        )
+    };
+    add(older, saving.old_bytes);
+    add("the new step".to_owned(), saving.new_bytes);
+    if saving.vault != "none" {
+        add(
+            format!("its copy in the vault, by {}", saving.vault),
+            saving.vault_copy_bytes,
+        );
+    }
+    if saving.temporary_bytes > 0 {
+        add("in TMPDIR".to_owned(), saving.temporary_bytes);
+    }
+    add(
+        format!("the most at one time, in {} inodes", saving.peak_inodes),
+        saving.peak_bytes,
+    );
+    table::text(&rows)
+}
+
+fn run(run: &RunDocument) -> String {
+    let mut rows = table::table(
+        &["tier after the run", "steps", "size", "inodes or objects"],
+        &[1, 2, 3],
+    );
+    for tier in &run.tiers {
+        rows.add_row([
+            tier.tier.clone(),
+            tier.steps.to_string(),
+            human::decimal_bytes(tier.bytes),
+            tier.inodes.to_string(),
+        ]);
+    }
+    format!(
+        "{}\n{} come to {} written",
+        table::text(&rows),
+        human::count(run.saves, "save"),
+        human::decimal_bytes(run.written_bytes)
+    )
+}

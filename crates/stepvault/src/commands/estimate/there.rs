@@ -1,0 +1,144 @@
+//! An estimate from what is there: a step, or headers.
+
+use std::path::Path;
+
+use stepvault_agent::SystemClock;
+use stepvault_core::Result;
+use stepvault_core::estimate::{Part, Spread, Written};
+use stepvault_engine::blocking::blocking;
+use stepvault_engine::inspect::InspectRequest;
+use stepvault_engine::size::{Measured, measure};
+use stepvault_formats::find::FindOptions;
+use stepvault_formats::sizes::{HeaderKind, Told};
+
+use super::document::{EstimateDocument, FoundDocument, HeaderDocument, HeaderFileDocument, UnreadDocument};
+use crate::context::Settings;
+
+/// What is there, and what it will be when it is whole.
+pub(super) async fn document(path: &Path, settings: &Settings) -> Result<EstimateDocument> {
+    let (looked_at, profiles) = (path.to_owned(), settings.profiles()?);
+    let measured = blocking(move || {
+        let request = InspectRequest {
+            profiles: &profiles,
+            profile: None,
+            options: FindOptions::default(),
+        };
+        measure(&looked_at, &request, &SystemClock)
+    })
+    .await?;
+    let lacking = Lacking::of(&measured.told);
+    let mut step = Written::nothing(1);
+    step.directories = measured.directories;
+    step.parts.push(part("files", measured.files, measured.bytes));
+    if lacking.bytes > 0 || lacking.files > 0 {
+        step.parts
+            .push(part("not there yet", lacking.files, lacking.bytes));
+    }
+    // Refuses what cannot be counted, before anything else is reckoned with it.
+    step.bytes()?;
+    let mut document = EstimateDocument::new(step);
+    document.notes.extend(lacking.notes);
+    document.headers = measured.told.iter().map(header).collect();
+    document.unreadable_headers = unread(&measured);
+    document.found = Some(FoundDocument {
+        path: path.to_owned(),
+        step: measured.chosen,
+        bytes: measured.bytes,
+        allocated_bytes: measured.allocated_bytes,
+        files: measured.files,
+        directories: measured.directories,
+        inodes: measured.files.saturating_add(measured.directories),
+    });
+    Ok(document)
+}
+
+fn part(what: &'static str, files: u64, bytes: u64) -> Part {
+    Part {
+        what,
+        files,
+        bytes,
+        spread: Spread::FirstNode,
+    }
+}
+
+fn unread(measured: &Measured) -> Vec<UnreadDocument> {
+    let unread = measured.unread.iter().cloned();
+    unread
+        .map(|(path, reason)| UnreadDocument { path, reason })
+        .collect()
+}
+
+fn header(told: &Told) -> HeaderDocument {
+    HeaderDocument {
+        path: told.path.clone(),
+        kind: told.kind.name(),
+        entries: told.entries,
+        payload_bytes: told.payload_bytes,
+        files: told
+            .files
+            .iter()
+            .map(|file| HeaderFileDocument {
+                path: file.path.clone(),
+                expected_bytes: file.expected_bytes,
+                bytes: file.real_bytes,
+            })
+            .collect(),
+    }
+}
+
+/// What headers tell of and is not there.
+#[derive(Debug, Default)]
+struct Lacking {
+    bytes: u64,
+    files: u64,
+    notes: Vec<String>,
+}
+
+impl Lacking {
+    fn of(told: &[Told]) -> Self {
+        let mut lacking = Self::default();
+        for told in told {
+            lacking.add(told);
+        }
+        lacking
+    }
+
+    fn add(&mut self, told: &Told) {
+        let mut without_header = 0_u64;
+        let mut there_bytes = 0_u64;
+        for file in &told.files {
+            let real_bytes = file.real_bytes.unwrap_or_default();
+            there_bytes = there_bytes.saturating_add(file.payload_bytes.unwrap_or(real_bytes));
+            match (file.real_bytes, file.expected_bytes) {
+                (None, None) => without_header += 1,
+                (None, Some(_)) => self.notes.push(format!("{} is missing", file.path)),
+                (Some(real), Some(expected)) if real != expected => {
+                    self.notes.push(format!(
+                        "{} has {real} bytes, and its header says {expected}",
+                        file.path
+                    ));
+                }
+                (Some(_), _) => {}
+            }
+            self.files += u64::from(file.real_bytes.is_none());
+            let expected = file.expected_bytes.unwrap_or(real_bytes);
+            self.bytes = self.bytes.saturating_add(expected.saturating_sub(real_bytes));
+        }
+        if without_header == 0 {
+            return;
+        }
+        let missing = told.files.iter().filter(|file| file.real_bytes.is_none());
+        let names: Vec<&str> = missing.map(|file| file.path.as_str()).collect();
+        let names = stepvault_core::nodes::first_of(&names, 4);
+        let rest = match (told.kind, told.payload_bytes) {
+            (HeaderKind::Index, Some(payload)) => {
+                let rest = payload.saturating_sub(there_bytes);
+                self.bytes = self.bytes.saturating_add(rest);
+                "their bytes are what the index's total_size leaves, without their headers"
+            }
+            _ => "nothing that is there says how long they are: the step is larger than this",
+        };
+        self.notes
+            .push(format!("{}: missing: {names}: {rest}", told.path));
+    }
+}

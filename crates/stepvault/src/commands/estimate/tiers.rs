@@ -1,0 +1,186 @@
+//! What the local tier takes while a step is saved, and every tier over a run.
+
+use stepvault_core::Result;
+use stepvault_core::config::Links;
+use stepvault_core::estimate::{MOST_SAVES, Saves, Saving, TierRules, VaultCopy, held, saving};
+use stepvault_core::ids::RemoteName;
+use stepvault_core::observe::Tier;
+use stepvault_core::retention::KeepRules;
+
+use super::TierArguments;
+use super::document::{EstimateDocument, RunDocument, SavingDocument, TierDocument};
+use crate::context::Settings;
+
+/// The remote that is assumed where none is configured.
+const SOME_REMOTE: &str = "remote";
+
+/// The rules in force.
+struct Rules {
+    local: KeepRules,
+    remote: KeepRules,
+    remotes: Vec<RemoteName>,
+    notes: Vec<String>,
+}
+
+/// Adds both to the document.
+pub(super) fn add(
+    document: &mut EstimateDocument,
+    arguments: &TierArguments,
+    settings: &Settings,
+) -> Result<()> {
+    let mut rules = rules(arguments, settings)?;
+    if rules.local.is_unset() && arguments.steps.is_none() {
+        let note = "no rule says what the vault keeps, so it keeps every step; one is counted: give --steps and --every";
+        rules.notes.push(note.to_owned());
+    }
+    let first = document.step.on_first_node()?;
+    let links = arguments.vault.unwrap_or(match settings.config.local.links {
+        Links::Auto => VaultCopy::HardLink,
+        Links::ReflinkOrCopy => VaultCopy::Reflink,
+        Links::Copy => VaultCopy::Copy,
+    });
+    let interval_seconds = arguments.save_interval.map(|interval| interval.as_secs());
+    let saves = match (arguments.steps, arguments.every) {
+        (Some(steps), Some(every)) => Some(Saves::new(steps, every, interval_seconds)?),
+        _ => None,
+    };
+    // Without a run: as many saves as fill the rule that keeps the newest, which is the state that lasts.
+    let enough = u64::from(rules.local.last.unwrap_or(1))
+        .saturating_add(1)
+        .min(MOST_SAVES);
+    let played = saves.map_or_else(|| Saves::new(enough, 1, interval_seconds), Ok)?;
+    let local = TierRules {
+        tier: &Tier::Local,
+        rules: &rules.local,
+        limits: settings.config.local.limits,
+        has_remote: true,
+    };
+    let held_before = match played.before_last() {
+        Some(before) => held(before, first.bytes, local)?,
+        None => Vec::new(),
+    };
+    let peak = saving(
+        first,
+        played.count().saturating_sub(1),
+        &held_before,
+        arguments.trainer_keep,
+        links,
+        rules.remotes.len() as u64,
+        arguments.through_tmpdir,
+    )?;
+    document.saving = Some(SavingDocument::of(&peak, links));
+    if let Some(saves) = saves {
+        document.run = Some(run(
+            document,
+            saves,
+            local,
+            &peak,
+            links != VaultCopy::None,
+            &rules,
+        )?);
+    }
+    document.notes.extend(rules.notes);
+    Ok(())
+}
+
+fn run(
+    document: &EstimateDocument,
+    saves: Saves,
+    local: TierRules<'_>,
+    peak: &Saving,
+    has_vault: bool,
+    rules: &Rules,
+) -> Result<RunDocument> {
+    let step = &document.step;
+    let first = step.on_first_node()?;
+    let mut tiers = Vec::new();
+    if has_vault {
+        let steps = held(saves, first.bytes, local)?.len() as u64;
+        tiers.push(TierDocument::of(
+            Tier::Local.to_string(),
+            steps,
+            first,
+            Some(peak),
+        )?);
+    }
+    for name in &rules.remotes {
+        let tier = Tier::Remote(name.clone());
+        let remote = TierRules {
+            tier: &tier,
+            rules: &rules.remote,
+            ..local
+        };
+        let steps = held(saves, step.bytes()?, remote)?.len() as u64;
+        tiers.push(TierDocument::of(
+            name.to_string(),
+            steps,
+            step.on_remote()?,
+            None,
+        )?);
+    }
+    Ok(RunDocument {
+        saves: saves.count(),
+        written_bytes: step.on_remote()?.of_steps(saves.count())?.bytes,
+        tiers,
+    })
+}
+
+fn rules(arguments: &TierArguments, settings: &Settings) -> Result<Rules> {
+    let mut notes = Vec::new();
+    let config = &settings.config;
+    let (mut local, mut remote, remotes): (_, _, Vec<RemoteName>) = if let Ok(run) = settings.run() {
+        let remotes = settings.remotes(&run);
+        let names = remotes.into_iter().map(|remote| remote.name).collect();
+        (run.keep_local, run.keep_remote, names)
+    } else {
+        if config.runs.len() > 1 {
+            notes.push(
+                "several runs are configured: the general [keep] counts; name one with --run".to_owned(),
+            );
+        }
+        let names = config.remotes.iter().map(|remote| remote.name.clone()).collect();
+        (config.keep_local.clone(), config.keep_remote.clone(), names)
+    };
+    let only_last = |last| KeepRules {
+        last: Some(last),
+        ..KeepRules::default()
+    };
+    if let Some(keep) = arguments.keep {
+        local = only_last(keep);
+    }
+    if let Some(keep) = arguments.keep_remote {
+        remote = only_last(keep);
+    }
+    for rules in [&local, &remote] {
+        rules.check()?;
+    }
+    let by_time = |rules: &KeepRules| {
+        rules.within_seconds.is_some()
+            || rules.hourly.is_some()
+            || rules.daily.is_some()
+            || rules.weekly.is_some()
+    };
+    if (by_time(&local) || by_time(&remote)) && arguments.save_interval.is_none() {
+        notes.push(
+            "some rules go by time, and --save-interval is not given: all saves count as of one time"
+                .to_owned(),
+        );
+    }
+    if !local.best.is_empty() || !remote.best.is_empty() {
+        notes.push(
+            "the oldest steps are taken for the best: rules that keep the best then keep the most".to_owned(),
+        );
+    }
+    let remotes = if remotes.is_empty() {
+        notes.push("no remote is given: one is assumed, as without any the vault lets no step go".to_owned());
+        vec![RemoteName::new(SOME_REMOTE)?]
+    } else {
+        remotes
+    };
+    Ok(Rules {
+        local,
+        remote,
+        remotes,
+        notes,
+    })
+}

@@ -1,0 +1,310 @@
+//! `estimate`: numbers in, sizes out.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::Place;
+
+#[track_caller]
+fn estimated(place: &Place, line: &str) -> Value {
+    let arguments: Vec<&str> = ["estimate", "--json"]
+        .into_iter()
+        .chain(line.split_whitespace())
+        .collect();
+    place.run(&arguments).expect_code(0).json()
+}
+
+/// Bytes and number of the inodes of regular files, and the number of directories, below some paths.
+fn taken(roots: &[&Path]) -> (u64, u64, u64) {
+    let mut files: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    let mut directories = 0;
+    let mut pending: Vec<_> = roots.iter().map(|root| root.to_path_buf()).collect();
+    while let Some(path) = pending.pop() {
+        let facts = path.symlink_metadata().unwrap();
+        if facts.is_dir() {
+            directories += 1;
+            pending.extend(
+                std::fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+        } else {
+            files.insert((facts.dev(), facts.ino()), facts.len());
+        }
+    }
+    (files.values().sum(), files.len() as u64, directories)
+}
+
+#[test]
+fn thirty_billion_parameters_over_four_nodes() {
+    let place = Place::new();
+    let model = "--params 30e9 --weights bf16 --optimizer adamw-fp32 --master fp32";
+    let document = estimated(&place, &format!("{model} --nodes 4 --ranks-per-node 8"));
+    assert_eq!(document["model"]["weights_bytes"], 60_000_000_000_u64);
+    assert_eq!(document["model"]["master_bytes"], 120_000_000_000_u64);
+    assert_eq!(document["model"]["optimizer_bytes"], 240_000_002_000_u64);
+    assert_eq!(
+        (&document["model"]["layout"], &document["model"]["sharding"]),
+        (&"dcp".into(), &"sharded".into())
+    );
+    let bytes = |document: &Value, member: &str| document[member]["bytes"].as_u64().unwrap();
+    let all = document["bytes"].as_u64().unwrap();
+    assert!((420_000_000_000..420_420_000_000).contains(&all), "{document:#}");
+    assert_eq!(bytes(&document, "first_node") / 1_000_000_000, 105);
+    assert_eq!(bytes(&document, "other_nodes") / 1_000_000_000, 105);
+    // The same copy on each node.
+    let document = estimated(&place, &format!("{model} --nodes 4 --sharding replicated"));
+    assert_eq!(document["bytes"].as_u64().unwrap() / 1_000_000_000, 1680);
+    assert_eq!(bytes(&document, "first_node") / 1_000_000_000, 420);
+    // By one rank.
+    let document = estimated(&place, &format!("{model} --nodes 4 --sharding rank-zero"));
+    assert_eq!(bytes(&document, "other_nodes"), 0);
+    let text = place
+        .run(&["estimate", "--params", "7B", "--optimizer", "none"])
+        .expect_code(0)
+        .stdout;
+    assert!(
+        text.starts_with(
+            "7000000000 parameters in 500 tensors: weights as bf16, none; layout torch, rank-zero, 1 rank\n"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("weights       14.0 GB"), "{text}");
+}
+
+#[test]
+fn the_shuffle_buffer_that_filled_a_disk() {
+    let place = Place::new();
+    let document = estimated(&place, "--shuffle-buffer 250000 --sample 500KB");
+    let buffer = &document["shuffle_buffer"];
+    assert_eq!(buffer["payload_bytes"], 125_000_000_000_u64);
+    assert_eq!(buffer["bytes"], 187_500_000_000_u64);
+    assert_eq!(buffer["smaller"]["samples"], 10_000);
+    assert_eq!(buffer["smaller"]["payload_bytes"], 5_000_000_000_u64);
+    assert_eq!(document["bytes"], 187_500_000_000_u64);
+    let text = place
+        .run(&[
+            "estimate",
+            "--shuffle-buffer",
+            "250000",
+            "--sample",
+            "500KB",
+            "--through-tmpdir",
+        ])
+        .expect_code(0)
+        .stdout;
+    for line in [
+        "250000 of 500.0 kB  125.0 GB     187.5 GB",
+        "10000 of 500.0 kB     5.0 GB       7.5 GB",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    // The old step, the new one, and the new one in TMPDIR.
+    assert!(text.contains("562.5 GB"), "{text}");
+    // Each node's loader has its own, beside the model.
+    let both = estimated(
+        &place,
+        "--params 1e9 --optimizer none --nodes 2 --shuffle-buffer 1000 --sample 1MB --buffer-overhead 1",
+    );
+    assert_eq!(
+        both["parts"].as_array().unwrap().last().unwrap()["bytes"],
+        2_000_000_000_u64
+    );
+    assert_eq!(both["shuffle_buffer"]["smaller"], Value::Null);
+}
+
+#[test]
+fn what_the_local_tier_takes_is_what_it_takes() {
+    let place = Place::new();
+    for step in [1, 2] {
+        let path = place.checkpoint(&format!("step_{step}"), "x");
+        std::fs::create_dir(path.join("inner")).unwrap();
+        std::fs::write(path.join("inner/more.bin"), [7; 100]).unwrap();
+    }
+    for links in ["copy", "auto"] {
+        let run = |arguments: &[&str]| {
+            let mut command = place.command(arguments);
+            command.env("STEPVAULT_LOCAL_LINKS", links);
+            crate::support::Outcome::of(command.output().unwrap()).expect_code(0)
+        };
+        // What is durable already would not be sealed.
+        let remote = format!("{}-{links}", place.remote());
+        let vault = place.path(links);
+        let local = vault.to_str().unwrap();
+        let common = ["--run", "demo/a", "--remote", &remote, "--local", local];
+        for step in ["checkpoints/step_1", "checkpoints/step_2"] {
+            run(&[&["push", step][..], &common].concat());
+        }
+        let (bytes, files, directories) = {
+            let (steps, checkpoints) = (find(&vault, "steps"), place.path("checkpoints"));
+            let (bytes, files, directories) = taken(&[&steps, &checkpoints]);
+            // Records are counted as inodes, not as bytes.
+            let records: u64 = records(&steps);
+            // The directories that hold the steps are none of theirs.
+            (bytes - records, files, directories - 2)
+        };
+        // A hard link where the filesystem has no reflinks.
+        let trained = place.path("checkpoints/step_1/model.bin");
+        let is_linked = trained.metadata().unwrap().nlink() > 1;
+        let vault_flag = if links == "copy" {
+            vec![]
+        } else if is_linked {
+            vec!["--vault", "hard-link"]
+        } else {
+            vec!["--vault", "reflink"]
+        };
+        let estimate = [
+            "estimate",
+            "checkpoints/step_2",
+            "--json",
+            "--steps",
+            "2",
+            "--every",
+            "1",
+        ];
+        let keep = ["--keep", "5", "--trainer-keep", "5"];
+        let document = run(&[&estimate[..], &keep, &common, &vault_flag].concat()).json();
+        let saving = &document["saving"];
+        if links == "copy" {
+            assert_eq!(saving["vault"], "copy");
+        }
+        if links == "copy" || is_linked {
+            assert_eq!(saving["peak_bytes"], bytes, "{document:#}");
+        }
+        assert_eq!(saving["peak_inodes"], files + directories, "{document:#}");
+    }
+}
+
+/// The directory of this name somewhere below another.
+fn find(root: &Path, name: &str) -> std::path::PathBuf {
+    let mut pending = vec![root.to_path_buf()];
+    while let Some(path) = pending.pop() {
+        for entry in std::fs::read_dir(&path).unwrap() {
+            let entry = entry.unwrap().path();
+            if entry.is_dir() {
+                if entry.file_name().unwrap() == name {
+                    return entry;
+                }
+                pending.push(entry);
+            }
+        }
+    }
+    panic!("there is no {name} below {}", root.display());
+}
+
+/// Bytes of what the vault has beside the data.
+fn records(steps: &Path) -> u64 {
+    let mut bytes = 0;
+    for step in std::fs::read_dir(steps).unwrap() {
+        for entry in std::fs::read_dir(step.unwrap().path()).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_name() != "data" {
+                bytes += taken(&[&entry.path()]).0;
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn retention_in_force_is_the_configurations_or_the_flags() {
+    let place = Place::new();
+    std::fs::write(
+        place.path("stepvault.toml"),
+        "[remote.main]\nurl = \"s3://bucket/prefix\"\n[remote.second]\nurl = \"gs://bucket\"\n\
+         [run.\"a\"]\nwatch = \"checkpoints\"\n[keep.local]\nlast = 2\n[keep.remote]\nlast = 3\nevery-steps = 1000\n",
+    )
+    .unwrap();
+    let line = "--params 1B --weights bf16 --optimizer none --layout torch --steps 5000 --every 100";
+    let tiers = |document: &Value| -> Vec<(String, u64)> {
+        let tiers = document["run"]["tiers"].as_array().unwrap().iter();
+        tiers
+            .map(|tier| {
+                (
+                    tier["tier"].as_str().unwrap().to_owned(),
+                    tier["steps"].as_u64().unwrap(),
+                )
+            })
+            .collect()
+    };
+    let document = estimated(&place, line);
+    let named = |local, remote| {
+        vec![
+            ("local".to_owned(), local),
+            ("main".to_owned(), remote),
+            ("second".to_owned(), remote),
+        ]
+    };
+    // Of 1000 to 5000 the last is among the newest three.
+    assert_eq!(tiers(&document), named(2, 7));
+    assert_eq!(document["run"]["saves"], 50);
+    let document = estimated(&place, &format!("{line} --keep 4 --keep-remote 1"));
+    assert_eq!(tiers(&document), named(4, 1));
+    let step_bytes = document["bytes"].as_u64().unwrap();
+    assert_eq!(document["run"]["tiers"][0]["bytes"], 4 * step_bytes);
+    // Four in the vault, one of them the trainer's as well, and the new one.
+    assert_eq!(document["saving"]["peak_bytes"], 5 * step_bytes);
+    let document = estimated(&place, &format!("{line} --keep 4 --vault copy --trainer-keep 2"));
+    assert_eq!(document["saving"]["peak_bytes"], (4 + 2 + 1 + 1) * step_bytes);
+}
+
+#[test]
+fn wrong_numbers_say_what_to_write() {
+    let place = Place::new();
+    std::fs::write(place.path("file.bin"), "x").unwrap();
+    for (line, text) in [
+        (
+            "",
+            "there is nothing to estimate\n  hint: give a PATH, a model as --params 30e9",
+        ),
+        ("file.bin --params 7B", "cannot be used with"),
+        (
+            "--params seven",
+            "not a count: \"seven\": it is not a number (write 250000, 30e9, 7B, 1.5T or 350M)",
+        ),
+        ("--params 7B --weights float32", "write one of fp64, fp32"),
+        (
+            "--params 7B --optimizer adamw-fp33",
+            "not an optimizer: \"adamw-fp33\"",
+        ),
+        ("--params 7B --layout pickle", "not a layout: \"pickle\""),
+        (
+            "--params 7B --tensors 8B",
+            "7000000000 parameters are in 8000000000 tensors",
+        ),
+        (
+            "--params 1e19 --weights fp64",
+            "it comes to more bytes or files than a 64-bit number holds",
+        ),
+        (
+            "--params 7B --layout hf-trainer --sharding sharded",
+            "layout hf-trainer is not written sharded",
+        ),
+        (
+            "--params 7B --ranks-per-node 0",
+            "a step is written by at least one rank",
+        ),
+        (
+            "--params 7B --steps 1e12 --every 1",
+            "at most 100000 are played through",
+        ),
+        ("--params 7B --steps 10", "--every"),
+        ("--params 7B --keep 0", "the keep rules would delete everything"),
+        ("--shuffle-buffer 250000", "--sample"),
+        ("--shuffle-buffer 1e19 --sample 1GB", "it comes to more bytes"),
+        (
+            "--shuffle-buffer 250000 --sample 500",
+            "write \"500 B\", \"500 MiB\" or \"500 GiB\"",
+        ),
+        ("nothing-there", "cannot tell the size: nothing-there"),
+    ] {
+        let arguments: Vec<&str> = ["estimate"].into_iter().chain(line.split_whitespace()).collect();
+        let outcome = place.run(&arguments);
+        assert_ne!(outcome.code, 0, "{line}: {outcome:#?}");
+        assert!(outcome.stderr.contains(text), "{line}: {outcome:#?}");
+        assert!(!outcome.stderr.contains("panicked"), "{line}: {outcome:#?}");
+    }
+}
