@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use stepvault_agent::standing::Goal;
-use stepvault_core::config::parse_duration;
+use stepvault_core::config::{parse_duration, parse_size};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::Tier;
 use stepvault_core::retention::{BestRule, Prefer};
@@ -111,6 +111,11 @@ impl FromStr for SampleRate {
 /// A duration with its unit: `24h`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| with_hint(&error))
+}
+
+/// A size with its unit: `60 GB`.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|error| with_hint(&error))
 }
 
 /// How far a step has to come: `durable`.
