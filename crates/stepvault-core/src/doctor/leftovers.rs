@@ -118,23 +118,13 @@ fn of_one_kind(subject: &str, kind: Kind, found: &[&Leftover]) -> Option<Finding
         words::count(found.len() as u64, "entry"),
         kind.words(),
         words::bytes(bytes),
-        age(oldest),
+        words::time(std::time::Duration::from_secs(oldest).as_secs_f64()),
     );
     if oldest < YOUNG_SECONDS {
         let measured = format!("{measured}; somebody may still be writing");
         return Some(Finding::pass(CHECK, subject, measured));
     }
     Some(Finding::warn(CHECK, subject, measured, kind.remedy(&paths)))
-}
-
-/// The two largest units are enough.
-fn age(seconds: u64) -> String {
-    let whole = match seconds {
-        0..3_600 => seconds,
-        3_600..86_400 => seconds - seconds % 60,
-        _ => seconds - seconds % 3_600,
-    };
-    words::time(std::time::Duration::from_secs(whole).as_secs_f64())
 }
 
 #[cfg(test)]

@@ -23,19 +23,33 @@ pub(super) fn rate(bytes_per_second: u64) -> String {
     }
 }
 
-/// A length of time: `8 ms`, `1.3 s`, `2m 5s`.
+/// A length of time: `8.4 ms`, `1.3 s`, `2m 5s`.
 pub(super) fn time(seconds: f64) -> String {
     // Nothing here takes a century, and a rate of nothing must not overflow.
     let seconds = seconds.clamp(0.0, 3_000_000_000.0);
     let length = Duration::from_secs_f64(seconds);
-    if seconds < 1.0 {
+    if length.is_zero() {
+        "0 s".to_owned()
+    } else if seconds < 0.01 {
+        format!("{:.1} ms", seconds * 1000.0)
+    } else if seconds < 1.0 {
         format!("{} ms", length.as_millis())
     } else if seconds < 60.0 {
         format!("{seconds:.1} s")
     } else {
-        humantime::format_duration(Duration::from_secs(length.as_secs())).to_string()
+        // The two or three largest units are enough for anybody.
+        let whole = length.as_secs();
+        let unit = match whole {
+            0..HOUR => 1,
+            HOUR..DAY => 60,
+            _ => HOUR,
+        };
+        humantime::format_duration(Duration::from_secs(whole - whole % unit)).to_string()
     }
 }
+
+const HOUR: u64 = 3600;
+const DAY: u64 = 24 * HOUR;
 
 /// A count with its word: `1 file`, `3 files`, `2 entries`.
 pub(super) fn count(number: u64, word: &str) -> String {
@@ -63,9 +77,13 @@ mod tests {
         assert_eq!(rate(4_250_000), "4.2 MB/s");
         assert_eq!(rate(9_000), "9 kB/s");
         assert_eq!(rate(12), "12 B/s");
-        assert_eq!(time(0.0084), "8 ms");
+        assert_eq!(time(0.0), "0 s");
+        assert_eq!(time(0.0084), "8.4 ms");
+        assert_eq!(time(0.084), "84 ms");
         assert_eq!(time(1.34), "1.3 s");
         assert_eq!(time(125.9), "2m 5s");
+        assert_eq!(time(90_061.0), "1day 1h");
+        assert_eq!(time(3_725.0), "1h 2m");
         assert_eq!(time(f64::INFINITY), time(3_000_000_000.0));
         assert_eq!(count(2, "entry"), "2 entries");
         assert!((seconds_for(300, 100) - 3.0).abs() < 1e-9);

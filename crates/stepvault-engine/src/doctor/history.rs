@@ -116,19 +116,10 @@ fn add_inspected(history: &mut History, inspection: &Inspection, watch: &Path, n
     let (valid, half): (Vec<&InspectedStep>, Vec<&InspectedStep>) =
         inspection.steps.iter().partition(|entry| entry.is_valid());
     if history.forecast.is_none() {
-        let steps: Vec<PastStep> = valid
-            .iter()
-            .filter(|entry| entry.step.resumable)
-            .map(|entry| PastStep {
-                step: entry.step.step,
-                bytes: entry.step.bytes,
-                files: entry.step.files,
-                // How deep it goes is not said; the step's own is one.
-                directories: 1,
-                written_at: entry.step.written_at,
-            })
-            .collect();
-        history.forecast = Forecast::of(&steps, &format!("in {}", watch.display()));
+        let there = format!("in {}", watch.display());
+        // Half a step says at least that the next one is no smaller.
+        history.forecast = Forecast::of(&resumable(&valid), &there)
+            .or_else(|| Forecast::of(&resumable(&half), &format!("{there}, none of them whole")));
     }
     history.example = valid
         .last()
@@ -152,4 +143,19 @@ fn add_inspected(history: &mut History, inspection: &Inspection, watch: &Path, n
             }
         }
     }
+}
+
+/// Those that a trainer can go on from, or could if they were whole.
+fn resumable(entries: &[&InspectedStep]) -> Vec<PastStep> {
+    let entries = entries.iter().filter(|entry| entry.step.resumable);
+    entries
+        .map(|entry| PastStep {
+            step: entry.step.step,
+            bytes: entry.step.bytes,
+            files: entry.step.files,
+            // How deep it goes is not said; the step's own is one.
+            directories: 1,
+            written_at: entry.step.written_at,
+        })
+        .collect()
 }

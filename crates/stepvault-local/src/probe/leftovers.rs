@@ -21,11 +21,11 @@ pub fn in_vault(vault: &Path, now: Timestamp) -> Vec<Leftover> {
         ("staging", Kind::Vault),
         ("trash", Kind::Vault),
         (RESTORE, Kind::Staging),
-        (SAVES, Kind::Staging),
         (MOVED_ASIDE, Kind::MovedAside),
     ] {
         found.extend(each_in(&vault.join(area), kind, now));
     }
+    found.extend(saves_in(&vault.join(SAVES), now));
     found.extend(own_files(vault, now));
     found
 }
@@ -33,18 +33,14 @@ pub fn in_vault(vault: &Path, now: Timestamp) -> Vec<Leftover> {
 /// What is left among a trainer's checkpoints: temporary names at any depth, and what stepvault staged there.
 pub fn among_checkpoints(watched: &Path, vault: Option<&Path>, now: Timestamp) -> Vec<Leftover> {
     let mut found = temporary_names(watched, now);
-    for area in [RESTORE, SAVES] {
-        found.extend(each_in(
-            &watched.join(format!("{OWN_INSIDE}{area}")),
-            Kind::Staging,
-            now,
-        ));
-    }
+    let inside = |area: &str| watched.join(format!("{OWN_INSIDE}{area}"));
+    found.extend(each_in(&inside(RESTORE), Kind::Staging, now));
+    found.extend(saves_in(&inside(SAVES), now));
     let beside = watched.parent().map(|above| above.join(OWN));
     // The vault by default: looked at as such.
     if let Some(beside) = beside.filter(|beside| vault != Some(beside.as_path())) {
         found.extend(each_in(&beside.join(RESTORE), Kind::Staging, now));
-        found.extend(each_in(&beside.join(SAVES), Kind::Staging, now));
+        found.extend(saves_in(&beside.join(SAVES), now));
         found.extend(each_in(&beside.join(MOVED_ASIDE), Kind::MovedAside, now));
     }
     found
@@ -70,6 +66,16 @@ fn each_in(directory: &Path, kind: Kind, now: Timestamp) -> Vec<Leftover> {
         .into_iter()
         .filter(|path| !is_lock(path))
         .filter_map(|path| measured(kind, &path, now))
+        .collect()
+}
+
+/// Saves that hold a step's files still. What is kept of one that was committed is its records alone.
+fn saves_in(base: &Path, now: Timestamp) -> Vec<Leftover> {
+    let holds_files = |save: &PathBuf| list(save).iter().any(|path| path.is_dir());
+    let saves = list(base).into_iter().flat_map(|area| list(&area));
+    saves
+        .filter(holds_files)
+        .filter_map(|save| measured(Kind::Staging, &save, now))
         .collect()
 }
 
@@ -164,11 +170,12 @@ mod tests {
             ("run/step_7.tmp/weights.pt", 20),
             ("run/.stepvault-doctor-0/a", 1),
             ("vault/staging/0/data/x", 7),
-            ("vault/saves/1/x", 8),
+            ("vault/saves/a/1/step_5/x", 8),
+            ("vault/saves/a/2/outcome.json", 8),
             ("vault/moved-aside/2/x", 9),
             ("vault/restore/k.lock", 0),
             ("vault/.stepvault-tmp-0", 2),
-            (".stepvault/saves/3/x", 4),
+            (".stepvault/saves/b/3/step_5/x", 4),
         ] {
             fs::create_dir_all(at(path).parent().unwrap()).unwrap();
             fs::write(at(path), "x".repeat(bytes)).unwrap();
@@ -191,7 +198,7 @@ mod tests {
             [
                 entry(Kind::Temporary, "/vault/.stepvault-tmp-0", 2),
                 entry(Kind::Vault, "/vault/staging/0", 7),
-                entry(Kind::Staging, "/vault/saves/1", 8),
+                entry(Kind::Staging, "/vault/saves/a/1", 8),
                 entry(Kind::MovedAside, "/vault/moved-aside/2", 9),
             ]
         );
@@ -200,7 +207,7 @@ mod tests {
             [
                 entry(Kind::Temporary, "/run/step_6/weights.pt.tmp", 10),
                 entry(Kind::Temporary, "/run/step_7.tmp", 20),
-                entry(Kind::Staging, "/.stepvault/saves/3", 4),
+                entry(Kind::Staging, "/.stepvault/saves/b/3", 4),
                 entry(Kind::Check, "/run/.stepvault-doctor-0", 1),
             ]
         );

@@ -132,7 +132,7 @@ pub(super) fn suggestion(situation: &Situation) -> Vec<String> {
     };
     let rules = &situation.keep_local;
     let mut lines = vec![
-        format!("[run.\"{}\".keep.local]", situation.run),
+        format!("[{}]", situation.keep_table),
         format!(
             "last = {}",
             last.min(rules.last.map_or(DEFAULT_LAST, u64::from).max(1))

@@ -16,6 +16,8 @@ use crate::retention::{KeepRules, LocalLimits};
 pub struct Situation {
     /// The run's name.
     pub run: String,
+    /// The table of the configuration that says what the vault keeps of it: `keep.local`.
+    pub keep_table: String,
     /// What the next step is expected to be.
     pub forecast: Forecast,
     /// How files get into the vault.
@@ -89,6 +91,7 @@ mod tests {
     pub(super) fn situation() -> Situation {
         Situation {
             run: "my-run".to_owned(),
+            keep_table: "run.\"my-run\".keep.local".to_owned(),
             forecast: Forecast {
                 bytes: 12_000_000_000,
                 files: 8,

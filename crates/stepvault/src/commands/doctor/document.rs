@@ -111,7 +111,7 @@ mod tests {
             "      WHAT WAS LOOKED AT  OF           MEASURED\n\
              pass  directory           vault /v     works\n\
              FAIL  free bytes          vault on /v  0 B of 1.0 GiB free\n\
-             \x20                                     -> delete something\n\n\
+             \x20                                      -> delete something\n\n\
              These lines of configuration would fit:\n[keep.local]\nlast = 2\n\n\
              1 failed, 0 warned, 1 passed, in 1.5s"
         );

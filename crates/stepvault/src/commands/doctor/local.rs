@@ -27,6 +27,16 @@ pub(super) struct ChosenRun {
     pub(super) settings: RunSettings,
 }
 
+impl ChosenRun {
+    /// The table that says what the vault keeps of it.
+    pub(super) fn keep_table(&self) -> String {
+        match &self.name {
+            Some(name) => format!("run.\"{name}\".keep.local"),
+            None => "keep.local".to_owned(),
+        }
+    }
+}
+
 /// The run that was named, the one of the directory that was given, or else all that are configured.
 pub(super) fn chosen_runs(settings: &Settings, directory: Option<&Path>) -> Result<Vec<ChosenRun>> {
     let named = settings.named_run().map(|name| settings.config.run(name));

@@ -100,6 +100,7 @@ fn answer(
     };
     feasibility(&Situation {
         run: look.title.clone(),
+        keep_table: run.keep_table(),
         forecast,
         takeover: look.takeover,
         shares_disk: look.shares_disk,

@@ -36,7 +36,7 @@ pub(super) fn look(settings: &Settings, runs: &[ChosenRun], upload_rate: Option<
     let mut look = RemoteLook::default();
     for remote in remotes_of(settings, runs) {
         let mut rates = not_measured(&remote);
-        rates.up_bytes_per_second = upload_rate;
+        rates.up_bytes_per_second = upload_rate.map(|rate| allowed(rate, &remote));
         look.measured.insert(remote.name, rates);
     }
     look
@@ -54,6 +54,13 @@ fn remotes_of(settings: &Settings, runs: &[ChosenRun]) -> Vec<RemoteSettings> {
         .filter(|remote| named(&remote.name) && of_runs(&remote.name))
         .cloned()
         .collect()
+}
+
+/// No faster than the configuration lets it be.
+fn allowed(rate: u64, remote: &RemoteSettings) -> u64 {
+    remote
+        .bandwidth_limit_bytes_per_second
+        .map_or(rate, |limit| rate.min(limit))
 }
 
 fn not_measured(remote: &RemoteSettings) -> RemoteRates {
