@@ -17,6 +17,7 @@ pub mod lock;
 pub mod notes;
 pub mod pins;
 mod place_members;
+pub mod probe;
 pub mod process;
 mod publish;
 mod remove;

@@ -42,6 +42,16 @@ pub fn same_filesystem(first: &Path, second: &Path) -> Result<bool> {
     Ok(mount_of(first)? == mount_of(second)?)
 }
 
+/// The number of the filesystem that holds `path`, or will.
+pub(crate) fn device(path: &Path) -> Result<u64> {
+    mount_of(path).map(|(device, _)| device)
+}
+
+/// The number of the mount; `None` where the kernel does not tell.
+pub(crate) fn mount(path: &Path) -> Result<Option<u64>> {
+    mount_of(path).map(|(_, mount)| mount)
+}
+
 /// Device and mount: two bind mounts of one filesystem share the device, yet nothing can be renamed between them.
 fn mount_of(path: &Path) -> Result<(u64, Option<u64>)> {
     let place = nearest_existing(path);
@@ -56,7 +66,7 @@ fn mount_of(path: &Path) -> Result<(u64, Option<u64>)> {
     Ok((stat.st_dev, mount))
 }
 
-fn nearest_existing(path: &Path) -> PathBuf {
+pub(crate) fn nearest_existing(path: &Path) -> PathBuf {
     let existing = path
         .ancestors()
         .find(|place| !place.as_os_str().is_empty() && place.exists());

@@ -21,6 +21,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use crate::durable::{self, CreateOutcome};
 use crate::errors;
 use crate::lock::VaultLock;
+use crate::probe::PROBE_PREFIX;
 use crate::staging_place::{MOVED_ASIDE, RESTORE, SAVES};
 use crate::temporary::TEMPORARY_PREFIX;
 
@@ -155,8 +156,12 @@ pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
 
 /// True for a file that an interrupted durable write left behind.
 pub(crate) fn is_temporary(path: &Path) -> bool {
+    begins_with(path, TEMPORARY_PREFIX)
+}
+
+fn begins_with(path: &Path, prefix: &str) -> bool {
     path.file_name()
-        .is_some_and(|name| name.as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes()))
+        .is_some_and(|name| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
 }
 
 /// Something in the directory that keeps it from becoming a vault.
@@ -165,9 +170,10 @@ fn foreign_entry(directory: &Path) -> Result<Option<String>> {
     // at the right moment, the marker itself.
     // Steps are staged in the vault's default place also where there is no vault.
     let known = ["lost+found", MARKER, RESTORE, SAVES, MOVED_ASIDE];
-    let foreign = entries(directory)?
-        .into_iter()
-        .find(|path| !is_temporary(path) && !known.iter().any(|name| path.ends_with(name)));
+    let foreign = entries(directory)?.into_iter().find(|path| {
+        let is_ours = is_temporary(path) || begins_with(path, PROBE_PREFIX);
+        !is_ours && !known.iter().any(|name| path.ends_with(name))
+    });
     Ok(foreign.map(|path| {
         path.file_name()
             .unwrap_or_default()

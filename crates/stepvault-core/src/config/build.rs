@@ -11,8 +11,8 @@ use super::finding::{Finding, Source};
 use super::key::KeyPath;
 use super::merge::Merged;
 use super::model::{
-    AgentSettings, Completion, Config, ControlSocket, Links, LocalSettings, NoticeSource, Notices,
-    RestartSettings, RunSettings, UploadSettings,
+    AgentSettings, Completion, Config, ControlSocket, DoctorSettings, Links, LocalSettings, NoticeSource,
+    Notices, RestartSettings, RunSettings, UploadSettings,
 };
 use super::remote::build_remote;
 use super::units;
@@ -195,6 +195,7 @@ pub(super) fn build(merged: &mut Merged) -> Config {
         metrics_listen,
     };
     let restart = restart(&mut Section::new(merged, &["restart"]));
+    let doctor = doctor(&mut Section::new(merged, &["doctor"]));
     let remotes = merged
         .names("remote")
         .iter()
@@ -214,6 +215,7 @@ pub(super) fn build(merged: &mut Merged) -> Config {
         upload,
         agent,
         restart,
+        doctor,
         remotes,
         runs,
         keep_local,
@@ -308,6 +310,24 @@ fn restart(section: &mut Section<'_>) -> RestartSettings {
                 .unwrap_or(fallback.demotion.crashes),
             within_seconds: crash_within,
         },
+    }
+}
+
+fn doctor(section: &mut Section<'_>) -> DoctorSettings {
+    let names = section.texts("required-environment").unwrap_or_default();
+    for name in &names {
+        let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        if !name.chars().all(is_name) || name.starts_with(|letter: char| letter.is_ascii_digit()) {
+            let hint = "write names alone, without '$' and '=': [\"OUTPUT_PATH\"]";
+            section.fault(
+                "required-environment",
+                format!("\"{name}\" is not the name of a variable"),
+                hint,
+            );
+        }
+    }
+    DoctorSettings {
+        required_environment: names,
     }
 }
 

@@ -28,8 +28,8 @@ pub use explain::Explained;
 pub use finding::{Finding, Source};
 pub use load::{FileText, FlagOverride, Report, Sources, check, faults_error, load};
 pub use model::{
-    AgentSettings, Completion, Config, ControlSocket, Links, LocalSettings, NoticeSource, Notices,
-    RestartSettings, RunSettings, UploadSettings,
+    AgentSettings, Completion, Config, ControlSocket, DoctorSettings, Links, LocalSettings, NoticeSource,
+    Notices, RestartSettings, RunSettings, UploadSettings,
 };
 pub use suggest::nearest;
 pub use units::{parse_duration, parse_size};

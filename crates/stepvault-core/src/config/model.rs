@@ -31,6 +31,8 @@ pub struct Config {
     pub agent: AgentSettings,
     /// What follows from starts.
     pub restart: RestartSettings,
+    /// What is looked at before training.
+    pub doctor: DoctorSettings,
     /// The remotes in the order of the file, then of the flags. Reading prefers earlier ones.
     pub remotes: Vec<RemoteSettings>,
     /// The runs in the order of the file.
@@ -212,6 +214,13 @@ pub struct RestartSettings {
     pub restart_loop: RestartLoopRule,
     /// When a step is passed over because the trainer does not survive it.
     pub demotion: DemotionRule,
+}
+
+/// `[doctor]`
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DoctorSettings {
+    /// Environment variables that have to hold directories which can be written.
+    pub required_environment: Vec<String>,
 }
 
 /// How the agent knows that a step is finished.

@@ -91,6 +91,7 @@ pub(super) static ROOT: &[Member] = &[
     table("upload", UPLOAD),
     table("agent", AGENT),
     table("restart", RESTART),
+    table("doctor", DOCTOR),
     named("remote", REMOTE),
     table("keep", TIERS),
     named("run", RUN),
@@ -135,6 +136,8 @@ static RESTART: &[Member] = &[
     default("crash-within", Kind::Duration, "5m"),
     default("demote-after", COUNT, "3"),
 ];
+
+static DOCTOR: &[Member] = &[unset("required-environment", Kind::Texts)];
 
 /// All of these but `url` may stand in the URL's query as well.
 pub(super) static REMOTE: &[Member] = &[

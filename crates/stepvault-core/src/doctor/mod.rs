@@ -3,6 +3,18 @@
 //! Facts are gathered where disks and networks are; what they mean is decided here, so that every rule can be tested
 //! without either.
 
+pub mod directory;
+pub mod feasibility;
+pub mod forecast;
+pub mod leftovers;
+pub mod links;
+pub mod memory;
+pub mod mount;
+pub mod room;
+pub mod speed;
+pub mod variables;
+mod words;
+
 use serde::Serialize;
 
 /// How a check came out.

@@ -85,6 +85,7 @@ pub(crate) struct GlobalArguments {
 pub(crate) enum Command {
     Demo(commands::demo::DemoArguments),
     Init(commands::init::InitArguments),
+    Doctor(commands::doctor::DoctorArguments),
     Agent(commands::agent::AgentArguments),
     Announce(commands::announce::AnnounceArguments),
     Wait(commands::wait::WaitArguments),

@@ -5,6 +5,7 @@ pub(crate) mod announce;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod demo;
+pub(crate) mod doctor;
 pub(crate) mod drain;
 pub(crate) mod estimate;
 pub(crate) mod gc;
@@ -52,6 +53,7 @@ pub(crate) struct Session {
 pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode> {
     match command {
         Command::Demo(arguments) => Box::pin(demo::run(session, arguments)).await,
+        Command::Doctor(arguments) => doctor::run(session, arguments).await,
         Command::Init(arguments) => init::run(session, &arguments),
         Command::Agent(arguments) => agent::run(session, &arguments).await,
         Command::Announce(arguments) => announce::run(session, arguments).await,

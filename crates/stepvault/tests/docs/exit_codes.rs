@@ -39,10 +39,7 @@ const WHEN: [(u8, &str); 10] = [
         13,
         "Another process holds the vault's lock, another prune or sweep the run's lease, or another restore works on the same target. `run`: the trainer of an earlier start still runs.",
     ),
-    (
-        14,
-        "Reserved for checks before the work. No command of this version returns it.",
-    ),
+    (14, "`doctor`: a line says FAIL."),
     (
         130,
         "SIGINT or SIGTERM. What was finished is kept, and the same command goes on from there. The `agent` ends in order instead, with 0 or 3; a second signal ends it with 130. Once `run` has started the trainer, the code is the trainer's, whichever it is: 128 and the signal when one ended it.",

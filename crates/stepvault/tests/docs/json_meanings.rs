@@ -409,6 +409,24 @@ const EXACT: &[(&str, &str, &str)] = &[
         "pointer.step",
         "the number of the step that it names; null when that cannot be told",
     ),
+    (
+        "doctor",
+        "outcome",
+        "the worst of all lines: `pass`, `warn` (works, and costs something) or `fail`",
+    ),
+    ("doctor", "findings", "what was looked at"),
+    ("doctor", "findings[].outcome", "`pass`, `warn` or `fail`"),
+    (
+        "doctor",
+        "feasibility",
+        "what the measurements mean for each run, in entries like those of `findings`",
+    ),
+    ("doctor", "feasibility[].outcome", "`pass`, `warn` or `fail`"),
+    (
+        "doctor",
+        "suggested",
+        "lines of configuration that would make feasible what is not; empty when all is",
+    ),
     ("verify", "steps", "the steps that were checked, the newest first"),
     (
         "verify",
@@ -618,6 +636,7 @@ const EXACT: &[(&str, &str, &str)] = &[
 /// Members that mean the same wherever they stand, by their own name.
 const ANYWHERE: &[(&str, &str)] = &[
     ("NAME", "a metric's value"),
+    ("check", "what was looked at, in the same words every time"),
     (
         "complaints",
         "what keeps the agent from its work, as the health check says it",
@@ -638,6 +657,7 @@ const ANYWHERE: &[(&str, &str)] = &[
         "outcome",
         "`reached`, `failed` (it will not get there by waiting), `unknown` (no such step was seen) or `late`",
     ),
+    ("measured", "what was measured, with its units, or why it failed"),
     ("process_id", "the agent's process"),
     (
         "reached",
@@ -793,6 +813,8 @@ const ANYWHERE: &[(&str, &str)] = &[
         "safe",
         "whether every sealed step is durable on every remote that it has to be on",
     ),
+    ("remedy", "what to do about it; null where nothing is to be done"),
+    ("subject", "on what: a directory, a filesystem, a run, a variable"),
     ("seconds", "how long it took"),
     (
         "sha256",

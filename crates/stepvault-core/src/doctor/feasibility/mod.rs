@@ -1,0 +1,158 @@
+//! Whether a run can do what it is asked to: seal between two saves, upload before the next, drain within a notice, and
+//! keep on the disk what the rules keep. From measured rates and the forecast of the next step.
+
+mod keeping;
+mod timing;
+
+use super::Finding;
+use super::forecast::Forecast;
+use super::links::Takeover;
+use super::room::Room;
+use super::speed::Rates;
+use crate::retention::{KeepRules, LocalLimits};
+
+/// All that counts for one run on this node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Situation {
+    /// The run's name.
+    pub run: String,
+    /// The table of the configuration that says what the vault keeps of it: `keep.local`.
+    pub keep_table: String,
+    /// What the next step is expected to be.
+    pub forecast: Forecast,
+    /// How files get into the vault.
+    pub takeover: Takeover,
+    /// Whether vault and checkpoints are on one filesystem.
+    pub shares_disk: bool,
+    /// What the vault's disk does; `None` where nothing could be measured.
+    pub disk_rates: Option<Rates>,
+    /// What the vault's disk has left; `None` where that cannot be told, or there is no vault.
+    pub room: Option<Room>,
+    /// What the vault holds of all runs.
+    pub kept_bytes: u64,
+    /// The run's remotes.
+    pub remotes: Vec<RemoteRates>,
+    /// The notices that this machine may get before it is taken away.
+    pub notices: Vec<Notice>,
+    /// What stays in the vault.
+    pub keep_local: KeepRules,
+    /// Limits beyond that.
+    pub limits: LocalLimits,
+}
+
+/// What a remote was measured to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteRates {
+    /// Its name.
+    pub remote: String,
+    /// Whether a step is safe only once it is durable there.
+    pub required: bool,
+    /// To it; `None` where nothing was measured.
+    pub up_bytes_per_second: Option<u64>,
+    /// From it; `None` where nothing was measured.
+    pub down_bytes_per_second: Option<u64>,
+}
+
+/// A notice that the machine will be taken away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// Whose, in words: `EC2 spot notice`.
+    pub name: String,
+    /// How long before.
+    pub seconds: u64,
+}
+
+/// What is feasible, and what would be.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Feasibility {
+    /// One line for each question.
+    pub findings: Vec<Finding>,
+    /// Lines of configuration that would make feasible what is not; empty when all is.
+    pub suggested: Vec<String>,
+}
+
+/// Answers every question that the measurements allow.
+pub fn feasibility(situation: &Situation) -> Feasibility {
+    let mut findings = vec![timing::save(situation)];
+    findings.extend(timing::uploads(situation));
+    findings.extend(timing::drains(situation));
+    findings.extend(keeping::steps(situation));
+    findings.extend(timing::restores(situation));
+    let mut suggested = timing::suggestion(situation);
+    suggested.extend(keeping::suggestion(situation));
+    Feasibility { findings, suggested }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A step of 12 GB every 10 minutes; a disk of 1 GB/s with 100 GB free; a remote of 100 MB/s.
+    pub(super) fn situation() -> Situation {
+        Situation {
+            run: "my-run".to_owned(),
+            keep_table: "run.\"my-run\".keep.local".to_owned(),
+            forecast: Forecast {
+                bytes: 12_000_000_000,
+                files: 8,
+                directories: 2,
+                interval_seconds: Some(600),
+                interval_steps: Some(100),
+                source: "the newest 3 steps in the vault".to_owned(),
+            },
+            takeover: Takeover::HardLink,
+            shares_disk: true,
+            disk_rates: Some(Rates {
+                probed_bytes: 1 << 26,
+                write_bytes_per_second: 1_000_000_000,
+                read_bytes_per_second: 2_000_000_000,
+                sync_seconds: 0.001,
+            }),
+            room: Some(Room {
+                free_bytes: 100_000_000_000,
+                total_bytes: 1_000_000_000_000,
+                free_inodes: None,
+                total_inodes: None,
+            }),
+            kept_bytes: 0,
+            remotes: vec![RemoteRates {
+                remote: "s3-main".to_owned(),
+                required: true,
+                up_bytes_per_second: Some(100_000_000),
+                down_bytes_per_second: Some(200_000_000),
+            }],
+            notices: vec![Notice {
+                name: "EC2 spot notice".to_owned(),
+                seconds: 120,
+            }],
+            keep_local: KeepRules {
+                last: Some(2),
+                ..KeepRules::default()
+            },
+            limits: LocalLimits::default(),
+        }
+    }
+
+    #[test]
+    fn all_questions_are_answered_and_what_fits_needs_no_lines() {
+        let all = feasibility(&situation());
+        let checks: Vec<&str> = all
+            .findings
+            .iter()
+            .map(|finding| finding.check.as_str())
+            .collect();
+        assert_eq!(
+            checks,
+            ["save and seal", "upload", "drain", "steps on disk", "restore"]
+        );
+        let mut easy = situation();
+        easy.forecast.bytes = 6_000_000_000;
+        let easy = feasibility(&easy);
+        assert_eq!(
+            super::super::worst(&easy.findings),
+            super::super::Outcome::Pass,
+            "{easy:#?}"
+        );
+        assert!(easy.suggested.is_empty(), "{easy:#?}");
+    }
+}

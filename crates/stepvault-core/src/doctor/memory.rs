@@ -1,0 +1,82 @@
+//! The memory limit against the buffers of transfers.
+
+use super::Finding;
+use super::words;
+
+const CHECK: &str = "memory";
+/// What the process takes beside the buffers: code, threads, records, the connections' own.
+const BESIDE_BUFFERS_BYTES: u64 = 96 << 20;
+
+/// The tightest limit on this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryFacts {
+    /// What sets it: a cgroup's path, or the machine.
+    pub source: String,
+    /// Most bytes.
+    pub limit_bytes: u64,
+    /// In use now by all that share it, without what the kernel can give up at once.
+    pub used_bytes: u64,
+}
+
+/// Whether buffers of `buffer_bytes` fit below it.
+pub fn memory(facts: Option<&MemoryFacts>, buffer_bytes: u64) -> Finding {
+    let Some(facts) = facts else {
+        return Finding::pass(CHECK, "this process", "no limit can be read here");
+    };
+    let needed_bytes = buffer_bytes.saturating_add(BESIDE_BUFFERS_BYTES);
+    let free_bytes = facts.limit_bytes.saturating_sub(facts.used_bytes);
+    let measured = format!(
+        "{} of {} free; transfers take up to {}: {} of buffers (upload.memory-budget) and {} beside them",
+        words::bytes(free_bytes),
+        words::bytes(facts.limit_bytes),
+        words::bytes(needed_bytes),
+        words::bytes(buffer_bytes),
+        words::bytes(BESIDE_BUFFERS_BYTES),
+    );
+    if facts.limit_bytes < needed_bytes {
+        return Finding::fail(
+            CHECK,
+            facts.source.clone(),
+            measured,
+            "the kernel would kill the process: raise the memory limit, or lower upload.memory-budget",
+        );
+    }
+    if free_bytes < needed_bytes {
+        return Finding::warn(
+            CHECK,
+            facts.source.clone(),
+            measured,
+            "whoever shares the limit may be killed: raise it, lower upload.memory-budget, or run the agent outside of it",
+        );
+    }
+    Finding::pass(CHECK, facts.source.clone(), measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Outcome;
+
+    fn found(limit_mebibytes: u64, used_mebibytes: u64) -> Finding {
+        let facts = MemoryFacts {
+            source: "cgroup /trainer".to_owned(),
+            limit_bytes: limit_mebibytes << 20,
+            used_bytes: used_mebibytes << 20,
+        };
+        memory(Some(&facts), 128 << 20)
+    }
+
+    #[test]
+    fn the_buffers_have_to_fit_below_the_limit() {
+        assert_eq!(found(1024, 100).outcome, Outcome::Pass);
+        assert_eq!(found(1024, 900).outcome, Outcome::Warn);
+        let small = found(200, 10);
+        assert_eq!(small.outcome, Outcome::Fail);
+        assert_eq!(
+            small.measured,
+            "190.0 MiB of 200.0 MiB free; transfers take up to 224.0 MiB: 128.0 MiB of buffers \
+             (upload.memory-budget) and 96.0 MiB beside them"
+        );
+        assert_eq!(memory(None, 1).outcome, Outcome::Pass);
+    }
+}

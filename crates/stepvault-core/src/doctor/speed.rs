@@ -1,0 +1,126 @@
+//! What a disk does in a second, and what that means for each step.
+
+use std::fmt::Write as _;
+
+use super::Finding;
+use super::forecast::Forecast;
+use super::words;
+
+/// Below this a save of any size is felt.
+const SLOW_BYTES_PER_SECOND: u64 = 100_000_000;
+/// Each sealed step waits for a handful of syncs.
+const SLOW_SYNC_SECONDS: f64 = 0.1;
+
+/// What was measured on one filesystem.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rates {
+    /// Bytes that were written for it, and read back.
+    pub probed_bytes: u64,
+    /// Written one after the other, and synced.
+    pub write_bytes_per_second: u64,
+    /// Read back, after the cache was asked to forget them.
+    pub read_bytes_per_second: u64,
+    /// Until a small file is synced: the middle one of several.
+    pub sync_seconds: f64,
+}
+
+/// What that means for each step.
+pub fn speed(subject: &str, rates: &Rates, forecast: Option<&Forecast>) -> Vec<Finding> {
+    let size = words::bytes(rates.probed_bytes);
+    let rate = |check: &str, bytes_per_second: u64, how: &str, what: &str, remedy: &str| {
+        let mut measured = format!("{} ({size} {how})", words::rate(bytes_per_second));
+        if let Some(forecast) = forecast {
+            let seconds = words::seconds_for(forecast.bytes, bytes_per_second);
+            let _ = write!(
+                measured,
+                ": {} for {what} a step of {}",
+                words::time(seconds),
+                words::bytes(forecast.bytes)
+            );
+        }
+        if bytes_per_second < SLOW_BYTES_PER_SECOND {
+            return Finding::warn(check, subject, measured, remedy);
+        }
+        Finding::pass(check, subject, measured)
+    };
+    vec![
+        rate(
+            "write rate",
+            rates.write_bytes_per_second,
+            "written and synced",
+            "writing",
+            "each save waits for this: use a local NVMe disk, save less often, and give time-outs around saves that \
+             much; below 100 MB/s they are known to run out",
+        ),
+        rate(
+            "read rate",
+            rates.read_bytes_per_second,
+            "read back",
+            "reading",
+            "uploads, restores and the trainer's own start wait for this: use a local NVMe disk",
+        ),
+        sync(subject, rates.sync_seconds),
+    ]
+}
+
+fn sync(subject: &str, seconds: f64) -> Finding {
+    let measured = format!("{} until a small file is synced", words::time(seconds));
+    if seconds <= SLOW_SYNC_SECONDS {
+        return Finding::pass("sync time", subject, measured);
+    }
+    Finding::warn(
+        "sync time",
+        subject,
+        measured,
+        "each record of a step waits for one or two of these: use a local disk; something else may be keeping this one \
+         busy",
+    )
+}
+
+/// Where nothing could be measured, and why.
+pub fn not_measured(subject: &str, why: &str) -> Finding {
+    Finding::warn(
+        "write rate",
+        subject,
+        format!("not measured: {why}"),
+        "make what stands in the way work first",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Outcome;
+
+    #[test]
+    fn a_slow_disk_is_said_in_seconds_a_step() {
+        let rates = Rates {
+            probed_bytes: 64 << 20,
+            write_bytes_per_second: 42_000_000,
+            read_bytes_per_second: 900_000_000,
+            sync_seconds: 0.25,
+        };
+        let forecast = Forecast {
+            bytes: 12 << 30,
+            files: 8,
+            directories: 1,
+            interval_seconds: None,
+            interval_steps: None,
+            source: "x".to_owned(),
+        };
+        let found = speed("vault on /nvme", &rates, Some(&forecast));
+        let outcomes: Vec<Outcome> = found.iter().map(|finding| finding.outcome).collect();
+        assert_eq!(outcomes, [Outcome::Warn, Outcome::Pass, Outcome::Warn]);
+        assert_eq!(
+            found[0].measured,
+            "42 MB/s (64.0 MiB written and synced): 5m 6s for writing a step of 12.0 GiB"
+        );
+        assert_eq!(
+            found[1].measured,
+            "900 MB/s (64.0 MiB read back): 14.3 s for reading a step of 12.0 GiB"
+        );
+        assert_eq!(found[2].measured, "250 ms until a small file is synced");
+        let found = speed("vault on /nvme", &rates, None);
+        assert_eq!(found[0].measured, "42 MB/s (64.0 MiB written and synced)");
+    }
+}

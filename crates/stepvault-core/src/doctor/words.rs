@@ -1,0 +1,92 @@
+//! Numbers as findings say them.
+
+use std::time::Duration;
+
+use bytesize::ByteSize;
+
+/// A number of bytes: `1.5 GiB`.
+pub(super) fn bytes(count: u64) -> String {
+    ByteSize::b(count).display().iec().to_string()
+}
+
+/// Bytes in a second, by thousands as `dd` and the makers of disks count: `82 MB/s`.
+pub(super) fn rate(bytes_per_second: u64) -> String {
+    match bytes_per_second {
+        10_000_000.. => format!("{} MB/s", bytes_per_second / 1_000_000),
+        1_000_000.. => format!(
+            "{}.{} MB/s",
+            bytes_per_second / 1_000_000,
+            bytes_per_second % 1_000_000 / 100_000
+        ),
+        1_000.. => format!("{} kB/s", bytes_per_second / 1_000),
+        _ => format!("{bytes_per_second} B/s"),
+    }
+}
+
+/// A length of time: `8.4 ms`, `1.3 s`, `2m 5s`.
+pub(super) fn time(seconds: f64) -> String {
+    // Nothing here takes a century, and a rate of nothing must not overflow.
+    let seconds = seconds.clamp(0.0, 3_000_000_000.0);
+    let length = Duration::from_secs_f64(seconds);
+    if length.is_zero() {
+        "0 s".to_owned()
+    } else if seconds < 0.01 {
+        format!("{:.1} ms", seconds * 1000.0)
+    } else if seconds < 1.0 {
+        format!("{} ms", length.as_millis())
+    } else if seconds < 60.0 {
+        format!("{seconds:.1} s")
+    } else {
+        // The two or three largest units are enough for anybody.
+        let whole = length.as_secs();
+        let unit = match whole {
+            0..HOUR => 1,
+            HOUR..DAY => 60,
+            _ => HOUR,
+        };
+        humantime::format_duration(Duration::from_secs(whole - whole % unit)).to_string()
+    }
+}
+
+const HOUR: u64 = 3600;
+const DAY: u64 = 24 * HOUR;
+
+/// A count with its word: `1 file`, `3 files`, `2 entries`.
+pub(super) fn count(number: u64, word: &str) -> String {
+    match (number, word.strip_suffix('y')) {
+        (1, _) => format!("1 {word}"),
+        (_, Some(stem)) => format!("{number} {stem}ies"),
+        (_, None) => format!("{number} {word}s"),
+    }
+}
+
+/// How long `bytes` take at this many bytes in a second; 0 counts as 1.
+#[expect(clippy::cast_precision_loss, reason = "a forecast, not an account")]
+pub(super) fn seconds_for(bytes: u64, bytes_per_second: u64) -> f64 {
+    bytes as f64 / bytes_per_second.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_units() {
+        assert_eq!(bytes(3 << 29), "1.5 GiB");
+        assert_eq!(rate(82_900_000), "82 MB/s");
+        assert_eq!(rate(4_250_000), "4.2 MB/s");
+        assert_eq!(rate(9_000), "9 kB/s");
+        assert_eq!(rate(12), "12 B/s");
+        assert_eq!(time(0.0), "0 s");
+        assert_eq!(time(0.0084), "8.4 ms");
+        assert_eq!(time(0.084), "84 ms");
+        assert_eq!(time(1.34), "1.3 s");
+        assert_eq!(time(125.9), "2m 5s");
+        assert_eq!(time(90_061.0), "1day 1h");
+        assert_eq!(time(3_725.0), "1h 2m");
+        assert_eq!(time(f64::INFINITY), time(3_000_000_000.0));
+        assert_eq!(count(2, "entry"), "2 entries");
+        assert!((seconds_for(300, 100) - 3.0).abs() < 1e-9);
+        assert!((seconds_for(300, 0) - 300.0).abs() < 1e-9);
+    }
+}

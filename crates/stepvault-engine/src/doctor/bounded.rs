@@ -1,0 +1,43 @@
+//! Work that may never return.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+/// How long one look at one directory may take.
+pub(super) const ONE_LOOK: Duration = Duration::from_secs(10);
+
+/// Runs `work` on a thread of its own; `None` when it has not returned in time, or could not be started. The thread is
+/// then left to itself, and ends with the process: what hangs in the kernel cannot be called back.
+pub(super) async fn bounded<T, Work>(limit: Duration, work: Work) -> Option<T>
+where
+    T: Send + 'static,
+    Work: FnOnce() -> T + Send + 'static,
+{
+    let (sender, receiver) = oneshot::channel();
+    let started = std::thread::Builder::new()
+        .name("look".to_owned())
+        .spawn(move || {
+            let _ = sender.send(work());
+        });
+    if let Err(error) = started {
+        tracing::warn!(%error, "a thread to look with cannot be started");
+        return None;
+    }
+    tokio::time::timeout(limit, receiver).await.ok()?.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_does_not_return_is_not_waited_for() {
+        assert_eq!(bounded(ONE_LOOK, || 5).await, Some(5));
+        // Ends with the test: its sender is dropped then.
+        let (keep, wait) = std::sync::mpsc::channel::<()>();
+        let hanging = move || wait.recv().is_ok();
+        assert_eq!(bounded(ONE_LOOK, hanging).await, None);
+        drop(keep);
+    }
+}

@@ -1,0 +1,421 @@
+//! All that can be told without asking a remote: directories, disks, limits, leftovers, variables.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use stepvault_core::config::Links;
+use stepvault_core::doctor::Finding;
+use stepvault_core::doctor::directory::{Maker, Place};
+use stepvault_core::doctor::forecast::Forecast;
+use stepvault_core::doctor::leftovers::leftovers;
+use stepvault_core::doctor::links::{LinkFacts, Takeover, links};
+use stepvault_core::doctor::memory::memory;
+use stepvault_core::doctor::room::Room;
+use stepvault_core::doctor::speed::{Rates, not_measured, speed};
+use stepvault_core::doctor::variables::{self, Value};
+use stepvault_core::ids::RunName;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_formats::profile::ProfileSet;
+use stepvault_local::probe;
+use stepvault_local::probe::mounts::Mounts;
+
+use super::bounded::{ONE_LOOK, bounded};
+use super::history::{self, History, Where};
+use super::places::{LookedAt, look_at};
+use super::rooms::{Use, Used, rooms};
+
+/// How long a look at all the steps of a run may take.
+const HISTORY: Duration = Duration::from_secs(30);
+
+/// What to look at.
+#[derive(Debug, Clone)]
+pub struct LocalToCheck {
+    /// The runs.
+    pub runs: Vec<RunToCheck>,
+    /// The vault, if there is to be one.
+    pub vault: Option<PathBuf>,
+    /// Directories for temporary files, each with what names it.
+    pub temporary: Vec<(String, PathBuf)>,
+    /// The variables that have to hold directories, and what they hold.
+    pub variables: Vec<(String, Value)>,
+    /// How files are taken into the vault.
+    pub links: Links,
+    /// Most bytes of buffers.
+    pub memory_budget_bytes: u64,
+    /// The profiles to find steps by.
+    pub profiles: Arc<ProfileSet>,
+    /// The next step, where somebody has said how large it is.
+    pub given: GivenForecast,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// A run to look at.
+#[derive(Debug, Clone)]
+pub struct RunToCheck {
+    /// What it is called in findings.
+    pub title: String,
+    /// Its name, where it has one.
+    pub run: Option<RunName>,
+    /// The directory that its trainer writes steps into.
+    pub watch: Option<PathBuf>,
+    /// The profile to go by.
+    pub profile: Option<String>,
+    /// How long nothing has to have been written.
+    pub quiet_seconds: u64,
+}
+
+/// What somebody has said of the next step; takes the place of what the past says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GivenForecast {
+    /// Bytes of its files.
+    pub bytes: Option<u64>,
+    /// How many files.
+    pub files: Option<u64>,
+    /// Seconds from one save to the next.
+    pub interval_seconds: Option<u64>,
+}
+
+/// What was found.
+#[derive(Debug, Clone, Default)]
+pub struct LocalLook {
+    /// All findings.
+    pub findings: Vec<Finding>,
+    /// What was measured for each run, in the same order.
+    pub runs: Vec<RunLook>,
+}
+
+/// What was measured for a run.
+#[derive(Debug, Clone)]
+pub struct RunLook {
+    /// What it is called.
+    pub title: String,
+    /// What the next step is expected to be.
+    pub forecast: Option<Forecast>,
+    /// How files get into the vault.
+    pub takeover: Takeover,
+    /// Whether vault and checkpoints are on one filesystem.
+    pub shares_disk: bool,
+    /// What the vault's disk does, or the checkpoints' where there is no vault.
+    pub disk_rates: Option<Rates>,
+    /// What the vault's disk has left.
+    pub room: Option<Room>,
+    /// What the vault holds of all runs.
+    pub kept_bytes: u64,
+}
+
+/// A run with what was found out about it.
+struct Examined<'a> {
+    run: &'a RunToCheck,
+    watch: Option<&'a LookedAt>,
+    history: Option<History>,
+    links: Option<Result<LinkFacts, String>>,
+}
+
+/// Looks at everything. Ends, whatever hangs.
+pub async fn check_local(check: &LocalToCheck) -> LocalLook {
+    let mounts = Arc::new(Mounts::read());
+    let places = join_all(places(check).into_iter().map(|(place, path)| {
+        let mounts = Arc::clone(&mounts);
+        look_at(place, path, mounts)
+    }))
+    .await;
+    let at = |path: Option<&PathBuf>| places.iter().find(|looked| Some(&looked.path) == path);
+    let vault = at(check.vault.as_ref());
+    let kept_bytes = kept_bytes(vault).await;
+    let runs = join_all(
+        check
+            .runs
+            .iter()
+            .map(|run| examine(check, run, at(run.watch.as_ref()), vault)),
+    )
+    .await;
+    let measured = measure(&places, check).await;
+    let rates_on = |looked: Option<&LookedAt>| {
+        let device = looked?.device()?;
+        let (_, rates) = measured.iter().find(|(disk, _)| *disk == device)?;
+        rates.as_ref().ok().copied()
+    };
+
+    let mut findings: Vec<Finding> = places.iter().flat_map(LookedAt::findings).collect();
+    let mut looks = Vec::new();
+    for examined in &runs {
+        let forecast = examined
+            .history
+            .as_ref()
+            .and_then(|history| history.forecast.as_ref());
+        let rates = rates_on(vault.or(examined.watch));
+        let mut takeover = Takeover::Copy;
+        match (&examined.links, &examined.run.watch, &check.vault) {
+            (Some(Ok(facts)), Some(watch), Some(vault)) => {
+                takeover = facts.takeover(check.links);
+                let subject = format!("{} to {}", watch.display(), vault.display());
+                findings.extend(links(&subject, facts, check.links, forecast, rates.as_ref()));
+            }
+            (Some(Err(_)), ..) => {}
+            _ => takeover = Takeover::HardLink,
+        }
+        let device = |looked: Option<&LookedAt>| looked.and_then(LookedAt::device);
+        looks.push(RunLook {
+            title: examined.run.title.clone(),
+            forecast: forecast.cloned(),
+            takeover,
+            shares_disk: device(vault).is_some() && device(vault) == device(examined.watch),
+            disk_rates: rates,
+            room: vault.and_then(LookedAt::room),
+            kept_bytes,
+        });
+    }
+    findings.extend(rooms(&uses(&places, &runs, &looks, vault)));
+    let largest = looks
+        .iter()
+        .filter_map(|look| look.forecast.as_ref())
+        .max_by_key(|forecast| forecast.bytes);
+    for (device, rates) in &measured {
+        let subject = subject_of(&places, *device);
+        match rates {
+            Ok(rates) => findings.extend(speed(&subject, rates, largest)),
+            Err(why) => findings.push(not_measured(&subject, why)),
+        }
+    }
+    findings.push(memory(
+        probe::memory::memory().as_ref(),
+        check.memory_budget_bytes,
+    ));
+    findings.extend(left(check, &runs, vault).await);
+    findings.extend(variables(check).await);
+    LocalLook {
+        findings,
+        runs: looks,
+    }
+}
+
+/// Each directory once, in the order in which people think of them.
+fn places(check: &LocalToCheck) -> Vec<(Place, PathBuf)> {
+    let mut places: Vec<(Place, PathBuf)> = Vec::new();
+    let mut add = |role: &str, path: &Path, maker| {
+        if !places.iter().any(|(_, other)| other == path) {
+            let place = Place {
+                role: role.to_owned(),
+                path: path.display().to_string(),
+                maker,
+            };
+            places.push((place, path.to_path_buf()));
+        }
+    };
+    for watch in check.runs.iter().filter_map(|run| run.watch.as_deref()) {
+        add("checkpoints", watch, Maker::Trainer);
+    }
+    if let Some(vault) = &check.vault {
+        add("vault", vault, Maker::Service);
+    }
+    for (role, path) in &check.temporary {
+        add(role, path, Maker::Nobody);
+    }
+    places
+}
+
+async fn kept_bytes(vault: Option<&LookedAt>) -> u64 {
+    let Some(path) = vault
+        .filter(|vault| vault.answers())
+        .map(|vault| vault.path.clone())
+    else {
+        return 0;
+    };
+    let kept = bounded(HISTORY, move || history::kept_bytes(&path)).await;
+    kept.unwrap_or_default()
+}
+
+/// What is known of a run, as far as its directories answer.
+async fn examine<'a>(
+    check: &LocalToCheck,
+    run: &'a RunToCheck,
+    watch: Option<&'a LookedAt>,
+    vault: Option<&LookedAt>,
+) -> Examined<'a> {
+    let answering = |looked: Option<&LookedAt>| {
+        looked
+            .filter(|looked| looked.answers())
+            .map(|looked| looked.path.clone())
+    };
+    let (watch_path, vault_path) = (answering(watch), answering(vault));
+    let (profiles, own, now) = (Arc::clone(&check.profiles), run.clone(), check.now);
+    let (from, into) = (watch_path.clone(), vault_path.clone());
+    let history = bounded(HISTORY, move || {
+        let place = Where {
+            run: own.run.as_ref(),
+            watch: from.as_deref(),
+            vault: into.as_deref(),
+            profile: own.profile.as_deref(),
+            quiet_seconds: own.quiet_seconds,
+            profiles: &profiles,
+        };
+        history::look(&place, now)
+    })
+    .await;
+    let history = history.map(|history| History {
+        forecast: given(check.given, history.forecast),
+        ..history
+    });
+    let example = history.as_ref().and_then(|history| history.example.clone());
+    let links = match (watch_path, vault_path) {
+        (Some(from), Some(into)) => {
+            let tried = bounded(ONE_LOOK, move || {
+                probe::links::links(&from, &into, example.as_deref())
+            })
+            .await;
+            tried.map(|tried| tried.map_err(|error| error.to_string()))
+        }
+        _ => None,
+    };
+    Examined {
+        run,
+        watch,
+        history,
+        links,
+    }
+}
+
+/// What somebody has said wins over what the past says.
+fn given(given: GivenForecast, past: Option<Forecast>) -> Option<Forecast> {
+    let mut forecast = past.or_else(|| {
+        Some(Forecast {
+            bytes: given.bytes?,
+            files: 1,
+            directories: 1,
+            interval_seconds: None,
+            interval_steps: None,
+            source: String::new(),
+        })
+    })?;
+    if let Some(bytes) = given.bytes {
+        forecast.bytes = bytes;
+        "--step-size".clone_into(&mut forecast.source);
+    }
+    forecast.files = given.files.unwrap_or(forecast.files);
+    if given.interval_seconds.is_some() {
+        forecast.interval_seconds = given.interval_seconds;
+        // How many steps that is, is not known.
+        forecast.interval_steps = None;
+    }
+    Some(forecast)
+}
+
+/// Measures the disks of checkpoints and vault, one after the other, so that none disturbs another.
+async fn measure(places: &[LookedAt], check: &LocalToCheck) -> Vec<(u64, Result<Rates, String>)> {
+    let mut measured: Vec<(u64, Result<Rates, String>)> = Vec::new();
+    let watched = check.runs.iter().filter_map(|run| run.watch.as_ref());
+    for path in watched.chain(&check.vault) {
+        let Some(looked) = places
+            .iter()
+            .find(|looked| looked.path == *path && looked.works())
+        else {
+            continue;
+        };
+        let Some(device) = looked.device() else { continue };
+        if measured.iter().any(|(known, _)| *known == device) {
+            continue;
+        }
+        let path = path.clone();
+        let rates = bounded(HISTORY, move || probe::rates::rates(&path)).await;
+        let rates = match rates {
+            Some(rates) => rates.map_err(|error| error.to_string()),
+            None => Err(format!("the disk did not answer within {} s", HISTORY.as_secs())),
+        };
+        measured.push((device, rates));
+    }
+    measured
+}
+
+/// The roles of what is on a filesystem, and where it is mounted.
+fn subject_of(places: &[LookedAt], device: u64) -> String {
+    let on: Vec<&LookedAt> = places
+        .iter()
+        .filter(|looked| looked.device() == Some(device) && looked.place.maker != Maker::Nobody)
+        .collect();
+    let mut roles: Vec<&str> = on.iter().map(|looked| looked.place.role.as_str()).collect();
+    roles.dedup();
+    let point = on.first().and_then(|looked| looked.mount_point());
+    let point = point.map(|point| format!(" on {point}")).unwrap_or_default();
+    format!("{}{point}", roles.join(", "))
+}
+
+fn uses<'a>(
+    places: &'a [LookedAt],
+    runs: &[Examined<'a>],
+    looks: &'a [RunLook],
+    vault: Option<&'a LookedAt>,
+) -> Vec<Used<'a>> {
+    let one = |looked: &'a LookedAt, by: Use<'a>| {
+        Some(Used {
+            device: looked.device()?,
+            role: looked.place.role.clone(),
+            mount_point: looked.mount_point().map(str::to_owned),
+            room: looked.room()?,
+            quota: looked.quota(),
+            by,
+        })
+    };
+    let mut uses = Vec::new();
+    for (examined, look) in runs.iter().zip(looks) {
+        let forecast = look.forecast.as_ref();
+        uses.extend(
+            examined
+                .watch
+                .and_then(|watch| one(watch, Use::Checkpoints(forecast))),
+        );
+        uses.extend(vault.and_then(|vault| one(vault, Use::Vault(forecast, look.takeover))));
+    }
+    let largest = looks
+        .iter()
+        .filter_map(|look| look.forecast.as_ref())
+        .max_by_key(|forecast| forecast.bytes);
+    let temporary = places.iter().filter(|looked| looked.place.maker == Maker::Nobody);
+    uses.extend(temporary.filter_map(|looked| one(looked, Use::Temporary(largest))));
+    uses
+}
+
+async fn left(check: &LocalToCheck, runs: &[Examined<'_>], vault: Option<&LookedAt>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for examined in runs {
+        let Some(watch) = examined.watch.filter(|watch| watch.answers()) else {
+            continue;
+        };
+        let subject = watch.place.subject();
+        match &examined.history {
+            Some(history) => findings.extend(leftovers(&subject, &history.leftovers)),
+            None => findings.push(Finding::warn(
+                "leftovers",
+                subject,
+                format!(
+                    "not looked for: going through the directory takes more than {} s",
+                    HISTORY.as_secs()
+                ),
+                "'stepvault inspect' on the directory says the same and takes the time it needs",
+            )),
+        }
+    }
+    if let Some(vault) = vault.filter(|vault| vault.answers()) {
+        let (path, now) = (vault.path.clone(), check.now);
+        let found = bounded(HISTORY, move || probe::leftovers::in_vault(&path, now)).await;
+        findings.extend(leftovers(&vault.place.subject(), &found.unwrap_or_default()));
+    }
+    findings
+}
+
+async fn variables(check: &LocalToCheck) -> Vec<Finding> {
+    let of_one = async |(name, value): &(String, Value)| {
+        let path = match value.path(name) {
+            Ok(path) => path,
+            Err(finding) => return finding,
+        };
+        let looked_at = PathBuf::from(path);
+        match bounded(ONE_LOOK, move || probe::directory::directory(&looked_at)).await {
+            Some(facts) => variables::with_path(name, path, &facts),
+            None => variables::no_answer(name, path, ONE_LOOK.as_secs()),
+        }
+    };
+    join_all(check.variables.iter().map(of_one)).await
+}

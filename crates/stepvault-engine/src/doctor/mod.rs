@@ -1,0 +1,10 @@
+//! Looking, before training, at all that the service is going to need.
+//!
+//! Facts are gathered here, each within a time limit, so that a dead mount is a finding and no standstill; what they
+//! mean is decided in [`stepvault_core::doctor`].
+
+mod bounded;
+mod history;
+pub mod local;
+mod places;
+mod rooms;

@@ -1,0 +1,97 @@
+//! One directory and the filesystem that it is on.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use stepvault_core::doctor::directory::{DirectoryFacts, Place, directory, no_answer};
+use stepvault_core::doctor::mount::{MountFacts, filesystem};
+use stepvault_core::doctor::{Finding, room::Room};
+use stepvault_local::probe;
+use stepvault_local::probe::mounts::Mounts;
+use stepvault_local::probe::room::Disk;
+
+use super::bounded::{ONE_LOOK, bounded};
+
+/// A directory that was looked at.
+#[derive(Debug)]
+pub(super) struct LookedAt {
+    pub(super) place: Place,
+    pub(super) path: PathBuf,
+    /// Nothing where its filesystem does not answer.
+    facts: Option<Facts>,
+    /// The mount, by the path's text alone.
+    named_mount: Option<MountFacts>,
+}
+
+#[derive(Debug)]
+struct Facts {
+    directory: DirectoryFacts,
+    mount: Option<MountFacts>,
+    disk: Option<Disk>,
+    quota: Option<Room>,
+}
+
+/// Looks at one directory, for no longer than one look may take.
+pub(super) async fn look_at(place: Place, path: PathBuf, mounts: Arc<Mounts>) -> LookedAt {
+    let named_mount = mounts.by_name(&path).cloned();
+    let looked_at = path.clone();
+    let facts = bounded(ONE_LOOK, move || {
+        let mount = mounts.of(&looked_at).cloned();
+        Facts {
+            disk: probe::room::disk(&looked_at).ok(),
+            quota: mount.as_ref().and_then(probe::quota::quota),
+            mount,
+            directory: probe::directory::directory(&looked_at),
+        }
+    })
+    .await;
+    LookedAt {
+        place,
+        path,
+        facts,
+        named_mount,
+    }
+}
+
+impl LookedAt {
+    /// What was found, the directory first.
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let Some(facts) = &self.facts else {
+            let mount = self.named_mount.as_ref().map(MountFacts::words);
+            return vec![no_answer(&self.place, ONE_LOOK.as_secs(), mount.as_deref())];
+        };
+        vec![
+            directory(&self.place, &facts.directory),
+            filesystem(&self.place, facts.mount.as_ref()),
+        ]
+    }
+
+    /// Whether its filesystem answers.
+    pub(super) fn answers(&self) -> bool {
+        self.facts.is_some()
+    }
+
+    /// Whether something can be written there.
+    pub(super) fn works(&self) -> bool {
+        self.facts
+            .as_ref()
+            .is_some_and(|facts| facts.directory.failed.is_none())
+    }
+
+    pub(super) fn device(&self) -> Option<u64> {
+        Some(self.facts.as_ref()?.disk?.device)
+    }
+
+    pub(super) fn room(&self) -> Option<Room> {
+        Some(self.facts.as_ref()?.disk?.room)
+    }
+
+    pub(super) fn quota(&self) -> Option<Room> {
+        self.facts.as_ref()?.quota
+    }
+
+    pub(super) fn mount_point(&self) -> Option<&str> {
+        let mount = self.facts.as_ref()?.mount.as_ref()?;
+        Some(&mount.mount_point)
+    }
+}

@@ -1,0 +1,81 @@
+//! What this user may still take of a filesystem, where quotas are kept on it.
+//!
+//! Quotas of users and groups are asked of the kernel by the block device. Those of projects need no question, since
+//! XFS and ext4 answer with them when they are asked for free space. NFS keeps its quotas on the server, and is not
+//! asked; there a full quota shows only when something is written.
+
+use std::path::Path;
+
+use nix::sys::quota::{Dqblk, QuotaType, quotactl_get};
+use stepvault_core::doctor::mount::MountFacts;
+use stepvault_core::doctor::room::Room;
+
+/// The kernel counts limits in these.
+const BLOCK_BYTES: u64 = 1024;
+
+/// What is left of the tightest quota of this user and group; `None` where there is none, or it may not be read.
+pub fn quota(mount: &MountFacts) -> Option<Room> {
+    let device = Path::new(&mount.source);
+    // The kernel holds the superuser to none.
+    if !device.starts_with("/dev") || rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let of = |kind, number: u32| {
+        let limits = quotactl_get(kind, device, i32::try_from(number).ok()?);
+        limits
+            .inspect_err(|error| tracing::debug!(%error, device = %device.display(), "no quota can be read"))
+            .ok()
+            .and_then(|limits| room(&limits))
+    };
+    let user = of(QuotaType::USRQUOTA, rustix::process::geteuid().as_raw());
+    let group = of(QuotaType::GRPQUOTA, rustix::process::getegid().as_raw());
+    [user, group]
+        .into_iter()
+        .flatten()
+        .min_by_key(|room| room.free_bytes)
+}
+
+/// A limit of 0 is none.
+fn room(limits: &Dqblk) -> Option<Room> {
+    let total_bytes = limits
+        .blocks_hard_limit()
+        .filter(|blocks| *blocks > 0)
+        .map(|blocks| blocks.saturating_mul(BLOCK_BYTES));
+    let total_inodes = limits.inodes_hard_limit().filter(|inodes| *inodes > 0);
+    if total_bytes.is_none() && total_inodes.is_none() {
+        return None;
+    }
+    let total_bytes = total_bytes.unwrap_or(u64::MAX);
+    let used_inodes = limits.allocated_inodes().unwrap_or_default();
+    Some(Room {
+        free_bytes: total_bytes.saturating_sub(limits.occupied_space().unwrap_or_default()),
+        total_bytes,
+        free_inodes: total_inodes.map(|total| total.saturating_sub(used_inodes)),
+        total_inodes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_nothing_is_none() {
+        let mut limits = Dqblk::default();
+        assert_eq!(room(&limits), None);
+        limits.set_blocks_hard_limit(10);
+        // What the kernel has not marked as valid does not count.
+        assert_eq!(room(&limits), None);
+    }
+
+    #[test]
+    fn what_is_on_no_device_has_none() {
+        let mount = MountFacts {
+            kind: "tmpfs".to_owned(),
+            source: "tmpfs".to_owned(),
+            mount_point: "/".to_owned(),
+            read_only: false,
+        };
+        assert_eq!(quota(&mount), None);
+    }
+}

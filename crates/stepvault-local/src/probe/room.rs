@@ -1,0 +1,35 @@
+//! What a filesystem has left, in the words of the checks.
+
+use std::path::Path;
+
+use stepvault_core::Result;
+use stepvault_core::doctor::room::Room;
+
+use crate::space;
+
+/// A filesystem, and what it has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disk {
+    /// Tells filesystems apart.
+    pub device: u64,
+    /// What it has left.
+    pub room: Room,
+}
+
+/// The filesystem that holds `path`, or will.
+///
+/// # Errors
+/// When it cannot be asked.
+pub fn disk(path: &Path) -> Result<Disk> {
+    let space = space::free(path)?;
+    let limited = space.total_inodes != u64::MAX;
+    Ok(Disk {
+        device: space::device(path)?,
+        room: Room {
+            free_bytes: space.free_bytes,
+            total_bytes: space.total_bytes,
+            free_inodes: limited.then_some(space.free_inodes),
+            total_inodes: limited.then_some(space.total_inodes),
+        },
+    })
+}

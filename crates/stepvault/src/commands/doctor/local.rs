@@ -1,0 +1,144 @@
+//! What of this machine is to be looked at, by the configuration and the arguments.
+
+use std::path::{Path, PathBuf};
+
+use stepvault_agent::SystemClock;
+use stepvault_core::clock::Clock as _;
+use stepvault_core::config::{Completion, RunSettings};
+use stepvault_core::doctor::variables::Value;
+use stepvault_core::ids::RunName;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::doctor::local::{GivenForecast, LocalToCheck, RunToCheck};
+
+use super::DoctorArguments;
+use crate::context::{Settings, absolute, vault_beside};
+
+/// Where everybody's temporary files go unless TMPDIR says otherwise.
+const SYSTEM_TEMPORARY: &str = "/tmp";
+
+/// A run to look at.
+#[derive(Debug)]
+pub(super) struct ChosenRun {
+    /// What it is called: its name, or its directory where it has none.
+    title: String,
+    /// Its name, where it has one.
+    name: Option<RunName>,
+    /// Its rules.
+    pub(super) settings: RunSettings,
+}
+
+impl ChosenRun {
+    /// The table that says what the vault keeps of it.
+    pub(super) fn keep_table(&self) -> String {
+        match &self.name {
+            Some(name) => format!("run.\"{name}\".keep.local"),
+            None => "keep.local".to_owned(),
+        }
+    }
+}
+
+/// The run that was named, the one of the directory that was given, or else all that are configured.
+pub(super) fn chosen_runs(settings: &Settings, directory: Option<&Path>) -> Result<Vec<ChosenRun>> {
+    let named = settings.named_run().map(|name| settings.config.run(name));
+    let of = |run: RunSettings| ChosenRun {
+        title: run.name.to_string(),
+        name: Some(run.name.clone()),
+        settings: run,
+    };
+    if let Some(directory) = directory {
+        let directory = PathBuf::from(absolute(directory)?);
+        let watched = settings
+            .config
+            .runs
+            .iter()
+            .find(|run| run.watch.as_ref() == Some(&directory));
+        return Ok(vec![match named.or_else(|| watched.cloned()) {
+            Some(run) => of(RunSettings {
+                watch: Some(directory),
+                ..run
+            }),
+            // Any name has every key's default.
+            None => ChosenRun {
+                title: directory.display().to_string(),
+                name: None,
+                settings: RunSettings {
+                    watch: Some(directory),
+                    ..settings.config.run(&RunName::new("doctor")?)
+                },
+            },
+        }]);
+    }
+    let runs: Vec<ChosenRun> = match named {
+        Some(run) => vec![of(run)],
+        None => settings.config.runs.iter().cloned().map(of).collect(),
+    };
+    let nothing = runs.iter().all(|run| run.settings.watch.is_none())
+        && settings.local_directory().is_none()
+        && settings.config.remotes.is_empty()
+        && settings.config.doctor.required_environment.is_empty();
+    if nothing {
+        return Err(Error::new(ErrorKind::Usage, "there is nothing to look at")
+            .because("no directory is given, and no run, vault or remote is configured")
+            .hint("give the directory of the checkpoints, --local DIR, --remote URL, or a configuration with --config FILE"));
+    }
+    Ok(runs)
+}
+
+/// Everything of this machine that counts for these runs.
+pub(super) fn to_check(
+    settings: &Settings,
+    runs: &[ChosenRun],
+    arguments: &DoctorArguments,
+) -> Result<LocalToCheck> {
+    let config = &settings.config;
+    let beside = || {
+        let watch = runs.iter().find_map(|run| run.settings.watch.as_ref())?;
+        vault_beside(&watch.join("step")).ok()
+    };
+    Ok(LocalToCheck {
+        runs: runs.iter().map(run_to_check).collect(),
+        vault: settings.local_directory().or_else(beside),
+        temporary: temporary(),
+        variables: config
+            .doctor
+            .required_environment
+            .iter()
+            .map(|name| {
+                let value = std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+                (name.clone(), Value::of(value.as_deref()))
+            })
+            .collect(),
+        links: config.local.links,
+        memory_budget_bytes: config.upload.memory_budget_bytes,
+        profiles: settings.profiles()?,
+        given: GivenForecast {
+            bytes: arguments.step_size,
+            files: arguments.step_files,
+            interval_seconds: arguments.save_interval.map(|interval| interval.as_secs()),
+        },
+        now: SystemClock.now(),
+    })
+}
+
+fn run_to_check(run: &ChosenRun) -> RunToCheck {
+    let quiet = match run.settings.complete {
+        Completion::Auto(quiet) | Completion::Quiet(quiet) => quiet.as_secs(),
+        Completion::Rename | Completion::Marker(_) => 0,
+    };
+    RunToCheck {
+        title: run.title.clone(),
+        run: run.name.clone(),
+        watch: run.settings.watch.clone(),
+        profile: run.settings.profile.clone(),
+        quiet_seconds: quiet,
+    }
+}
+
+/// The directories that frameworks and libraries write temporary files into.
+fn temporary() -> Vec<(String, PathBuf)> {
+    let own = std::env::var_os("TMPDIR").filter(|value| !value.is_empty());
+    let own = own.map(|path| ("TMPDIR".to_owned(), PathBuf::from(path)));
+    own.into_iter()
+        .chain([("temporary directory".to_owned(), PathBuf::from(SYSTEM_TEMPORARY))])
+        .collect()
+}

@@ -1,0 +1,153 @@
+//! Disks that are full, by bytes and by inodes, and what is left behind on one that is not.
+
+use crate::place::{Place, doctor_line, listing};
+
+#[test]
+fn a_good_disk_passes_and_nothing_is_left_on_it() {
+    let place = Place::new();
+    place.write_step("step_5", 3000, 0);
+    let before = listing(&place.path(""));
+    let ran = place.doctor(&["--quiet"]).expect_code(0);
+    for (check, subject) in [
+        ("directory", "checkpoints"),
+        ("directory", "vault"),
+        ("directory", "TMPDIR"),
+        ("directory", "temporary directory /tmp"),
+        ("hard links", "run to "),
+        ("free bytes", "checkpoints, vault"),
+    ] {
+        assert!(!ran.finding(check, subject).measured.is_empty());
+    }
+    ran.finding("directory", "checkpoints").expect(
+        "pass",
+        "written, synced, renamed, linked and deleted",
+        "",
+    );
+    for check in ["write rate", "read rate"] {
+        let rate = ran.finding(check, "checkpoints, vault");
+        assert!(rate.measured.contains("B/s ("), "{rate:?}");
+    }
+    assert_eq!(listing(&place.path("")), before);
+}
+
+#[test]
+fn a_disk_without_a_byte_fails() {
+    let place = Place::new();
+    let full =
+        "mount -t tmpfs -o size=4m tmpfs run || exit 99\nhead -c 9000000 /dev/zero >run/filler 2>/dev/null";
+    let Some(ran) = place.doctor_after(full, &[]) else {
+        return;
+    };
+    let ran = ran.expect_code(14);
+    ran.finding("directory", "checkpoints").expect(
+        "fail",
+        "no space is left on its filesystem",
+        "free some space",
+    );
+    ran.finding("free bytes", "checkpoints").expect(
+        "fail",
+        "0 B of 4.0 MiB free",
+        "delete what is not needed",
+    );
+}
+
+#[test]
+fn a_disk_without_an_inode_fails_by_that_name() {
+    let place = Place::new();
+    let full = "mount -t tmpfs -o size=4m,nr_inodes=20 tmpfs run || exit 99\n\
+                for n in $(seq 30); do touch run/$n 2>/dev/null; done";
+    let Some(ran) = place.doctor_after(full, &[]) else {
+        return;
+    };
+    let ran = ran.expect_code(14);
+    ran.finding("directory", "checkpoints").expect(
+        "fail",
+        "its filesystem has no inode left",
+        "with more inodes",
+    );
+    ran.finding("free inodes", "checkpoints")
+        .expect("fail", "0 of 20 free", "df -i");
+}
+
+#[test]
+fn a_step_of_many_files_does_not_fit_a_disk_of_few_inodes() {
+    let place = Place::new();
+    // Its inodes are few, its bytes are many.
+    let small = "truncate -s 16M disk.img && mkfs.ext4 -q -F -N 64 disk.img && mount -o loop disk.img run || exit 99\n\
+                 mkdir run/step_5 && for n in $(seq 40); do echo '{}' >run/step_5/$n.json; done\n\
+                 touch -d '1 day ago' run/step_5/* run/step_5";
+    let Some(ran) = place.doctor_after(small, &[]) else {
+        return;
+    };
+    let ran = ran.expect_code(14);
+    ran.finding("free inodes", "checkpoints").expect(
+        "fail",
+        "the next step takes 41 inodes (by the one step in ",
+        "mkfs.ext4 -i",
+    );
+    ran.finding("free bytes", "checkpoints")
+        .expect("pass", "room for", "");
+    ran.finding("hard links", "run to ").expect(
+        "warn",
+        "none (different filesystems or mounts): 120 B of each step are copied",
+        "put the vault on the checkpoints' own mount",
+    );
+}
+
+#[test]
+fn a_step_that_is_larger_than_what_is_free_fails() {
+    let place = Place::new();
+    let small = "mount -t tmpfs -o size=64m tmpfs run || exit 99";
+    let Some(ran) = place.doctor_after(small, &["--step-size", "100 MiB"]) else {
+        return;
+    };
+    let ran = ran.expect_code(14);
+    ran.finding("free bytes", "checkpoints").expect(
+        "fail",
+        "the next step takes 100.0 MiB (by --step-size): more than there is",
+        "[keep.local] last",
+    );
+}
+
+/// Enters a control group in which the disk of `run` writes 20 MB in a second and reads 30, of whichever version is
+/// mounted, and leaves it when the shell ends.
+const THROTTLE: &str = r#"truncate -s 200M disk.img && mkfs.ext4 -q -F disk.img && mount -o loop disk.img run || exit 99
+device=$(mountpoint -d run) || exit 99
+if [ -e /sys/fs/cgroup/blkio/blkio.throttle.io_serviced ]; then
+    top=/sys/fs/cgroup/blkio; group=$top/stepvault-doctor-test-$$
+    mkdir $group || exit 99
+    trap 'echo $$ >$top/cgroup.procs; rmdir $group' EXIT
+    echo "$device 20000000" >$group/blkio.throttle.write_bps_device || exit 99
+    echo "$device 30000000" >$group/blkio.throttle.read_bps_device || exit 99
+else
+    top=/sys/fs/cgroup; group=$top/stepvault-doctor-test-$$
+    own=$top$(sed -n 's/^0:://p' /proc/self/cgroup)
+    mkdir $group || exit 99
+    trap 'echo $$ >$own/cgroup.procs; rmdir $group' EXIT
+    echo "$device wbps=20000000 rbps=30000000" >$group/io.max || exit 99
+fi
+echo $$ >$group/cgroup.procs || exit 99"#;
+
+#[test]
+fn a_slow_disk_is_said_in_seconds_a_step() {
+    let place = Place::new();
+    let arguments = [
+        "--local",
+        "run/vault",
+        "--step-size",
+        "2 GB",
+        "--save-interval",
+        "1m",
+    ];
+    let line = doctor_line(&[&["run", "--json"], &arguments[..]].concat());
+    let Some(ran) = place.line_after(THROTTLE, &line) else {
+        return;
+    };
+    let rate = ran.finding("write rate", "checkpoints, vault");
+    rate.expect("warn", "for writing a step of 1.9 GiB", "below 100 MB/s");
+    ran.finding("read rate", "checkpoints, vault")
+        .expect("warn", "for reading a step of 1.9 GiB", "NVMe");
+    // At 20 MB/s and less, 2 GB take longer than a minute.
+    ran.finding("save and seal", "run")
+        .expect("warn", "saves come every 1m", "save less often");
+}

@@ -1,0 +1,135 @@
+//! What fits: between two saves, within a notice, on the disk.
+
+use crate::place::{Place, doctor_line};
+
+/// A configuration with a run of three sealed steps, 10 minutes apart, and a remote.
+fn sealed(place: &Place, more: &str) {
+    let remote = place.path("remote");
+    std::fs::write(
+        place.path("stepvault.toml"),
+        format!(
+            "[local]\ndirectory = \"vault\"\n[remote.main]\nurl = \"file://{}\"\n\
+             [run.my-run]\nwatch = \"run\"\n{more}",
+            remote.display()
+        ),
+    )
+    .unwrap();
+    for (step, minutes) in [(100_u64, 0_u64), (200, 10), (300, 20)] {
+        let name = format!("step_{step}");
+        // With three files of two bytes, 3 MB.
+        place.write_step(&name, 2_999_994, 3);
+        let when = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000 + minutes * 60);
+        let step = place.path("run").join(&name);
+        for entry in std::fs::read_dir(&step).unwrap() {
+            let file = std::fs::File::open(entry.unwrap().path()).unwrap();
+            file.set_modified(when).unwrap();
+        }
+        let mut push = vec![env!("CARGO_BIN_EXE_stepvault").to_owned(), "push".to_owned()];
+        push.push(step.display().to_string());
+        place.run_line(&push).expect_code(0);
+    }
+}
+
+#[test]
+fn the_steps_so_far_say_what_fits() {
+    let place = Place::new();
+    sealed(&place, "[keep.local]\nlast = 2\n");
+    let ran = place
+        .run_line(&doctor_line(&["--json", "--upload-rate", "1 MB"]))
+        .expect_code(0);
+    ran.finding("free inodes", "checkpoints").expect(
+        "pass",
+        "the next step takes 18 inodes (by the newest 3 steps in the vault)",
+        "",
+    );
+    ran.finding("save and seal", "my-run").expect(
+        "pass",
+        "a step of 2.9 MiB is written, and linked into the vault in ",
+        "",
+    );
+    ran.finding("upload", "my-run to main").expect(
+        "pass",
+        "a step of 2.9 MiB is uploaded in 3.0 s; saves come every 10m",
+        "",
+    );
+    ran.finding("drain", "my-run to main")
+        .expect("pass", "EC2's spot notice of 2m", "");
+    ran.finding("steps on disk", "my-run")
+        .expect("pass", "[keep.local] keeps at most 2", "");
+    assert_eq!(ran.document()["suggested"], serde_json::json!([]));
+}
+
+#[test]
+fn what_does_not_fit_comes_with_lines_that_would() {
+    let place = Place::new();
+    sealed(&place, "");
+    // 3 MB at 2500 bytes in a second are 20 minutes.
+    let line = doctor_line(&["--json", "--upload-rate", "2500 B", "--notice", "1m"]);
+    let ran = place.run_line(&line).expect_code(0);
+    ran.finding("upload", "my-run to main").expect(
+        "warn",
+        "is uploaded in 20m; saves come every 10m",
+        "save less often",
+    );
+    ran.finding("drain", "my-run to main").expect(
+        "warn",
+        "a notice of 1m: a step that was just saved is uploaded in 20m, and 49.5 s are left for it",
+        "count on losing up to one interval",
+    );
+    ran.finding("steps on disk", "my-run").expect(
+        "warn",
+        "without [keep.local] every step stays",
+        "local.maximum-size",
+    );
+    assert_eq!(
+        ran.document()["suggested"],
+        serde_json::json!([
+            "# In the trainer's own configuration: save every 25m or less often, in place of every 10m.",
+            "# By steps: interval = 300 in place of 100.",
+            "[run.\"my-run\".keep.local]",
+            "last = 3",
+        ])
+    );
+    // They can be pasted.
+    let lines = "[run.\"my-run\".keep.local]\nlast = 3\n";
+    let path = place.path("stepvault.toml");
+    let text = std::fs::read_to_string(&path).unwrap() + lines;
+    std::fs::write(path, text).unwrap();
+    let ran = place.run_line(&doctor_line(&["--json"]));
+    ran.finding("steps on disk", "my-run")
+        .expect("pass", "[keep.local] keeps at most 3", "");
+}
+
+#[test]
+fn a_person_sees_two_tables_and_a_count() {
+    let place = Place::new();
+    let ran = place
+        .run_line(&doctor_line(&[
+            "run",
+            "--step-size",
+            "1 MB",
+            "--save-interval",
+            "10m",
+        ]))
+        .expect_code(0);
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert!(lines[0].starts_with("      WHAT WAS LOOKED AT  OF"), "{ran:#?}");
+    assert!(
+        lines.iter().any(|line| line.starts_with("pass  directory ")),
+        "{ran:#?}"
+    );
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.trim_start().starts_with("WHAT FITS")),
+        "{ran:#?}"
+    );
+    assert!(lines.last().unwrap().starts_with("0 failed, "), "{ran:#?}");
+}
+
+#[test]
+fn nothing_to_look_at_is_a_mistake() {
+    let place = Place::new();
+    let ran = place.run_line(&doctor_line(&[])).expect_code(2);
+    assert!(ran.stderr.contains("there is nothing to look at"), "{ran:?}");
+}
