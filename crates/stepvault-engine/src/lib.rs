@@ -5,6 +5,7 @@
 pub mod blocking;
 pub mod catalog;
 pub mod content;
+pub mod doctor;
 pub mod drains;
 pub mod gc;
 pub mod incomplete;

@@ -3,6 +3,8 @@
 //! Facts are gathered where disks and networks are; what they mean is decided here, so that every rule can be tested
 //! without either.
 
+pub mod remote;
+
 use serde::Serialize;
 
 /// How a check came out.
