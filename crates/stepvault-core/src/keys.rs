@@ -275,7 +275,7 @@ impl RunKeys {
 }
 
 /// The objects of one probe, by the last word of their names; before it stand 32 hexadecimal digits.
-const PROBES: [&str; 3] = ["wrong", "whole", "parts"];
+const PROBES: [&str; 5] = ["wrong", "whole", "parts", "dropped", "rate"];
 
 fn classify_record(inner: &str) -> Option<KeyKind> {
     if inner == "vault.json" {
@@ -426,6 +426,10 @@ mod tests {
             (
                 keys.probe("0123456789abcdef0123456789abcdef-whole"),
                 KeyKind::Probe("0123456789abcdef0123456789abcdef-whole".to_owned()),
+            ),
+            (
+                keys.probe("0123456789abcdef0123456789abcdef-rate"),
+                KeyKind::Probe("0123456789abcdef0123456789abcdef-rate".to_owned()),
             ),
             (
                 keys.data("step_100", id(), &path).unwrap(),

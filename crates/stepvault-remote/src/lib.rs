@@ -3,6 +3,7 @@
 //! [`store::RemoteStore`] is what the engine knows. Vendor types stay inside the modules that wrap them.
 
 mod endpoint;
+pub mod examine;
 pub mod file;
 pub mod gcs;
 pub mod generic;

@@ -1,6 +1,9 @@
 //! Finds out whether a store keeps its word, by giving it reasons to refuse.
 
+use std::time::SystemTime;
+
 use bytes::Bytes;
+use futures::TryStreamExt as _;
 use stepvault_core::digest::{Crc32c, FileDigest, PartDigest, Sha256Digest};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -38,23 +41,23 @@ impl Trust {
 /// # Errors
 /// Whatever keeps the store from answering; that a store lies is no error.
 pub async fn probe(store: &dyn RemoteStore, keys: &RunKeys) -> Result<Trust> {
-    let id = crate::random::identity();
-    let probe = Probe {
-        store,
-        wrong: keys.probe(&format!("{id}-wrong")),
-        whole: keys.probe(&format!("{id}-whole")),
-        parts: keys.probe(&format!("{id}-parts")),
-    };
+    let probe = Probe::new(store, keys);
     let outcome = probe.run().await;
-    let cleaned_up = probe.clean_up().await;
+    let cleaned_up = probe.clean_up().await.is_ok();
     outcome.map(|trust| Trust { cleaned_up, ..trust })
 }
 
-struct Probe<'a> {
+/// The questions one by one, for whoever wants to know which of them a store does not answer. Ask in the order in
+/// which they stand here, and clean up at the end, whatever came of them.
+#[derive(Debug)]
+pub struct Probe<'a> {
     store: &'a dyn RemoteStore,
+    /// Everything that this probe writes begins with this.
+    place: String,
     wrong: String,
     whole: String,
     parts: String,
+    dropped: String,
 }
 
 const BODY: &[u8] = b"stepvault looks whether this store keeps its word\n";
@@ -83,7 +86,20 @@ fn proves(head: &ObjectHead, digest: &PartDigest) -> bool {
             == Some(true)
 }
 
-impl Probe<'_> {
+impl<'a> Probe<'a> {
+    /// A probe under keys of its own.
+    pub fn new(store: &'a dyn RemoteStore, keys: &RunKeys) -> Self {
+        let place = keys.probe(&crate::random::identity());
+        Self {
+            store,
+            wrong: format!("{place}-wrong"),
+            whole: format!("{place}-whole"),
+            parts: format!("{place}-parts"),
+            dropped: format!("{place}-dropped"),
+            place,
+        }
+    }
+
     async fn run(&self) -> Result<Trust> {
         let checks_object_checksums = self.refuses_wrong_object().await?;
         let (object_proven, create_is_exclusive) = self.keeps_object().await?;
@@ -97,7 +113,62 @@ impl Probe<'_> {
         })
     }
 
-    async fn refuses_wrong_object(&self) -> Result<bool> {
+    /// Whether an object's checksum proves it, and whether a second create leaves it alone.
+    async fn keeps_object(&self) -> Result<(bool, bool)> {
+        self.creates().await?;
+        let head = self.head(&self.whole).await?;
+        let create_is_exclusive = self.refuses_second_create().await?;
+        Ok((proves(&head, &PartDigest::of(BODY)), create_is_exclusive))
+    }
+
+    /// Writes an object; its time of writing by the store's clock, where the store tells one.
+    pub async fn creates(&self) -> Result<Option<SystemTime>> {
+        let created = self
+            .store
+            .create(&self.whole, sent(BODY), &PartDigest::of(BODY))
+            .await?;
+        Ok(match created {
+            Created::Written(head) => Some(head.info.modified).filter(|time| *time > SystemTime::UNIX_EPOCH),
+            // The answer to an earlier try was lost.
+            Created::Exists => None,
+        })
+    }
+
+    /// Whether the object is there, with the length it was written with.
+    pub async fn finds(&self) -> Result<bool> {
+        let head = self.store.head(&self.whole).await?;
+        Ok(head.is_some_and(|head| head.info.size_bytes == BODY.len() as u64))
+    }
+
+    /// Whether a second create of the object leaves it alone.
+    pub async fn refuses_second_create(&self) -> Result<bool> {
+        let other = PartDigest::of(OTHER_BODY);
+        let again = self.store.create(&self.whole, sent(OTHER_BODY), &other).await?;
+        Ok(again == Created::Exists)
+    }
+
+    /// Whether the object's bytes come back as one of the two that were sent.
+    pub async fn reads_back(&self) -> Result<bool> {
+        let pieces = self.store.read(&self.whole, None).await?;
+        let most_bytes = OTHER_BODY.len();
+        let bytes = pieces
+            .try_fold(Vec::new(), |mut bytes: Vec<u8>, piece| async move {
+                bytes.extend_from_slice(&piece);
+                bytes.truncate(most_bytes + 1);
+                Ok(bytes)
+            })
+            .await?;
+        Ok(bytes == BODY || bytes == OTHER_BODY)
+    }
+
+    /// Whether the object is listed.
+    pub async fn lists(&self) -> Result<bool> {
+        let listed: Vec<_> = self.store.list(&self.place).try_collect().await?;
+        Ok(listed.iter().any(|info| info.key == self.whole))
+    }
+
+    /// Whether an object with a wrong digest is refused.
+    pub async fn refuses_wrong_object(&self) -> Result<bool> {
         match self
             .store
             .create(&self.wrong, sent(BODY), &wrong_digest(BODY))
@@ -112,18 +183,9 @@ impl Probe<'_> {
         }
     }
 
-    /// Whether an object's checksum proves it, and whether a second create leaves it alone.
-    async fn keeps_object(&self) -> Result<(bool, bool)> {
-        let digest = PartDigest::of(BODY);
-        self.store.create(&self.whole, sent(BODY), &digest).await?;
-        let head = self.head(&self.whole).await?;
-        let other = PartDigest::of(OTHER_BODY);
-        let again = self.store.create(&self.whole, sent(OTHER_BODY), &other).await?;
-        Ok((proves(&head, &digest), again == Created::Exists))
-    }
-
-    /// Whether a part with a wrong digest is refused, and whether the finished object's checksum proves it.
-    async fn keeps_parts(&self) -> Result<(bool, bool)> {
+    /// Whether a part with a wrong digest is refused, and whether the finished object's checksum proves it. Before
+    /// anything is known of either, an error tells that there are no uploads in parts at all.
+    pub async fn keeps_parts(&self) -> Result<(bool, bool)> {
         let upload = self.store.start_upload(&self.parts, BODY.len() as u64).await?;
         let sent = self.send_parts(&upload).await;
         if sent.is_err() {
@@ -158,7 +220,7 @@ impl Probe<'_> {
     }
 
     /// Whether completing an upload leaves an existing object alone, where the store claims so.
-    async fn completion_is_exclusive(&self) -> Result<bool> {
+    pub async fn completion_is_exclusive(&self) -> Result<bool> {
         if !self.store.abilities().multipart_is_create_only {
             return Ok(true);
         }
@@ -181,6 +243,22 @@ impl Probe<'_> {
         Ok(completed? == Created::Exists)
     }
 
+    /// Whether an upload with a part can be given up, and is no longer pending then.
+    pub async fn aborts(&self) -> Result<bool> {
+        let upload = self.store.start_upload(&self.dropped, BODY.len() as u64).await?;
+        let sent = self.send_part(&self.dropped, &upload, BODY).await;
+        self.store.abort_upload(&self.dropped, &upload).await?;
+        sent?;
+        let pending = self.store.pending_uploads(&self.dropped).await?;
+        Ok(pending.iter().all(|pending| pending.upload != upload))
+    }
+
+    /// Whether an object that is deleted is gone.
+    pub async fn deletes(&self) -> Result<bool> {
+        self.store.delete(std::slice::from_ref(&self.whole)).await?;
+        Ok(self.store.head(&self.whole).await?.is_none())
+    }
+
     async fn send_part(&self, key: &str, upload: &str, body: &'static [u8]) -> Result<PartReceipt> {
         self.store
             .upload_part(key, upload, 0, sent(body), &PartDigest::of(body))
@@ -195,11 +273,18 @@ impl Probe<'_> {
         })
     }
 
-    /// False when something may be left.
-    async fn clean_up(&self) -> bool {
+    /// Removes what it wrote. After an error something may be left.
+    pub async fn clean_up(&self) -> Result<()> {
         self.store
             .delete(&[self.wrong.clone(), self.whole.clone(), self.parts.clone()])
             .await
-            .is_ok()
+    }
+
+    /// Gives up what uploads of its own are pending, when it was cut off in the middle.
+    pub async fn drop_uploads(&self) -> Result<()> {
+        for pending in self.store.pending_uploads(&self.place).await? {
+            self.store.abort_upload(&pending.key, &pending.upload).await?;
+        }
+        Ok(())
     }
 }

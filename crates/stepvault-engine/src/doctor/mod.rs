@@ -7,4 +7,6 @@ mod bounded;
 mod history;
 pub mod local;
 mod places;
+pub mod remote;
+mod remote_speed;
 mod rooms;

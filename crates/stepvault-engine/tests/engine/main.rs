@@ -15,6 +15,7 @@
 )]
 
 mod damage;
+mod doctor_remote;
 mod harness;
 mod interruption;
 mod placement;

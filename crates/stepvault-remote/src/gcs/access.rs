@@ -8,6 +8,7 @@ use google_cloud_auth::credentials::{AccessTokenCredentials, Builder, Credential
 use google_cloud_auth::errors::CredentialsError;
 use object_store::CredentialProvider;
 use object_store::gcp::GcpCredential;
+use stepvault_core::doctor::remote::{CredentialSource, Credentials as FoundCredentials};
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 use url::Url;
@@ -18,6 +19,8 @@ use crate::endpoint::{check_endpoint, is_loopback};
 const GOOGLE: &str = "https://storage.googleapis.com";
 /// The variable that Google's SDKs take an emulator from.
 const EMULATOR_VARIABLE: &str = "STORAGE_EMULATOR_HOST";
+/// The variable that names a file of credentials.
+const KEY_FILE_VARIABLE: &str = "GOOGLE_APPLICATION_CREDENTIALS";
 const CREDENTIALS_HINT: &str = "set GOOGLE_APPLICATION_CREDENTIALS to a key or workload identity file, run 'gcloud auth \
     application-default login', or run on a machine with a service account";
 
@@ -101,6 +104,43 @@ impl Access {
                 Err(fault(ErrorKind::Unreachable, why).hint(CREDENTIALS_HINT))
             }
         }
+    }
+}
+
+impl Access {
+    /// Where the token comes from, found by Google's own order; and whether there is one is tried. The library does
+    /// not tell when it ends: it gets new ones by itself.
+    pub(super) async fn credentials(&self) -> Result<FoundCredentials> {
+        self.bearer().await?;
+        let source = match &self.token {
+            Token::None => CredentialSource::NotAsked,
+            Token::Google(_) => source(
+                std::env::var(KEY_FILE_VARIABLE).ok(),
+                std::env::home_dir(),
+                std::path::Path::is_file,
+            ),
+        };
+        Ok(FoundCredentials {
+            source,
+            expires: None,
+            temporary: false,
+        })
+    }
+}
+
+/// What Google's library takes, by the same order: the file that a variable names, the one of `gcloud`, the machine.
+fn source(
+    named: Option<String>,
+    home: Option<std::path::PathBuf>,
+    is_file: impl Fn(&std::path::Path) -> bool,
+) -> CredentialSource {
+    if let Some(path) = named {
+        return CredentialSource::KeyFile(path);
+    }
+    let of_user = home.map(|home| home.join(".config/gcloud/application_default_credentials.json"));
+    match of_user.filter(|path| is_file(path)) {
+        Some(path) => CredentialSource::UserFile(path.display().to_string()),
+        None => CredentialSource::Machine,
     }
 }
 
@@ -195,6 +235,22 @@ mod tests {
             Access::new(&settings("http://10.1.2.3:4443")).unwrap_err().kind(),
             ErrorKind::Usage
         );
+    }
+
+    #[test]
+    fn the_variable_goes_before_the_users_file_and_that_before_the_machine() {
+        let home = || Some(std::path::PathBuf::from("/home/user"));
+        let file = "/home/user/.config/gcloud/application_default_credentials.json";
+        assert_eq!(
+            source(Some("/key.json".to_owned()), home(), |_| true),
+            CredentialSource::KeyFile("/key.json".to_owned())
+        );
+        assert_eq!(
+            source(None, home(), |path| path == std::path::Path::new(file)),
+            CredentialSource::UserFile(file.to_owned())
+        );
+        assert_eq!(source(None, home(), |_| false), CredentialSource::Machine);
+        assert_eq!(source(None, None, |_| true), CredentialSource::Machine);
     }
 
     #[test]

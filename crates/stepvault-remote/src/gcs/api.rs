@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request};
 use stepvault_core::digest::Crc32c;
+use stepvault_core::doctor::remote::Credentials;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::access::Access;
@@ -90,8 +91,37 @@ impl Api {
         self.access.bearer().await.map(|_| ())
     }
 
+    /// Where the credentials come from; they are really fetched.
+    pub(super) async fn credentials(&self) -> Result<Credentials> {
+        self.access.credentials().await
+    }
+
+    /// The bucket as the JSON API describes it: `fields` of it.
+    pub(super) async fn bucket_document(&self, what: &str, fields: &str) -> Result<String> {
+        let url = format!(
+            "{}/storage/v1/b/{}?fields={}",
+            self.access.endpoint,
+            encode(&self.bucket),
+            encode(fields)
+        );
+        let call = Call {
+            what,
+            method: Method::GET,
+            key: None,
+            query: &[],
+            headers: Vec::new(),
+            body: Payload::default(),
+        };
+        Ok(self.send_to(url, call).await?.document)
+    }
+
     /// Sends a request once and reads its answer.
     pub(super) async fn send(&self, call: Call<'_>) -> Result<Answer> {
+        let url = self.request_url(call.key, call.query)?;
+        self.send_to(url, call).await
+    }
+
+    async fn send_to(&self, url: String, call: Call<'_>) -> Result<Answer> {
         let subject = self.subject(call.key);
         let fault = |error: http::Error| {
             Error::new(ErrorKind::Failed, call.what)
@@ -100,7 +130,7 @@ impl Api {
         };
         let mut request = Request::builder()
             .method(call.method)
-            .uri(self.request_url(call.key, call.query)?)
+            .uri(url)
             .header(http::header::CONTENT_LENGTH, call.body.size_bytes());
         let bearer = self.access.bearer().await?;
         if !bearer.is_empty() {

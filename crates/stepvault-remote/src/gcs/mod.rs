@@ -12,6 +12,7 @@
 mod access;
 mod api;
 mod client;
+mod examine;
 mod listing;
 mod multipart;
 mod source;
@@ -53,6 +54,11 @@ use crate::store::{
 /// `Usage` for another scheme, an option that GCS does not take, or an endpoint over plain HTTP that is not on
 /// loopback; `Denied` when no credentials can be found or read.
 pub async fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
+    Ok(Arc::new(connect(settings).await?))
+}
+
+/// The same as what it is.
+pub(crate) async fn connect(settings: &RemoteSettings) -> Result<GcsStore> {
     let fault = || Error::new(ErrorKind::Failed, "cannot open the remote").on(&settings.url);
     if settings.url.scheme != Scheme::Gcs {
         return Err(fault()
@@ -96,7 +102,7 @@ pub async fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
         options,
         stall_timeout,
     )?;
-    Ok(Arc::new(GcsStore {
+    Ok(GcsStore {
         objects: Objects {
             url,
             keys,
@@ -109,11 +115,11 @@ pub async fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
             stall_timeout,
         },
         api,
-    }))
+    })
 }
 
 /// One bucket under one prefix.
-struct GcsStore {
+pub(crate) struct GcsStore {
     objects: Objects,
     writer: Writer,
     api: Api,

@@ -1,12 +1,48 @@
 //! Azure's blob storage.
 
-use object_store::azure::{AzureConfigKey, MicrosoftAzure, MicrosoftAzureBuilder};
+use object_store::azure::{AzureConfigKey, AzureCredential, MicrosoftAzure, MicrosoftAzureBuilder};
+use stepvault_core::doctor::remote::{CredentialSource, Credentials};
 use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
+use super::errors::store_error;
 use super::options::refuse_options;
 use super::transport::{GuardedConnector, client_options, no_retries};
 use crate::endpoint::check_endpoint;
+
+/// The credentials that requests carry, really fetched.
+pub(super) async fn credentials(settings: &RemoteSettings) -> Result<Credentials> {
+    let azure = connect(settings)?;
+    let got = azure.credentials().get_credential().await.map_err(|error| {
+        store_error(
+            "cannot get credentials for Azure",
+            &settings.url.to_string(),
+            error,
+        )
+    })?;
+    Ok(told(&got))
+}
+
+fn told(credential: &AzureCredential) -> Credentials {
+    let (source, expires) = match credential {
+        AzureCredential::AccessKey(_) => (CredentialSource::AccountKey, None),
+        AzureCredential::SASToken(pairs) => (CredentialSource::SharedSignature, end_of(pairs)),
+        AzureCredential::BearerToken(_) => (CredentialSource::DirectoryToken, None),
+    };
+    Credentials {
+        temporary: source == CredentialSource::SharedSignature,
+        source,
+        expires,
+    }
+}
+
+/// A signature says in the clear when it ends.
+fn end_of(pairs: &[(String, String)]) -> Option<Timestamp> {
+    let (_, text) = pairs.iter().find(|(name, _)| name == "se")?;
+    let time: jiff::Timestamp = text.parse().ok()?;
+    Some(Timestamp::from_seconds(time.as_second()))
+}
 
 /// A client from the settings and from Azure's own variables (`AZURE_STORAGE_ACCOUNT_NAME`, `AZURE_STORAGE_ACCOUNT_KEY`,
 /// `AZURE_CLIENT_ID`, …, `AZURE_STORAGE_USE_EMULATOR`).
@@ -57,4 +93,30 @@ pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
                  AZURE_CLIENT_ID with its secret or federated token, or a managed identity",
             )
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_signature_tells_its_end_and_a_token_does_not() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let signature = |end: &str| {
+            told(&AzureCredential::SASToken(vec![
+                pair("sv", "2024"),
+                pair("se", end),
+            ]))
+        };
+        let found = signature("2027-01-15T08:00:00Z");
+        assert_eq!(found.source, CredentialSource::SharedSignature);
+        assert_eq!(found.expires, Some(Timestamp::from_seconds(1_800_000_000)));
+        assert_eq!(signature("tomorrow").expires, None);
+        assert!(signature("tomorrow").temporary);
+        let token = told(&AzureCredential::BearerToken("secret".to_owned()));
+        assert_eq!(
+            (token.source, token.temporary),
+            (CredentialSource::DirectoryToken, false)
+        );
+    }
 }

@@ -23,6 +23,7 @@ use futures::stream::BoxStream;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::{ObjectStore, PutMode, PutOptions, PutPayload};
 use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::doctor::remote::Credentials;
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 use stepvault_core::{Error, ErrorKind, Result};
 
@@ -71,6 +72,11 @@ pub fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
         multipart,
         completing,
     }))
+}
+
+/// The credentials that requests to `az://` carry, really fetched.
+pub(crate) async fn azure_credentials(settings: &RemoteSettings) -> Result<Credentials> {
+    azure::credentials(settings).await
 }
 
 /// A store behind `object_store`'s two traits.

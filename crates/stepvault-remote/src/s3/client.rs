@@ -80,6 +80,28 @@ impl Clients {
         Ok(current.0.clone())
     }
 
+    /// AWS's configuration as these clients see it, read anew.
+    pub(super) async fn chain(&self) -> SdkConfig {
+        load_chain(&self.settings, self.keys.as_ref()).await
+    }
+
+    /// The remote's settings.
+    pub(super) fn settings(&self) -> &RemoteSettings {
+        &self.settings
+    }
+
+    /// Whether keys were given directly.
+    pub(super) fn given(&self) -> bool {
+        self.keys.is_some()
+    }
+
+    /// The profile in use, by AWS's rules.
+    pub(super) fn profile(&self) -> String {
+        let configured = self.settings.profile.clone();
+        let named = configured.or_else(|| std::env::var("AWS_PROFILE").ok());
+        named.unwrap_or_else(|| "default".to_owned())
+    }
+
     /// Notes that the store called the credentials expired.
     pub(crate) fn mark_expired(&self) {
         self.expired.store(true, Ordering::Relaxed);

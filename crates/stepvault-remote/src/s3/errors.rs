@@ -6,6 +6,7 @@ use std::time::Duration;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use stepvault_core::doctor::remote::Obstacle;
 use stepvault_core::{Error, ErrorKind};
 
 use super::connector::Stalled;
@@ -68,6 +69,9 @@ impl Fault {
                 .message()
                 .unwrap_or_default()
                 .clone_into(&mut fault.message);
+            if fault.bucket_region.is_none() {
+                fault.bucket_region = expected_region(&fault.message);
+            }
             return fault;
         }
         let (transport, message) = transport_fault(error);
@@ -77,6 +81,18 @@ impl Fault {
         }
         fault.message = message;
         fault
+    }
+
+    /// No credentials could be had, for this reason.
+    pub(super) fn no_credentials(why: String) -> Self {
+        Self {
+            status: 0,
+            code: String::new(),
+            message: why,
+            retry_after: None,
+            bucket_region: None,
+            transport: Some(Transport::NoCredentials),
+        }
     }
 
     /// A body that broke off or fell silent while it was read.
@@ -121,6 +137,29 @@ impl Fault {
     pub(crate) fn is_not_implemented(&self) -> bool {
         matches!(self.code.as_str(), "NotImplemented" | "MethodNotAllowed")
             || matches!(self.status, 405 | 501)
+    }
+
+    /// What stands between us and the bucket.
+    pub(super) fn obstacle(&self) -> Obstacle {
+        match self.transport {
+            Some(Transport::Connection) => return Obstacle::Network,
+            Some(Transport::NoCredentials | Transport::CredentialsLater) => return Obstacle::Credentials,
+            Some(Transport::Request) => return Obstacle::Settings,
+            None => {}
+        }
+        match (self.code.as_str(), self.status) {
+            ("RequestTimeTooSkewed", _) => Obstacle::Clock,
+            (
+                "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException",
+                _,
+            )
+            | ("", 301 | 307 | 308) => Obstacle::Region(self.bucket_region.clone()),
+            ("AccessDenied" | "AllAccessDisabled" | "AccountProblem" | "Forbidden", _) | ("", 403) => {
+                Obstacle::Rights
+            }
+            ("", 404) => Obstacle::Bucket,
+            _ => Obstacle::of_kind(self.judge().0),
+        }
     }
 
     /// Whether newer credentials would help.
@@ -202,6 +241,14 @@ impl Transport {
     }
 }
 
+/// The region in "the region 'us-east-1' is wrong; expecting 'eu-central-1'".
+fn expected_region(message: &str) -> Option<String> {
+    let (_, rest) = message.split_once("expecting '")?;
+    let (region, _) = rest.split_once('\'')?;
+    let plain = |character: char| character.is_ascii_alphanumeric() || character == '-';
+    (!region.is_empty() && region.len() <= 64 && region.chars().all(plain)).then(|| region.to_owned())
+}
+
 const GIVE_CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile (after `aws sso \
                                 login` where it needs that), or run where an instance or pod role applies";
 
@@ -236,7 +283,7 @@ fn find<'a, Wanted: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> 
 }
 
 /// The stall, or else the two innermost causes: the SDK's outer layers only repeat that a request failed.
-fn innermost(error: &(dyn StdError + 'static)) -> String {
+pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
     if let Some(stalled) = find::<Stalled>(error) {
         return stalled.to_string();
     }
@@ -302,6 +349,15 @@ mod tests {
         let slow = error_without_keys(|| CredentialsError::provider_timed_out(Duration::from_secs(5))).await;
         assert_eq!(slow.kind(), ErrorKind::Denied);
         assert!(slow.is_transient());
+    }
+
+    #[test]
+    fn the_region_that_a_refusal_names_is_found() {
+        let message = "The authorization header is malformed; the region 'us-east-1' is wrong; expecting 'eu-central-1'";
+        assert_eq!(expected_region(message).as_deref(), Some("eu-central-1"));
+        for none in ["", "expecting 'a b'", "expecting ''", "expecting 'eu"] {
+            assert_eq!(expected_region(none), None, "{none}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod connector;
 mod copy;
 mod date;
 mod errors;
+mod examine;
 mod multipart;
 mod read;
 mod store;
@@ -21,9 +22,10 @@ use stepvault_core::Result;
 use stepvault_core::remote_settings::RemoteSettings;
 
 pub use self::client::StaticKeys;
+pub(crate) use self::store::S3Store;
 use crate::store::RemoteStore;
 
 /// Opens a store without decorators. With `keys` AWS's usual chain of credentials is left out.
 pub async fn open(settings: &RemoteSettings, keys: Option<StaticKeys>) -> Result<Arc<dyn RemoteStore>> {
-    Ok(Arc::new(store::S3Store::open(settings, keys).await?))
+    Ok(Arc::new(S3Store::open(settings, keys).await?))
 }

@@ -53,6 +53,10 @@ impl S3Store {
         })
     }
 
+    pub(super) fn clients(&self) -> &Clients {
+        &self.clients
+    }
+
     pub(super) async fn client(&self) -> Result<Client> {
         self.clients.get().await
     }

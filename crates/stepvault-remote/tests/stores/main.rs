@@ -4,6 +4,7 @@
 mod conformance;
 mod conformance_runs;
 mod dead_connections;
+mod examining;
 mod file_store;
 mod flaky;
 mod gcs;

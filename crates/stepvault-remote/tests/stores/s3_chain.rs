@@ -9,8 +9,13 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use stepvault_core::doctor::remote::{CredentialSource, Credentials};
 use stepvault_core::observe::SilentObserver;
-use stepvault_remote::open::open;
+use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{ErrorKind, Result};
+use stepvault_remote::examine::open as open_to_examine;
+use stepvault_remote::open::{OpenOptions, open};
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
@@ -66,6 +71,69 @@ async fn inside_a_plain_environment() {
         .unwrap();
     create(&*store, "object", &bytes(10, 1)).await.unwrap();
     assert_eq!(read(&*store, "object", None).await.unwrap(), bytes(10, 1));
+    let found = found(&settings("s3://checkpoints/vault")).await.unwrap();
+    assert_eq!(found.source, CredentialSource::Environment);
+    assert!(!found.temporary);
+}
+
+/// The credentials that would be used, or why there are none.
+async fn found(settings: &RemoteSettings) -> Result<Credentials> {
+    let opened = open_to_examine(settings, Arc::new(SilentObserver), OpenOptions::default()).await;
+    let found = opened.unwrap().credentials().await?;
+    Ok(found.unwrap())
+}
+
+#[test]
+fn each_source_of_credentials_is_told_by_its_name() {
+    let home = tempfile::tempdir().unwrap();
+    let variables = [("AWS_ENDPOINT_URL", "http://127.0.0.1:9")];
+    run_in_environment(
+        "s3_chain::inside_a_home_with_every_source",
+        home.path(),
+        &variables,
+    );
+}
+
+#[tokio::test]
+#[ignore = "runs in an environment that another test makes"]
+async fn inside_a_home_with_every_source() {
+    if std::env::var_os(INSIDE).is_none() {
+        return;
+    }
+    let mut settings = settings("s3://checkpoints/vault");
+    let error = found(&settings).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(
+        error
+            .to_string()
+            .starts_with("cannot get credentials: s3://checkpoints/vault: no credentials were found ("),
+        "{error}"
+    );
+    assert!(
+        error.hint_text().unwrap().starts_with("set AWS_ACCESS_KEY_ID"),
+        "{error:?}"
+    );
+    let directory = Path::new(&std::env::var_os("HOME").unwrap()).join(".aws");
+    std::fs::create_dir(&directory).unwrap();
+    let process = r#"{"Version": 1, "AccessKeyId": "AKIA", "SecretAccessKey": "s", "SessionToken": "t",
+        "Expiration": "2027-01-15T08:00:00Z"}"#;
+    let answer = directory.join("answer.json");
+    std::fs::write(&answer, process).unwrap();
+    let config = format!(
+        "[profile asked]\ncredential_process = cat {}\n[profile kept]\nregion = us-east-1\n",
+        answer.display()
+    );
+    std::fs::write(directory.join("config"), config).unwrap();
+    let keys = "[kept]\naws_access_key_id = AKIA\naws_secret_access_key = s\naws_session_token = t\n";
+    std::fs::write(directory.join("credentials"), keys).unwrap();
+    settings.profile = Some("kept".to_owned());
+    let kept = found(&settings).await.unwrap();
+    assert_eq!(kept.source, CredentialSource::Profile("kept".to_owned()));
+    assert_eq!((kept.expires, kept.temporary), (None, true));
+    settings.profile = Some("asked".to_owned());
+    let asked = found(&settings).await.unwrap();
+    assert_eq!(asked.source, CredentialSource::Process);
+    assert_eq!(asked.expires, Some(Timestamp::from_seconds(1_800_000_000)));
 }
 
 #[test]

@@ -18,7 +18,7 @@
 //! body and drops the connection, and [`FaultAction::FlipBit`](crate::faults::FaultAction::FlipBit) damages the
 //! uploaded bytes in transit, before any check.
 //!
-//! Not here: object metadata changes, versioning, ACLs, compose, rewrite, encryption keys, gRPC.
+//! Not here: changes of object and bucket metadata, versioning, ACLs, compose, rewrite, encryption keys, gRPC.
 
 mod checksums;
 mod conditions;
@@ -136,6 +136,12 @@ impl StrictGcs {
     /// Creates a bucket; there is none at the start.
     pub fn create_bucket(&self, name: &str) {
         self.core.create_bucket(name);
+    }
+
+    /// Makes a bucket say this of itself, as a field of its JSON resource: `versioning`, `lifecycle`. It does not act
+    /// on it.
+    pub fn describe_bucket(&self, name: &str, field: &str, value: serde_json::Value) {
+        self.core.describe(name, field, value);
     }
 
     /// The objects, by `bucket/name`.

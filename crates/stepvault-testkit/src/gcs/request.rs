@@ -14,6 +14,7 @@ use super::state::Core;
 pub(super) enum Target {
     JsonUpload { bucket: String },
     JsonObject { bucket: String, key: String },
+    JsonBucket { bucket: String },
     JsonOther,
     XmlBucket { bucket: String },
     XmlObject { bucket: String, key: String },
@@ -37,6 +38,9 @@ impl Target {
                     bucket: decode(bucket),
                     key: decode(key),
                 },
+                ["b", bucket] if !bucket.is_empty() => Self::JsonBucket {
+                    bucket: decode(bucket),
+                },
                 _ => Self::JsonOther,
             };
         }
@@ -59,7 +63,7 @@ impl Target {
     pub(super) fn is_json(&self) -> bool {
         matches!(
             self,
-            Self::JsonUpload { .. } | Self::JsonObject { .. } | Self::JsonOther
+            Self::JsonUpload { .. } | Self::JsonObject { .. } | Self::JsonBucket { .. } | Self::JsonOther
         )
     }
 }

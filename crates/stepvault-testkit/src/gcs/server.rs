@@ -207,6 +207,8 @@ fn dispatch(core: &Core, request: &Request, body: &Bytes) -> Outcome {
                 _ => Err(Failure::not_implemented("this call on a JSON object")),
             }
         }
+        Target::JsonBucket { bucket } if method == "GET" => Ok(Reply::json(200, &core.described(bucket)?)),
+        Target::JsonBucket { .. } => Err(Failure::not_implemented("this call on a JSON bucket")),
         Target::JsonOther => Err(Failure::not_implemented("this JSON path")),
         Target::XmlBucket { bucket } => {
             core.require_bucket(bucket)?;

@@ -1,6 +1,6 @@
 //! What the server knows: buckets, objects, sessions and multipart uploads.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -26,7 +26,8 @@ pub(super) struct Core {
     pub(super) faults: Faults,
     pub(super) sessions: Mutex<BTreeMap<String, Arc<Mutex<Session>>>>,
     pub(super) multipart_uploads: Mutex<BTreeMap<String, MultipartUpload>>,
-    buckets: Mutex<BTreeSet<String>>,
+    /// Each with what it says of itself.
+    buckets: Mutex<BTreeMap<String, serde_json::Value>>,
     last_generation: AtomicI64,
 }
 
@@ -54,11 +55,25 @@ impl Core {
     }
 
     pub(super) fn create_bucket(&self, name: &str) {
-        lock(&self.buckets).insert(name.to_owned());
+        let described = serde_json::json!({"kind": "storage#bucket", "name": name});
+        lock(&self.buckets).entry(name.to_owned()).or_insert(described);
+    }
+
+    /// Adds to what a bucket says of itself.
+    pub(super) fn describe(&self, name: &str, field: &str, value: serde_json::Value) {
+        if let Some(described) = lock(&self.buckets).get_mut(name) {
+            described[field] = value;
+        }
+    }
+
+    /// What a bucket says of itself.
+    pub(super) fn described(&self, name: &str) -> Result<serde_json::Value, Failure> {
+        self.require_bucket(name)?;
+        Ok(lock(&self.buckets).get(name).cloned().unwrap_or_default())
     }
 
     pub(super) fn require_bucket(&self, name: &str) -> Result<(), Failure> {
-        if lock(&self.buckets).contains(name) {
+        if lock(&self.buckets).contains_key(name) {
             Ok(())
         } else {
             Err(Failure::new(

@@ -13,6 +13,7 @@ use s3s::service::S3Service;
 use uuid::Uuid;
 
 use super::connections::Client;
+use super::manners::Manners;
 use crate::faults::{FaultAction, Faults};
 
 /// How long the bytes before a cut have to leave the socket: an error of the body would discard what is still
@@ -24,6 +25,7 @@ const FLUSH: Duration = Duration::from_millis(50);
 pub(crate) struct FaultsLayer {
     pub(crate) service: S3Service,
     pub(crate) faults: Faults,
+    pub(crate) manners: Manners,
 }
 
 impl hyper::service::Service<Request<Incoming>> for FaultsLayer {
@@ -38,6 +40,7 @@ impl hyper::service::Service<Request<Incoming>> for FaultsLayer {
             if let Ok(id) = HeaderValue::try_from(Uuid::new_v4().simple().to_string()) {
                 response.headers_mut().insert("x-amz-request-id", id);
             }
+            layer.manners.date(&mut response);
             Ok(response)
         })
     }
@@ -92,6 +95,10 @@ impl FaultsLayer {
     }
 
     async fn forward(&self, request: Request<Incoming>) -> io::Result<Response<Body>> {
+        if let Some(refusal) = self.manners.refusal(&request) {
+            drain(request.into_body()).await;
+            return Ok(refusal);
+        }
         self.service
             .call(request.map(Body::from))
             .await
@@ -108,17 +115,24 @@ async fn drain(mut body: Incoming) {
     while let Some(Ok(_)) = body.frame().await {}
 }
 
-fn refusal(status: u16, retry_after_seconds: Option<u64>, code: &str) -> io::Result<Response<Body>> {
+/// An answer with S3's error document.
+pub(crate) fn document(status: StatusCode, code: &str, message: &str) -> Response<Body> {
     let document = format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{code}</Code><Message>On request.</Message>\
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{code}</Code><Message>{message}</Message>\
          <RequestId>{}</RequestId></Error>",
         Uuid::new_v4().simple()
     );
     let mut response = Response::new(Body::from(document));
-    *response.status_mut() = StatusCode::from_u16(status).map_err(io::Error::other)?;
+    *response.status_mut() = status;
     response
         .headers_mut()
         .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+    response
+}
+
+fn refusal(status: u16, retry_after_seconds: Option<u64>, code: &str) -> io::Result<Response<Body>> {
+    let status = StatusCode::from_u16(status).map_err(io::Error::other)?;
+    let mut response = document(status, code, "On request.");
     if let Some(seconds) = retry_after_seconds {
         response
             .headers_mut()

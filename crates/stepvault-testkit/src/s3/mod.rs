@@ -11,6 +11,7 @@ pub(crate) mod connections;
 mod embedded_fs;
 mod faults_layer;
 pub(crate) mod listing;
+mod manners;
 mod multipart;
 mod reads;
 mod service;
@@ -22,6 +23,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::S3ServiceBuilder;
 
 pub use self::embedded_fs::EmbeddedS3Fs;
@@ -46,6 +48,11 @@ pub struct StrictS3Options {
     pub max_keys: usize,
     /// Account that owns every bucket; `x-amz-expected-bucket-owner` must name it.
     pub bucket_owner: String,
+    /// How far the server's clock is ahead of this machine's; negative for one that is behind. Answers are dated by
+    /// it, and requests signed for a time more than 15 minutes away from it are refused.
+    pub clock_ahead_seconds: i64,
+    /// The region that requests must be signed for; any for `None`.
+    pub only_region: Option<String>,
 }
 
 impl Default for StrictS3Options {
@@ -56,6 +63,8 @@ impl Default for StrictS3Options {
             ignore_create_only: false,
             max_keys: 1000,
             bucket_owner: "111122223333".to_owned(),
+            clock_ahead_seconds: 0,
+            only_region: None,
         }
     }
 }
@@ -99,14 +108,25 @@ impl StrictS3 {
 
     /// Starts a server with these options where `listener` listens: clients may be in network namespaces of their own.
     pub fn start_on(listener: TcpListener, options: StrictS3Options) -> Self {
+        let manners = manners::Manners {
+            clock_ahead_seconds: options.clock_ahead_seconds,
+            only_region: options.only_region.clone(),
+        };
         let state = Arc::new(State::new(options));
         let faults = Faults::default();
         let mut builder = S3ServiceBuilder::new(service::Service(Arc::clone(&state)));
         builder.set_auth(access::OneKey);
         builder.set_access(access::Gate(Arc::clone(&state)));
+        if manners.clock_ahead_seconds != 0 {
+            // The protocol's own check would go by this machine's clock.
+            let mut config = S3Config::default();
+            config.presigned_url_max_skew_time_secs = u32::MAX;
+            builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
+        }
         let layer = faults_layer::FaultsLayer {
             service: builder.build(),
             faults: faults.clone(),
+            manners,
         };
         let handle = ServerHandle::start_on(listener, move |listener| connections::serve(listener, layer))
             .expect("a server");
@@ -135,6 +155,13 @@ impl StrictS3 {
     /// Makes a bucket; nothing happens when it exists.
     pub fn create_bucket(&self, name: &str) {
         self.state.create_bucket(name);
+    }
+
+    /// Makes the bucket say that it keeps old versions. It keeps none all the same.
+    pub fn claim_versioning(&self, bucket: &str) {
+        if let Some(bucket) = self.state.buckets().get_mut(bucket) {
+            bucket.claims_versioning = true;
+        }
     }
 
     /// The stored objects by `bucket/key`.

@@ -166,9 +166,17 @@ impl S3 for Service {
 
     async fn get_bucket_versioning(
         &self,
-        _: S3Request<GetBucketVersioningInput>,
+        request: S3Request<GetBucketVersioningInput>,
     ) -> S3Result<S3Response<GetBucketVersioningOutput>> {
-        Ok(S3Response::new(GetBucketVersioningOutput::default()))
+        let buckets = self.0.buckets();
+        let claimed = buckets
+            .get(&request.input.bucket)
+            .is_some_and(|bucket| bucket.claims_versioning);
+        let status = claimed.then(|| BucketVersioningStatus::from_static(BucketVersioningStatus::ENABLED));
+        Ok(S3Response::new(GetBucketVersioningOutput {
+            status,
+            ..GetBucketVersioningOutput::default()
+        }))
     }
 
     async fn put_bucket_lifecycle_configuration(

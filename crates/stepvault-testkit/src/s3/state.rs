@@ -18,6 +18,7 @@ use crate::objects::{Objects, StoredObject};
 pub(crate) struct Bucket {
     pub(crate) created: SystemTime,
     pub(crate) lifecycle: Option<BucketLifecycleConfiguration>,
+    pub(crate) claims_versioning: bool,
 }
 
 #[derive(Debug)]
@@ -51,6 +52,7 @@ impl State {
         let bucket = Bucket {
             created: SystemTime::now(),
             lifecycle: None,
+            claims_versioning: false,
         };
         self.buckets().entry(name.to_owned()).or_insert(bucket);
     }

@@ -22,7 +22,7 @@ pub(super) struct ChosenRun {
     /// What it is called: its name, or its directory where it has none.
     title: String,
     /// Its name, where it has one.
-    name: Option<RunName>,
+    pub(super) name: Option<RunName>,
     /// Its rules.
     pub(super) settings: RunSettings,
 }

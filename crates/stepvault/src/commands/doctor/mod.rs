@@ -16,7 +16,7 @@ use stepvault_engine::doctor::local::{RunLook, check_local};
 
 use self::document::DoctorDocument;
 use self::local::ChosenRun;
-use self::remotes::RemoteLook;
+use self::remotes::{RemoteLook, Wanted};
 use super::Session;
 use crate::arguments::values;
 use crate::context::Settings;
@@ -30,8 +30,9 @@ const GCE_NOTICE_SECONDS: u64 = 30;
 /// Look before training whether everything works: directories, disks, limits, leftovers, and what fits into the time
 ///
 /// It does what the service is going to do, for a moment: writes, syncs, renames, links and deletes files of its own in
-/// each directory, measures each disk with at most 256 MiB in a few seconds, and leaves nothing behind. A mount that
-/// does not answer is a finding. Each line is pass, warn (works, and costs something) or fail, with what was measured
+/// each directory, measures each disk with at most 256 MiB in a few seconds, and leaves nothing behind. On each remote it
+/// puts, refuses to overwrite, reads, lists and deletes objects of its own below the run's keys, and measures both ways.
+/// A mount or a store that does not answer is a finding. Each line is pass, warn (works, and costs something) or fail, with what was measured
 /// and what to do. Run it as the trainer's user and in the trainer's environment. Ends with code 14 when a line fails.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
@@ -50,6 +51,9 @@ pub(crate) struct DoctorArguments {
     /// Bytes that a remote takes in a second, such as "200 MB", in place of what is measured
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     upload_rate: Option<u64>,
+    /// Leave the remotes alone
+    #[arg(long)]
+    no_remotes: bool,
     /// How long before the machine goes away it is told so; by default what the configured providers give
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     notice: Option<Duration>,
@@ -62,9 +66,12 @@ pub(crate) async fn run(session: &Session, arguments: DoctorArguments) -> Result
     let runs = local::chosen_runs(&settings, arguments.directory.as_deref())?;
     let check = local::to_check(&settings, &runs, &arguments)?;
     // The remotes are asked while the disks are looked at: neither waits for the other.
-    let (local, remote) = tokio::join!(check_local(&check), async {
-        remotes::look(&settings, &runs, arguments.upload_rate)
-    });
+    let wanted = Wanted {
+        none: arguments.no_remotes,
+        upload_rate: arguments.upload_rate,
+    };
+    let (local, remote) = tokio::join!(check_local(&check), remotes::look(&settings, &runs, wanted));
+    let remote = remote?;
     let mut feasible = Feasibility::default();
     for (run, look) in runs.iter().zip(&local.runs) {
         let answered = answer(&settings, run, look, &remote, &arguments);

@@ -2,10 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use futures::future::join_all;
+use stepvault_agent::SystemClock;
+use stepvault_core::Result;
 use stepvault_core::doctor::Finding;
 use stepvault_core::doctor::feasibility::RemoteRates;
-use stepvault_core::ids::RemoteName;
+use stepvault_core::ids::{RemoteName, RunName};
+use stepvault_core::keys::RunKeys;
 use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_engine::doctor::remote::check_remote;
+use stepvault_remote::open::OpenOptions;
 
 use super::local::ChosenRun;
 use crate::context::Settings;
@@ -31,15 +37,42 @@ impl RemoteLook {
     }
 }
 
-/// Looks at every remote of the runs, all at once. A rate that was given takes the place of one that is measured.
-pub(super) fn look(settings: &Settings, runs: &[ChosenRun], upload_rate: Option<u64>) -> RemoteLook {
+/// What is asked of the remotes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    /// They are to be left alone.
+    pub(super) none: bool,
+    /// A rate that takes the place of one that is measured.
+    pub(super) upload_rate: Option<u64>,
+}
+
+/// Looks at every remote of the runs, all at once.
+pub(super) async fn look(settings: &Settings, runs: &[ChosenRun], wanted: Wanted) -> Result<RemoteLook> {
+    let remotes = remotes_of(settings, runs);
+    let keys = RunKeys::new(probed_run(runs)?);
+    let asked = remotes.iter().filter(|_| !wanted.none);
+    let reports =
+        join_all(asked.map(|remote| check_remote(remote, &keys, &SystemClock, OpenOptions::default())));
     let mut look = RemoteLook::default();
-    for remote in remotes_of(settings, runs) {
+    let mut reports = reports.await.into_iter();
+    for remote in remotes {
         let mut rates = not_measured(&remote);
-        rates.up_bytes_per_second = upload_rate.map(|rate| allowed(rate, &remote));
+        if let Some(report) = reports.next() {
+            rates.up_bytes_per_second = report.rates.up_bytes_per_second;
+            rates.down_bytes_per_second = report.rates.down_bytes_per_second;
+            look.findings.extend(report.findings);
+        }
+        let given = wanted.upload_rate.map(|rate| allowed(rate, &remote));
+        rates.up_bytes_per_second = given.or(rates.up_bytes_per_second);
         look.measured.insert(remote.name, rates);
     }
-    look
+    Ok(look)
+}
+
+/// The run under whose keys it is tried: rights may be given for one run's keys alone.
+fn probed_run(runs: &[ChosenRun]) -> Result<RunName> {
+    let named = runs.iter().find_map(|run| run.name.clone());
+    named.map_or_else(|| RunName::new("stepvault-doctor"), Ok)
 }
 
 /// Each remote once; without a run every one that is configured or was named.

@@ -1,0 +1,96 @@
+//! The store's clock against this machine's.
+
+use super::Subject;
+use crate::doctor::Finding;
+use crate::remote_settings::Scheme;
+use crate::timestamp::Timestamp;
+
+/// From here on it is said.
+const WORTH_SAYING_SECONDS: u64 = 60;
+/// From here on signatures are refused by those who sign with the time.
+const REFUSED_SECONDS: u64 = 15 * 60;
+
+const SET_IT: &str = "set this machine's clock, by NTP if possible";
+
+/// How far the store's clock is ahead of this machine's, negative when it is behind: `store` was read at some moment
+/// between `before` and `after`, and counts whole seconds.
+pub fn gap_seconds(store: Timestamp, before: Timestamp, after: Timestamp) -> i64 {
+    let ahead = store.seconds.saturating_sub(after.seconds);
+    let behind = before.seconds.saturating_sub(store.seconds.saturating_add(1));
+    if ahead > 0 { ahead } else { -behind.max(0) }
+}
+
+/// What a gap between the clocks means for this kind of store.
+pub fn clock(subject: &Subject, gap_seconds: i64) -> Finding {
+    const CHECK: &str = "clock";
+    let seconds = gap_seconds.unsigned_abs();
+    let measured = match gap_seconds {
+        0 => "the store's clock and this machine's agree to the second".to_owned(),
+        1.. => format!("the store's clock is {seconds} seconds ahead of this machine's"),
+        _ => format!("the store's clock is {seconds} seconds behind this machine's"),
+    };
+    if seconds <= WORTH_SAYING_SECONDS {
+        return Finding::pass(CHECK, &subject.name, measured);
+    }
+    let signs_the_time = matches!(subject.scheme, Scheme::S3 | Scheme::Azure);
+    if signs_the_time && seconds > REFUSED_SECONDS {
+        let measured = format!("{measured}: requests are refused from 15 minutes on");
+        return Finding::fail(CHECK, &subject.name, measured, SET_IT);
+    }
+    let meaning = match subject.scheme {
+        Scheme::S3 | Scheme::Azure => {
+            "requests are refused from 15 minutes on, and the times in records are off"
+        }
+        Scheme::Gcs => "tokens may be refused, and the times in records are off",
+        Scheme::File | Scheme::Memory => "the times in records are off",
+    };
+    Finding::warn(CHECK, &subject.name, format!("{measured}: {meaning}"), SET_IT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::subject;
+    use super::*;
+    use crate::doctor::Outcome;
+
+    fn gap(store: i64, before: i64, after: i64) -> i64 {
+        let at = Timestamp::from_seconds;
+        gap_seconds(at(store), at(before), at(after))
+    }
+
+    #[test]
+    fn a_clock_read_within_the_request_has_no_gap() {
+        for store in 99..=102 {
+            assert_eq!(gap(store, 100, 102), 0, "{store}");
+        }
+        assert_eq!(gap(103, 100, 102), 1);
+        assert_eq!(gap(98, 100, 102), -1);
+        assert_eq!(gap(3_702, 100, 102), 3_600);
+        assert_eq!(gap(i64::MIN, i64::MAX, i64::MAX), -i64::MAX, "no overflow");
+        assert_eq!(gap(i64::MAX, 0, 0), i64::MAX);
+    }
+
+    #[test]
+    fn a_minute_is_said_and_a_quarter_of_an_hour_refused_where_the_time_is_signed() {
+        let outcome = |url: &str, gap| clock(&subject(url), gap).outcome;
+        for (gap, s3, gcs) in [
+            (0, Outcome::Pass, Outcome::Pass),
+            (60, Outcome::Pass, Outcome::Pass),
+            (-61, Outcome::Warn, Outcome::Warn),
+            (900, Outcome::Warn, Outcome::Warn),
+            (-901, Outcome::Fail, Outcome::Warn),
+            (i64::MIN, Outcome::Fail, Outcome::Warn),
+        ] {
+            assert_eq!(outcome("s3://b", gap), s3, "{gap}");
+            assert_eq!(outcome("az://b", gap), s3, "{gap}");
+            assert_eq!(outcome("gs://b", gap), gcs, "{gap}");
+            assert_eq!(outcome("file:///b", gap), gcs, "{gap}");
+        }
+        let finding = clock(&subject("s3://b"), 3_600);
+        assert_eq!(
+            finding.measured,
+            "the store's clock is 3600 seconds ahead of this machine's: requests are refused from 15 minutes on"
+        );
+        assert_eq!(finding.remedy.as_deref(), Some(SET_IT));
+    }
+}

@@ -1,0 +1,217 @@
+//! How fast a remote is, as far as a few MiB tell.
+
+use bytesize::ByteSize;
+
+use super::{Subject, remedy, span};
+use crate::doctor::Finding;
+use crate::error::Error;
+
+/// Below this a step of the size of a small model takes minutes.
+const SLOW_BYTES_PER_SECOND: u64 = 10_000_000;
+/// Above this each of the few requests that a step waits for one after the other is felt.
+const SLOW_ANSWER_MILLISECONDS: u64 = 1_000;
+/// What a rate is made vivid with.
+const EXAMPLE_BYTES: u64 = 10_000_000_000;
+
+/// What a remote was measured to do; none where it could not be measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RemoteRates {
+    /// Bytes a second to the store, over all requests at once.
+    pub up_bytes_per_second: Option<u64>,
+    /// Bytes a second from the store, over all requests at once.
+    pub down_bytes_per_second: Option<u64>,
+    /// How long a request without a body takes, in the middle of several.
+    pub latency_milliseconds: Option<u64>,
+}
+
+/// Which way bytes went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// To the store.
+    Up,
+    /// From it.
+    Down,
+}
+
+impl Direction {
+    fn check(self) -> &'static str {
+        match self {
+            Self::Up => "upload rate",
+            Self::Down => "download rate",
+        }
+    }
+}
+
+/// Bytes that went one way, and how long they took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measured {
+    /// How many.
+    pub bytes: u64,
+    /// How long, in milliseconds.
+    pub milliseconds: u64,
+    /// In so many requests at once.
+    pub at_once: usize,
+}
+
+impl Measured {
+    /// Bytes a second; what took no measurable time counts as one millisecond.
+    pub fn bytes_per_second(&self) -> u64 {
+        let rate = u128::from(self.bytes) * 1_000 / u128::from(self.milliseconds.max(1));
+        u64::try_from(rate).unwrap_or(u64::MAX)
+    }
+}
+
+/// What a measured rate means. `limit_bytes_per_second` is the remote's configured limit.
+pub fn rate(
+    subject: &Subject,
+    direction: Direction,
+    measured: &Measured,
+    limit_bytes_per_second: Option<u64>,
+) -> Finding {
+    let per_second = measured.bytes_per_second();
+    let example_seconds = EXAMPLE_BYTES / per_second.max(1);
+    let requests = match measured.at_once {
+        1 => "one request".to_owned(),
+        count => format!("{count} requests at once"),
+    };
+    let limited = limit_bytes_per_second.map_or_else(String::new, |limit| {
+        format!(", with bandwidth-limit at {}", ByteSize::b(limit).display().iec())
+    });
+    let text = format!(
+        "{}/s ({} in {:.2} seconds, {requests}{limited}): 10 GB take {}",
+        ByteSize::b(per_second).display().si(),
+        ByteSize::b(measured.bytes).display().iec(),
+        seconds(measured.milliseconds),
+        span(example_seconds),
+    );
+    if per_second >= SLOW_BYTES_PER_SECOND {
+        return Finding::pass(direction.check(), &subject.name, text);
+    }
+    let advice = if limit_bytes_per_second.is_some_and(|limit| limit < SLOW_BYTES_PER_SECOND * 2) {
+        format!(
+            "raise bandwidth-limit under [remote.{}], or save larger steps less often",
+            subject.name
+        )
+    } else {
+        "use a bucket in the region of this machine, look at proxies and limits between, or save less often"
+            .to_owned()
+    };
+    Finding::warn(direction.check(), &subject.name, text, advice)
+}
+
+/// A rate could not be measured.
+pub fn unmeasured(subject: &Subject, direction: Direction, error: &Error) -> Finding {
+    let advice = remedy(error, "check the network to the store");
+    Finding::warn(
+        direction.check(),
+        &subject.name,
+        format!("it could not be measured: {error}"),
+        advice,
+    )
+}
+
+/// How long a small request takes.
+pub fn latency(subject: &Subject, milliseconds: u64) -> Finding {
+    let text = format!("a small request takes {milliseconds} milliseconds");
+    if milliseconds < SLOW_ANSWER_MILLISECONDS {
+        return Finding::pass("latency", &subject.name, text);
+    }
+    let advice = "use a bucket in the region of this machine; steps of many small files take longest";
+    Finding::warn("latency", &subject.name, text, advice)
+}
+
+fn seconds(milliseconds: u64) -> f64 {
+    std::time::Duration::from_millis(milliseconds).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::subject;
+    use super::*;
+    use crate::doctor::Outcome;
+    use crate::error::ErrorKind;
+
+    const FAST: Measured = Measured {
+        bytes: 16 << 20,
+        milliseconds: 80,
+        at_once: 4,
+    };
+
+    #[test]
+    fn a_rate_says_how_it_was_measured_and_what_it_means() {
+        let finding = rate(&subject("s3://b"), Direction::Up, &FAST, None);
+        assert_eq!(
+            (finding.check.as_str(), finding.outcome),
+            ("upload rate", Outcome::Pass)
+        );
+        assert_eq!(
+            finding.measured,
+            "209.7 MB/s (16.0 MiB in 0.08 seconds, 4 requests at once): 10 GB take 47 seconds"
+        );
+        assert_eq!(FAST.bytes_per_second(), 209_715_200);
+    }
+
+    #[test]
+    fn a_slow_one_is_a_warning_with_the_limit_that_makes_it_so() {
+        let slow = Measured {
+            bytes: 256 << 10,
+            milliseconds: 2_500,
+            at_once: 1,
+        };
+        let finding = rate(&subject("s3://b"), Direction::Down, &slow, None);
+        assert_eq!(
+            (finding.check.as_str(), finding.outcome),
+            ("download rate", Outcome::Warn)
+        );
+        assert!(
+            finding.measured.contains("one request): 10 GB take 26 hours"),
+            "{finding:?}"
+        );
+        assert!(finding.remedy.unwrap().contains("region of this machine"));
+        let finding = rate(&subject("s3://b"), Direction::Down, &slow, Some(1 << 20));
+        assert!(
+            finding.measured.contains("bandwidth-limit at 1.0 MiB"),
+            "{finding:?}"
+        );
+        assert!(
+            finding
+                .remedy
+                .unwrap()
+                .starts_with("raise bandwidth-limit under [remote.main]")
+        );
+    }
+
+    #[test]
+    fn no_time_and_no_bytes_divide_nothing_by_zero() {
+        let nothing = Measured {
+            bytes: 0,
+            milliseconds: 0,
+            at_once: 1,
+        };
+        assert_eq!(nothing.bytes_per_second(), 0);
+        assert_eq!(
+            rate(&subject("s3://b"), Direction::Up, &nothing, None).outcome,
+            Outcome::Warn
+        );
+        let huge = Measured {
+            bytes: u64::MAX,
+            milliseconds: 0,
+            at_once: 1,
+        };
+        assert_eq!(huge.bytes_per_second(), u64::MAX);
+    }
+
+    #[test]
+    fn slow_answers_and_failed_measurements_are_warnings() {
+        let subject = subject("s3://b");
+        assert_eq!(latency(&subject, 999).outcome, Outcome::Pass);
+        assert_eq!(latency(&subject, 1_000).outcome, Outcome::Warn);
+        let error = Error::new(ErrorKind::Unreachable, "cannot write the object");
+        let finding = unmeasured(&subject, Direction::Up, &error);
+        assert_eq!(finding.outcome, Outcome::Warn);
+        assert_eq!(
+            finding.measured,
+            "it could not be measured: cannot write the object"
+        );
+    }
+}

@@ -1,0 +1,284 @@
+//! Tries on a remote, with small objects of its own, everything that the service will do there.
+//!
+//! What it writes stands under the run's probe keys, which `gc` knows to belong to no step, and is removed at the end,
+//! also when the examination is cut off by its own deadline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stepvault_core::clock::Clock;
+use stepvault_core::doctor::Finding;
+use stepvault_core::doctor::remote::{self as judge, Promise, RemoteRates, Subject};
+use stepvault_core::keys::RunKeys;
+use stepvault_core::observe::SilentObserver;
+use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_remote::examine::{Examined, Look, open};
+use stepvault_remote::open::OpenOptions;
+use stepvault_remote::probe::Probe;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::remote_speed::Speed;
+
+/// How long all checks of one remote may take.
+const LIMIT: Duration = Duration::from_secs(45);
+/// How long it may take afterwards to remove what was written.
+const CLEAN_UP_LIMIT: Duration = Duration::from_secs(10);
+/// How long credentials may take: a metadata service that is not there is asked several times.
+const CREDENTIALS_LIMIT: Duration = Duration::from_secs(15);
+/// A store that is silent for this long is not of use for training.
+const STALL_SECONDS: u64 = 5;
+/// A busy moment of the store passes within this time.
+const RETRY_SECONDS: u64 = 3;
+/// A first look that fails quickly is taken again this often.
+const LOOKS: u32 = 3;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
+
+/// What was found on one remote.
+#[derive(Debug, Default)]
+pub struct RemoteReport {
+    /// One finding for each check, in the order in which they were made.
+    pub findings: Vec<Finding>,
+    /// What was measured on the way.
+    pub rates: RemoteRates,
+}
+
+/// Examines the remote that `settings` describe, for the run of `keys`. Ends within a minute, whatever the remote
+/// does, and within seconds where nobody answers.
+pub async fn check_remote(
+    settings: &RemoteSettings,
+    keys: &RunKeys,
+    clock: &dyn Clock,
+    options: OpenOptions,
+) -> RemoteReport {
+    let subject = Subject::of(settings);
+    let mut report = RemoteReport::default();
+    let examined = match open(&impatient(settings), Arc::new(SilentObserver), options).await {
+        Ok(examined) => examined,
+        Err(hindered) => {
+            let finding = judge::obstacle(&subject, &hindered.obstacle, &hindered.error, 0);
+            report.findings.push(finding);
+            return report;
+        }
+    };
+    let examination = Examination {
+        probe: Probe::new(examined.store(), keys),
+        speed: Speed::new(examined.store(), keys),
+        examined: &examined,
+        subject: &subject,
+        limit_bytes_per_second: settings.bandwidth_limit_bytes_per_second,
+        keys,
+        clock,
+    };
+    let in_time = timeout(LIMIT, examination.run(&mut report)).await;
+    match in_time {
+        Ok(Wrote::Nothing) => return report,
+        Ok(Wrote::Objects) => {}
+        Err(_) => report
+            .findings
+            .push(judge::out_of_time(&subject, LIMIT.as_secs())),
+    }
+    if let Err(error) = examination.clean_up().await {
+        let place = format!("{}/{}", examined.store().url(), keys.probe(""));
+        report.findings.push(judge::left_behind(&subject, &place, &error));
+    }
+    report
+}
+
+/// The settings with less patience: a person waits for this.
+fn impatient(settings: &RemoteSettings) -> RemoteSettings {
+    RemoteSettings {
+        stall_timeout_seconds: settings.stall_timeout_seconds.min(STALL_SECONDS),
+        retry_deadline_seconds: settings.retry_deadline_seconds.min(RETRY_SECONDS),
+        ..settings.clone()
+    }
+}
+
+/// Whether there is anything to remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wrote {
+    Nothing,
+    Objects,
+}
+
+struct Examination<'a> {
+    examined: &'a Examined,
+    probe: Probe<'a>,
+    speed: Speed<'a>,
+    subject: &'a Subject,
+    limit_bytes_per_second: Option<u64>,
+    keys: &'a RunKeys,
+    clock: &'a dyn Clock,
+}
+
+impl Examination<'_> {
+    async fn run(&self, report: &mut RemoteReport) -> Wrote {
+        if !self.credentials(report).await || !self.reach(report).await {
+            return Wrote::Nothing;
+        }
+        let writes = self.put(report).await;
+        if writes {
+            self.objects(report).await;
+        }
+        self.uploads(report).await;
+        if writes {
+            self.keep(report, Promise::Delete, &self.probe.deletes().await);
+        }
+        let facts = self.examined.bucket().await;
+        let rules = judge::bucket(self.subject, facts.as_ref());
+        report.findings.extend(rules);
+        if writes {
+            let limit = self.limit_bytes_per_second;
+            self.speed.measure(self.subject, limit, report).await;
+        }
+        Wrote::Objects
+    }
+
+    fn keep(&self, report: &mut RemoteReport, promise: Promise, outcome: &Result<bool>) {
+        report
+            .findings
+            .push(judge::promise(self.subject, promise, outcome));
+    }
+
+    /// False where there are none: everything else would say the same.
+    async fn credentials(&self, report: &mut RemoteReport) -> bool {
+        let found = timeout(CREDENTIALS_LIMIT, self.examined.credentials()).await;
+        let found = found.unwrap_or_else(|_| {
+            let seconds = CREDENTIALS_LIMIT.as_secs();
+            Err(Error::new(ErrorKind::Unreachable, "cannot get credentials")
+                .because(format!(
+                    "whoever gives them did not answer within {seconds} seconds"
+                ))
+                .hint("check the profile, the credential process or the metadata service of this machine"))
+        });
+        match found {
+            Ok(None) => true,
+            Ok(Some(credentials)) => {
+                let now = self.clock.now();
+                report
+                    .findings
+                    .push(judge::credentials(self.subject, &credentials, now));
+                true
+            }
+            Err(error) => {
+                report
+                    .findings
+                    .push(judge::unchecked_credentials(self.subject, &error));
+                false
+            }
+        }
+    }
+
+    /// False where nothing else can be tried.
+    async fn reach(&self, report: &mut RemoteReport) -> bool {
+        let began = Instant::now();
+        let mut before = self.clock.now();
+        let mut look = self.examined.look(&self.keys.prefix()).await;
+        for _ in 1..LOOKS {
+            let passing = matches!(&look.outcome, Err(hindered) if hindered.error.is_transient());
+            // Silence was waited for long enough; a refused connection or a busy store may be well in a moment.
+            if !passing || began.elapsed() >= Duration::from_secs(1) {
+                break;
+            }
+            sleep(BETWEEN_LOOKS).await;
+            before = self.clock.now();
+            look = self.examined.look(&self.keys.prefix()).await;
+        }
+        let Look { outcome, store_time } = look;
+        let after = self.clock.now();
+        if let Some(store_time) = store_time {
+            self.compare_clocks(report, store_time.into(), before, after);
+        }
+        let Err(hindered) = outcome else {
+            let measured = format!("{} was listed", self.examined.store().url());
+            report
+                .findings
+                .push(Finding::pass("bucket", &self.subject.name, measured));
+            return true;
+        };
+        let seconds = began.elapsed().as_secs();
+        let mut finding = judge::obstacle(self.subject, &hindered.obstacle, &hindered.error, seconds);
+        // One line for each check: where the credentials came from, or how far the clocks are apart, and the refusal.
+        let same = |one: &mut Finding| one.check == finding.check;
+        let said: Vec<String> = report
+            .findings
+            .extract_if(.., same)
+            .map(|earlier| earlier.measured)
+            .chain([finding.measured.clone()])
+            .collect();
+        finding.measured = said.join("; ");
+        report.findings.push(finding);
+        false
+    }
+
+    fn compare_clocks(
+        &self,
+        report: &mut RemoteReport,
+        store: Timestamp,
+        before: Timestamp,
+        after: Timestamp,
+    ) {
+        let gap_seconds = judge::gap_seconds(store, before, after);
+        report.findings.push(judge::clock(self.subject, gap_seconds));
+    }
+
+    /// Writes the one object that the others look at; its time tells the store's clock where nothing else did.
+    async fn put(&self, report: &mut RemoteReport) -> bool {
+        let before = self.clock.now();
+        let created = self.probe.creates().await;
+        let after = self.clock.now();
+        let compared = report.findings.iter().any(|finding| finding.check == "clock");
+        if let (Ok(Some(time)), false) = (&created, compared) {
+            self.compare_clocks(report, (*time).into(), before, after);
+        }
+        let outcome = match created {
+            Ok(_) => self.probe.finds().await,
+            Err(error) => Err(error),
+        };
+        let there = matches!(outcome, Ok(true));
+        self.keep(report, Promise::Put, &outcome);
+        there
+    }
+
+    async fn objects(&self, report: &mut RemoteReport) {
+        let mut once = self.probe.refuses_second_create().await;
+        if matches!(once, Ok(true)) {
+            // A store without uploads in parts says so in their own finding.
+            once = Ok(self.probe.completion_is_exclusive().await.unwrap_or(true));
+        }
+        self.keep(report, Promise::CreateOnce, &once);
+        self.keep(report, Promise::Get, &self.probe.reads_back().await);
+        self.keep(report, Promise::List, &self.probe.lists().await);
+    }
+
+    async fn uploads(&self, report: &mut RemoteReport) {
+        let wrong_object = self.probe.refuses_wrong_object().await;
+        let parts = self.probe.keeps_parts().await;
+        if self.examined.store().abilities().checks_checksums {
+            let wrong_part = parts.as_ref().map_or(true, |(refused, _)| *refused);
+            let refused = wrong_object.map(|refused| refused && wrong_part);
+            self.keep(report, Promise::RefuseWrongBytes, &refused);
+        } else {
+            report.findings.push(judge::takes_no_checksums(self.subject));
+        }
+        let possible = parts.is_ok();
+        self.keep(report, Promise::Multipart, &parts.map(|_| true));
+        if possible {
+            self.keep(report, Promise::Abort, &self.probe.aborts().await);
+        }
+    }
+
+    async fn clean_up(&self) -> Result<()> {
+        let work = async {
+            let dropped = self.probe.drop_uploads().await;
+            let probed = self.probe.clean_up().await;
+            let measured = self.speed.clean_up().await;
+            dropped.and(probed).and(measured)
+        };
+        timeout(CLEAN_UP_LIMIT, work).await.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::Unreachable, "cannot delete the objects")
+                .because(format!("not done within {} seconds", CLEAN_UP_LIMIT.as_secs())))
+        })
+    }
+}

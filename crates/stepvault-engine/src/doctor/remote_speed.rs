@@ -1,0 +1,170 @@
+//! Measures how fast a remote is, with a few MiB and within seconds.
+
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use futures::future::try_join_all;
+use stepvault_core::digest::PartDigest;
+use stepvault_core::doctor::Finding;
+use stepvault_core::doctor::remote::{self as judge, Direction, Measured, Subject};
+use stepvault_core::keys::RunKeys;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_remote::payload::{BLOCK_BYTES, Payload};
+use stepvault_remote::random;
+use stepvault_remote::store::RemoteStore;
+use tokio::time::{Instant, timeout};
+
+use super::remote::RemoteReport;
+
+/// Objects that go at once.
+const AT_ONCE: usize = 4;
+/// The first one, which tells how large the others may be.
+const FIRST_BYTES: u64 = BLOCK_BYTES as u64;
+/// The largest of the others.
+const MOST_BYTES: u64 = 4 << 20;
+/// What the others together should take, by what the first one took.
+const WANTED: Duration = Duration::from_secs(1);
+/// How long one measurement may take at most.
+const LIMIT: Duration = Duration::from_secs(8);
+/// Requests of which the middle one counts.
+const ANSWERS: usize = 5;
+
+/// Objects to measure with, under keys of their own.
+#[derive(Debug)]
+pub(super) struct Speed<'a> {
+    store: &'a dyn RemoteStore,
+    /// The first one, then those that go at once.
+    keys: Vec<String>,
+}
+
+impl<'a> Speed<'a> {
+    pub(super) fn new(store: &'a dyn RemoteStore, keys: &RunKeys) -> Self {
+        let keys = (0..=AT_ONCE)
+            .map(|_| keys.probe(&format!("{}-rate", random::identity())))
+            .collect();
+        Self { store, keys }
+    }
+
+    /// Measures latency, then the way up, then the way down of what came up.
+    pub(super) async fn measure(
+        &self,
+        subject: &Subject,
+        limit_bytes_per_second: Option<u64>,
+        report: &mut RemoteReport,
+    ) {
+        if let Ok(milliseconds) = self.latency().await {
+            report.rates.latency_milliseconds = Some(milliseconds);
+            report.findings.push(judge::latency(subject, milliseconds));
+        }
+        let mut found = |direction, measured: &Result<Measured>| -> Finding {
+            match measured {
+                Ok(measured) => {
+                    let rate = Some(measured.bytes_per_second());
+                    match direction {
+                        Direction::Up => report.rates.up_bytes_per_second = rate,
+                        Direction::Down => report.rates.down_bytes_per_second = rate,
+                    }
+                    judge::rate(subject, direction, measured, limit_bytes_per_second)
+                }
+                Err(error) => judge::unmeasured(subject, direction, error),
+            }
+        };
+        let up = self.up().await;
+        let mut findings = vec![found(Direction::Up, &up)];
+        if let Ok(up) = &up {
+            let keys = if up.at_once == 1 {
+                &self.keys[..1]
+            } else {
+                &self.keys[1..]
+            };
+            let down = self.down(keys).await;
+            findings.push(found(Direction::Down, &down));
+        }
+        report.findings.extend(findings);
+    }
+
+    /// The middle one of some requests for an object that does not exist.
+    async fn latency(&self) -> Result<u64> {
+        let mut taken = Vec::with_capacity(ANSWERS);
+        for _ in 0..ANSWERS {
+            let (_, milliseconds) = timed("cannot look up an object", self.store.head(&self.keys[0])).await?;
+            taken.push(milliseconds);
+        }
+        taken.sort_unstable();
+        Ok(taken[ANSWERS / 2])
+    }
+
+    async fn up(&self) -> Result<Measured> {
+        let first = self.send(&self.keys[..1], FIRST_BYTES).await?;
+        let wanted = WANTED.as_millis() * u128::from(first.bytes_per_second()) / 1_000;
+        let each = u64::try_from(wanted / AT_ONCE as u128)
+            .unwrap_or(u64::MAX)
+            .min(MOST_BYTES);
+        if each < FIRST_BYTES {
+            return Ok(first);
+        }
+        self.send(&self.keys[1..], each).await
+    }
+
+    /// Writes an object of `each_bytes` under each key, all at once.
+    async fn send(&self, keys: &[String], each_bytes: u64) -> Result<Measured> {
+        let (payload, digest) = filled(each_bytes);
+        let writes = keys
+            .iter()
+            .map(|key| self.store.create(key, payload.clone(), &digest));
+        let (_, milliseconds) = timed("cannot write the objects", try_join_all(writes)).await?;
+        Ok(Measured {
+            bytes: each_bytes * keys.len() as u64,
+            milliseconds,
+            at_once: keys.len(),
+        })
+    }
+
+    /// Reads all objects at once, and counts what really came.
+    async fn down(&self, keys: &[String]) -> Result<Measured> {
+        let reads = keys.iter().map(|key| async move {
+            let pieces = self.store.read(key, None).await?;
+            pieces
+                .try_fold(0, |bytes, piece| async move { Ok(bytes + piece.len() as u64) })
+                .await
+        });
+        let (lengths, milliseconds) = timed("cannot read the objects", try_join_all(reads)).await?;
+        Ok(Measured {
+            bytes: lengths.iter().sum(),
+            milliseconds,
+            at_once: keys.len(),
+        })
+    }
+
+    pub(super) async fn clean_up(&self) -> Result<()> {
+        self.store.delete(&self.keys).await
+    }
+}
+
+/// What `work` gives, and the milliseconds that it took.
+async fn timed<T>(what: &str, work: impl Future<Output = Result<T>>) -> Result<(T, u64)> {
+    let began = Instant::now();
+    let value = timeout(LIMIT, work).await.unwrap_or_else(|_| {
+        Err(Error::new(ErrorKind::Unreachable, what)
+            .because(format!("not done within {} seconds", LIMIT.as_secs()))
+            .hint("check the network to the store: uploads would be as slow"))
+    })?;
+    let milliseconds = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    Ok((value, milliseconds))
+}
+
+/// Bytes that cannot be compressed on their way, in blocks as uploads have them.
+fn filled(size_bytes: u64) -> (Payload, PartDigest) {
+    let mut numbers = fastrand::Rng::with_seed(size_bytes);
+    let mut bytes = vec![0; usize::try_from(size_bytes).unwrap_or(BLOCK_BYTES)];
+    numbers.fill(&mut bytes);
+    let bytes = Bytes::from(bytes);
+    let digest = PartDigest::of(&bytes);
+    let blocks: Vec<Bytes> = (0..bytes.len())
+        .step_by(BLOCK_BYTES)
+        .map(|start| bytes.slice(start..bytes.len().min(start + BLOCK_BYTES)))
+        .collect();
+    (blocks.into(), digest)
+}

@@ -1,0 +1,199 @@
+//! What an S3 bucket tells of itself, and who we are to it: for those who look before they rely on it.
+
+use aws_credential_types::credential_feature::AwsCredentialFeature;
+use aws_credential_types::provider::ProvideCredentials as _;
+use aws_sdk_s3::config::Credentials as Keys;
+use aws_sdk_s3::error::ProvideErrorMetadata as _;
+use aws_sdk_s3::types::{
+    BucketVersioningStatus, ExpirationStatus, LifecycleRule as Rule, TransitionStorageClass,
+};
+use stepvault_core::Result;
+use stepvault_core::doctor::remote::{CredentialSource, Credentials, LifecycleRule, Versioning};
+
+use super::client::Clients;
+use super::date::AnswerDate;
+use super::errors::Fault;
+use super::store::S3Store;
+use crate::examine::{Hindered, Look};
+
+impl S3Store {
+    /// The credentials that requests would be signed with, fetched anew.
+    pub(crate) async fn credentials(&self) -> Result<Credentials> {
+        let keys = self.clients().keys().await?;
+        let source = source_of(&keys, self.clients());
+        Ok(Credentials {
+            source,
+            expires: keys.expiry().map(Into::into),
+            temporary: keys.session_token().is_some(),
+        })
+    }
+
+    /// Lists at most one object under `prefix`.
+    pub(crate) async fn look(&self, prefix: &str) -> Look {
+        let date = AnswerDate::default();
+        let client = match self.client().await {
+            Ok(client) => client,
+            Err(error) => return Look::hindered(Hindered::by_settings(error)),
+        };
+        let request = client
+            .list_objects_v2()
+            .bucket(&self.bucket)
+            .prefix(self.full_key(prefix))
+            .max_keys(1)
+            .set_expected_bucket_owner(self.owner.clone())
+            .customize()
+            .interceptor(date.clone());
+        let outcome = request.send().await.map(drop).map_err(|error| {
+            let fault = self.fault(&error);
+            Hindered {
+                obstacle: fault.obstacle(),
+                error: fault.into_error("cannot list objects", &self.name(prefix)),
+            }
+        });
+        Look {
+            outcome,
+            store_time: Some(date.get()).filter(|time| *time > std::time::SystemTime::UNIX_EPOCH),
+        }
+    }
+
+    /// Whether the bucket keeps old versions.
+    pub(crate) async fn versioning(&self) -> Result<Versioning> {
+        let client = self.client().await?;
+        let request = client
+            .get_bucket_versioning()
+            .bucket(&self.bucket)
+            .set_expected_bucket_owner(self.owner.clone());
+        let output = request
+            .send()
+            .await
+            .map_err(|error| self.failed("cannot read the bucket's versioning", "", &error))?;
+        Ok(match output.status() {
+            Some(BucketVersioningStatus::Enabled) => Versioning::On,
+            Some(BucketVersioningStatus::Suspended) => Versioning::Suspended,
+            // Some servers have an empty status where there never was any.
+            _ => Versioning::Off,
+        })
+    }
+
+    /// The bucket's lifecycle rules that are enabled.
+    pub(crate) async fn rules(&self) -> Result<Vec<LifecycleRule>> {
+        let client = self.client().await?;
+        let request = client
+            .get_bucket_lifecycle_configuration()
+            .bucket(&self.bucket)
+            .set_expected_bucket_owner(self.owner.clone());
+        match request.send().await {
+            Ok(output) => Ok(output
+                .rules()
+                .iter()
+                .filter(|rule| *rule.status() == ExpirationStatus::Enabled)
+                .map(rule_of)
+                .collect()),
+            Err(error) if error.code() == Some("NoSuchLifecycleConfiguration") => Ok(Vec::new()),
+            Err(error) => Err(self.failed("cannot read the bucket's lifecycle rules", "", &error)),
+        }
+    }
+}
+
+impl Clients {
+    /// Asks AWS's chain, or whatever the caller gave instead of it.
+    async fn keys(&self) -> Result<Keys> {
+        let base = self.chain().await;
+        let missing = |why: String| {
+            Fault::no_credentials(why).into_error("cannot get credentials", &self.settings().url.to_string())
+        };
+        let Some(provider) = base.credentials_provider() else {
+            return Err(missing("no provider is configured".to_owned()));
+        };
+        provider
+            .provide_credentials()
+            .await
+            .map_err(|error| missing(super::errors::innermost(&error)))
+    }
+}
+
+/// The SDK notes in the credentials which providers they came through. Of several, the one that renews them counts.
+fn source_of(keys: &Keys, clients: &Clients) -> CredentialSource {
+    use AwsCredentialFeature as Feature;
+    if clients.given() {
+        return CredentialSource::Given;
+    }
+    let none = Vec::new();
+    let features = keys.get_property::<Vec<Feature>>().unwrap_or(&none);
+    let any = |wanted: &[Feature]| features.iter().any(|feature| wanted.contains(feature));
+    let web_identity = [
+        Feature::CredentialsStsAssumeRoleWebId,
+        Feature::CredentialsEnvVarsStsWebIdToken,
+        Feature::CredentialsProfileStsWebIdToken,
+    ];
+    if any(&web_identity) {
+        CredentialSource::WebIdentity
+    } else if any(&[Feature::CredentialsStsAssumeRole]) {
+        CredentialSource::AssumedRole
+    } else if any(&[
+        Feature::CredentialsSso,
+        Feature::CredentialsProfileSso,
+        Feature::CredentialsLogin,
+        Feature::CredentialsProfileLogin,
+    ]) {
+        CredentialSource::SingleSignOn
+    } else if any(&[Feature::CredentialsProcess, Feature::CredentialsProfileProcess]) {
+        CredentialSource::Process
+    } else if any(&[Feature::CredentialsHttp]) {
+        CredentialSource::Container
+    } else if any(&[Feature::CredentialsImds]) {
+        CredentialSource::Machine
+    } else if any(&[Feature::CredentialsEnvVars]) {
+        CredentialSource::Environment
+    } else if any(&[Feature::CredentialsProfile]) {
+        CredentialSource::Profile(clients.profile())
+    } else {
+        CredentialSource::Unnamed
+    }
+}
+
+fn rule_of(rule: &Rule) -> LifecycleRule {
+    let days = |days: Option<i32>| days.and_then(|days| u32::try_from(days).ok());
+    let filter = rule.filter();
+    let and = filter.and_then(|filter| filter.and());
+    #[allow(deprecated, reason = "older rules still have their prefix there")]
+    let prefix = rule
+        .prefix()
+        .or_else(|| filter.and_then(|filter| filter.prefix()))
+        .or_else(|| and.and_then(|and| and.prefix()));
+    let narrowed = filter.is_some_and(|filter| {
+        filter.tag().is_some()
+            || filter.object_size_greater_than().is_some()
+            || filter.object_size_less_than().is_some()
+    }) || and.is_some_and(|and| {
+        !and.tags().is_empty()
+            || and.object_size_greater_than().is_some()
+            || and.object_size_less_than().is_some()
+    });
+    let expiration = rule.expiration();
+    let archives = rule
+        .transitions()
+        .iter()
+        .filter(|transition| {
+            matches!(
+                transition.storage_class(),
+                Some(TransitionStorageClass::Glacier | TransitionStorageClass::DeepArchive)
+            )
+        })
+        // A date instead of days is one that comes, or has come.
+        .map(|transition| days(transition.days()).unwrap_or(0))
+        .min();
+    LifecycleRule {
+        prefixes: prefix.map(str::to_owned).into_iter().collect(),
+        narrowed,
+        drops_uploads_after_days: rule
+            .abort_incomplete_multipart_upload()
+            .and_then(|abort| days(abort.days_after_initiation())),
+        drops_old_versions_after_days: rule
+            .noncurrent_version_expiration()
+            .and_then(|expiration| days(expiration.noncurrent_days())),
+        deletes_after_days: expiration
+            .and_then(|expiration| days(expiration.days()).or_else(|| expiration.date().map(|_| 0))),
+        archives_after_days: archives,
+    }
+}
