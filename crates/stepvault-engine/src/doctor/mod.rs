@@ -6,5 +6,6 @@
 mod bounded;
 mod history;
 pub mod local;
+mod model;
 mod places;
 mod rooms;
