@@ -5,106 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use stepvault_core::config::Links;
 use stepvault_core::doctor::Finding;
 use stepvault_core::doctor::directory::{Maker, Place};
-use stepvault_core::doctor::forecast::Forecast;
 use stepvault_core::doctor::leftovers::leftovers;
 use stepvault_core::doctor::links::{LinkFacts, Takeover, links};
 use stepvault_core::doctor::memory::memory;
-use stepvault_core::doctor::room::Room;
 use stepvault_core::doctor::speed::{Rates, not_measured, speed};
 use stepvault_core::doctor::variables::{self, Value};
-use stepvault_core::ids::RunName;
-use stepvault_core::timestamp::Timestamp;
-use stepvault_formats::profile::ProfileSet;
 use stepvault_local::probe;
 use stepvault_local::probe::mounts::Mounts;
 
 use super::bounded::{ONE_LOOK, bounded};
 use super::history::{self, History, Where};
+pub use super::model::{GivenForecast, LocalLook, LocalToCheck, RunLook, RunToCheck};
 use super::places::{LookedAt, look_at};
 use super::rooms::{Use, Used, rooms};
 
 /// How long a look at all the steps of a run may take.
 const HISTORY: Duration = Duration::from_secs(30);
-
-/// What to look at.
-#[derive(Debug, Clone)]
-pub struct LocalToCheck {
-    /// The runs.
-    pub runs: Vec<RunToCheck>,
-    /// The vault, if there is to be one.
-    pub vault: Option<PathBuf>,
-    /// Directories for temporary files, each with what names it.
-    pub temporary: Vec<(String, PathBuf)>,
-    /// The variables that have to hold directories, and what they hold.
-    pub variables: Vec<(String, Value)>,
-    /// How files are taken into the vault.
-    pub links: Links,
-    /// Most bytes of buffers.
-    pub memory_budget_bytes: u64,
-    /// The profiles to find steps by.
-    pub profiles: Arc<ProfileSet>,
-    /// The next step, where somebody has said how large it is.
-    pub given: GivenForecast,
-    /// The time.
-    pub now: Timestamp,
-}
-
-/// A run to look at.
-#[derive(Debug, Clone)]
-pub struct RunToCheck {
-    /// What it is called in findings.
-    pub title: String,
-    /// Its name, where it has one.
-    pub run: Option<RunName>,
-    /// The directory that its trainer writes steps into.
-    pub watch: Option<PathBuf>,
-    /// The profile to go by.
-    pub profile: Option<String>,
-    /// How long nothing has to have been written.
-    pub quiet_seconds: u64,
-}
-
-/// What somebody has said of the next step; takes the place of what the past says.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct GivenForecast {
-    /// Bytes of its files.
-    pub bytes: Option<u64>,
-    /// How many files.
-    pub files: Option<u64>,
-    /// Seconds from one save to the next.
-    pub interval_seconds: Option<u64>,
-}
-
-/// What was found.
-#[derive(Debug, Clone, Default)]
-pub struct LocalLook {
-    /// All findings.
-    pub findings: Vec<Finding>,
-    /// What was measured for each run, in the same order.
-    pub runs: Vec<RunLook>,
-}
-
-/// What was measured for a run.
-#[derive(Debug, Clone)]
-pub struct RunLook {
-    /// What it is called.
-    pub title: String,
-    /// What the next step is expected to be.
-    pub forecast: Option<Forecast>,
-    /// How files get into the vault.
-    pub takeover: Takeover,
-    /// Whether vault and checkpoints are on one filesystem.
-    pub shares_disk: bool,
-    /// What the vault's disk does, or the checkpoints' where there is no vault.
-    pub disk_rates: Option<Rates>,
-    /// What the vault's disk has left.
-    pub room: Option<Room>,
-    /// What the vault holds of all runs.
-    pub kept_bytes: u64,
-}
 
 /// A run with what was found out about it.
 struct Examined<'a> {
@@ -256,7 +174,7 @@ async fn examine<'a>(
     })
     .await;
     let history = history.map(|history| History {
-        forecast: given(check.given, history.forecast),
+        forecast: check.given.over(history.forecast),
         ..history
     });
     let example = history.as_ref().and_then(|history| history.example.clone());
@@ -276,31 +194,6 @@ async fn examine<'a>(
         history,
         links,
     }
-}
-
-/// What somebody has said wins over what the past says.
-fn given(given: GivenForecast, past: Option<Forecast>) -> Option<Forecast> {
-    let mut forecast = past.or_else(|| {
-        Some(Forecast {
-            bytes: given.bytes?,
-            files: 1,
-            directories: 1,
-            interval_seconds: None,
-            interval_steps: None,
-            source: String::new(),
-        })
-    })?;
-    if let Some(bytes) = given.bytes {
-        forecast.bytes = bytes;
-        "--step-size".clone_into(&mut forecast.source);
-    }
-    forecast.files = given.files.unwrap_or(forecast.files);
-    if given.interval_seconds.is_some() {
-        forecast.interval_seconds = given.interval_seconds;
-        // How many steps that is, is not known.
-        forecast.interval_steps = None;
-    }
-    Some(forecast)
 }
 
 /// Measures the disks of checkpoints and vault, one after the other, so that none disturbs another.

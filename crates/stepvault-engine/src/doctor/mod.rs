@@ -6,6 +6,7 @@
 mod bounded;
 mod history;
 pub mod local;
+mod model;
 mod places;
 pub mod remote;
 mod remote_speed;

@@ -31,7 +31,7 @@ pub struct Situation {
     /// What the vault holds of all runs.
     pub kept_bytes: u64,
     /// The run's remotes.
-    pub remotes: Vec<RemoteRates>,
+    pub remotes: Vec<MeasuredRemote>,
     /// The notices that this machine may get before it is taken away.
     pub notices: Vec<Notice>,
     /// What stays in the vault.
@@ -42,7 +42,7 @@ pub struct Situation {
 
 /// What a remote was measured to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RemoteRates {
+pub struct MeasuredRemote {
     /// Its name.
     pub remote: String,
     /// Whether a step is safe only once it is durable there.
@@ -115,7 +115,7 @@ mod tests {
                 total_inodes: None,
             }),
             kept_bytes: 0,
-            remotes: vec![RemoteRates {
+            remotes: vec![MeasuredRemote {
                 remote: "s3-main".to_owned(),
                 required: true,
                 up_bytes_per_second: Some(100_000_000),

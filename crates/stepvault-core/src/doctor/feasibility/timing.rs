@@ -1,7 +1,7 @@
 //! What has to be done in time: sealing, uploading, draining, restoring.
 
 use super::super::words;
-use super::{RemoteRates, Situation};
+use super::{MeasuredRemote, Situation};
 use crate::doctor::Finding;
 use crate::doctor::links::Takeover;
 
@@ -50,7 +50,7 @@ pub(super) fn save(situation: &Situation) -> Finding {
 /// For each remote, whether a step is there before the next one comes.
 pub(super) fn uploads(situation: &Situation) -> Vec<Finding> {
     const CHECK: &str = "upload";
-    let finding = |remote: &RemoteRates| {
+    let finding = |remote: &MeasuredRemote| {
         let subject = format!("{} to {}", situation.run, remote.remote);
         let Some(seconds) = upload_seconds(situation, remote) else {
             return unknown_rate(CHECK, subject);
@@ -112,7 +112,7 @@ pub(super) fn drains(situation: &Situation) -> Vec<Finding> {
 pub(super) fn restores(situation: &Situation) -> Vec<Finding> {
     const CHECK: &str = "restore";
     let size = words::bytes(situation.forecast.bytes);
-    let finding = |remote: &RemoteRates| {
+    let finding = |remote: &MeasuredRemote| {
         let subject = format!("{} from {}", situation.run, remote.remote);
         let down = remote.down_bytes_per_second?;
         let rate = situation
@@ -214,7 +214,7 @@ fn save_seconds(situation: &Situation) -> Option<f64> {
 }
 
 /// Uploading one, which goes no faster than it can be read.
-fn upload_seconds(situation: &Situation, remote: &RemoteRates) -> Option<f64> {
+fn upload_seconds(situation: &Situation, remote: &MeasuredRemote) -> Option<f64> {
     let up = remote.up_bytes_per_second?;
     let rate = situation
         .disk_rates

@@ -6,7 +6,7 @@ use futures::future::join_all;
 use stepvault_agent::SystemClock;
 use stepvault_core::Result;
 use stepvault_core::doctor::Finding;
-use stepvault_core::doctor::feasibility::RemoteRates;
+use stepvault_core::doctor::feasibility::MeasuredRemote;
 use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::remote_settings::RemoteSettings;
@@ -22,12 +22,12 @@ pub(super) struct RemoteLook {
     /// In the order of the remotes.
     pub(super) findings: Vec<Finding>,
     /// What each took and gave in a second.
-    measured: BTreeMap<RemoteName, RemoteRates>,
+    measured: BTreeMap<RemoteName, MeasuredRemote>,
 }
 
 impl RemoteLook {
     /// What the remotes of a run were measured to do.
-    pub(super) fn rates_of(&self, settings: &Settings, run: &ChosenRun) -> Vec<RemoteRates> {
+    pub(super) fn rates_of(&self, settings: &Settings, run: &ChosenRun) -> Vec<MeasuredRemote> {
         let remotes = settings.remotes(&run.settings);
         let rates = |remote: &RemoteSettings| {
             let known = self.measured.get(&remote.name).cloned();
@@ -96,8 +96,8 @@ fn allowed(rate: u64, remote: &RemoteSettings) -> u64 {
         .map_or(rate, |limit| rate.min(limit))
 }
 
-fn not_measured(remote: &RemoteSettings) -> RemoteRates {
-    RemoteRates {
+fn not_measured(remote: &RemoteSettings) -> MeasuredRemote {
+    MeasuredRemote {
         remote: remote.name.to_string(),
         required: remote.required,
         up_bytes_per_second: None,
