@@ -280,7 +280,7 @@ async fn a_clock_off_by_an_hour_fails_with_the_gap_and_one_off_by_minutes_warns(
         "{gap}"
     );
     let seconds: i64 = gap.split(' ').find_map(|word| word.parse().ok()).unwrap();
-    assert!((3_590..=3_600).contains(&seconds), "{gap}");
+    assert!((3_500..=3_600).contains(&seconds), "{gap}");
     assert!(refusal.contains("(RequestTimeTooSkewed: "), "{refusal}");
     assert_eq!(
         finding.remedy.as_deref(),
