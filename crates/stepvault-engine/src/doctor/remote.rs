@@ -4,17 +4,18 @@
 //! also when the examination is cut off by its own deadline.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use stepvault_core::clock::Clock;
 use stepvault_core::doctor::Finding;
-use stepvault_core::doctor::remote::{self as judge, Promise, RemoteRates, Subject};
+use stepvault_core::doctor::remote::{self as judge, MeasuredRates, Promise, Subject};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::observe::SilentObserver;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_remote::examine::{Examined, Look, open};
+use stepvault_remote::examine::{Examined, Hindered, Look, open};
 use stepvault_remote::open::OpenOptions;
 use stepvault_remote::probe::Probe;
 use tokio::time::{Instant, sleep, timeout};
@@ -41,7 +42,7 @@ pub struct RemoteReport {
     /// One finding for each check, in the order in which they were made.
     pub findings: Vec<Finding>,
     /// What was measured on the way.
-    pub rates: RemoteRates,
+    pub rates: MeasuredRates,
 }
 
 /// Examines the remote that `settings` describe, for the run of `keys`. Ends within a minute, whatever the remote
@@ -52,9 +53,19 @@ pub async fn check_remote(
     clock: &dyn Clock,
     options: OpenOptions,
 ) -> RemoteReport {
+    check_within(settings, keys, clock, options, LIMIT).await
+}
+
+async fn check_within(
+    settings: &RemoteSettings,
+    keys: &RunKeys,
+    clock: &dyn Clock,
+    options: OpenOptions,
+    limit: Duration,
+) -> RemoteReport {
     let subject = Subject::of(settings);
     let mut report = RemoteReport::default();
-    let examined = match open(&impatient(settings), Arc::new(SilentObserver), options).await {
+    let examined = match open_in_time(settings, options).await {
         Ok(examined) => examined,
         Err(hindered) => {
             let finding = judge::obstacle(&subject, &hindered.obstacle, &hindered.error, 0);
@@ -70,14 +81,15 @@ pub async fn check_remote(
         limit_bytes_per_second: settings.bandwidth_limit_bytes_per_second,
         keys,
         clock,
+        takes_parts: AtomicBool::new(true),
     };
-    let in_time = timeout(LIMIT, examination.run(&mut report)).await;
+    let in_time = timeout(limit, examination.run(&mut report)).await;
     match in_time {
         Ok(Wrote::Nothing) => return report,
         Ok(Wrote::Objects) => {}
         Err(_) => report
             .findings
-            .push(judge::out_of_time(&subject, LIMIT.as_secs())),
+            .push(judge::out_of_time(&subject, limit.as_secs())),
     }
     if let Err(error) = examination.clean_up().await {
         let place = format!("{}/{}", examined.store().url(), keys.probe(""));
@@ -95,6 +107,25 @@ fn impatient(settings: &RemoteSettings) -> RemoteSettings {
     }
 }
 
+/// Opening may ask this machine's metadata service for a region, and that may be silent.
+async fn open_in_time(
+    settings: &RemoteSettings,
+    options: OpenOptions,
+) -> std::result::Result<Examined, Hindered> {
+    let impatient = impatient(settings);
+    let opening = open(&impatient, Arc::new(SilentObserver), options);
+    timeout(CREDENTIALS_LIMIT, opening).await.unwrap_or_else(|_| {
+        let seconds = CREDENTIALS_LIMIT.as_secs();
+        Err(Hindered {
+            obstacle: judge::Obstacle::Settings,
+            error: Error::new(ErrorKind::Unreachable, "cannot open the remote")
+                .on(&settings.url)
+                .because(format!("its region was not found within {seconds} seconds"))
+                .hint("set region for this remote"),
+        })
+    })
+}
+
 /// Whether there is anything to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wrote {
@@ -110,6 +141,8 @@ struct Examination<'a> {
     limit_bytes_per_second: Option<u64>,
     keys: &'a RunKeys,
     clock: &'a dyn Clock,
+    /// Until the store says that it knows no uploads in parts.
+    takes_parts: AtomicBool,
 }
 
 impl Examination<'_> {
@@ -263,6 +296,8 @@ impl Examination<'_> {
             report.findings.push(judge::takes_no_checksums(self.subject));
         }
         let possible = parts.is_ok();
+        let unknown = matches!(&parts, Err(error) if error.kind() == ErrorKind::Failed);
+        self.takes_parts.store(!unknown, Ordering::Relaxed);
         self.keep(report, Promise::Multipart, &parts.map(|_| true));
         if possible {
             self.keep(report, Promise::Abort, &self.probe.aborts().await);
@@ -271,7 +306,11 @@ impl Examination<'_> {
 
     async fn clean_up(&self) -> Result<()> {
         let work = async {
-            let dropped = self.probe.drop_uploads().await;
+            let dropped = if self.takes_parts.load(Ordering::Relaxed) {
+                self.probe.drop_uploads().await
+            } else {
+                Ok(())
+            };
             let probed = self.probe.clean_up().await;
             let measured = self.speed.clean_up().await;
             dropped.and(probed).and(measured)
@@ -280,5 +319,60 @@ impl Examination<'_> {
             Err(Error::new(ErrorKind::Unreachable, "cannot delete the objects")
                 .because(format!("not done within {} seconds", CLEAN_UP_LIMIT.as_secs())))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use stepvault_core::doctor::Outcome;
+    use stepvault_core::ids::{RemoteName, RunName};
+    use stepvault_remote::s3::StaticKeys;
+    use stepvault_testkit::faults::FaultAction;
+    use stepvault_testkit::s3::StrictS3;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct MachineClock;
+
+    impl Clock for MachineClock {
+        #[allow(clippy::disallowed_methods, reason = "compared with a server that goes by it")]
+        fn now(&self) -> Timestamp {
+            SystemTime::now().into()
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_examination_that_is_cut_off_says_so_and_leaves_nothing() {
+        let server = StrictS3::start();
+        server.create_bucket("bucket");
+        // An upload in parts is begun, and its part never answered.
+        server
+            .faults()
+            .inject("PUT", "partNumber", u64::MAX, FaultAction::Hang);
+        let name = RemoteName::new("main").unwrap();
+        let mut settings = RemoteSettings::new(name, "s3://bucket/prefix".parse().unwrap());
+        settings.endpoint = Some(server.endpoint());
+        let options = OpenOptions {
+            s3_keys: Some(StaticKeys {
+                access_key: server.access_key().to_owned(),
+                secret_key: server.secret_key().to_owned(),
+            }),
+        };
+        let keys = RunKeys::new(RunName::new("run").unwrap());
+        // Before the silence of a single request is given up.
+        let limit = Duration::from_secs(STALL_SECONDS - 2);
+        let report = check_within(&settings, &keys, &MachineClock, options, limit).await;
+        let last = report.findings.last().unwrap();
+        assert_eq!(
+            (last.check.as_str(), last.outcome),
+            ("network", Outcome::Fail),
+            "{report:#?}"
+        );
+        assert!(last.measured.contains("not done within 3 seconds"), "{last:?}");
+        assert_eq!(server.objects().keys(), Vec::<String>::new());
+        assert_eq!(server.pending_uploads(), vec![]);
     }
 }

@@ -206,6 +206,9 @@ impl Fault {
     fn detail(&self) -> String {
         match (self.code.as_str(), self.message.as_str()) {
             ("", "") if self.status == 0 => String::new(),
+            ("", "") if (200..300).contains(&self.status) => {
+                format!("the store's answer cannot be read (HTTP {})", self.status)
+            }
             ("", "") => format!("HTTP {}", self.status),
             ("", message) if (400..600).contains(&self.status) => format!("HTTP {}: {message}", self.status),
             ("", message) => message.to_owned(),

@@ -14,7 +14,7 @@ pub use self::access::{
 pub use self::bucket::{BucketFacts, LifecycleRule, Versioning, bucket};
 pub use self::clock::{clock, gap_seconds};
 pub use self::promise::{Promise, left_behind, out_of_time, promise, takes_no_checksums};
-pub use self::speed::{Direction, Measured, RemoteRates, latency, rate, unmeasured};
+pub use self::speed::{Direction, Measured, MeasuredRates, latency, rate, unmeasured};
 
 use crate::error::Error;
 use crate::remote_settings::Scheme;

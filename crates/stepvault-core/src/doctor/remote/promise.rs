@@ -64,7 +64,7 @@ impl Promise {
             ),
             Self::RefuseWrongBytes => words(
                 "checksum rejection",
-                "bytes sent with a wrong checksum were refused, in one request and in parts",
+                "bytes sent with a wrong checksum were refused, or found wrong at once, and did not stay",
                 "the store accepted bytes that do not match the checksum sent with them: what is damaged on its \
                  way is stored and called good",
                 "nothing, with read-back = \"auto\": every upload is then read back and hashed before it counts, \
@@ -117,14 +117,16 @@ impl Promise {
             (Scheme::S3, Self::Delete) => {
                 "allow s3:DeleteObject to whoever runs prune and gc; uploads do without it"
             }
-            (Scheme::S3, Self::Abort) => "allow s3:AbortMultipartUpload",
+            (Scheme::S3, Self::Abort) => "allow s3:AbortMultipartUpload and s3:ListBucketMultipartUploads",
             (Scheme::S3, _) => "allow s3:PutObject (and kms:GenerateDataKey and kms:Decrypt for a kms-key)",
             (Scheme::Gcs, Self::Get) => "grant storage.objects.get",
             (Scheme::Gcs, Self::List) => "grant storage.objects.list",
             (Scheme::Gcs, Self::Delete) => {
                 "grant storage.objects.delete to whoever runs prune and gc; uploads do without it"
             }
-            (Scheme::Gcs, Self::Abort) => "grant storage.multipartUploads.abort",
+            (Scheme::Gcs, Self::Abort) => {
+                "grant storage.multipartUploads.abort and storage.multipartUploads.list"
+            }
             (Scheme::Gcs, Self::Multipart) => {
                 "grant storage.multipartUploads.create and storage.objects.create"
             }
@@ -155,7 +157,11 @@ pub fn promise(subject: &Subject, promise: Promise, outcome: &Result<bool, Error
             }
         }
         Err(error) => {
-            let advice = remedy(error, "repeat it; if it stays so, ask whoever runs the store");
+            let otherwise = match promise {
+                Promise::Multipart => "use a store that takes uploads in parts: files over 8 MiB go so",
+                _ => "repeat it; if it stays so, ask whoever runs the store",
+            };
+            let advice = remedy(error, otherwise);
             Finding::fail(words.check, &subject.name, error.to_string(), advice)
         }
     }

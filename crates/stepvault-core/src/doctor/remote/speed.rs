@@ -15,7 +15,7 @@ const EXAMPLE_BYTES: u64 = 10_000_000_000;
 
 /// What a remote was measured to do; none where it could not be measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RemoteRates {
+pub struct MeasuredRates {
     /// Bytes a second to the store, over all requests at once.
     pub up_bytes_per_second: Option<u64>,
     /// Bytes a second from the store, over all requests at once.
@@ -112,7 +112,10 @@ pub fn unmeasured(subject: &Subject, direction: Direction, error: &Error) -> Fin
 
 /// How long a small request takes.
 pub fn latency(subject: &Subject, milliseconds: u64) -> Finding {
-    let text = format!("a small request takes {milliseconds} milliseconds");
+    let text = match milliseconds {
+        0 => "a small request takes less than a millisecond".to_owned(),
+        _ => format!("a small request takes {milliseconds} milliseconds"),
+    };
     if milliseconds < SLOW_ANSWER_MILLISECONDS {
         return Finding::pass("latency", &subject.name, text);
     }
