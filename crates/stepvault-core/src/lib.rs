@@ -12,6 +12,7 @@ pub mod digest;
 pub mod doctor;
 pub mod drain;
 pub mod error;
+pub mod explain;
 pub mod file_parts;
 pub mod ids;
 pub mod keys;
