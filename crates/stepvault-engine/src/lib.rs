@@ -6,6 +6,7 @@ pub mod blocking;
 pub mod catalog;
 pub mod content;
 pub mod drains;
+pub mod explain;
 pub mod gc;
 pub mod incomplete;
 pub mod inspect;
