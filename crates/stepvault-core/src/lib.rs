@@ -13,6 +13,7 @@ pub mod doctor;
 pub mod drain;
 pub mod error;
 pub mod estimate;
+pub mod explain;
 pub mod file_parts;
 pub mod forecast;
 pub mod ids;

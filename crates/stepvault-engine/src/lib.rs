@@ -7,6 +7,7 @@ pub mod catalog;
 pub mod content;
 pub mod doctor;
 pub mod drains;
+pub mod explain;
 pub mod gc;
 pub mod incomplete;
 pub mod inspect;

@@ -7,14 +7,18 @@
 mod beneath;
 pub mod compare;
 mod compare_trees;
+pub mod condition;
 pub mod durable;
 pub mod errors;
 pub mod evict;
 pub mod handover;
 pub mod journal;
+mod journal_standing;
 pub mod leftovers;
 pub mod lock;
+pub mod log_source;
 pub mod notes;
+pub mod oom;
 pub mod pins;
 mod place_members;
 pub mod probe;
@@ -47,3 +51,5 @@ mod temporary;
 pub mod tree;
 pub mod vault;
 mod walk;
+
+pub use journal_standing::UnfinishedUpload;

@@ -73,7 +73,7 @@ pub fn survey_again(root: &Path, known: &Tree, below: &dyn Fn(&str) -> Below) ->
             } else {
                 format!("{prefix}/{name}")
             };
-            let mtime = mtime_of(&facts);
+            let mtime = mtime(&facts);
             let entry = Entry { kind, mtime };
             if entry.kind == EntryKind::Directory {
                 match below(&path) {
@@ -106,11 +106,12 @@ pub fn entry(path: &Path) -> io::Result<Option<Entry>> {
     let facts = path.symlink_metadata()?;
     Ok(kind_of(path, &facts).map(|kind| Entry {
         kind,
-        mtime: mtime_of(&facts),
+        mtime: mtime(&facts),
     }))
 }
 
-fn mtime_of(facts: &Metadata) -> Timestamp {
+/// When a file was last written.
+pub(crate) fn mtime(facts: &Metadata) -> Timestamp {
     Timestamp {
         seconds: facts.mtime(),
         nanoseconds: u32::try_from(facts.mtime_nsec()).unwrap_or_default(),

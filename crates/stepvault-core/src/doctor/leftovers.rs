@@ -53,7 +53,8 @@ impl Kind {
                 format!("if nothing is writing them any more, remove them: rm -r {paths}")
             }
             Self::HalfStep => format!(
-                "no trainer can go on from them; 'stepvault inspect' says what each lacks; remove them: rm -r {paths}"
+                "no trainer can go on from them; 'stepvault inspect' says what each lacks; if nothing is writing them any \
+                 more, remove them: rm -r {paths}"
             ),
             Self::Vault => {
                 "the next start of the agent, or the next 'stepvault push', removes them".to_owned()

@@ -208,6 +208,25 @@ fn every_cut_leaves_a_prefix() {
     }
 }
 
+#[test]
+fn what_was_begun_and_not_finished_is_told_without_touching_it() {
+    let place = Place::new();
+    place.sealed(1);
+    let unfinished = || place.vault.unfinished_uploads(&run()).unwrap();
+    assert_eq!(unfinished(), []);
+    let (journal, _) = open(&place);
+    journal.append(&started("a", "upload")).unwrap();
+    journal.append(&part("a", 0, b"x")).unwrap();
+    let before = fs::read(journal_path(&place)).unwrap();
+    let found = unfinished();
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].files_done, found[0].parts_done), (0, 1));
+    assert!(found[0].files > 0 && found[0].written_at.seconds > 0);
+    assert_eq!(fs::read(journal_path(&place)).unwrap(), before);
+    journal.remove().unwrap();
+    assert_eq!(unfinished(), []);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -100,6 +100,7 @@ pub(crate) enum Command {
     Status(commands::status::StatusArguments),
     Inspect(commands::inspect::InspectArguments),
     Estimate(Box<commands::estimate::EstimateArguments>),
+    Explain(commands::explain::ExplainArguments),
     Verify(commands::verify::VerifyArguments),
     Prune(commands::prune::PruneArguments),
     Pin(commands::pin::PinArguments),

@@ -8,6 +8,7 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod drain;
 pub(crate) mod estimate;
+pub(crate) mod explain;
 pub(crate) mod gc;
 pub(crate) mod init;
 pub(crate) mod inspect;
@@ -74,6 +75,7 @@ pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode>
         Command::Gc(arguments) => gc::run(session, &arguments).await,
         Command::Inspect(arguments) => inspect::run(session, arguments).await,
         Command::Estimate(arguments) => Box::pin(estimate::run(session, *arguments)).await,
+        Command::Explain(arguments) => Box::pin(explain::run(session, arguments)).await,
         Command::Config(arguments) => config::run(session, &arguments),
         Command::Completions(arguments) => Ok(completions::run(session, &arguments)),
         Command::Man(arguments) => man::run(session, &arguments),

@@ -1,0 +1,533 @@
+//! What measured facts and records speak for.
+
+use crate::starts::{Ending, RestartLoopRule, Start, Who, restart_loop};
+use crate::timestamp::Timestamp;
+
+use super::{Cause, Evidence, Scanner};
+
+/// Fewer free bytes than this are none: a file's first block and its directory's take as much.
+const NO_BYTES: u64 = 1 << 20;
+/// Fewer free inodes than this are none.
+const NO_INODES: u64 = 8;
+/// A file, or a start, so far ahead of the clock was not dated by this clock.
+const AHEAD_SECONDS: u64 = 120;
+/// An upload that has noted nothing for so long does not go on.
+const STALLED_SECONDS: u64 = 600;
+/// Starts of which the end is looked at, the latest.
+const MAXIMUM_ENDS: usize = 5;
+
+/// What a directory is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Steps are written there.
+    Checkpoints,
+    /// The local tier.
+    Vault,
+    /// Temporary files.
+    Temporary,
+    /// Memory that processes share.
+    SharedMemory,
+}
+
+/// What a filesystem has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes that may still be written.
+    pub free_bytes: u64,
+    /// Bytes in all.
+    pub total_bytes: u64,
+    /// Files that may still be created; `u64::MAX` without a limit.
+    pub free_inodes: u64,
+}
+
+/// What this user can do with a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Write there.
+    Writable,
+    /// Not that: it may not.
+    Forbidden,
+    /// Nobody can: it is mounted read-only.
+    ReadOnly,
+    /// It is not there.
+    Missing,
+    /// Its filesystem did not answer in time.
+    Silent,
+}
+
+/// What was measured of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlaceFacts {
+    /// What it is for.
+    pub role: Role,
+    /// Its path.
+    pub path: String,
+    /// What this user can do with it.
+    pub standing: Standing,
+    /// What its filesystem has left.
+    pub room: Option<Room>,
+    /// This user.
+    pub user: u32,
+    /// Its owner.
+    pub owner: Option<u32>,
+}
+
+/// What the next step takes, as the largest there is did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepNeeds {
+    /// In bytes.
+    pub bytes: u64,
+    /// In files.
+    pub files: u64,
+}
+
+/// How far an upload has come that was not finished.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UploadFacts {
+    /// Which step, and where to.
+    pub what: String,
+    /// When its journal was last written.
+    pub written_at: Timestamp,
+    /// Parts and whole files that are there.
+    pub progress: String,
+}
+
+/// What a directory speaks for.
+pub fn from_place(facts: &PlaceFacts, needs: StepNeeds) -> Vec<Evidence> {
+    let is_for_steps = matches!(facts.role, Role::Checkpoints | Role::Vault);
+    let mut found = Vec::new();
+    found.extend(from_standing(facts, is_for_steps));
+    if let Some(room) = facts.room {
+        let needs = if is_for_steps { needs } else { StepNeeds::default() };
+        found.extend(from_room(facts, room, needs));
+    }
+    found
+}
+
+fn from_standing(facts: &PlaceFacts, is_for_steps: bool) -> Option<Evidence> {
+    let path = &facts.path;
+    let is_memory = facts.role == Role::SharedMemory;
+    let (cause, weight, text) = match facts.standing {
+        Standing::Silent => {
+            let text = format!("{path}: its filesystem does not answer");
+            (Cause::FilesystemUnreachable, 70, text)
+        }
+        Standing::Missing if facts.role == Role::Checkpoints => {
+            (Cause::DirectoryMissing, 60, format!("{path} does not exist"))
+        }
+        Standing::Missing if facts.role == Role::Temporary => {
+            let text = format!("{path} does not exist, and is named as the directory for temporary files");
+            (Cause::DirectoryMissing, 30, text)
+        }
+        Standing::ReadOnly if !is_memory => {
+            let text = format!("{path} is on a filesystem that is mounted read-only");
+            (Cause::ReadOnly, if is_for_steps { 65 } else { 40 }, text)
+        }
+        Standing::Forbidden if !is_memory => {
+            let owner = facts
+                .owner
+                .map_or_else(String::new, |owner| format!("; its owner is user {owner}"));
+            let text = format!("user {} may not write to {path}{owner}", facts.user);
+            (Cause::PermissionDenied, 50, text)
+        }
+        Standing::Writable | Standing::Forbidden | Standing::ReadOnly | Standing::Missing => return None,
+    };
+    Some(Evidence::now(cause, weight, text))
+}
+
+fn from_room(facts: &PlaceFacts, room: Room, needs: StepNeeds) -> Vec<Evidence> {
+    let path = &facts.path;
+    let (bytes, inodes) = match facts.role {
+        Role::Checkpoints | Role::Vault => (Cause::DiskFull, Cause::InodesFull),
+        Role::Temporary => (Cause::TemporaryDirectoryFull, Cause::TemporaryDirectoryFull),
+        Role::SharedMemory => (Cause::SharedMemoryFull, Cause::SharedMemoryFull),
+    };
+    let mut found = Vec::new();
+    let free = format!(
+        "{path}: {} of {} free",
+        in_words(room.free_bytes),
+        in_words(room.total_bytes)
+    );
+    // A pseudo filesystem has no bytes at all.
+    if room.total_bytes > 0 && room.free_bytes < NO_BYTES.min(room.total_bytes / 10) {
+        found.push(Evidence::now(bytes, 60, free));
+    } else if room.total_bytes > 0 && room.free_bytes < needs.bytes {
+        let text = format!("{free}, and the largest step takes {}", in_words(needs.bytes));
+        found.push(Evidence::now(bytes, 30, text));
+    }
+    if room.free_inodes < NO_INODES {
+        let text = format!("{path}: {} inodes free", room.free_inodes);
+        found.push(Evidence::now(inodes, 60, text));
+    } else if room.free_inodes < needs.files {
+        let text = format!(
+            "{path}: {} inodes free, and the largest step takes {}",
+            room.free_inodes, needs.files
+        );
+        found.push(Evidence::now(inodes, 30, text));
+    }
+    found
+}
+
+/// A number of bytes in words.
+fn in_words(count: u64) -> String {
+    bytesize::ByteSize::b(count).display().iec().to_string()
+}
+
+/// What the history of starts speaks for. `runs` tells whether a start still goes on.
+///
+/// A loop is looked for as of the last start on each node: it may be over when somebody asks.
+pub fn from_starts(
+    history: &[Start],
+    rule: RestartLoopRule,
+    now: Timestamp,
+    scanner: &Scanner,
+    runs: &dyn Fn(&Start) -> bool,
+) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    let mut last: Vec<&Start> = Vec::new();
+    for start in history.iter().rev() {
+        if !last
+            .iter()
+            .any(|other| other.node == start.node && other.who == start.who)
+        {
+            last.push(start);
+        }
+    }
+    for start in last {
+        let looped = restart_loop(history, &start.node, start.who, rule, start.started_at);
+        found.extend(looped.map(|looped| Evidence::left(Cause::RestartLoop, 60, looped.to_string())));
+    }
+    let trainers = history.iter().filter(|start| start.who == Who::Trainer).rev();
+    for (age, start) in trainers.take(MAXIMUM_ENDS).enumerate() {
+        let recency = 1000 - 200 * u32::try_from(age).unwrap_or(4);
+        let ended = from_end(start, scanner, runs(start));
+        found.extend(ended.into_iter().map(|piece| piece.earlier(recency)));
+    }
+    let ahead = history
+        .iter()
+        .map(|start| start.started_at.seconds_since(now))
+        .max()
+        .filter(|ahead| *ahead > AHEAD_SECONDS);
+    found.extend(ahead.map(|ahead| {
+        let text = format!("a start is noted {ahead} s ahead of this machine's clock");
+        Evidence::now(Cause::ClockWrong, 40, text)
+    }));
+    found
+}
+
+fn from_end(start: &Start, scanner: &Scanner, runs: bool) -> Vec<Evidence> {
+    let at = start.started_at.to_rfc3339();
+    let told = |cause: Cause, weight: u32, why: &str| {
+        let text = format!(
+            "the trainer that was started at {at} on {} ended with {why}",
+            start.node
+        );
+        vec![Evidence::left(cause, weight, text)]
+    };
+    let Some(end) = &start.end else {
+        if runs {
+            return Vec::new();
+        }
+        let text = format!(
+            "nobody was left to note the end of the trainer that was started at {at} on {}: the machine, the container or \
+             'stepvault run' was ended at once",
+            start.node
+        );
+        return vec![Evidence::left(Cause::TakenAway, 25, text)];
+    };
+    match &end.how {
+        Ending::Exited(137) | Ending::Killed(9) => told(
+            Cause::OutOfMemory,
+            30,
+            "SIGKILL that 'stepvault run' had not sent: so the OOM killer kills, and whoever stops a container",
+        ),
+        Ending::Exited(143) | Ending::Killed(15) => told(Cause::TakenAway, 25, "SIGTERM"),
+        Ending::Killed(7) => told(
+            Cause::SharedMemoryFull,
+            25,
+            "SIGBUS, as when shared memory, or the disk below a mapped file, is full",
+        ),
+        Ending::Exited(_) | Ending::Killed(_) => Vec::new(),
+        Ending::Stopped(by) => told(Cause::TakenAway, 20, by),
+        Ending::Failed(why) => scanner
+            .recognise(why)
+            .into_iter()
+            .map(|recogniser| Evidence {
+                open: recogniser.open,
+                quote: Some(why.clone()),
+                ..Evidence::left(
+                    recogniser.cause,
+                    recogniser.weight,
+                    format!("the trainer was not started at {at} on {}", start.node),
+                )
+            })
+            .collect(),
+    }
+}
+
+/// What an unfinished upload speaks for.
+pub fn from_upload(upload: &UploadFacts, now: Timestamp) -> Option<Evidence> {
+    let quiet = now.seconds_since(upload.written_at);
+    (quiet >= STALLED_SECONDS).then(|| {
+        let text = format!(
+            "the upload of {} has noted nothing for {} min: {}",
+            upload.what,
+            quiet / 60,
+            upload.progress
+        );
+        Evidence::left(Cause::UploadStalled, 30, text)
+    })
+}
+
+/// What a text that the failure left speaks for, such as an agent's last error: an upload that does not go on, if the text
+/// says nothing else. `what` says whose text it is.
+pub fn from_record(what: &str, text: &str, scanner: &Scanner) -> Vec<Evidence> {
+    let mut found: Vec<Evidence> = scanner
+        .recognise(text)
+        .into_iter()
+        .map(|recogniser| Evidence {
+            open: recogniser.open,
+            ..Evidence::left(recogniser.cause, recogniser.weight, what)
+        })
+        .collect();
+    if found.is_empty() {
+        found.push(Evidence::left(Cause::UploadStalled, 30, what));
+    }
+    for piece in &mut found {
+        piece.quote = Some(text.to_owned());
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::starts::tests::{ended, start};
+
+    const ROOM: Room = Room {
+        free_bytes: 10 << 30,
+        total_bytes: 100 << 30,
+        free_inodes: u64::MAX,
+    };
+
+    fn place(role: Role, room: Room) -> PlaceFacts {
+        PlaceFacts {
+            role,
+            path: "/out".to_owned(),
+            standing: Standing::Writable,
+            room: Some(room),
+            user: 1000,
+            owner: Some(0),
+        }
+    }
+
+    fn told(facts: &PlaceFacts) -> Vec<(Cause, String)> {
+        let needs = StepNeeds {
+            bytes: 1 << 30,
+            files: 20,
+        };
+        let found = from_place(facts, needs);
+        found.into_iter().map(|piece| (piece.cause, piece.text)).collect()
+    }
+
+    fn only(cause: Cause, text: &str) -> Vec<(Cause, String)> {
+        vec![(cause, text.to_owned())]
+    }
+
+    #[test]
+    fn a_place_with_room_speaks_for_nothing() {
+        assert_eq!(told(&place(Role::Checkpoints, ROOM)), []);
+        // /dev/shm may be read-only and small where nobody needs it.
+        let shared = PlaceFacts {
+            standing: Standing::ReadOnly,
+            ..place(Role::SharedMemory, ROOM)
+        };
+        assert_eq!(told(&shared), []);
+    }
+
+    #[test]
+    fn bytes_and_inodes_are_told_apart_on_each_disk() {
+        let full = Room {
+            free_bytes: 4096,
+            ..ROOM
+        };
+        let no_inodes = Room {
+            free_inodes: 0,
+            ..ROOM
+        };
+        assert_eq!(
+            told(&place(Role::Checkpoints, full)),
+            only(Cause::DiskFull, "/out: 4.0 KiB of 100.0 GiB free")
+        );
+        assert_eq!(
+            told(&place(Role::Vault, no_inodes)),
+            only(Cause::InodesFull, "/out: 0 inodes free")
+        );
+        for room in [full, no_inodes] {
+            assert_eq!(
+                told(&place(Role::Temporary, room))[0].0,
+                Cause::TemporaryDirectoryFull
+            );
+            assert_eq!(
+                told(&place(Role::SharedMemory, room))[0].0,
+                Cause::SharedMemoryFull
+            );
+        }
+        let tight = Room {
+            free_bytes: 1 << 29,
+            free_inodes: 10,
+            ..ROOM
+        };
+        assert_eq!(
+            told(&place(Role::Checkpoints, tight)),
+            [
+                (
+                    Cause::DiskFull,
+                    "/out: 512.0 MiB of 100.0 GiB free, and the largest step takes 1.0 GiB".to_owned()
+                ),
+                (
+                    Cause::InodesFull,
+                    "/out: 10 inodes free, and the largest step takes 20".to_owned()
+                ),
+            ]
+        );
+        assert_eq!(
+            told(&place(Role::Temporary, tight)),
+            [],
+            "no step is written there"
+        );
+    }
+
+    #[test]
+    fn rights_and_mounts_are_told_apart() {
+        let good = place(Role::Checkpoints, ROOM);
+        let read_only = PlaceFacts {
+            standing: Standing::ReadOnly,
+            ..good.clone()
+        };
+        assert_eq!(
+            told(&read_only),
+            only(
+                Cause::ReadOnly,
+                "/out is on a filesystem that is mounted read-only"
+            )
+        );
+        let foreign = PlaceFacts {
+            standing: Standing::Forbidden,
+            ..good.clone()
+        };
+        assert_eq!(
+            told(&foreign),
+            only(
+                Cause::PermissionDenied,
+                "user 1000 may not write to /out; its owner is user 0"
+            )
+        );
+        let missing = PlaceFacts {
+            standing: Standing::Missing,
+            ..good.clone()
+        };
+        assert_eq!(
+            told(&missing),
+            only(Cause::DirectoryMissing, "/out does not exist")
+        );
+        let hung = PlaceFacts {
+            standing: Standing::Silent,
+            ..good
+        };
+        assert_eq!(
+            told(&hung),
+            only(
+                Cause::FilesystemUnreachable,
+                "/out: its filesystem does not answer"
+            )
+        );
+    }
+
+    fn of_starts(history: &[Start], now: i64) -> Vec<(Cause, String)> {
+        let rule = RestartLoopRule {
+            starts: 3,
+            within_seconds: 600,
+        };
+        let now = Timestamp::from_seconds(now);
+        let found = from_starts(history, rule, now, &Scanner::new(), &|start| {
+            start.id == "running"
+        });
+        found.into_iter().map(|piece| (piece.cause, piece.text)).collect()
+    }
+
+    #[test]
+    fn a_loop_is_told_also_when_it_is_over() {
+        let history: Vec<Start> = (0..3)
+            .map(|number| {
+                let start = start(&number.to_string(), "node-0", 1000 + 17 * number, None);
+                ended(start, 1, Ending::Exited(128))
+            })
+            .collect();
+        let found = of_starts(&history, 1_000_000);
+        assert_eq!(
+            found,
+            only(
+                Cause::RestartLoop,
+                "restart loop: the trainer was started 3 times within 10 min on node-0; the last starts ended with: \
+                 exit 128, exit 128, exit 128"
+            )
+        );
+    }
+
+    #[test]
+    fn ends_speak_for_themselves() {
+        let end = |how| of_starts(&[ended(start("a", "node-0", 1000, None), 60, how)], 2000);
+        let causes = |how| -> Vec<Cause> { end(how).into_iter().map(|(cause, _)| cause).collect() };
+        assert_eq!(causes(Ending::Killed(9)), [Cause::OutOfMemory]);
+        assert_eq!(causes(Ending::Exited(137)), [Cause::OutOfMemory]);
+        assert_eq!(causes(Ending::Killed(7)), [Cause::SharedMemoryFull]);
+        assert_eq!(causes(Ending::stopped("an EC2 spot notice")), [Cause::TakenAway]);
+        assert_eq!(
+            causes(Ending::failed("no space is left on its filesystem")),
+            [Cause::DiskFull]
+        );
+        assert_eq!(causes(Ending::Exited(0)), []);
+        assert_eq!(causes(Ending::Exited(1)), []);
+        let gone = of_starts(&[start("a", "node-0", 1000, None)], 2000);
+        assert_eq!(gone[0].0, Cause::TakenAway);
+        assert_eq!(of_starts(&[start("running", "node-0", 1000, None)], 2000), []);
+    }
+
+    #[test]
+    fn a_start_in_the_future_tells_of_a_clock() {
+        let early = ended(start("a", "node-0", 5000, None), 1, Ending::Exited(0));
+        let ahead = "a start is noted 3000 s ahead of this machine's clock";
+        assert_eq!(
+            of_starts(std::slice::from_ref(&early), 2000),
+            only(Cause::ClockWrong, ahead)
+        );
+        assert_eq!(of_starts(&[early], 4950), []);
+    }
+
+    #[test]
+    fn an_upload_that_is_quiet_is_stalled() {
+        let upload = UploadFacts {
+            what: "step 5 to main".to_owned(),
+            written_at: Timestamp::from_seconds(1000),
+            progress: "1 of 3 files is there".to_owned(),
+        };
+        assert_eq!(from_upload(&upload, Timestamp::from_seconds(1500)), None);
+        assert_eq!(
+            from_upload(&upload, Timestamp::from_seconds(1000 + 720))
+                .unwrap()
+                .text,
+            "the upload of step 5 to main has noted nothing for 12 min: 1 of 3 files is there"
+        );
+    }
+
+    #[test]
+    fn a_record_says_why_or_at_least_that_nothing_goes_on() {
+        let cause = |text| from_record("the agent's last error", text, &Scanner::new())[0].cause;
+        assert_eq!(
+            cause("cannot write: the credentials have expired"),
+            Cause::CredentialsExpired
+        );
+        assert_eq!(cause("no answer within 30 seconds"), Cause::UploadStalled);
+    }
+}

@@ -1,0 +1,192 @@
+//! Going on from a step that stands in the trainer's own directory: what has to be done by hand before, as commands.
+
+use std::path::{Path, PathBuf};
+
+use stepvault_core::Result;
+use stepvault_formats::handover::{HandoverPlan, Restored, plan};
+use stepvault_formats::pointer::{PointerContent, PointerWrite};
+use stepvault_formats::profile::{Profile, ProfileSet};
+use stepvault_formats::resume::{Resumed, resumed_by_framework};
+use stepvault_formats::tree::{OpenFile, Tree};
+use stepvault_local::survey::{SurveyFiles, survey};
+
+use crate::inspect::Inspection;
+
+/// Most paths that are moved out of a framework's way.
+const MAXIMUM_MOVES: usize = 32;
+/// What the name of a path ends with that was moved away.
+const MOVED: &str = ".not-whole";
+
+/// A step on disk that a trainer can go on from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResumeOnDisk {
+    /// The directory of the steps.
+    pub directory: PathBuf,
+    /// The step's path.
+    pub path: PathBuf,
+    /// Its number, where it has one.
+    pub step: Option<u64>,
+    /// Whether the trainer can go on from it, or it holds weights alone.
+    pub resumable: bool,
+    /// What makes the framework find it, in order: shell commands. Nothing where it does by itself.
+    pub commands: Vec<String>,
+    /// How to start the trainer.
+    pub resume: String,
+}
+
+/// The newest step of a directory that is complete and sound, and how to go on from it.
+pub(super) fn resume_on_disk(
+    looked_at: &Path,
+    inspection: &Inspection,
+    profiles: &ProfileSet,
+) -> Result<Option<ResumeOnDisk>> {
+    let Some(entry) = inspection.newest_valid() else {
+        return Ok(None);
+    };
+    let directory = std::path::absolute(looked_at)
+        .map_err(|error| stepvault_local::errors::io("not a path", looked_at, error))?;
+    let root = root_of(&directory, &entry.step.path).to_path_buf();
+    let tree = survey(&root)?;
+    let files = SurveyFiles::open(&root)?;
+    let profile = profiles.get(&inspection.framework);
+    let restored = Restored {
+        directory: &root.to_string_lossy(),
+        tree: &tree,
+        paths: &entry.step.members,
+        asked_for: true,
+        profile,
+    };
+    let planned = plan(&restored, profiles, &files);
+    let commands = match (&planned, profile) {
+        (Some(planned), Some(profile)) => {
+            commands(&root, &entry.step.path, planned, (profile, &tree, &files))
+        }
+        _ => Vec::new(),
+    };
+    Ok(Some(ResumeOnDisk {
+        path: root.join(&entry.step.path),
+        step: entry.step.step,
+        resumable: entry.step.resumable,
+        resume: planned.map_or_else(String::new, |planned| planned.resume),
+        commands,
+        directory: root,
+    }))
+}
+
+/// The directory that a step's path is relative to. What was looked at may itself be a step, which is then seen from
+/// above.
+pub(super) fn root_of<'a>(looked_at: &'a Path, step: &str) -> &'a Path {
+    let is_inside = looked_at.join(step).symlink_metadata().is_ok();
+    looked_at.parent().filter(|_| !is_inside).unwrap_or(looked_at)
+}
+
+fn commands(
+    root: &Path,
+    step: &str,
+    planned: &HandoverPlan,
+    (profile, tree, files): (&Profile, &Tree, &SurveyFiles),
+) -> Vec<String> {
+    let mut commands = Vec::new();
+    let mut left = tree.clone();
+    for _ in 0..MAXIMUM_MOVES {
+        let in_the_way = match resumed_by_framework(profile, &left, files as &dyn OpenFile) {
+            Resumed::Step(path) if path != step => path,
+            Resumed::Fails { path, .. } => path,
+            Resumed::Step(_) | Resumed::Nothing | Resumed::Unknown => break,
+        };
+        let pointed = planned
+            .pointers
+            .iter()
+            .any(|pointer| pointer.write.path == in_the_way);
+        // A pointer that names another step is written anew, and nothing is moved.
+        if pointed || by_pointer_alone(planned) {
+            break;
+        }
+        commands.push(moved_away(root, &in_the_way));
+        left = without(&left, &in_the_way);
+    }
+    let wrong = planned.pointers.iter().filter(|pointer| !pointer.is_right);
+    commands.extend(wrong.map(|pointer| written(root, &pointer.write)));
+    commands
+}
+
+fn by_pointer_alone(planned: &HandoverPlan) -> bool {
+    planned.pointers.iter().any(|pointer| !pointer.is_right)
+}
+
+fn without(tree: &Tree, path: &str) -> Tree {
+    let below = format!("{path}/");
+    let kept = tree
+        .entries()
+        .filter(|(other, _)| *other != path && !other.starts_with(&below))
+        .map(|(other, entry)| (other.to_owned(), entry.clone()));
+    Tree::new(kept.collect())
+}
+
+/// Out of the directory that the framework scans, beside it, and over nothing.
+fn moved_away(root: &Path, path: &str) -> String {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let beside = root.parent().unwrap_or(root).join(format!("{name}{MOVED}"));
+    format!("mv -n -- {} {}", quoted(&root.join(path)), quoted(&beside))
+}
+
+fn written(root: &Path, write: &PointerWrite) -> String {
+    let path = quoted(&root.join(&write.path));
+    match &write.content {
+        PointerContent::Text(text) => format!("printf %s {} > {path}", quoted(Path::new(text))),
+        PointerContent::Symlink(target) => format!("ln -sfn -- {} {path}", quoted(Path::new(target))),
+        PointerContent::CopyOf(of) => format!("cp -p -- {} {path}", quoted(&root.join(of))),
+    }
+}
+
+/// A path as one word of a shell.
+pub fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "_./:=@%+,-".contains(character);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_words_of_a_shell() {
+        for (path, word) in [
+            ("/out/step_1", "/out/step_1"),
+            ("/out/epoch=1-step=2.ckpt", "/out/epoch=1-step=2.ckpt"),
+            ("/my out/it's", r"'/my out/it'\''s'"),
+            ("", "''"),
+            ("/a$(x)", "'/a$(x)'"),
+        ] {
+            assert_eq!(quoted(Path::new(path)), word);
+        }
+    }
+
+    #[test]
+    fn what_is_in_the_way_goes_beside_the_directory() {
+        assert_eq!(
+            moved_away(Path::new("/data/out"), "checkpoints/step_30"),
+            "mv -n -- /data/out/checkpoints/step_30 /data/step_30.not-whole"
+        );
+        let write = |content| {
+            let path = "latest".to_owned();
+            written(Path::new("/data/out"), &PointerWrite { path, content })
+        };
+        assert_eq!(
+            write(PointerContent::Text("global_step10".to_owned())),
+            "printf %s global_step10 > /data/out/latest"
+        );
+        assert_eq!(
+            write(PointerContent::Symlink("a b".to_owned())),
+            "ln -sfn -- 'a b' /data/out/latest"
+        );
+        assert_eq!(
+            write(PointerContent::CopyOf("step=1.ckpt".to_owned())),
+            "cp -p -- /data/out/step=1.ckpt /data/out/latest"
+        );
+    }
+}

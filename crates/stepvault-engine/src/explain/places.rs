@@ -1,0 +1,62 @@
+//! Directories: the checkpoints', the vault's, those for temporary files, and memory.
+
+use std::path::PathBuf;
+
+use stepvault_core::explain::{Cause, Evidence, PlaceFacts, Role, StepNeeds, from_place};
+use stepvault_local::condition::{Condition, block_devices, look, silent};
+use stepvault_local::oom::oom_kills;
+
+use super::{ExplainRequest, Gathered, Looked, PLACE_DEADLINE, within};
+
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// Looks at each, and returns the block devices they are on.
+pub(super) async fn gather(
+    request: &ExplainRequest,
+    needs: StepNeeds,
+    gathered: &mut Gathered,
+) -> Vec<String> {
+    let mut places: Vec<(Role, PathBuf)> = Vec::new();
+    let mut add = |role, paths: &[PathBuf]| places.extend(paths.iter().map(|path| (role, path.clone())));
+    add(Role::Checkpoints, &request.directories);
+    let vault = request.vault.as_ref().map(|vault| vault.root().to_path_buf());
+    add(Role::Vault, vault.as_slice());
+    add(Role::Temporary, &request.temporary);
+    add(Role::SharedMemory, &[PathBuf::from(SHARED_MEMORY)]);
+    let mut seen: Vec<Condition> = Vec::new();
+    for (role, path) in places {
+        let condition = match within(PLACE_DEADLINE, {
+            let path = path.clone();
+            move || Ok(look(role, &path))
+        })
+        .await
+        {
+            Looked::At(condition) => condition,
+            Looked::Failed(_) | Looked::TooLate => silent(role, &path),
+        };
+        let shares_disk =
+            condition.device.is_some() && seen.iter().any(|other| other.device == condition.device);
+        let facts = PlaceFacts {
+            // What one disk has left is told once, of what is looked at first.
+            room: condition.facts.room.filter(|_| !shares_disk),
+            ..condition.facts.clone()
+        };
+        gathered.evidence.extend(from_place(&facts, needs));
+        seen.push(condition);
+    }
+    if let Looked::At(Some(found)) = within(PLACE_DEADLINE, || Ok(oom_kills())).await {
+        let limit = found
+            .limit_bytes
+            .map_or_else(String::new, |bytes| format!("; its limit is {bytes} bytes"));
+        let text = format!("{}: oom_kill {}{limit}", found.file.display(), found.kills);
+        gathered
+            .evidence
+            .push(Evidence::now(Cause::OutOfMemory, 50, text));
+    }
+    let devices: Vec<u64> = seen.iter().filter_map(|condition| condition.device).collect();
+    let names = move || Ok(devices.into_iter().flat_map(block_devices).collect());
+    match within(PLACE_DEADLINE, names).await {
+        Looked::At(names) => names,
+        Looked::Failed(_) | Looked::TooLate => Vec::new(),
+    }
+}

@@ -1,0 +1,133 @@
+//! A directory of checkpoints: steps that are not whole, and times that cannot be.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stepvault_core::Result;
+use stepvault_core::clock::Clock;
+use stepvault_core::explain::{Cause, Evidence, StepNeeds};
+use stepvault_formats::find::FindOptions;
+use stepvault_formats::profile::ProfileSet;
+
+use super::on_disk::{ResumeOnDisk, resume_on_disk, root_of};
+use crate::inspect::{InspectRequest, InspectedStep, Inspection, inspect};
+
+/// How much a step that is not whole says, and how late one that is not the newest is.
+const WEIGHT: u32 = 30;
+const OLDER: u32 = 300;
+/// Most steps that are told of.
+const MAXIMUM_STEPS: usize = 8;
+/// Longest list of reasons, in characters.
+const MAXIMUM_REASON: usize = 400;
+/// A step that is dated so far ahead was not dated by this clock.
+const AHEAD_SECONDS: u64 = 120;
+
+/// A look into a directory.
+pub(super) struct Look {
+    pub(super) directory: PathBuf,
+    pub(super) profiles: Arc<ProfileSet>,
+    pub(super) profile: Option<String>,
+    pub(super) clock: Arc<dyn Clock>,
+}
+
+/// What a directory shows.
+pub(super) struct FoundSteps {
+    pub(super) evidence: Vec<Evidence>,
+    pub(super) needs: StepNeeds,
+    pub(super) on_disk: Option<ResumeOnDisk>,
+}
+
+impl Look {
+    pub(super) fn look(&self) -> Result<FoundSteps> {
+        let request = InspectRequest {
+            profiles: &self.profiles,
+            profile: self.profile.as_deref(),
+            options: FindOptions {
+                // The run is over: nobody writes any more.
+                quiet_seconds: 0,
+                ..FindOptions::default()
+            },
+        };
+        let inspection = inspect(&self.directory, &request, &*self.clock)?;
+        let on_disk = resume_on_disk(&self.directory, &inspection, &self.profiles)?;
+        let sizes = inspection.steps.iter().map(|entry| &entry.step);
+        Ok(FoundSteps {
+            needs: StepNeeds {
+                bytes: sizes.clone().map(|step| step.bytes).max().unwrap_or(0),
+                files: sizes.map(|step| step.files).max().unwrap_or(0),
+            },
+            evidence: self.evidence(&inspection),
+            on_disk,
+        })
+    }
+
+    fn evidence(&self, inspection: &Inspection) -> Vec<Evidence> {
+        let mut evidence = Vec::new();
+        let newest = inspection.steps.iter().filter_map(|entry| entry.step.step).max();
+        let now = self.clock.now();
+        // What is dated ahead of the clock cannot be told from what is being written.
+        let bad = inspection
+            .steps
+            .iter()
+            .rev()
+            .filter(|entry| !entry.is_valid() && entry.step.written_at <= now)
+            // A directory of steps that is empty may have the name of a step.
+            .filter(|entry| entry.step.files > 0 || self.root(&entry.step.path) == self.directory);
+        for entry in bad.take(MAXIMUM_STEPS) {
+            let recency = if entry.step.step == newest { 1000 } else { OLDER };
+            evidence.push(self.of_step(inspection, entry).earlier(recency));
+        }
+        let named = |path: &&String| !inspection.steps.iter().any(|entry| entry.step.path == **path);
+        for path in inspection
+            .found
+            .temporary
+            .iter()
+            .filter(named)
+            .take(MAXIMUM_STEPS)
+        {
+            let text = format!(
+                "{} has a name that is only given while a save is under way",
+                self.directory.join(path).display()
+            );
+            evidence.push(Evidence::left(Cause::InterruptedSave, WEIGHT, text));
+        }
+        let ahead = inspection
+            .steps
+            .iter()
+            .map(|entry| (entry.step.written_at.seconds_since(now), &entry.step.path))
+            .max()
+            .filter(|(ahead, _)| *ahead > AHEAD_SECONDS);
+        evidence.extend(ahead.map(|(ahead, path)| {
+            let text = format!("{path} is dated {ahead} s ahead of this machine's clock");
+            Evidence::now(Cause::ClockWrong, 40, text)
+        }));
+        evidence
+    }
+
+    fn root(&self, step: &str) -> &Path {
+        root_of(&self.directory, step)
+    }
+
+    /// Files that are missing show a partial step; a temporary name, or a file that is torn, an interrupted save.
+    fn of_step(&self, inspection: &Inspection, entry: &InspectedStep) -> Evidence {
+        let is_temporary = inspection.found.temporary.contains(&entry.step.path);
+        let lacks_files = !entry.step.is_complete() && !is_temporary;
+        let cause = if lacks_files {
+            Cause::PartialStep
+        } else {
+            Cause::InterruptedSave
+        };
+        let prefix = format!("{}: ", entry.step.path);
+        let told: Vec<String> = entry
+            .reasons()
+            .iter()
+            .map(|reason| reason.strip_prefix(&prefix).unwrap_or(reason).to_owned())
+            .collect();
+        let mut reasons = told.join("; ");
+        if reasons.chars().count() > MAXIMUM_REASON {
+            reasons = reasons.chars().take(MAXIMUM_REASON).chain(['…']).collect();
+        }
+        let path = self.root(&entry.step.path).join(&entry.step.path);
+        Evidence::left(cause, WEIGHT, format!("{}: {reasons}", path.display()))
+    }
+}

@@ -1,0 +1,67 @@
+//! Uploads that were begun and not finished, as their journals show them, without touching any.
+
+use stepvault_core::Result;
+use stepvault_core::ids::{RemoteName, RunName, StepId};
+use stepvault_core::timestamp::Timestamp;
+
+use crate::journal::{FileProgress, read_state};
+use crate::survey::mtime;
+use crate::vault::{Vault, entries};
+
+/// Most journals that are looked at, those of the newest steps.
+const MAXIMUM_JOURNALS: usize = 64;
+const ENDING: &str = ".jsonl";
+
+/// An upload that was not finished.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnfinishedUpload {
+    /// The step.
+    pub id: StepId,
+    /// Where to.
+    pub remote: RemoteName,
+    /// When something was last noted of it.
+    pub written_at: Timestamp,
+    /// Files that are there.
+    pub files_done: u64,
+    /// Files that the step has.
+    pub files: u64,
+    /// Parts that are there of files that are not.
+    pub parts_done: u64,
+}
+
+impl Vault {
+    /// The uploads of a run that were begun and not finished, those of the newest steps first.
+    pub fn unfinished_uploads(&self, run: &RunName) -> Result<Vec<UnfinishedUpload>> {
+        let mut found = Vec::new();
+        for step in self.steps(run)?.steps.iter().rev() {
+            for path in entries(&self.journal_directory(run, step.id()))? {
+                let name = path.file_name().and_then(|name| name.to_str());
+                let Some(remote) = name
+                    .and_then(|name| name.strip_suffix(ENDING))
+                    .and_then(|name| RemoteName::new(name).ok())
+                else {
+                    continue;
+                };
+                // It may end while this looks at it.
+                let (Ok(facts), Ok(state)) = (path.metadata(), read_state(self, run, step.id(), &remote))
+                else {
+                    continue;
+                };
+                let done = |file: &&FileProgress| file.done.is_some();
+                let begun = state.files.values();
+                found.push(UnfinishedUpload {
+                    id: step.id(),
+                    remote,
+                    written_at: mtime(&facts),
+                    files_done: begun.clone().filter(done).count() as u64,
+                    files: step.record().files.len() as u64,
+                    parts_done: begun.map(|file| file.parts.len() as u64).sum(),
+                });
+                if found.len() == MAXIMUM_JOURNALS {
+                    return Ok(found);
+                }
+            }
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,164 @@
+//! Logs that are read: files of any size from where it matters, and the kernel's own.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use crate::errors;
+use crate::survey;
+
+const WHAT: &str = "cannot read the log";
+const KERNEL_LOG: &str = "/dev/kmsg";
+/// Longest record of the kernel's log.
+const RECORD_BYTES: usize = 8 << 10;
+/// Most records that are read; the kernel's own buffer holds fewer.
+const MAXIMUM_RECORDS: usize = 1 << 20;
+/// Most bytes of them that are kept, the latest.
+const MAXIMUM_KERNEL_BYTES: usize = 4 << 20;
+
+/// A log that is open.
+#[derive(Debug)]
+pub struct OpenLog {
+    /// From where it is read.
+    pub file: File,
+    /// How much of its beginning is left out.
+    pub skipped_bytes: u64,
+    /// When it was last written.
+    pub written_at: Timestamp,
+}
+
+/// Opens a log for its last `most_bytes`.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] for what is no file, and where there is none.
+pub fn open(path: &Path, most_bytes: u64) -> Result<OpenLog> {
+    // A pipe in the place of a file must not be waited for.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fault = |error| errors::io(WHAT, path, error);
+    let opened = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| match error {
+        Errno::NOENT => errors::io(WHAT, path, error).with_kind(ErrorKind::Usage),
+        error => errors::io(WHAT, path, error),
+    })?;
+    let mut file = File::from(opened);
+    let facts = file.metadata().map_err(fault)?;
+    if !facts.is_file() {
+        return Err(Error::new(ErrorKind::Usage, WHAT)
+            .on(path.display())
+            .because("it is not a regular file")
+            .hint("pipe it in: --log - reads standard input"));
+    }
+    let skipped_bytes = facts.len().saturating_sub(most_bytes);
+    file.seek(SeekFrom::Start(skipped_bytes)).map_err(fault)?;
+    Ok(OpenLog {
+        file,
+        skipped_bytes,
+        written_at: survey::mtime(&facts),
+    })
+}
+
+/// What the kernel has logged within the last `within`, a line each; why not, where it may not be read.
+pub fn kernel_log(within: Duration) -> std::result::Result<Vec<u8>, String> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(CWD, KERNEL_LOG, flags, Mode::empty())
+        .map_err(|error| std::io::Error::from(error).to_string())?;
+    let mut file = File::from(opened);
+    let oldest_seconds = uptime_seconds().saturating_sub(within.as_secs());
+    let mut text = Vec::new();
+    let mut record = vec![0; RECORD_BYTES];
+    for _ in 0..MAXIMUM_RECORDS {
+        let length = match file.read(&mut record) {
+            Ok(0) => break,
+            Ok(length) => length,
+            Err(error) => match Errno::from_io_error(&error) {
+                // Some were overwritten before they were read.
+                Some(Errno::PIPE | Errno::INTR) => continue,
+                // That is all.
+                Some(Errno::AGAIN) => break,
+                _ => return Err(error.to_string()),
+            },
+        };
+        if let Some((seconds, message)) = message(record.get(..length).unwrap_or_default())
+            && seconds >= oldest_seconds
+        {
+            text.extend_from_slice(message);
+            text.push(b'\n');
+        }
+        if text.len() > MAXIMUM_KERNEL_BYTES {
+            text.drain(..MAXIMUM_KERNEL_BYTES / 2);
+        }
+    }
+    Ok(text)
+}
+
+/// A record's time since the boot, in seconds, and its text: `6,339,5140900,-;text`, with more lines that begin with a
+/// space.
+fn message(record: &[u8]) -> Option<(u64, &[u8])> {
+    let semicolon = record.iter().position(|byte| *byte == b';')?;
+    let (head, text) = record.split_at(semicolon);
+    let microseconds: u64 = std::str::from_utf8(head).ok()?.split(',').nth(2)?.parse().ok()?;
+    let text = text.split(|byte| *byte == b'\n').next()?;
+    Some((microseconds / 1_000_000, text.strip_prefix(b";")?))
+}
+
+fn uptime_seconds() -> u64 {
+    let text = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let whole = text.split('.').next().unwrap_or_default();
+    whole.parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::disallowed_methods)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_long_log_the_end_is_read() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a.log");
+        std::fs::write(&path, "0123456789").unwrap();
+        for (most, skipped, rest) in [(4, 6, "6789"), (100, 0, "0123456789")] {
+            let mut log = open(&path, most).unwrap();
+            let mut text = String::new();
+            log.file.read_to_string(&mut text).unwrap();
+            assert_eq!((log.skipped_bytes, text.as_str()), (skipped, rest));
+        }
+    }
+
+    #[test]
+    fn what_is_no_log_is_refused_and_not_waited_for() {
+        let place = tempfile::tempdir().unwrap();
+        let missing = open(&place.path().join("none"), 1).unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::Usage);
+        assert!(
+            missing.to_string().ends_with("none: it does not exist"),
+            "{missing}"
+        );
+        let pipe = place.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        for path in [&pipe, &place.path().to_path_buf()] {
+            let error = open(path, 1).unwrap_err();
+            assert!(error.to_string().ends_with("it is not a regular file"), "{error}");
+        }
+    }
+
+    #[test]
+    fn records_of_the_kernel_are_understood() {
+        let record = b"6,339,5140900,-;Out of memory: Killed process 1; x\n SUBSYSTEM=x\n";
+        assert_eq!(
+            message(record),
+            Some((5, &b"Out of memory: Killed process 1; x"[..]))
+        );
+        for bad in [&b""[..], b";", b"6,3,x,-;y", b"6,3;y", b"\xff,\xff,\xff;y"] {
+            assert_eq!(message(bad), None);
+        }
+        // Whatever this machine allows, it ends.
+        let _ = kernel_log(Duration::from_mins(1));
+    }
+}
