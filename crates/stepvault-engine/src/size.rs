@@ -28,6 +28,8 @@ pub struct Measured {
     pub files: u64,
     /// How many directories, its own included; 0 where it is a file.
     pub directories: u64,
+    /// What shows that it is not a complete and sound step, so that a whole one may be larger.
+    pub doubts: Vec<String>,
     /// What its headers say.
     pub told: Vec<Told>,
     /// Headers that could not be read, with the reason.
@@ -70,13 +72,13 @@ pub fn measure(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
     let is_itself = |entry: &InspectedStep| {
         Some(entry.step.path.as_str()) == name && tree.get(&entry.step.path).is_none()
     };
-    let newest = inspection
-        .newest_valid()
-        .or(inspection.steps.last())
-        .filter(|entry| !is_itself(entry));
-    let Some(newest) = newest else {
+    let Some(newest) = inspection.newest_valid().or(inspection.steps.last()) else {
         return Ok(whole());
     };
+    let doubts = newest.reasons();
+    if is_itself(newest) {
+        return Ok(Measured { doubts, ..whole() });
+    }
     let members = &newest.step.members;
     let is_of_step = |path: &str| {
         members.iter().any(|member| {
@@ -90,6 +92,7 @@ pub fn measure(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         .collect();
     Ok(Measured {
         chosen: Some(newest.step.path.clone()),
+        doubts,
         ..measured(&Tree::new(step), &files)
     })
 }
@@ -136,6 +139,7 @@ fn measured(tree: &Tree, files: &SurveyFiles) -> Measured {
         allocated_bytes: Some(0),
         files: 0,
         directories: 0,
+        doubts: Vec::new(),
         told: Vec::new(),
         unread: Vec::new(),
     };

@@ -63,6 +63,28 @@ fn a_step_a_file_and_a_directory_of_steps() {
 }
 
 #[test]
+fn a_step_that_is_not_complete_is_measured_with_a_doubt() {
+    let place = tempfile::tempdir().unwrap();
+    let step = place.path().join("checkpoints/step_10");
+    fs::create_dir_all(&step).unwrap();
+    fs::write(step.join("model.safetensors"), weights(50)).unwrap();
+    assert_eq!(measured_at(&step).unwrap().doubts, Vec::<String>::new());
+    let whole = weights(50);
+    fs::write(step.join("model.safetensors"), &whole[..whole.len() - 20]).unwrap();
+    for path in [&step, &place.path().join("checkpoints")] {
+        let measured = measured_at(path).unwrap();
+        assert_eq!(measured.bytes, whole.len() as u64 - 20);
+        assert!(
+            measured
+                .doubts
+                .iter()
+                .any(|doubt| doubt.contains("the save was cut off")),
+            "{measured:?}"
+        );
+    }
+}
+
+#[test]
 fn an_index_stands_for_its_files() {
     let place = tempfile::tempdir().unwrap();
     let index =

@@ -184,7 +184,10 @@ fn files(document: &EstimateDocument) -> String {
         let sizes = [
             ("the first".to_owned(), step.on_first_node().ok()),
             (
-                format!("each of {} others", step.nodes - 1),
+                match step.nodes.saturating_sub(1) {
+                    1 => "the other".to_owned(),
+                    others => format!("each of {others} others"),
+                },
                 step.on_other_nodes().ok().flatten(),
             ),
         ];

@@ -14,6 +14,9 @@ use stepvault_formats::sizes::{HeaderKind, Told};
 use super::document::{EstimateDocument, FoundDocument, HeaderDocument, HeaderFileDocument, UnreadDocument};
 use crate::context::Settings;
 
+/// Most reasons for which a step may not be whole that are told; 'stepvault inspect' has all.
+const MOST_DOUBTS: usize = 4;
+
 /// What is there, and what it will be when it is whole.
 pub(super) async fn document(path: &Path, settings: &Settings) -> Result<EstimateDocument> {
     let (looked_at, profiles) = (path.to_owned(), settings.profiles()?);
@@ -37,6 +40,10 @@ pub(super) async fn document(path: &Path, settings: &Settings) -> Result<Estimat
     // Refuses what cannot be counted, before anything else is reckoned with it.
     step.bytes()?;
     let mut document = EstimateDocument::new(step);
+    let doubts = measured.doubts.iter().take(MOST_DOUBTS);
+    document
+        .notes
+        .extend(doubts.map(|doubt| format!("the step is not known to be whole: {doubt}")));
     document.notes.extend(lacking.notes);
     document.headers = measured.told.iter().map(header).collect();
     document.unreadable_headers = unread(&measured);
