@@ -65,8 +65,8 @@ const DOCUMENTS: [(&str, &[&str]); 25] = [
         "explain",
         &[
             "explain broken --log trainer.log --elsewhere --run torn --local none",
-            "explain broken --log broken --elsewhere --local none --remote main=file://$PWD/none",
-            "explain whole --elsewhere --local none --remote main=file://$PWD/none",
+            "explain broken --log broken --elsewhere --local none --remote main=file://$PWD/nothing",
+            "explain whole --elsewhere --local none --remote main=file://$PWD/nothing",
         ],
     ),
     ("verify", &["verify --deep", "verify GONE"]),
