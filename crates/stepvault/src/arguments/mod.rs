@@ -98,6 +98,7 @@ pub(crate) enum Command {
     Show(commands::show::ShowArguments),
     Status(commands::status::StatusArguments),
     Inspect(commands::inspect::InspectArguments),
+    Explain(commands::explain::ExplainArguments),
     Verify(commands::verify::VerifyArguments),
     Prune(commands::prune::PruneArguments),
     Pin(commands::pin::PinArguments),

@@ -6,6 +6,7 @@ pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod drain;
+pub(crate) mod explain;
 pub(crate) mod gc;
 pub(crate) mod init;
 pub(crate) mod inspect;
@@ -70,6 +71,7 @@ pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode>
         Command::Unpin(arguments) => pin::run_unpin(session, &arguments).await,
         Command::Gc(arguments) => gc::run(session, &arguments).await,
         Command::Inspect(arguments) => inspect::run(session, arguments).await,
+        Command::Explain(arguments) => Box::pin(explain::run(session, arguments)).await,
         Command::Config(arguments) => config::run(session, &arguments),
         Command::Completions(arguments) => Ok(completions::run(session, &arguments)),
         Command::Man(arguments) => man::run(session, &arguments),

@@ -84,6 +84,14 @@ impl Settings {
         }
     }
 
+    /// The same, for this run.
+    pub(crate) fn with_run(self, run: RunName) -> Self {
+        Self {
+            run: Some(run),
+            ..self
+        }
+    }
+
     /// The run that was named, if one was: for the agent, which serves all that are configured otherwise.
     pub(crate) fn named_run(&self) -> Option<&RunName> {
         self.run.as_ref()

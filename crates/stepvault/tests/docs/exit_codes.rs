@@ -9,7 +9,7 @@ use crate::place::stepvault;
 const WHEN: [(u8, &str); 10] = [
     (
         0,
-        "The command did what it was asked to do. `push`: the step is durable on every required remote. `agent`: every sealed step is durable on every required remote. `verify`: nothing is damaged. `prune` of an empty vault. `wait`: the step is there. `drain --wait`: every sealed step is durable on every required remote.",
+        "The command did what it was asked to do. `push`: the step is durable on every required remote. `agent`: every sealed step is durable on every required remote. `verify`: nothing is damaged. `prune` of an empty vault. `wait`: the step is there. `drain --wait`: every sealed step is durable on every required remote. `explain`: everything was looked at, whatever was found.",
     ),
     (
         1,
@@ -21,7 +21,7 @@ const WHEN: [(u8, &str); 10] = [
     ),
     (
         3,
-        "`push`: durable on some required remotes and not on others. `agent`, `drain --wait`: a sealed step is not durable on a required remote. `list`, `prune`, `gc`, `pin`, `unpin`: done on some tiers, failed on others. `inspect`: the newest step is not complete and sound, and an older one is.",
+        "`push`: durable on some required remotes and not on others. `agent`, `drain --wait`: a sealed step is not durable on a required remote. `list`, `prune`, `gc`, `pin`, `unpin`: done on some tiers, failed on others. `inspect`: the newest step is not complete and sound, and an older one is. `explain`: something that was named could not be looked at, or a tier could not be asked.",
     ),
     (
         10,

@@ -23,7 +23,7 @@ const GONE: &str =
 const MOVED: &str = "--remote main=file://$PWD/remote --remote gone=file://$PWD/elsewhere";
 
 /// Each document's name, and the commands whose documents have that shape; the first is shown.
-const DOCUMENTS: [(&str, &[&str]); 22] = [
+const DOCUMENTS: [(&str, &[&str]); 23] = [
     (
         "push",
         &[
@@ -49,6 +49,14 @@ const DOCUMENTS: [(&str, &[&str]); 22] = [
     (
         "inspect",
         &["inspect checkpoints --quiet-time 0s", "inspect megatron"],
+    ),
+    (
+        "explain",
+        &[
+            "explain broken --log trainer.log --elsewhere --run torn --local none",
+            "explain broken --log broken --elsewhere --local none --remote main=file://$PWD/nothing",
+            "explain whole --elsewhere --local none --remote main=file://$PWD/nothing",
+        ],
     ),
     ("verify", &["verify --deep", "verify GONE"]),
     ("pin", &["pin 100 --note baseline"]),
@@ -133,6 +141,13 @@ fn the_reference_of_json_documents_is_what_is_printed() {
          here=\"--run looped --local looped-vault --node node-0 --remote main=file://$PWD/remote\"; \
          printf '[restart]\\nloop-starts = 2\\ndemote-after = 1\\n' > looped.toml; stepvault push looped/step_1 $here; \
          stepvault run --into looped $here -- false; stepvault run --into looped $here -- false; true",
+    );
+    // A step whose commit cannot be read, one that was cut off, and the log of it.
+    place.output(
+        "mkdir -p torn broken whole/step_3; echo weights > whole/step_3/model.bin; for step in 1 2; do mkdir torn/step_$step; echo weights > torn/step_$step/model.pt; \
+         stepvault push torn/step_$step --run torn --local torn-vault --remote main=file://$PWD/remote; done; \
+         printf x > remote/torn/.stepvault/commits/000000000002.a1.json; printf 'PK\\003\\004' > broken/step_2.pt; \
+         printf 'step 1\\nOSError: [Errno 28] No space left on device\\n' > trainer.log",
     );
     // An agent with a vault of its own. It ends with the last document but one, or with its time.
     place.output(

@@ -57,6 +57,128 @@ const EXACT: &[(&str, &str, &str)] = &[
         "remotes[].reason",
         "why it is not durable there; null when that is not known",
     ),
+    (
+        "explain",
+        "run",
+        "the run whose records were looked at; null when that is not one run",
+    ),
+    (
+        "explain",
+        "directories",
+        "the directories that were looked at, absolute",
+    ),
+    (
+        "explain",
+        "causes",
+        "what may have happened, the likeliest first; empty when nothing was found",
+    ),
+    (
+        "explain",
+        "causes[].cause",
+        "the cause: `disk-full`, `inodes-full`, `temporary-directory-full`, `shared-memory-full`, `quota-reached`, `read-only`, `permission-denied`, `directory-missing`, `filesystem-unreachable`, `disk-fault`, `too-many-open-files`, `out-of-memory`, `out-of-gpu-memory`, `path-exists`, `restart-loop`, `taken-away`, `time-out`, `credentials-expired`, `access-refused`, `clock-wrong`, `upload-stalled`, `partial-step` or `interrupted-save`",
+    ),
+    (
+        "explain",
+        "causes[].likelihood",
+        "`very-likely` from 90 points on, `likely` from 40, else `possible`",
+    ),
+    (
+        "explain",
+        "causes[].points",
+        "what its evidence adds up to; comparable within one document only",
+    ),
+    (
+        "explain",
+        "causes[].explanation",
+        "what happened, in one sentence",
+    ),
+    ("explain", "causes[].remedy", "what to do about it"),
+    (
+        "explain",
+        "causes[].evidence",
+        "what speaks for it, the strongest first, at most 8 pieces",
+    ),
+    (
+        "explain",
+        "causes[].evidence[].kind",
+        "`now`: measured just now; `left`: files or records that the failure left; `said`: a log says so",
+    ),
+    (
+        "explain",
+        "causes[].evidence[].text",
+        "what was found; of a log's line, who prints such lines",
+    ),
+    (
+        "explain",
+        "causes[].evidence[].file",
+        "the log; null for what is no log",
+    ),
+    (
+        "explain",
+        "causes[].evidence[].line",
+        "the line, from 1; null for what is no log, and where the lines before it were not counted",
+    ),
+    (
+        "explain",
+        "causes[].evidence[].offset_bytes",
+        "where the line begins in the log; null for what is no log",
+    ),
+    (
+        "explain",
+        "causes[].evidence[].times",
+        "on how many lines the log says so; the last of them is shown",
+    ),
+    (
+        "explain",
+        "causes[].evidence[].quote",
+        "the words of the log or the record, cut to 240 bytes of a log's line; null where there are none",
+    ),
+    (
+        "explain",
+        "resume",
+        "the newest valid step, and how to go on from it; null when none was found",
+    ),
+    (
+        "explain",
+        "resume.step",
+        "the step's number; null when it has none",
+    ),
+    (
+        "explain",
+        "resume.attempt",
+        "its attempt; null for a step that stands in the trainer's directory alone",
+    ),
+    (
+        "explain",
+        "resume.path",
+        "where it stands, or will stand after the commands",
+    ),
+    (
+        "explain",
+        "resume.tiers",
+        "the tiers that it would come from, in order; empty for a step that stands in the trainer's directory alone",
+    ),
+    (
+        "explain",
+        "resume.commands",
+        "shell commands to call in this order; empty where the trainer finds it by itself",
+    ),
+    (
+        "explain",
+        "resume.trainer",
+        "how to start the trainer; null where the command prints it",
+    ),
+    (
+        "explain",
+        "resume.passed_over",
+        "newer steps of the tiers that are not valid, the newest first",
+    ),
+    (
+        "explain",
+        "not_looked_at",
+        "what could not be looked at, or not wholly, each with `what` and `reason`",
+    ),
+    ("explain", "not_looked_at[].what", "a path, a log, a tier"),
     ("announce", "path", "the announced path, absolute"),
     (
         "announce",

@@ -1,0 +1,276 @@
+//! What `explain` prints.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use stepvault_core::explain::{Cause, Evidence, Explanation, Kind, Likelihood};
+use stepvault_core::ids::RunName;
+use stepvault_engine::explain::NotLookedAt;
+
+use super::resume::ResumeDocument;
+use crate::output::{Report, human};
+
+/// Most pieces of evidence for one cause that people are told.
+const MAXIMUM_EVIDENCE_TOLD: usize = 4;
+
+/// Why a run failed.
+#[derive(Serialize)]
+pub(super) struct ExplainDocument {
+    run: Option<String>,
+    directories: Vec<PathBuf>,
+    /// The likeliest first.
+    causes: Vec<CauseDocument>,
+    /// The step to go on from; null when none was found.
+    resume: Option<ResumeDocument>,
+    not_looked_at: Vec<NotLookedAtDocument>,
+}
+
+#[derive(Serialize)]
+struct CauseDocument {
+    cause: Cause,
+    likelihood: Likelihood,
+    points: u32,
+    explanation: &'static str,
+    remedy: &'static str,
+    evidence: Vec<EvidenceDocument>,
+}
+
+#[derive(Serialize)]
+struct EvidenceDocument {
+    kind: Kind,
+    text: String,
+    file: Option<String>,
+    line: Option<u64>,
+    offset_bytes: Option<u64>,
+    times: u64,
+    quote: Option<String>,
+}
+
+#[derive(Serialize)]
+struct NotLookedAtDocument {
+    what: String,
+    reason: String,
+}
+
+impl ExplainDocument {
+    pub(super) fn new(
+        run: Option<&RunName>,
+        directories: &[PathBuf],
+        explanations: Vec<Explanation>,
+        resume: Option<ResumeDocument>,
+        not_looked_at: Vec<NotLookedAt>,
+    ) -> Self {
+        Self {
+            run: run.map(ToString::to_string),
+            directories: directories.to_vec(),
+            causes: explanations.into_iter().map(CauseDocument::of).collect(),
+            resume,
+            not_looked_at: not_looked_at
+                .into_iter()
+                .map(|missed| NotLookedAtDocument {
+                    what: missed.what,
+                    reason: missed.why,
+                })
+                .collect(),
+        }
+    }
+}
+
+impl CauseDocument {
+    fn of(explanation: Explanation) -> Self {
+        let cause = explanation.cause;
+        Self {
+            cause,
+            likelihood: explanation.likelihood,
+            points: explanation.points,
+            explanation: cause.explanation(),
+            remedy: cause.remedy(),
+            evidence: explanation
+                .evidence
+                .into_iter()
+                .map(EvidenceDocument::of)
+                .collect(),
+        }
+    }
+
+    fn lines(&self, number: usize, lines: &mut Vec<String>) {
+        let likelihood = self.likelihood.words();
+        lines.push(format!(
+            "{number}. {}, {likelihood}: {}",
+            self.cause.name(),
+            self.explanation
+        ));
+        lines.extend(
+            self.evidence
+                .iter()
+                .take(MAXIMUM_EVIDENCE_TOLD)
+                .map(EvidenceDocument::line),
+        );
+        let untold = self.evidence.len().saturating_sub(MAXIMUM_EVIDENCE_TOLD);
+        if untold > 0 {
+            lines.push(format!("   - and {untold} more; --json has them"));
+        }
+        lines.push(format!("   to do: {}", self.remedy));
+    }
+}
+
+impl EvidenceDocument {
+    fn of(evidence: Evidence) -> Self {
+        let place = evidence.place;
+        Self {
+            kind: evidence.kind,
+            text: evidence.text,
+            line: place.as_ref().and_then(|place| place.line),
+            offset_bytes: place.as_ref().map(|place| place.offset_bytes),
+            times: place.as_ref().map_or(1, |place| place.times),
+            file: place.map(|place| place.file),
+            quote: evidence.quote,
+        }
+    }
+
+    fn line(&self) -> String {
+        let mut line = "   - ".to_owned();
+        if let Some(file) = &self.file {
+            line.push_str(file);
+            match (self.line, self.offset_bytes) {
+                (Some(number), _) => {
+                    let _ = write!(line, ":{number}");
+                }
+                (None, Some(offset)) if offset > 0 => {
+                    let _ = write!(line, ", byte {offset}");
+                }
+                _ => {}
+            }
+            if self.times > 1 {
+                let _ = write!(line, " (the last of {})", self.times);
+            }
+            line.push_str(": ");
+        }
+        match &self.quote {
+            Some(quote) if self.file.is_some() => {
+                let _ = write!(line, "{quote} [{}]", self.text);
+            }
+            Some(quote) => {
+                let _ = write!(line, "{}: {quote}", self.text);
+            }
+            None => line.push_str(&self.text),
+        }
+        line
+    }
+}
+
+impl ResumeDocument {
+    fn lines(&self, lines: &mut Vec<String>) {
+        for step in &self.passed_over {
+            lines.push(step.line());
+        }
+        let step = self
+            .step
+            .map_or_else(String::new, |step| format!("step {step}, "));
+        let from = if self.tiers.is_empty() {
+            "as it stands there".to_owned()
+        } else {
+            format!("from {}", self.tiers.join(", then "))
+        };
+        lines.push(format!("to go on from {step}{} ({from}):", self.path.display()));
+        lines.extend(self.commands.iter().map(|command| format!("  {command}")));
+        lines.extend(self.trainer.iter().map(|text| format!("  {text}")));
+    }
+}
+
+impl Report for ExplainDocument {
+    fn human(&self) -> String {
+        let mut lines = Vec::new();
+        if self.causes.is_empty() {
+            lines.push("nothing was found that explains a failure".to_owned());
+        }
+        for (position, cause) in self.causes.iter().enumerate() {
+            cause.lines(position + 1, &mut lines);
+        }
+        if !self.not_looked_at.is_empty() {
+            lines.push(String::new());
+            let what = human::count(self.not_looked_at.len() as u64, "thing");
+            lines.push(format!("{what} could not be looked at, or not wholly:"));
+            lines.extend(
+                self.not_looked_at
+                    .iter()
+                    .map(|missed| format!("  {}: {}", missed.what, missed.reason)),
+            );
+        }
+        lines.push(String::new());
+        match &self.resume {
+            Some(resume) => resume.lines(&mut lines),
+            None if self.run.is_none() && self.directories.is_empty() => {
+                lines.push("name the directory of the steps to be told the one to go on from".to_owned());
+            }
+            None => lines.push("no valid step to go on from was found".to_owned()),
+        }
+        lines.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stepvault_core::explain::{Place, explanations};
+
+    use super::*;
+
+    #[test]
+    fn causes_evidence_and_the_step_are_told_in_this_order() {
+        let mut said = Evidence::now(Cause::DiskFull, 60, "the C library, ENOSPC");
+        said.kind = Kind::Said;
+        said.quote = Some("OSError: [Errno 28] No space left on device".to_owned());
+        said.place = Some(Place {
+            file: "trainer.log".to_owned(),
+            line: Some(214),
+            offset_bytes: 9000,
+            times: 3,
+        });
+        let full = Evidence::now(Cause::DiskFull, 60, "/out: 0 B of 2.0 MiB free");
+        let torn = Evidence::left(Cause::InterruptedSave, 30, "/out/step_2.pt: the save was cut off");
+        let resume = ResumeDocument {
+            step: Some(1),
+            attempt: None,
+            path: PathBuf::from("/out/step_1.pt"),
+            tiers: Vec::new(),
+            commands: Vec::new(),
+            trainer: Some("load /out/step_1.pt".to_owned()),
+            passed_over: Vec::new(),
+        };
+        let document = ExplainDocument::new(
+            None,
+            &[PathBuf::from("/out")],
+            explanations(vec![said, torn, full]),
+            Some(resume),
+            Vec::new(),
+        );
+        let disk = Cause::DiskFull;
+        let save = Cause::InterruptedSave;
+        assert_eq!(
+            document.human(),
+            format!(
+                "1. disk-full, very likely: {}\n   - /out: 0 B of 2.0 MiB free\n   - trainer.log:214 (the last of 3): \
+                 OSError: [Errno 28] No space left on device [the C library, ENOSPC]\n   to do: {}\n\
+                 2. interrupted-save, likely: {}\n   - /out/step_2.pt: the save was cut off\n   to do: {}\n\n\
+                 to go on from step 1, /out/step_1.pt (as it stands there):\n  load /out/step_1.pt",
+                disk.explanation(),
+                disk.remedy(),
+                save.explanation(),
+                save.remedy()
+            )
+        );
+    }
+
+    #[test]
+    fn nothing_wrong_is_said_so() {
+        let said = |directories: &[PathBuf]| {
+            ExplainDocument::new(None, directories, Vec::new(), None, Vec::new()).human()
+        };
+        assert_eq!(
+            said(&[PathBuf::from("/out")]),
+            "nothing was found that explains a failure\n\nno valid step to go on from was found"
+        );
+        assert!(said(&[]).ends_with("\n\nname the directory of the steps to be told the one to go on from"));
+    }
+}

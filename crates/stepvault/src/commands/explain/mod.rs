@@ -1,0 +1,258 @@
+//! `explain`: why a run failed, and from which step it goes on.
+
+mod document;
+mod resume;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use stepvault_agent::{SystemClock, read_note};
+use stepvault_core::explain::explanations;
+use stepvault_core::ids::RunName;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::blocking::blocking;
+use stepvault_engine::explain::{ExplainRequest, Log, LogSource, NotLookedAt, gather};
+use stepvault_local::vault::Vault;
+
+use super::Session;
+use crate::context::{Settings, absolute, vault_beside};
+use crate::exit_code::ExitCode;
+use document::ExplainDocument;
+use resume::{Resume, resume_from};
+
+/// What stands for standard input.
+const STANDARD_INPUT: &str = "-";
+/// Most runs of a vault whose records are looked at where none is named.
+const MAXIMUM_RUNS: usize = 32;
+/// Where temporary files go where no variable says so.
+const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
+
+/// Say why a run failed, by what its directories, its records and its logs show, and which step to go on from
+///
+/// Looks at each DIR and at TMPDIR (space, inodes, mount, rights), at the steps (torn files, saves that were cut off), at
+/// the vault (starts and how they ended, uploads that stopped, what the agent said last), at the cgroup's count of
+/// killed processes and at the kernel's log where it may be read; and recognises the error texts of frameworks, kernels
+/// and stores in the logs. The causes come in order of likelihood, each with its evidence and what to do; then the newest
+/// valid step, with the commands to go on from it. It writes nothing.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArguments {
+    /// Directories of the run: where its trainer writes steps; the run's 'watch' by default
+    #[arg(value_name = "DIR")]
+    directories: Vec<PathBuf>,
+    /// A log of the run, of any size; repeatable; - reads standard input
+    #[arg(long, value_name = "FILE")]
+    log: Vec<PathBuf>,
+    /// The trainer's TMPDIR, where it is another than this shell's [env: TMPDIR]
+    #[arg(long, value_name = "DIR")]
+    tmpdir: Option<PathBuf>,
+    /// The run failed on another machine: its logs and directories are looked at, and nothing of this one
+    #[arg(long)]
+    elsewhere: bool,
+    /// The framework whose checkpoints these are; found out when not given
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+}
+
+/// Runs the command.
+pub(crate) async fn run(session: &Session, arguments: ExplainArguments) -> Result<ExitCode> {
+    let settings = Settings::load(session)?;
+    let directories = directories(&settings, &arguments)?;
+    let logs = logs(&arguments.log)?;
+    let mut not_looked_at = Vec::new();
+    let vault = match find_vault(&settings, &directories).await {
+        Ok(vault) => vault,
+        Err(error) => {
+            not_looked_at.push(missed("the vault", &error));
+            None
+        }
+    };
+    let runs = runs(&settings, &directories, vault.as_ref());
+    let records = records(vault.as_ref(), &runs, &mut not_looked_at).await;
+    let run = match runs.as_slice() {
+        [only] => Some(only.clone()),
+        _ => None,
+    };
+    let configured_profile = run.as_ref().and_then(|run| settings.config.run(run).profile);
+    let mut gathered = gather(ExplainRequest {
+        directories: directories.clone(),
+        logs,
+        temporary: temporary(arguments.tmpdir.as_deref())?,
+        is_here: !arguments.elsewhere,
+        vault: vault.clone(),
+        runs: runs.clone(),
+        records,
+        profiles: settings.profiles()?,
+        profile: arguments.profile.or(configured_profile),
+        restart_loop: settings.config.restart.restart_loop,
+        clock: Arc::new(SystemClock),
+    })
+    .await;
+    not_looked_at.append(&mut gathered.not_looked_at);
+    let resume = resume_from(Resume {
+        session,
+        settings: &settings,
+        run: run.as_ref(),
+        vault: vault.as_ref(),
+        directories: &directories,
+        on_disk: gathered.on_disk,
+        not_looked_at: &mut not_looked_at,
+    })
+    .await;
+    let is_partly = not_looked_at.iter().any(|missed| missed.named);
+    let document = ExplainDocument::new(
+        run.as_ref(),
+        &directories,
+        explanations(gathered.evidence),
+        resume,
+        not_looked_at,
+    );
+    session.output.result(&document)?;
+    Ok(if is_partly {
+        ExitCode::Partly
+    } else {
+        ExitCode::Done
+    })
+}
+
+/// The directories that are given, or else the run's own.
+fn directories(settings: &Settings, arguments: &ExplainArguments) -> Result<Vec<PathBuf>> {
+    let mut directories = arguments.directories.clone();
+    if directories.is_empty() {
+        directories.extend(settings.run().ok().and_then(|run| run.watch));
+    }
+    if directories.is_empty() && arguments.log.is_empty() && settings.local_directory().is_none() {
+        return Err(Error::new(ErrorKind::Usage, "what is there to explain?")
+            .because("no directory and no log is given, and none is configured")
+            .hint("name the directory that the trainer writes to, and its logs: stepvault explain DIR --log FILE"));
+    }
+    directories
+        .iter()
+        .map(|path| absolute(path).map(PathBuf::from))
+        .collect()
+}
+
+fn logs(paths: &[PathBuf]) -> Result<Vec<Log>> {
+    let log = |path: &PathBuf| {
+        if path == Path::new(STANDARD_INPUT) {
+            return Ok(Log {
+                name: "standard input".to_owned(),
+                source: LogSource::Input(Box::new(std::io::stdin())),
+            });
+        }
+        // A name that was mistyped must not pass for a log without a word in it.
+        if path
+            .symlink_metadata()
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+        {
+            return Err(Error::new(ErrorKind::Usage, "cannot read the log")
+                .on(path.display())
+                .because("there is no such file"));
+        }
+        Ok(Log {
+            name: path.display().to_string(),
+            source: LogSource::File(path.clone()),
+        })
+    };
+    paths.iter().map(log).collect()
+}
+
+/// Where the trainer's temporary files went: as it is told, or as this shell has it.
+fn temporary(given: Option<&Path>) -> Result<Vec<PathBuf>> {
+    let own = std::env::var_os("TMPDIR").filter(|path| !path.is_empty());
+    match given.or(own.as_deref().map(Path::new)) {
+        Some(path) => Ok(vec![PathBuf::from(absolute(path)?)]),
+        None => Ok(TEMPORARY
+            .iter()
+            .map(PathBuf::from)
+            .filter(|path| path.is_dir())
+            .collect()),
+    }
+}
+
+/// The configured vault, or else one beside the first directory that has one.
+async fn find_vault(settings: &Settings, directories: &[PathBuf]) -> Result<Option<Vault>> {
+    let places: Vec<PathBuf> = match settings.local_directory() {
+        Some(directory) => vec![directory],
+        // The steps stand in it, or in a directory of it.
+        None => directories
+            .iter()
+            .flat_map(|directory| [directory.join("step"), directory.join("steps/step")])
+            .filter_map(|step| vault_beside(&step).ok())
+            .collect(),
+    };
+    blocking(move || {
+        for place in &places {
+            if let Some(vault) = Vault::open(place)? {
+                return Ok(Some(vault));
+            }
+        }
+        Ok(None)
+    })
+    .await
+}
+
+/// The run that is named or configured, the one that watches these directories, or else all that the vault knows.
+fn runs(settings: &Settings, directories: &[PathBuf], vault: Option<&Vault>) -> Vec<RunName> {
+    if let Ok(run) = settings.run() {
+        return vec![run.name];
+    }
+    let watches = |watch: &PathBuf| {
+        directories
+            .iter()
+            .any(|directory| directory.starts_with(watch) || watch.starts_with(directory))
+    };
+    let configured = settings.config.runs.iter();
+    let watching: Vec<RunName> = configured
+        .filter(|run| run.watch.as_ref().is_some_and(watches))
+        .map(|run| run.name.clone())
+        .collect();
+    if !watching.is_empty() {
+        return watching;
+    }
+    let mut known = vault.and_then(|vault| vault.runs().ok()).unwrap_or_default();
+    known.truncate(MAXIMUM_RUNS);
+    known
+}
+
+/// What the vault's agent noted last of each run: why remotes are waited for, and why steps were given up.
+async fn records(
+    vault: Option<&Vault>,
+    runs: &[RunName],
+    not_looked_at: &mut Vec<NotLookedAt>,
+) -> Vec<(String, String)> {
+    let Some(vault) = vault else { return Vec::new() };
+    let mut records = Vec::new();
+    for run in runs {
+        let (vault, name) = (vault.clone(), run.clone());
+        let note = match blocking(move || read_note(&vault, &name)).await {
+            Ok(note) => note,
+            Err(error) => {
+                not_looked_at.push(missed("what the agent noted", &error));
+                continue;
+            }
+        };
+        for remote in note.into_iter().flat_map(|note| note.remotes) {
+            let name = &remote.remote;
+            if let Some(error) = remote.last_error {
+                records.push((
+                    format!("why the agent last waited for {name}, for '{run}'"),
+                    error,
+                ));
+            }
+            for failed in remote.failed {
+                let what = format!("why the agent gave up {} of '{run}' on {name}", failed.id);
+                records.push((what, failed.reason));
+            }
+        }
+    }
+    records
+}
+
+fn missed(what: &str, error: &Error) -> NotLookedAt {
+    NotLookedAt {
+        what: what.to_owned(),
+        why: error.to_string(),
+        named: true,
+    }
+}

@@ -1,0 +1,203 @@
+//! The step to go on from, and the commands that do it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+use stepvault_core::ids::RunName;
+use stepvault_core::{ErrorKind, Result};
+use stepvault_engine::explain::{NotLookedAt, ResumeOnDisk, quoted};
+use stepvault_engine::restore::{Parts, RestoreDecision, RestoreRequest, Target, plan};
+use stepvault_local::staging::Existing;
+use stepvault_local::vault::Vault;
+
+use crate::commands::Session;
+use crate::commands::restore::restore_context;
+use crate::commands::starts::demoted_steps;
+use crate::context::{DefaultVault, Settings, Tiers};
+
+/// How long the tiers may take to tell what they have.
+const TIERS_DEADLINE: Duration = Duration::from_mins(1);
+
+/// What the choice goes by.
+pub(super) struct Resume<'a> {
+    pub(super) session: &'a Session,
+    pub(super) settings: &'a Settings,
+    pub(super) run: Option<&'a RunName>,
+    pub(super) vault: Option<&'a Vault>,
+    pub(super) directories: &'a [PathBuf],
+    pub(super) on_disk: Vec<ResumeOnDisk>,
+    pub(super) not_looked_at: &'a mut Vec<NotLookedAt>,
+}
+
+/// A step to go on from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct ResumeDocument {
+    pub(super) step: Option<u64>,
+    pub(super) attempt: Option<u32>,
+    /// Where it is to stand, or stands.
+    pub(super) path: PathBuf,
+    /// The tiers that have it; empty for one that stands in the trainer's directory alone.
+    pub(super) tiers: Vec<String>,
+    /// What to call, in this order; nothing where the trainer finds it by itself.
+    pub(super) commands: Vec<String>,
+    /// How to start the trainer; null where the commands say so.
+    pub(super) trainer: Option<String>,
+    pub(super) passed_over: Vec<PassedOver>,
+}
+
+/// A newer step that no tier has whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct PassedOver {
+    step: u64,
+    attempt: u32,
+    reasons: Vec<String>,
+}
+
+/// The newest valid step of the tiers, or of the trainer's directories where one of them has a newer.
+pub(super) async fn resume_from(resume: Resume<'_>) -> Option<ResumeDocument> {
+    let found = resume.on_disk.iter();
+    let newest = found.max_by_key(|found| (found.resumable, found.step)).cloned();
+    let decided = match tokio::time::timeout(TIERS_DEADLINE, on_tiers(&resume, newest.as_ref())).await {
+        Ok(Ok(decided)) => decided,
+        Ok(Err(error)) => {
+            resume.not_looked_at.push(missed(error.to_string()));
+            None
+        }
+        Err(_) => {
+            let why = format!("they did not answer within {} s", TIERS_DEADLINE.as_secs());
+            resume.not_looked_at.push(missed(why));
+            None
+        }
+    };
+    match (decided, newest) {
+        (Some((decision, into)), newest)
+            if newest
+                .as_ref()
+                .and_then(|found| found.step)
+                .is_none_or(|step| step <= decision.id.step.number()) =>
+        {
+            for (tier, why) in &decision.unreachable {
+                resume.not_looked_at.push(NotLookedAt {
+                    what: tier.to_string(),
+                    why: why.clone(),
+                    named: true,
+                });
+            }
+            Some(from_tiers(&resume, resume.run?, &into, decision))
+        }
+        (_, newest) => newest.map(from_disk),
+    }
+}
+
+fn missed(why: String) -> NotLookedAt {
+    NotLookedAt {
+        what: "the tiers".to_owned(),
+        why,
+        named: true,
+    }
+}
+
+/// What a restore would take, where there is a run with a tier. Nothing is fetched.
+async fn on_tiers(
+    resume: &Resume<'_>,
+    on_disk: Option<&ResumeOnDisk>,
+) -> Result<Option<(RestoreDecision, PathBuf)>> {
+    let (Some(run), Some(first)) = (resume.run, resume.directories.first()) else {
+        return Ok(None);
+    };
+    let parent = on_disk.and_then(|found| found.path.parent());
+    let into = parent.unwrap_or(first).to_path_buf();
+    let settings = resume.settings.clone().with_run(run.clone());
+    let vault = resume.vault.map(|vault| vault.root().to_path_buf());
+    let default = vault.map_or(DefaultVault::None, DefaultVault::Existing);
+    let tiers = Tiers::open(&settings, default, &resume.session.output).await?;
+    tiers.progress.finish();
+    if tiers.require_any().is_err() {
+        return Ok(None);
+    }
+    let request = RestoreRequest {
+        run: run.clone(),
+        target: Target::Into(into.clone()),
+        step: None,
+        attempt: None,
+        parts: Parts::All,
+        // Each node asks for itself, and nothing is agreed on.
+        together: None,
+        include: Vec::new(),
+        existing: Existing::Refuse,
+        handover: None,
+        demoted: demoted_steps(&settings, &tiers, &resume.session.output).await,
+    };
+    match plan(&restore_context(&tiers), &request).await {
+        Ok(decision) => Ok(Some((decision, into))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn from_disk(found: ResumeOnDisk) -> ResumeDocument {
+    ResumeDocument {
+        step: found.step,
+        attempt: None,
+        path: found.path,
+        tiers: Vec::new(),
+        commands: found.commands,
+        trainer: Some(found.resume).filter(|text| !text.is_empty()),
+        passed_over: Vec::new(),
+    }
+}
+
+fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, decision: RestoreDecision) -> ResumeDocument {
+    let global = &resume.session.global;
+    // A vault that nobody has named was found, and is to be found again.
+    let found = resume
+        .vault
+        .filter(|_| resume.settings.local_directory().is_none());
+    let local = global
+        .local
+        .clone()
+        .or_else(|| found.map(|vault| vault.root().to_path_buf()));
+    let (step, attempt) = (decision.id.step.number(), decision.id.attempt.number());
+    let mut words = vec!["stepvault restore --into".to_owned(), quoted(into)];
+    words.push(format!(
+        "--step {step} --attempt {attempt} --run {}",
+        quoted(Path::new(run.as_str()))
+    ));
+    let path =
+        |flag: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!("--{flag} {}", quoted(path)));
+    words.extend(path("config", &global.config));
+    words.extend(path("local", &local));
+    let remotes = global.remote.iter();
+    words.extend(remotes.map(|remote| format!("--remote {}", quoted(Path::new(remote)))));
+    words.extend(global.node.as_ref().map(|node| format!("--node {node}")));
+    ResumeDocument {
+        step: Some(step),
+        attempt: Some(attempt),
+        path: decision.path,
+        tiers: decision.sources.iter().map(ToString::to_string).collect(),
+        commands: vec![words.join(" ")],
+        trainer: None,
+        passed_over: decision
+            .skipped
+            .into_iter()
+            .map(|skipped| PassedOver {
+                step: skipped.step,
+                attempt: skipped.attempt,
+                reasons: skipped.reasons,
+            })
+            .collect(),
+    }
+}
+
+impl PassedOver {
+    /// For people.
+    pub(super) fn line(&self) -> String {
+        format!(
+            "passed over step {} (attempt {}): {}",
+            self.step,
+            self.attempt,
+            self.reasons.join("; ")
+        )
+    }
+}

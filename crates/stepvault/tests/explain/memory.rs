@@ -1,0 +1,66 @@
+//! A process that the kernel kills because its cgroup's memory is out.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::place::{Found, Outcome, Place};
+
+/// A cgroup with little memory, gone when dropped.
+struct Small(PathBuf);
+
+impl Small {
+    /// `None`, with a message, where this process may not make one.
+    fn make() -> Option<Self> {
+        let name = format!("stepvault-test-{}", std::process::id());
+        let first = (Path::new("/sys/fs/cgroup/memory"), "memory.limit_in_bytes");
+        let second = (Path::new("/sys/fs/cgroup"), "memory.max");
+        for (root, limit) in [first, second] {
+            let path = root.join(&name);
+            if std::fs::create_dir(&path).is_err() {
+                continue;
+            }
+            let made = Self(path);
+            if std::fs::write(made.0.join(limit), "33554432").is_ok() {
+                return Some(made);
+            }
+        }
+        eprintln!("skipped: this process may not make a cgroup with a limit");
+        None
+    }
+
+    /// Runs a shell's line in it.
+    fn line(&self, line: &str) -> String {
+        format!("echo $$ > {}/cgroup.procs && {line}", self.0.display())
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_kill_for_want_of_memory_is_counted_by_the_cgroup() {
+    let Some(small) = Small::make() else { return };
+    let place = Place::new();
+    let eats = "python3 -c 'x = bytearray(400 << 20); print(len(x))'";
+    let killed = Command::new("sh")
+        .args(["-c", &small.line(eats)])
+        .status()
+        .unwrap();
+    if killed.success() {
+        eprintln!("skipped: this kernel does not hold the limit");
+        return;
+    }
+    let binary = env!("CARGO_BIN_EXE_stepvault");
+    std::fs::create_dir(place.path("out")).unwrap();
+    let output = Command::new("sh")
+        .args(["-c", &small.line(&format!("exec {binary} explain --json out"))])
+        .current_dir(place.path(""))
+        .output();
+    let found = Found::of(&Outcome::of(output.unwrap()).expect_code(0));
+    let evidence = found.evidence("out-of-memory");
+    assert!(evidence.contains("oom_kill 1"), "{evidence}");
+    assert!(evidence.contains("33554432"), "{evidence}");
+}
