@@ -56,6 +56,25 @@ explain() {
   printf '%s\n' "$said"
 }
 
+# doctor CODE ARGUMENTS: what a look before training says, and that it ends with CODE.
+doctor() {
+  local wanted="$1" code=0
+  shift
+  said=$(stepvault doctor --no-remotes "$@") || code=$?
+  printf '%s\n' "$said"
+  [ "$code" = "$wanted" ] || fail "doctor $* ended with $code, not $wanted"
+}
+
+# expect_line OUTCOME TEXT...: a line of doctor with all these texts.
+expect_line() {
+  local outcome="$1" lines text
+  shift
+  lines=$(grep -i "^$outcome " <<<"$said") || fail "no line is $outcome"
+  for text in "$@"; do
+    lines=$(grep -F -- "$text" <<<"$lines") || fail "no $outcome line says: $text"
+  done
+}
+
 # The likeliest cause.
 expect_first() {
   [[ "$said" == "1. $1, "* ]] || fail "the first cause is not $1"

@@ -10,6 +10,18 @@ cat > rank_0.log <<LOG
 PermissionError: [Errno 13] Permission denied: '$PWD/mnt/checkpoints/checkpoint_20250629-093015_2000.pth'
 LOG
 
+say "before training: the variables that the cluster promises, as the configuration asks for them"
+cat > required.toml <<'TOML'
+[doctor]
+required-environment = ["CHECKPOINT_ARTIFACT_PATH", "LOSSY_ARTIFACT_PATH", "OUTPUT_PATH"]
+TOML
+unset OUTPUT_PATH
+CHECKPOINT_ARTIFACT_PATH="$PWD/mnt/checkpoints" LOSSY_ARTIFACT_PATH="$PWD/mnt/lossy" \
+  doctor 14 mnt/checkpoints --config required.toml
+expect_line pass CHECKPOINT_ARTIFACT_PATH
+expect_line fail LOSSY_ARTIFACT_PATH
+expect_line fail OUTPUT_PATH
+
 say "the log alone"
 explain --log rank_0.log
 expect_cause permission-denied
@@ -31,6 +43,11 @@ say "as the trainer's own user"
 [ "$(id -u)" = 0 ] && command -v setpriv > /dev/null || skip "this process may not become another user"
 chmod 755 . mnt mnt/checkpoints
 cp "$(command -v stepvault)" ./stepvault
+code=0
+said=$(HOME=/nonexistent TMPDIR=/tmp setpriv --reuid 65534 --regid 65534 --clear-groups ./stepvault doctor --no-remotes mnt/checkpoints) || code=$?
+printf '%s\n' "$said"
+[ "$code" = 14 ] || fail "doctor as another user ended with $code"
+expect_line fail "checkpoints $PWD/mnt/checkpoints"
 said=$(HOME=/nonexistent TMPDIR=/tmp setpriv --reuid 65534 --regid 65534 --clear-groups ./stepvault explain mnt/checkpoints)
 printf '%s\n' "$said"
 expect_cause permission-denied

@@ -19,6 +19,10 @@ Traceback (most recent call last):
     with _open_zipfile_writer(f) as opened_zipfile:
 LOG
 
+say "before training: the disk does not hold the next step"
+doctor 14 run/outputs/grpo_30b --step-size 30MB --save-interval 10m
+expect_line fail "free bytes" "of 6.0 MiB free"
+
 say "the disk is full, and the log does not say so"
 (cat /dev/zero > run/outputs/grpo_30b/step_30.pt.tmp) 2>/dev/null || true
 explain run/outputs/grpo_30b --log "$log"

@@ -5,8 +5,19 @@
 # Here: TMPDIR on a disk of 1 MiB, the checkpoints on a large one.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+say "before training: how large the data loader's state is going to be, and with a smaller buffer"
+said=$(stepvault estimate --shuffle-buffer 250000 --sample 500KB)
+printf '%s\n' "$said"
+expect_text "125.0 GB"
+expect_text "187.5 GB"
+said=$(stepvault estimate --shuffle-buffer 10000 --sample 500KB)
+expect_text "5.0 GB"
+
 small_disk scratch size=1m
 mkdir -p checkpoints
+say "before training: it does not fit into TMPDIR"
+TMPDIR="$PWD/scratch" doctor 0 checkpoints --step-size 2MB --save-interval 10m
+expect_line warn "temporary" "scratch"
 say "the data loader's state does not fit into TMPDIR"
 (cat /dev/zero > scratch/tf_checkpoint.tmp) 2>/dev/null || true
 cat > test.log <<'LOG'
