@@ -174,11 +174,28 @@ impl RemoteStore for PromptStore {
         self.prompt(self.inner.list(prefix))
     }
 
+    async fn sync(&self, keys: &[String]) -> Result<()> {
+        self.ask(self.inner.sync(keys)).await
+    }
+
     async fn delete(&self, keys: &[String]) -> Result<()> {
         self.ask(self.inner.delete(keys)).await
     }
 
     async fn copy(&self, from: &str, to: &str) -> Result<Created> {
         self.ask(self.inner.copy(from, to)).await
+    }
+
+    async fn copy_part(
+        &self,
+        from: &str,
+        key: &str,
+        upload: &str,
+        index: u32,
+        start: u64,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        self.ask(self.inner.copy_part(from, key, upload, index, start, digest))
+            .await
     }
 }

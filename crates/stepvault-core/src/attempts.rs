@@ -57,7 +57,7 @@ pub fn place(known: &[KnownStep], step: Step, written_at: Timestamp) -> Result<P
         .iter()
         .filter(|entry| entry.id.attempt == current && entry.id.step > step);
     let newest_write = later_steps.filter_map(|entry| entry.written_at).max();
-    let went_back = newest_write.is_some_and(|newest| written_at > newest);
+    let went_back = newest_write.is_some_and(|newest| newest < written_at);
     match taken {
         // Its content is gone; an old save of it must not come back as the newest step of a new attempt.
         Some(entry) if entry.written_at.is_none() && !went_back => Ok(Placement::Stale(entry.id)),
@@ -133,7 +133,7 @@ pub fn place_by_launch(
         .iter()
         .filter(|entry| entry.id.attempt == attempt && entry.id.step > step);
     let newest_write = later.filter_map(|entry| entry.written_at).max();
-    let went_back = newest_write.is_some_and(|newest| written_at > newest);
+    let went_back = newest_write.is_some_and(|newest| newest < written_at);
     Some(match taken.map(|entry| entry.written_at) {
         Some(None) if !went_back => LaunchPlacement::Placed(Placement::Stale(id)),
         Some(Some(taken_at)) if written_at <= taken_at => LaunchPlacement::Placed(Placement::Stale(id)),
@@ -197,10 +197,37 @@ mod tests {
     }
 
     #[test]
+    fn a_save_of_the_very_time_of_a_higher_step_is_a_late_find() {
+        let steps = [known(1, 100, 1000), known(1, 200, 2000)];
+        assert_eq!(placed(&steps, 150, 2000), Placement::New(id(1, 150)));
+    }
+
+    #[test]
+    fn how_far_an_earlier_attempt_came_says_nothing_of_the_current_one() {
+        let steps = [known(1, 100, 1000), known(1, 500, 1500), known(2, 100, 2000)];
+        assert_eq!(placed(&steps, 200, 3000), Placement::New(id(2, 200)));
+        // Found late: it was written while the first attempt was under way.
+        assert_eq!(placed(&steps, 300, 1200), Placement::New(id(1, 300)));
+        assert_eq!(placed(&steps, 500, 1600), Placement::Stale(id(1, 500)));
+        // To the second: the second attempt had begun by then.
+        assert_eq!(placed(&steps, 300, 2000), Placement::New(id(2, 300)));
+        // Before anything that is known was written.
+        assert_eq!(placed(&steps, 300, 500), Placement::New(id(1, 300)));
+    }
+
+    #[test]
     fn the_same_files_are_the_same_step_in_whichever_attempt() {
         let mut steps = [known(1, 100, 1000), known(2, 50, 3000)];
         steps[0].same_content = true;
         assert_eq!(placed(&steps, 100, 1000), Placement::Known(id(1, 100)));
+        // Of another step, whatever it holds.
+        assert_eq!(placed(&steps, 60, 4000), Placement::New(id(2, 60)));
+        // Of two, the later one.
+        let mut twice = [known(1, 100, 1000), known(2, 100, 3000)];
+        for entry in &mut twice {
+            entry.same_content = true;
+        }
+        assert_eq!(placed(&twice, 100, 1000), Placement::Known(id(2, 100)));
     }
 
     #[test]
@@ -309,6 +336,74 @@ mod tests {
         };
         assert_eq!(
             by_launch(&[removed], &spans, 50, 1050),
+            LaunchPlacement::Placed(Placement::Stale(id(2, 50)))
+        );
+    }
+    #[test]
+    fn by_launches_too_the_same_files_are_the_same_step() {
+        let spans = [span(1, 0), span(2, 1000)];
+        let mut steps = [known(1, 100, 500), known(2, 50, 1100)];
+        steps[0].same_content = true;
+        let placed = |placement| LaunchPlacement::Placed(placement);
+        assert_eq!(
+            by_launch(&steps, &spans, 100, 1200),
+            placed(Placement::Known(id(1, 100)))
+        );
+        assert_eq!(
+            by_launch(&steps, &spans, 60, 1200),
+            placed(Placement::New(id(2, 60)))
+        );
+    }
+
+    #[test]
+    fn by_launches_too_a_late_find_is_no_way_back() {
+        let placed = |placement| LaunchPlacement::Placed(placement);
+        let spans = [span(1, 0), span(2, 1000)];
+        let steps = [
+            known(1, 100, 500),
+            known(1, 500, 600),
+            known(2, 100, 1100),
+            known(2, 200, 1200),
+        ];
+        // Written before the launch, and taken: another save of it is left alone.
+        assert_eq!(
+            by_launch(&steps, &spans, 500, 700),
+            placed(Placement::Stale(id(1, 500)))
+        );
+        // To the second of the launch, and of the step above.
+        assert_eq!(
+            by_launch(&steps, &spans, 300, 1000),
+            placed(Placement::New(id(2, 300)))
+        );
+        assert_eq!(
+            by_launch(&steps, &spans, 150, 1200),
+            placed(Placement::New(id(2, 150)))
+        );
+        // An earlier save of a step that is taken.
+        assert_eq!(
+            by_launch(&steps, &spans, 200, 1100),
+            placed(Placement::Stale(id(2, 200)))
+        );
+        // What the launch before wrote above it is not of this one.
+        assert_eq!(
+            by_launch(&steps, &spans, 300, 1300),
+            placed(Placement::New(id(2, 300)))
+        );
+    }
+
+    #[test]
+    fn by_launches_too_going_back_to_a_removed_step_is_another_attempt() {
+        let removed = KnownStep {
+            id: id(2, 50),
+            written_at: None,
+            same_content: false,
+        };
+        assert_eq!(
+            by_launch(&[removed, known(2, 100, 1100)], &[span(2, 1000)], 50, 1200),
+            LaunchPlacement::WentBack(id(2, 50))
+        );
+        assert_eq!(
+            by_launch(&[removed, known(2, 100, 1100)], &[span(2, 1000)], 50, 1050),
             LaunchPlacement::Placed(Placement::Stale(id(2, 50)))
         );
     }

@@ -23,11 +23,11 @@ impl Sha256Digest {
 
     /// The digest of bytes that do not lie in a row: the blocks one after another.
     pub fn of_blocks<'a>(blocks: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let mut hasher = sha2::Sha256::new();
+        let mut hasher = Sha256Hasher::default();
         for block in blocks {
             hasher.update(block);
         }
-        Self(hasher.finalize().into())
+        hasher.finish()
     }
 
     /// The 32 raw bytes.
@@ -176,6 +176,22 @@ impl PartDigest {
         let mut hasher = PartHasher::default();
         hasher.update(bytes);
         hasher.finish()
+    }
+}
+
+/// Digests bytes as they stream by, by SHA-256 alone.
+#[derive(Debug, Default)]
+pub struct Sha256Hasher(sha2::Sha256);
+
+impl Sha256Hasher {
+    /// Takes the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The digest of all bytes taken.
+    pub fn finish(self) -> Sha256Digest {
+        Sha256Digest(self.0.finalize().into())
     }
 }
 

@@ -86,6 +86,7 @@ struct Inner {
     why: Option<String>,
     hint: Option<String>,
     transient: bool,
+    about_itself: bool,
     retry_after: Option<Duration>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -101,6 +102,7 @@ impl Error {
                 why: None,
                 hint: None,
                 transient: false,
+                about_itself: false,
                 retry_after: None,
                 source: None,
             }),
@@ -154,6 +156,18 @@ impl Error {
         self
     }
 
+    /// Marks an error of this very process, such as too many open files: it tells nothing of what was to be looked at.
+    #[must_use]
+    pub fn about_itself(mut self) -> Self {
+        self.inner.about_itself = true;
+        self
+    }
+
+    /// Whether it is about this process, and tells nothing of what was to be looked at.
+    pub fn is_about_itself(&self) -> bool {
+        self.inner.about_itself
+    }
+
     /// Says how long the other side asked to be left alone; such an error may pass.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
@@ -193,6 +207,7 @@ impl Error {
                 why: self.inner.why.clone(),
                 hint: self.inner.hint.clone(),
                 transient: self.inner.transient,
+                about_itself: self.inner.about_itself,
                 retry_after: self.inner.retry_after,
                 source: None,
             }),

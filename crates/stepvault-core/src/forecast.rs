@@ -1,6 +1,7 @@
 //! What the next step will take, by what the last ones took, and whether there is room for it.
 
-use bytesize::ByteSize;
+use crate::room::Room;
+use crate::words::bytes;
 
 /// The last so many steps say what the next one takes.
 pub const STEPS_THAT_COUNT: usize = 3;
@@ -10,26 +11,26 @@ pub const STEPS_THAT_COUNT: usize = 3;
 pub struct Taken {
     /// Bytes of its files.
     pub bytes: u64,
-    /// Files, directories and links.
-    pub inodes: u64,
+    /// Files and links.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+}
+
+impl Taken {
+    /// All that takes an inode.
+    pub const fn inodes(&self) -> u64 {
+        self.files.saturating_add(self.directories)
+    }
 }
 
 /// What the next step is expected to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forecast {
-    /// Bytes and inodes.
+    /// Bytes, files and directories.
     pub taken: Taken,
     /// From how many steps that follows.
     pub from_steps: usize,
-}
-
-/// Room on a disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
-    /// Bytes that may still be written.
-    pub free_bytes: u64,
-    /// Files that may still be created; `u64::MAX` where there is no limit.
-    pub free_inodes: u64,
 }
 
 /// What the next step takes, by the steps so far, the latest last; `None` without any.
@@ -48,7 +49,8 @@ pub fn next_step(so_far: &[Taken]) -> Option<Forecast> {
     Some(Forecast {
         taken: Taken {
             bytes: of(|taken| taken.bytes),
-            inodes: of(|taken| taken.inodes),
+            files: of(|taken| taken.files),
+            directories: of(|taken| taken.directories),
         },
         from_steps: recent.len(),
     })
@@ -61,7 +63,6 @@ impl Forecast {
             1 => "by the last step".to_owned(),
             steps => format!("by the last {steps} steps"),
         };
-        let bytes = |count: u64| ByteSize::b(count).display().iec().to_string();
         if self.taken.bytes > room.free_bytes {
             return Some(format!(
                 "the next step takes about {} {by}, and {} are free",
@@ -69,12 +70,11 @@ impl Forecast {
                 bytes(room.free_bytes)
             ));
         }
-        (self.taken.inodes > room.free_inodes).then(|| {
-            format!(
-                "the next step takes about {} files and directories {by}, and {} inodes are free",
-                self.taken.inodes, room.free_inodes
-            )
-        })
+        let inodes = self.taken.inodes();
+        let free = room.free_inodes.filter(|free| *free < inodes)?;
+        Some(format!(
+            "the next step takes about {inodes} files and directories {by}, and {free} inodes are free"
+        ))
     }
 }
 
@@ -82,8 +82,12 @@ impl Forecast {
 mod tests {
     use super::*;
 
-    fn taken(bytes: u64, inodes: u64) -> Taken {
-        Taken { bytes, inodes }
+    fn taken(bytes: u64, files: u64) -> Taken {
+        Taken {
+            bytes,
+            files,
+            directories: 1,
+        }
     }
 
     #[test]
@@ -100,18 +104,21 @@ mod tests {
 
     #[test]
     fn a_shortfall_has_the_numbers() {
-        let forecast = next_step(&[taken(3 << 30, 40), taken(3 << 30, 40)]).unwrap();
+        let forecast = next_step(&[taken(3 << 30, 39), taken(3 << 30, 39)]).unwrap();
         let room = |free_bytes, free_inodes| Room {
             free_bytes,
+            total_bytes: u64::MAX,
             free_inodes,
+            total_inodes: free_inodes,
         };
-        assert_eq!(forecast.shortfall(room(3 << 30, 40)), None);
+        assert_eq!(forecast.shortfall(room(3 << 30, Some(40))), None);
+        assert_eq!(forecast.shortfall(room(3 << 30, None)), None);
         assert_eq!(
-            forecast.shortfall(room(2 << 30, 0)).unwrap(),
+            forecast.shortfall(room(2 << 30, Some(0))).unwrap(),
             "the next step takes about 3.0 GiB by the last 2 steps, and 2.0 GiB are free"
         );
         assert_eq!(
-            forecast.shortfall(room(u64::MAX, 39)).unwrap(),
+            forecast.shortfall(room(u64::MAX, Some(39))).unwrap(),
             "the next step takes about 40 files and directories by the last 2 steps, and 39 inodes are free"
         );
     }

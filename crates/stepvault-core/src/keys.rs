@@ -263,12 +263,11 @@ impl RunKeys {
         if first == RECORDS_DIRECTORY {
             return classify_record(inner);
         }
+        check_step_name(first).ok()?;
         let (attempt, path) = inner.split_once('/')?;
-        let attempt = attempt.strip_prefix('a')?;
-        let canonical = !attempt.starts_with('0') && attempt.bytes().all(|byte| byte.is_ascii_digit());
         Some(KeyKind::Data {
             name: first.to_owned(),
-            attempt: attempt.parse().ok().filter(|_| canonical)?,
+            attempt: attempt_of(attempt)?.number(),
             path: RelativePath::new(path).ok()?,
         })
     }
@@ -448,6 +447,9 @@ mod tests {
             "grpo/checkpoints/step_100/model.pt",
             "grpo/checkpoints/step_100/a0/model.pt",
             "grpo/checkpoints/step_100/a02/model.pt",
+            "grpo/checkpoints/step_100/a1000000000/model.pt",
+            "grpo/checkpoints/../a2/model.pt",
+            "grpo/checkpoints//a2/model.pt",
             "grpo/checkpoints/.stepvault/commits/100.a1.json",
             "grpo/checkpoints/.stepvault/notes.txt",
             "grpo/checkpoints/.stepvault/launches/a0.json",

@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::file_parts::FileParts;
 use crate::ids::{NodeName, RunName, StepId};
 use crate::keys::check_step_name;
+use crate::links::check_links;
 use crate::members;
 use crate::path::RelativePath;
 use crate::timestamp::Timestamp;
@@ -197,9 +198,7 @@ impl Record for PartManifest {
                 return Err(fault("a directory's mode or time is out of range".to_owned()));
             }
         }
-        for link in &self.symlinks {
-            check_link_target(&link.path, &link.target)?;
-        }
+        check_links(&self.symlinks)?;
         self.check_shape()?;
         self.check_tree()?;
         self.check_members()
@@ -327,3 +326,7 @@ pub fn check_link_target(path: &RelativePath, target: &str) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "manifest_tests.rs"]
+mod tests;

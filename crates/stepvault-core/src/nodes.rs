@@ -108,6 +108,8 @@ impl FromStr for NodeSet {
 
     fn from_str(text: &str) -> Result<Self> {
         let hint = "write how many there are (4), or their names (a,b,c)";
+        // A number with a space beside it is no node's name.
+        let text = text.trim();
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
             let count = text.parse().unwrap_or(usize::MAX);
             return Self::counted(count).map_err(|error| error.hint(hint));
@@ -217,6 +219,7 @@ mod tests {
     fn a_number_or_names_make_a_set() {
         let counted: NodeSet = "3".parse().unwrap();
         assert_eq!(counted.to_string(), "node-0, node-1, node-2");
+        assert_eq!(" 3 ".parse::<NodeSet>().unwrap(), counted);
         let named: NodeSet = "b, a".parse().unwrap();
         assert_eq!(named.to_string(), "a, b");
         for (bad, why) in [

@@ -83,6 +83,13 @@ pub enum Event<'a> {
         /// How many more.
         bytes: u64,
     },
+    /// Bytes that the store copied from an earlier step, instead of being sent.
+    BytesCopied {
+        /// The tier.
+        tier: &'a Tier,
+        /// How many more.
+        bytes: u64,
+    },
     /// Bytes that did not have to move: found in the store or on disk, and verified.
     BytesReused {
         /// The tier.
@@ -107,6 +114,8 @@ pub enum Event<'a> {
         place: &'a str,
         /// Bytes that were to move.
         bytes: u64,
+        /// Of these, how many the store copied from an earlier step.
+        copied_bytes: u64,
         /// How long it took.
         seconds: f64,
     },
@@ -150,12 +159,42 @@ pub enum Event<'a> {
         /// Why.
         reason: &'a str,
     },
+    /// A step is about to be removed from a tier. It ends with `Removed`, `RemovalFailed`, or `Skipped` where it is spared.
+    RemovalStarted {
+        /// The tier.
+        tier: &'a Tier,
+        /// The step.
+        id: StepId,
+        /// Where it is.
+        place: &'a str,
+        /// Bytes of its files; `None` where a removal goes on that was cut off.
+        bytes: Option<u64>,
+    },
     /// A step was removed from a tier.
     Removed {
         /// The tier.
         tier: &'a Tier,
         /// The step.
         id: StepId,
+        /// Where it was.
+        place: &'a str,
+        /// Bytes of its files; `None` where a removal went on that was cut off.
+        bytes: Option<u64>,
+        /// How long it took.
+        seconds: f64,
+    },
+    /// A step could not be removed from a tier.
+    RemovalFailed {
+        /// The tier.
+        tier: &'a Tier,
+        /// The step.
+        id: StepId,
+        /// Where it is.
+        place: &'a str,
+        /// How long it was tried.
+        seconds: f64,
+        /// Why.
+        error: &'a Error,
     },
     /// Something a person should know that stopped nothing.
     Warning {

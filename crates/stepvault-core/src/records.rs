@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::codec::{FORMAT, Record};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Attempt, NodeName, RunName, StepId};
+use crate::keys::check_step_name;
 use crate::launch::LaunchName;
 use crate::nodes::NodeSet;
 
@@ -187,6 +188,23 @@ impl Record for VaultMarker {
     }
 }
 
+macro_rules! named_record {
+    ($record:ident, $what:literal) => {
+        impl Record for $record {
+            const WHAT: &'static str = $what;
+
+            // The name is a part of the keys of what is listed, and deleted, as the step's.
+            fn check(&self) -> Result<()> {
+                check_format(self.format)?;
+                check_step_name(&self.name)
+            }
+        }
+    };
+}
+
+named_record!(Claim, "claim");
+named_record!(Tombstone, "tombstone");
+
 macro_rules! plain_record {
     ($record:ident, $what:literal) => {
         impl Record for $record {
@@ -199,11 +217,44 @@ macro_rules! plain_record {
     };
 }
 
-plain_record!(Claim, "claim");
 plain_record!(StagedParts, "record of staged parts");
 plain_record!(Unfit, "record of an unfit step");
 plain_record!(Resume, "resume record");
 plain_record!(Pin, "pin");
-plain_record!(Tombstone, "tombstone");
 plain_record!(Lease, "lease");
 plain_record!(Sweep, "sweep record");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{decode, encode};
+    use crate::ids::Step;
+
+    #[test]
+    fn a_tombstone_or_claim_of_another_place_is_refused() {
+        let tombstone = |name: &str| Tombstone {
+            format: FORMAT,
+            run: RunName::new("run").unwrap(),
+            id: StepId::new(Attempt::FIRST, Step::new(5).unwrap()),
+            name: name.to_owned(),
+            by_sweep: false,
+        };
+        let claim = |name: &str| Claim {
+            format: FORMAT,
+            run: RunName::new("run").unwrap(),
+            id: StepId::new(Attempt::FIRST, Step::new(5).unwrap()),
+            name: name.to_owned(),
+            nodes: NodeSet::alone(NodeName::new("node-0").unwrap()),
+            launch: None,
+        };
+        let read = |name: &str| {
+            let tombstone = decode::<Tombstone>(&encode(&tombstone(name)).unwrap(), "t").is_ok();
+            let claim = decode::<Claim>(&encode(&claim(name)).unwrap(), "c").is_ok();
+            (tombstone, claim)
+        };
+        assert_eq!(read("step_5"), (true, true));
+        for bad in ["", "..", "other/step_5", "../other/step_5", ".stepvault", "a\nb"] {
+            assert_eq!(read(bad), (false, false), "{bad:?}");
+        }
+    }
+}

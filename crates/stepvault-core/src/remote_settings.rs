@@ -1,7 +1,7 @@
 //! What is configured for one remote, after flags, environment and file have been merged.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -55,24 +55,23 @@ impl RemoteUrl {
     /// Splits `text` into the URL and the options of its query, percent-decoded, in order.
     pub fn parse(text: &str) -> Result<(Self, Vec<(String, String)>)> {
         let fault = |why: String| {
-            Error::new(ErrorKind::Usage, "not a remote's URL").on(without_query(text)).because(why).hint(
+            Error::new(ErrorKind::Usage, "not a remote's URL").on(without_secrets(text)).because(why).hint(
                 "write s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///directory or memory://name",
             )
         };
-        let (scheme_text, _) = text
+        let (scheme_text, rest) = text
             .split_once("://")
             .ok_or_else(|| fault("it has no scheme".to_owned()))?;
         let scheme = Scheme::ALL
             .iter()
             .find(|(known, _)| *known == scheme_text)
             .map(|(_, scheme)| *scheme);
-        let scheme = scheme.ok_or_else(|| fault(format!("the scheme '{scheme_text}' is not known")))?;
-        // The URL parser would resolve these silently, to another place than the one that was written.
-        if without_query(text)
-            .split('/')
-            .any(|component| matches!(component, "." | ".."))
-        {
-            return Err(fault("its path has a '.' or '..' component".to_owned()));
+        let scheme = scheme.ok_or_else(|| fault(unknown_scheme(scheme_text)))?;
+        // The URL parser would leave these out silently, and so would find another place than the one that was written.
+        if text.chars().any(char::is_control) || text.ends_with(' ') {
+            return Err(fault(
+                "it has a control character, or ends with a space".to_owned(),
+            ));
         }
         let parsed = url::Url::parse(text).map_err(|error| fault(error.to_string()))?;
         if !parsed.username().is_empty() || parsed.password().is_some() {
@@ -82,40 +81,60 @@ impl RemoteUrl {
         if parsed.fragment().is_some() || parsed.port().is_some() {
             return Err(fault("it has a fragment or a port".to_owned()));
         }
-        let path = percent_decode(parsed.path()).ok_or_else(|| fault("its path is not UTF-8".to_owned()))?;
+        // The parser's own path has its '..' resolved, and in file:// its backslashes turned.
+        let (authority, path) = place_of(rest);
+        let path = percent_decode(path).ok_or_else(|| fault("its path is not UTF-8".to_owned()))?;
         let bucket = parsed.host_str().unwrap_or_default().to_owned();
         let options = parsed
             .query_pairs()
             .map(|(key, value)| (key.into_owned(), value.into_owned()))
             .collect();
-        let url = if scheme == Scheme::File {
-            if !bucket.is_empty() || !path.starts_with('/') || path == "/" {
+        let prefix = if scheme == Scheme::File {
+            let is_local = matches!(authority, "" | "localhost");
+            if !is_local || !bucket.is_empty() || path.trim_matches('/').is_empty() {
                 return Err(fault(
                     "it takes an absolute directory: file:///directory".to_owned(),
                 ));
             }
-            Self {
-                scheme,
-                bucket,
-                prefix: path.trim_end_matches('/').to_owned(),
-            }
+            path.trim_end_matches('/').to_owned()
         } else {
             if bucket.is_empty() {
                 return Err(fault("it names no bucket".to_owned()));
             }
-            Self {
-                scheme,
-                bucket,
-                prefix: path.trim_matches('/').to_owned(),
+            if bucket.contains('%') {
+                return Err(fault(
+                    "its bucket has a character that no bucket's name has".to_owned(),
+                ));
             }
+            path.trim_matches('/').to_owned()
         };
-        let clean = url.prefix.trim_start_matches('/');
+        let clean = prefix.trim_start_matches('/');
         if !clean.is_empty() && crate::path::RelativePath::new(clean).is_err() {
             return Err(fault(
                 "its path has empty, '.' or '..' components or control characters".to_owned(),
             ));
         }
+        let url = Self {
+            scheme,
+            bucket,
+            prefix,
+        };
         Ok((url, options))
+    }
+}
+
+/// What stands between the scheme and the query: up to the first slash, and from there on.
+fn place_of(rest: &str) -> (&str, &str) {
+    let place = &rest[..rest.find(['?', '#']).unwrap_or(rest.len())];
+    place.split_at(place.find('/').unwrap_or(place.len()))
+}
+
+fn unknown_scheme(text: &str) -> String {
+    let is_scheme = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
+    if text.chars().all(is_scheme) {
+        format!("the scheme '{text}' is not known")
+    } else {
+        "it does not begin with a scheme".to_owned()
     }
 }
 
@@ -134,23 +153,41 @@ fn percent_decode(path: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// A query may hold what a person pasted by mistake; messages leave it out.
-fn without_query(text: &str) -> &str {
-    let end = text.find(['?', '#']).unwrap_or(text.len());
-    match text[..end].rfind('@') {
-        Some(at) => &text[at..end],
-        None => &text[..end],
+/// What messages show of a text that may be anything. A query may hold what a person pasted by mistake; what stands
+/// before an '@', or behind a colon where the bucket should be, may be a password, whatever characters it has.
+fn without_secrets(text: &str) -> String {
+    let place = &text[..text.find(['?', '#']).unwrap_or(text.len())];
+    if let Some(at) = place.rfind('@') {
+        return place[at..].to_owned();
+    }
+    let start = place.find("://").map_or(0, |end| end + "://".len());
+    let authority_end = place[start..]
+        .find('/')
+        .map_or(place.len(), |length| start + length);
+    match place[start..authority_end].find(':') {
+        Some(colon) => format!("{}…", &place[..=start + colon]),
+        None => place.to_owned(),
     }
 }
 
+/// The URL without its query, spelled so that it parses back to the same place.
 impl fmt::Display for RemoteUrl {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}://{}", self.scheme.as_str(), self.bucket)?;
-        match (self.scheme, self.prefix.as_str()) {
-            (Scheme::File, prefix) => out.write_str(prefix),
-            (_, "") => Ok(()),
-            (_, prefix) => write!(out, "/{prefix}"),
+        if self.scheme != Scheme::File && !self.prefix.is_empty() {
+            out.write_str("/")?;
         }
+        let mut letters = self.prefix.chars().peekable();
+        while let Some(letter) = letters.next() {
+            match letter {
+                '%' => out.write_str("%25")?,
+                '?' => out.write_str("%3F")?,
+                '#' => out.write_str("%23")?,
+                ' ' if letters.peek().is_none() => out.write_str("%20")?,
+                other => out.write_char(other)?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -210,6 +247,8 @@ pub struct RemoteSettings {
     pub retry_deadline_seconds: u64,
     /// When uploads are read back.
     pub read_back: ReadBack,
+    /// Whether the store copies what it has from an earlier step, so that it is not sent again.
+    pub copy_unchanged: bool,
 }
 
 impl RemoteSettings {
@@ -233,6 +272,7 @@ impl RemoteSettings {
             stall_timeout_seconds: 30,
             retry_deadline_seconds: 120,
             read_back: ReadBack::Auto,
+            copy_unchanged: true,
         }
     }
 }
@@ -272,7 +312,45 @@ mod tests {
         ] {
             let _ = RemoteUrl::parse(bad).map(|url| panic!("{bad} gave {url:?}"));
         }
-        let error = RemoteUrl::parse("s3://AKIA:s3cr3t@bucket/p?token=s3cr3t").expect_err("credentials");
-        assert!(!error.to_string().contains("s3cr3t"), "{error}");
+        for bad in [
+            "s3://AKIA:s3cr3t@bucket/p?token=s3cr3t",
+            "s3://AKIA:s3cr3t?x@bucket/p",
+            "s3://AKIA:s3cr3t#x@bucket/p",
+            "s3://AKIA:s3cr3t/x@bucket/p",
+            "s3://AKIA:s3cr3t/x",
+            "AKIA:s3cr3t",
+            "AKIA:s3cr3t@s3://bucket",
+        ] {
+            let error = RemoteUrl::parse(bad).expect_err(bad);
+            let told = format!("{error} {:?}", error.hint_text());
+            assert!(!told.contains("s3cr3t"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_url_names_the_place_that_is_written_and_no_other() {
+        for (written, prefix) in [
+            ("s3://b/a%20", "a "),
+            ("s3://b/a%20/", "a "),
+            ("s3://b/%3Fx%23%25", "?x#%"),
+            (r"file:///a%5C..%5Cb", r"/a\..\b"),
+            ("file:///C%7C/x", "/C|/x"),
+            ("file://localhost/x", "/x"),
+        ] {
+            let (url, _) = RemoteUrl::parse(written).unwrap();
+            assert_eq!(url.prefix, prefix, "{written}");
+            assert_eq!(RemoteUrl::parse(&url.to_string()).unwrap().0, url, "{url}");
+        }
+        for bad in [
+            "s3://b/a/%2e%2e/c",
+            "s3://b/a/.%2E",
+            "s3://b/a/.\t./c",
+            "s3://b/a ",
+            "s3://b%41/c",
+            "file://C:/x",
+            r"file://\host/x",
+        ] {
+            let _ = RemoteUrl::parse(bad).map(|url| panic!("{bad} gave {url:?}"));
+        }
     }
 }

@@ -75,12 +75,13 @@ pub async fn commits(remote: &RunRemote) -> Result<Commits> {
     Ok(commits)
 }
 
-/// Whether an error is about the way to the store rather than about what it holds.
+/// Whether an error is about the way to the store, or about this process, rather than about what the store holds.
 pub fn is_outage(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::Unreachable | ErrorKind::Denied | ErrorKind::Interrupted
-    )
+    error.is_about_itself()
+        || matches!(
+            error.kind(),
+            ErrorKind::Unreachable | ErrorKind::Denied | ErrorKind::Interrupted
+        )
 }
 
 /// Reads one commit and checks that it says what its key says.
@@ -156,7 +157,7 @@ pub async fn present_parts(remote: &RunRemote, id: StepId) -> Result<BTreeSet<No
     Ok(objects
         .iter()
         .filter_map(|object| match remote.keys.classify(&object.key) {
-            Some(KeyKind::Part(found, node)) if found == id => Some(node),
+            Some(KeyKind::Part(_, node)) => Some(node),
             _ => None,
         })
         .collect())
@@ -278,3 +279,7 @@ pub async fn leases(remote: &RunRemote) -> Result<Vec<FoundLease>> {
         .try_collect()
         .await
 }
+
+#[cfg(test)]
+#[path = "catalog_tests.rs"]
+mod tests;

@@ -15,6 +15,7 @@ use stepvault_remote::store::ObjectInfo;
 
 use crate::catalog::{commits, leases, read_manifests, read_tombstone, tombstones};
 use crate::leases::HeldLease;
+use crate::prune::local_now;
 use crate::run_remote::RunRemote;
 
 /// What a sweep found and did.
@@ -36,7 +37,8 @@ pub struct GcReport {
     pub pending_uploads_listed: bool,
 }
 
-/// Sweeps a run on a remote once.
+/// Sweeps a run on a remote once. A dry run says what would go, and writes nothing: it measures ages by this machine's
+/// clock.
 ///
 /// # Invariants
 /// Only objects of our layout go, older than `grace` by the store's clock, unreferenced at two sweeps and unchanged
@@ -54,6 +56,10 @@ pub async fn sweep(
             .on(remote.describe(&remote.keys.marker()))
             .because("the run has no marker on this remote: it may be the wrong place")
             .hint("check the URL and the run's name; a push writes the marker"));
+    }
+    if dry_run {
+        // It writes nothing, so that it has no store's time to go by.
+        return sweep_leased(remote, grace, dry_run, local_now(), observer).await;
     }
     let lease = HeldLease::on_run(remote).await?;
     let outcome = sweep_leased(remote, grace, dry_run, lease.taken(), observer).await;
@@ -392,3 +398,7 @@ impl Known {
         Ok(uncommitted)
     }
 }
+
+#[cfg(test)]
+#[path = "gc_tests.rs"]
+mod tests;

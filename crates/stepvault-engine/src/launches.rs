@@ -108,11 +108,12 @@ impl<'a> Launches<'a> {
     /// Finds the launch's record, or creates it under the first number that nothing has used.
     async fn agree(&self, launch: &LaunchName, over: Option<StepId>) -> Result<Attempt> {
         for _ in 0..TRIES {
+            // Before the records are looked at: an agent beside this process may join the launch at any moment, and seal.
+            let local = self.highest_locally().await?;
             let (records, highest) = self.look().await?;
             if let Some(attempt) = attempt_of(&records, launch, over.map(|id| id.attempt)) {
                 return Ok(attempt);
             }
-            let local = self.highest_locally().await?;
             let attempt = match highest.max(local) {
                 Some(used) => used.next()?,
                 None => Attempt::FIRST,
@@ -141,15 +142,19 @@ impl<'a> Launches<'a> {
     }
 
     /// The latest launch records, and the highest attempt that anything on the remote has.
+    ///
+    /// # Invariants
+    /// Of every attempt found in use the launch's record has been looked for after that, and was written before it:
+    /// this launch's own attempt is never taken for another launch's.
     async fn look(&self) -> Result<(Vec<LaunchRecord>, Option<Attempt>)> {
         let remote = self.remote;
         let mut used = BTreeSet::new();
         let mut given = BTreeSet::new();
         for prefix in [
-            remote.keys.launches_prefix(),
             remote.keys.commits_prefix(),
             remote.keys.claims_prefix(),
             remote.keys.tombstones_prefix(),
+            remote.keys.launches_prefix(),
         ] {
             for object in remote.list(&prefix).await? {
                 match remote.keys.classify(&object.key) {

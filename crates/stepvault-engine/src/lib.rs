@@ -3,6 +3,7 @@
 //! The engine draws nothing, prints nothing and never ends the process; it reports by values and by the observer.
 
 pub mod blocking;
+mod broken_body;
 pub mod catalog;
 pub mod content;
 pub mod doctor;
@@ -25,6 +26,9 @@ pub mod run_remote;
 pub mod save;
 pub mod size;
 pub mod starts;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod test_remote;
 pub mod upload;
 pub mod verify;
 mod workers;

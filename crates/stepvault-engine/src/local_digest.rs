@@ -1,5 +1,6 @@
 //! The digests of a sealed step, taken from its own files.
 
+use std::ops::Range;
 use std::path::Path;
 
 use stepvault_core::digest::{PartDigest, PartHasher};
@@ -52,24 +53,28 @@ pub fn digest_file(step: &SealedStep, file: &SealedFile) -> Result<Vec<PartDiges
 pub(crate) fn digest_parts(path: &Path, file: &SealedFile) -> Result<Vec<PartDigest>> {
     let source = SourceFile::open(path, file)?;
     let cut = FileParts::of(file.size_bytes)?;
-    let mut slice = vec![0_u8; SLICE_BYTES];
     let mut digests = Vec::with_capacity(cut.count() as usize);
     for index in 0..cut.count() {
-        let range = cut.range(index);
-        let mut hasher = PartHasher::default();
-        let mut position = range.start;
-        while position < range.end {
-            let length = usize::try_from(range.end - position)
-                .unwrap_or(SLICE_BYTES)
-                .min(SLICE_BYTES);
-            source.read_at(position, &mut slice[..length])?;
-            hasher.update(&slice[..length]);
-            position += length as u64;
-        }
-        digests.push(hasher.finish());
+        digests.push(digest_range(&source, cut.range(index))?);
     }
     source.check_unchanged()?;
     Ok(digests)
+}
+
+/// Digests some bytes of a file that is open.
+pub(crate) fn digest_range(source: &SourceFile, range: Range<u64>) -> Result<PartDigest> {
+    let mut slice = vec![0_u8; SLICE_BYTES];
+    let mut hasher = PartHasher::default();
+    let mut position = range.start;
+    while position < range.end {
+        let length = usize::try_from(range.end - position)
+            .unwrap_or(SLICE_BYTES)
+            .min(SLICE_BYTES);
+        source.read_at(position, &mut slice[..length])?;
+        hasher.update(&slice[..length]);
+        position += length as u64;
+    }
+    Ok(hasher.finish())
 }
 
 /// Compares the sealed files with the manifest, byte for byte; the reasons against them.

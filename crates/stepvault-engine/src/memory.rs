@@ -39,15 +39,20 @@ impl MemoryBudget {
         }
     }
 
+    /// Room for `size_bytes` of somebody else's memory, until what is returned is dropped.
+    pub async fn reserve(&self, size_bytes: usize) -> Result<OwnedSemaphorePermit> {
+        let wanted = permits_of(size_bytes).min(self.inner.total_permits);
+        Arc::clone(&self.inner.permits)
+            .acquire_many_owned(u32::try_from(wanted).unwrap_or(u32::MAX))
+            .await
+            .map_err(|_| Error::new(ErrorKind::Interrupted, "the transfer was shut down"))
+    }
+
     /// A buffer of exactly `size_bytes`, when there is room for all of it: two that had half of theirs would wait for
     /// each other. A single buffer larger than the whole budget is let through alone, so that a small budget slows a
     /// transfer and never blocks it for good.
     pub async fn take(&self, size_bytes: usize) -> Result<Buffer> {
-        let wanted = permits_of(size_bytes).min(self.inner.total_permits);
-        let mut permits = Arc::clone(&self.inner.permits)
-            .acquire_many_owned(u32::try_from(wanted).unwrap_or(u32::MAX))
-            .await
-            .map_err(|_| Error::new(ErrorKind::Interrupted, "the transfer was shut down"))?;
+        let mut permits = self.reserve(size_bytes).await?;
         let mut reused = self.inner.take_idle(size_bytes / BLOCK_BYTES);
         let blocks = (0..size_bytes)
             .step_by(BLOCK_BYTES)
@@ -121,11 +126,6 @@ impl Buffer {
         self.size_bytes
     }
 
-    /// The blocks in order.
-    pub fn blocks(&self) -> impl Iterator<Item = &[u8]> {
-        self.blocks.iter().map(|block| block.bytes.as_slice())
-    }
-
     /// Has `read` fill one block after another; it is told where each begins.
     pub fn fill(&mut self, mut read: impl FnMut(u64, &mut [u8]) -> Result<()>) -> Result<()> {
         let mut position = 0;
@@ -134,25 +134,6 @@ impl Buffer {
             position += block.bytes.len() as u64;
         }
         Ok(())
-    }
-
-    /// Copies `piece` to `position`; false when it would reach past the end.
-    #[must_use]
-    pub fn write_at(&mut self, position: usize, mut piece: &[u8]) -> bool {
-        if self.size_bytes.saturating_sub(position) < piece.len() {
-            return false;
-        }
-        let mut start = position % BLOCK_BYTES;
-        for block in self.blocks.iter_mut().skip(position / BLOCK_BYTES) {
-            let room = &mut block.bytes[start..];
-            let (now, later) = piece.split_at(piece.len().min(room.len()));
-            room[..now.len()].copy_from_slice(now);
-            (piece, start) = (later, 0);
-            if piece.is_empty() {
-                break;
-            }
-        }
-        true
     }
 
     /// The bytes as a body to send; each block returns to its budget when the last that has it lets go.
@@ -198,9 +179,10 @@ mod tests {
     async fn a_buffer_larger_than_the_budget_is_let_through_alone() {
         let budget = MemoryBudget::new(0);
         let large = budget.take(3 * PART_BYTES).await.unwrap();
-        assert_eq!(large.blocks().map(<[u8]>::len).sum::<usize>(), 3 * PART_BYTES);
         assert!(futures::poll!(Box::pin(budget.take(1))).is_pending());
-        drop(large);
+        let payload = large.into_payload();
+        assert_eq!(payload.size_bytes(), 3 * PART_BYTES as u64);
+        drop(payload);
         budget.take(PART_BYTES).await.unwrap();
     }
 
@@ -218,19 +200,5 @@ mod tests {
             place
         );
         assert_eq!(budget.take(0).await.unwrap().into_payload().size_bytes(), 0);
-    }
-
-    #[tokio::test]
-    async fn pieces_are_written_across_blocks() {
-        let mut buffer = MemoryBudget::new(0).take(2 * BLOCK_BYTES + 10).await.unwrap();
-        let pieces: Vec<u8> = (0..=250).cycle().take(buffer.size_bytes()).collect();
-        let mut position = 0;
-        for piece in pieces.chunks(BLOCK_BYTES - 3) {
-            assert!(buffer.write_at(position, piece));
-            position += piece.len();
-        }
-        assert!(buffer.write_at(position, &[]));
-        assert!(!buffer.write_at(position - 1, &[1, 2]));
-        assert!(buffer.blocks().collect::<Vec<_>>().concat() == pieces);
     }
 }

@@ -1,12 +1,14 @@
 //! One run on one remote: its keys, its marker, and the reading and writing of records.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
+use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use stepvault_core::codec::{MAX_RECORD_BYTES, Record, decode, encode};
 use stepvault_core::digest::PartDigest;
-use stepvault_core::ids::{RemoteName, RunName};
+use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::observe::Tier;
 use stepvault_core::records::VaultMarker;
@@ -14,6 +16,8 @@ use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::random;
 use stepvault_remote::store::{Created, ObjectInfo, RemoteStore};
+
+use crate::broken_body::Breaks;
 
 /// A run on a remote. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -26,6 +30,8 @@ pub struct RunRemote {
     pub settings: Arc<RemoteSettings>,
     /// The remote as a tier, for events and reports.
     pub tier: Tier,
+    /// Cleared once the store has refused to copy for a reason that will not pass: it is not asked again.
+    pub may_copy: Arc<AtomicBool>,
 }
 
 impl RunRemote {
@@ -37,6 +43,7 @@ impl RunRemote {
             keys: RunKeys::new(run),
             settings,
             tier,
+            may_copy: Arc::new(AtomicBool::new(true)),
         }
     }
 
@@ -50,13 +57,33 @@ impl RunRemote {
         format!("{}/{key}", self.store.url())
     }
 
+    /// Where a step's data is, for messages.
+    pub fn place(&self, name: &str, id: StepId) -> String {
+        let (url, prefix) = (self.store.url(), self.keys.data_prefix(name, id));
+        format!("{}/{}", url.trim_end_matches('/'), prefix.trim_end_matches('/'))
+    }
+
     /// The bytes of an object of at most [`MAX_RECORD_BYTES`]; `None` when it does not exist.
     pub async fn read_small(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        let mut stream = match self.store.read(key, None).await {
-            Ok(stream) => stream,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
+        let mut breaks = Breaks::default();
+        loop {
+            let stream = match self.store.read(key, None).await {
+                Ok(stream) => stream,
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            match self.collect_small(key, stream).await {
+                Ok(bytes) => return Ok(Some(bytes)),
+                Err(error) => breaks.wait(error, false).await?,
+            }
+        }
+    }
+
+    async fn collect_small(
+        &self,
+        key: &str,
+        mut stream: BoxStream<'static, Result<Bytes>>,
+    ) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         while let Some(piece) = stream.try_next().await? {
             if (bytes.len() + piece.len()) as u64 > MAX_RECORD_BYTES {
@@ -66,7 +93,7 @@ impl RunRemote {
             }
             bytes.extend_from_slice(&piece);
         }
-        Ok(Some(bytes))
+        Ok(bytes)
     }
 
     /// A record and its bytes; `None` when it does not exist.
@@ -185,9 +212,19 @@ impl RunRemote {
         }
         let mut hasher = stepvault_core::digest::PartHasher::default();
         let mut stream = self.store.read(key, None).await?;
-        let mut total = 0_u64;
+        let (mut total, mut moved, mut breaks) = (0_u64, false, Breaks::default());
         while let Some(piece) = stream.next().await {
-            let mut piece = piece?;
+            let mut piece = match piece {
+                Ok(piece) => piece,
+                Err(error) if total < size_bytes => {
+                    drop(stream);
+                    breaks.wait(error, std::mem::take(&mut moved)).await?;
+                    stream = self.store.read(key, Some(total..size_bytes)).await?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            moved = true;
             total += piece.len() as u64;
             while !piece.is_empty() {
                 let room = part_size_bytes - hasher.size_bytes();

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use stepvault_core::forecast::{Room, STEPS_THAT_COUNT, Taken, next_step};
+use stepvault_core::forecast::{STEPS_THAT_COUNT, Taken, next_step};
 use stepvault_core::ids::Step;
 use stepvault_core::keys::check_step_name;
 use stepvault_core::restore_plan::IncludeFilter;
@@ -102,24 +102,17 @@ fn shortfall(request: &StageRequest, staged: &StagedSave) -> Result<Option<Strin
     let taken: Vec<Taken> = recent
         .iter()
         .filter_map(|(_, path)| scan(path).ok())
-        .map(|tree| taken_by(&tree))
+        .map(|tree| tree.taken())
         .collect();
     let Some(forecast) = next_step(&taken) else {
         return Ok(None);
     };
-    let written = scan(&staged.path).map(|tree| taken_by(&tree)).unwrap_or_default();
-    let space = space::free(&staged.path)?;
-    Ok(forecast.shortfall(Room {
-        free_bytes: space.free_bytes.saturating_add(written.bytes),
-        free_inodes: space.free_inodes.saturating_add(written.inodes),
-    }))
-}
-
-fn taken_by(tree: &Tree) -> Taken {
-    Taken {
-        bytes: tree.data_bytes(),
-        inodes: (tree.files.len() + tree.directories.len() + tree.symlinks.len()) as u64,
-    }
+    let written = scan(&staged.path).map(|tree| tree.taken()).unwrap_or_default();
+    let mut room = space::free(&staged.path)?;
+    // What another process has written of this step already needs no room any more.
+    room.free_bytes = room.free_bytes.saturating_add(written.bytes);
+    room.free_inodes = room.free_inodes.map(|free| free.saturating_add(written.inodes()));
+    Ok(forecast.shortfall(room))
 }
 
 /// Makes a staged step appear under its name, whole and on disk, and moves the link to it. The first of several

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
-use stepvault_core::commit::{Commit, CommittedPart};
+use stepvault_core::commit::{Commit, CommittedPart, FoundPart};
 use stepvault_core::digest::{FileDigest, Sha256Digest};
 use stepvault_core::ids::StepId;
 use stepvault_core::manifest::{FileEntry, PartManifest};
@@ -123,6 +123,9 @@ async fn check_parts(
         Err(error) if is_outage(&error) => return Err(error),
         Err(error) => return Ok(StepHealth::fault(error.to_string())),
     };
+    if let Some(why) = contradicts(commit, &manifests) {
+        return Ok(StepHealth::fault(why));
+    }
     let prefix = remote.keys.data_prefix(&commit.name, commit.id);
     let listed: BTreeMap<String, u64> = remote
         .list(&prefix)
@@ -145,6 +148,27 @@ async fn check_parts(
     }
     health.faults.sort();
     Ok(health)
+}
+
+/// Why a commit is not the one that follows from these manifests, where they are all of its parts'. No digest covers what
+/// it says of times and metrics, by which retention goes.
+fn contradicts(commit: &Commit, manifests: &[PartManifest]) -> Option<String> {
+    if manifests.len() != commit.parts.len() {
+        return None;
+    }
+    let parts = manifests
+        .iter()
+        .zip(&commit.parts)
+        .map(|(manifest, part)| FoundPart {
+            manifest: manifest.clone(),
+            sha256: part.manifest_sha256,
+            bytes: part.manifest_bytes,
+        });
+    match Commit::of(parts.collect()) {
+        Ok(due) if due == *commit => None,
+        Ok(_) => Some("the commit says something else than follows from its part manifests".to_owned()),
+        Err(error) => Some(error.to_string()),
+    }
 }
 
 /// Checks one step whose commit has been read, until nothing is left to believe: by the store's own checksums, and
@@ -183,7 +207,7 @@ pub(crate) async fn ensure_durable(
     observer: &Arc<dyn Observer>,
 ) -> Result<()> {
     let health = prove_committed(remote, commit, observer).await?;
-    durable_or_damaged(remote, commit, &health)
+    durable_or_damaged(remote, commit, &health).await
 }
 
 /// As [`ensure_durable`], for one node's part of a step.
@@ -194,12 +218,13 @@ pub(crate) async fn ensure_part_durable(
     observer: &Arc<dyn Observer>,
 ) -> Result<()> {
     let health = prove_parts(remote, commit, std::slice::from_ref(part), observer).await?;
-    durable_or_damaged(remote, commit, &health)
+    durable_or_damaged(remote, commit, &health).await
 }
 
-fn durable_or_damaged(remote: &RunRemote, commit: &Commit, health: &StepHealth) -> Result<()> {
+async fn durable_or_damaged(remote: &RunRemote, commit: &Commit, health: &StepHealth) -> Result<()> {
     if health.is_sound() {
-        return Ok(());
+        // All that it names was durable before it was written; of itself that is not known.
+        return remote.store.sync(&[remote.keys.commit(commit.id)]).await;
     }
     Err(Error::new(
         ErrorKind::Damaged,

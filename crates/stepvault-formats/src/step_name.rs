@@ -66,6 +66,12 @@ pub fn parse(name: &str) -> Option<u64> {
         return None;
     };
     let rest = &pieces[number.position + 1..];
+    // `model-00001-of-00003`: which of a step's files it is.
+    if let [Piece::Word(word), Piece::Number(_), ..] = rest
+        && word.eq_ignore_ascii_case("of")
+    {
+        return None;
+    }
     let trailing = rest.iter().enumerate().all(|(index, piece)| match piece {
         Piece::Word(word) => {
             is_one_of(Some(word), &TRAILING_WORDS)
@@ -184,6 +190,7 @@ mod tests {
             ),
             ("model-7-last", 7),
             ("Step_5", 5),
+            ("step_3_of_10", 3),
         ] {
             assert_eq!(parse(name), Some(step), "{name}");
         }
@@ -208,6 +215,8 @@ mod tests {
             "loss=0.25",
             "step_99999999999999999999999",
             "ft-replica-3",
+            "model-00001-of-00003.safetensors",
+            "pytorch_model-00002-of-00005.bin",
             "学習",
         ] {
             assert_eq!(parse(name), None, "{name}");

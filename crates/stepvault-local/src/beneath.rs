@@ -10,6 +10,9 @@ use stepvault_core::path::RelativePath;
 /// Flags to open a directory.
 pub(crate) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
+/// The same, for one that must not be a link.
+pub(crate) const DIRECTORY_ITSELF: OFlags = DIRECTORY.union(OFlags::NOFOLLOW);
+
 /// A directory, held open, below which paths are resolved.
 #[derive(Debug)]
 pub(crate) struct Beneath {
@@ -19,7 +22,7 @@ pub(crate) struct Beneath {
 impl Beneath {
     /// Opens the directory at `path`, which must not itself be a link.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let descriptor = rustix::fs::openat(CWD, path, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
+        let descriptor = rustix::fs::openat(CWD, path, DIRECTORY_ITSELF, Mode::empty())?;
         Ok(Self { descriptor })
     }
 
@@ -59,7 +62,7 @@ impl Beneath {
             held = Some(rustix::fs::openat(
                 from,
                 component,
-                DIRECTORY | OFlags::NOFOLLOW,
+                DIRECTORY_ITSELF,
                 Mode::empty(),
             )?);
         }

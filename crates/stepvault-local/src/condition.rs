@@ -5,8 +5,9 @@ use std::path::Path;
 
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags};
 use rustix::io::Errno;
-use stepvault_core::explain::{PlaceFacts, Role, Room, Standing};
+use stepvault_core::explain::{PlaceFacts, Role, Standing};
 
+use crate::probe::mounts::Mounts;
 use crate::space;
 
 /// A directory's condition.
@@ -24,7 +25,8 @@ pub fn look(role: Role, path: &Path) -> Condition {
     let mount = rustix::fs::statvfs(path).ok();
     let room = space::free(path).ok().filter(|_| stat.is_ok());
     let access = Access::WRITE_OK | Access::EXEC_OK;
-    let is_read_only = mount.is_some_and(|mount| mount.f_flag.contains(StatVfsMountFlags::RDONLY));
+    let is_read_only = mount.is_some_and(|mount| mount.f_flag.contains(StatVfsMountFlags::RDONLY))
+        || stat.is_ok() && Mounts::read().of(path).is_some_and(|mount| mount.read_only);
     let may_write = || rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS).is_ok();
     let standing = match (&stat, is_read_only) {
         // A directory above it keeps this user out.
@@ -42,11 +44,7 @@ pub fn look(role: Role, path: &Path) -> Condition {
         role,
         path: path.display().to_string(),
         standing,
-        room: room.map(|space| Room {
-            free_bytes: space.free_bytes,
-            total_bytes: space.total_bytes,
-            free_inodes: space.free_inodes,
-        }),
+        room,
         user: rustix::process::geteuid().as_raw(),
         owner: stat.as_ref().ok().map(|stat| stat.st_uid),
     };

@@ -21,7 +21,7 @@ use crate::temporary::Temporary;
 pub enum CreateOutcome {
     /// The file is there now, and durable.
     Written,
-    /// Something has that name already; it was not touched.
+    /// Something has that name already, durably; it was not touched.
     Exists,
 }
 
@@ -35,7 +35,11 @@ pub fn create_new_of(path: &Path, blocks: &[impl AsRef<[u8]>]) -> Result<CreateO
     let temporary = Temporary::write(path, blocks)?;
     match rename::no_replace(Place::path(temporary.path()), Place::path(path)) {
         Ok(()) => temporary.forget(),
-        Err(Errno::EXIST) => return Ok(CreateOutcome::Exists),
+        // Whoever made it may have been killed before the name was on disk; from here on it counts as there.
+        Err(Errno::EXIST) => {
+            fsync_directory(parent_of(path))?;
+            return Ok(CreateOutcome::Exists);
+        }
         Err(error) => return Err(errors::io("cannot create", path, error)),
     }
     fsync_directory(parent_of(path)).inspect_err(|_| {
@@ -62,15 +66,37 @@ pub fn fsync_directory(path: &Path) -> Result<()> {
         .map_err(|error| errors::io("cannot sync the directory", path, error))
 }
 
+/// Makes the name of something that was found at `path` durable: whoever gave it the name may have been killed before
+/// it was on disk. A directory that this user may not read holds no name that this program has given.
+pub fn fsync_name_found(path: &Path) -> Result<()> {
+    fsync_directory(parent_of(path)).or_else(|error| match error.kind() {
+        ErrorKind::Denied => Ok(()),
+        _ => Err(error),
+    })
+}
+
 fn is_absent(path: &Path) -> bool {
     path.symlink_metadata()
         .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
-/// Creates a directory and those above it that are missing, with mode 0700, and makes each durable.
+/// Whether a directory holds nothing. One that cannot be read counts as one that does: what is put there says so.
+fn is_empty(path: &Path) -> bool {
+    path.read_dir().is_ok_and(|mut entries| entries.next().is_none())
+}
+
+/// Creates a directory and those above it that are missing, with mode 0700, and makes each durable, also one that is
+/// there and empty: something is put into a directory only once its own name is on disk.
 pub fn create_directories(path: &Path) -> Result<()> {
-    if path.as_os_str().is_empty() || path.is_dir() {
+    if path.as_os_str().is_empty() {
         return Ok(());
+    }
+    if path.is_dir() {
+        return if is_empty(path) {
+            fsync_name_found(path)
+        } else {
+            Ok(())
+        };
     }
     let parent = parent_of(path);
     create_directories(parent)?;
@@ -79,8 +105,10 @@ pub fn create_directories(path: &Path) -> Result<()> {
             // The next call would find it there and take it for durable.
             let _ = std::fs::remove_dir(path);
         }),
-        // Somebody else was faster, which is as good; a file there is not.
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        // Somebody else was faster, which is as good once the name is on disk; a file there is not.
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => {
+            fsync_name_found(path)
+        }
         // And took it away again since.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && is_absent(path) => {
             create_directories(path)
@@ -94,7 +122,7 @@ pub fn create_directories(path: &Path) -> Result<()> {
 /// [`Damaged`]: stepvault_core::ErrorKind::Damaged
 pub fn read_bounded(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>> {
     // Not blocking, for the case that somebody has put a FIFO there.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
         Ok(descriptor) => File::from(descriptor),
         Err(Errno::NOENT) => return Ok(None),
@@ -124,7 +152,7 @@ pub(crate) fn parent_of(path: &Path) -> &Path {
 }
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods, clippy::unwrap_used)]
+#[allow(clippy::disallowed_methods, clippy::expect_used, clippy::unwrap_used)]
 mod tests {
     use super::*;
     use std::fs;
@@ -199,5 +227,66 @@ mod tests {
         fs::write(&path, "12345").unwrap();
         assert_eq!(read_bounded(&path, 5).unwrap().unwrap(), b"12345");
         assert_eq!(read_bounded(&path, 4).unwrap_err().kind(), ErrorKind::Damaged);
+    }
+    /// A read that waited for somebody to write would hold up whatever asks.
+    #[test]
+    fn a_fifo_in_a_records_place_is_not_waited_for() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a");
+        rustix::fs::mkfifoat(CWD, &path, Mode::from_raw_mode(0o600)).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(read_bounded(&path, 10)));
+        let read = receiver.recv_timeout(std::time::Duration::from_mins(1));
+        assert_eq!(read.expect("it waits").unwrap(), Some(Vec::new()));
+    }
+
+    #[test]
+    fn only_a_directory_is_synced_as_one() {
+        let place = tempfile::tempdir().unwrap();
+        fsync_directory(place.path()).unwrap();
+        fs::write(place.path().join("file"), "x").unwrap();
+        assert!(fsync_directory(&place.path().join("file")).is_err());
+        assert_eq!(
+            fsync_directory(&place.path().join("missing")).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_created_is_an_error() {
+        let error = create_directories(Path::new("/proc/stepvault/vault")).unwrap_err();
+        assert!(error.to_string().contains("/proc/stepvault"), "{error}");
+    }
+
+    #[test]
+    fn many_create_the_same_directories_at_once() {
+        let place = tempfile::tempdir().unwrap();
+        let together = std::sync::Barrier::new(4);
+        // Results are looked at afterwards: whoever ended early would be waited for at the barrier.
+        let create = || -> Vec<Result<()>> {
+            let rounds = (0..50).map(|round| place.path().join(format!("{round}/a/b")));
+            rounds
+                .map(|path| {
+                    together.wait();
+                    create_directories(&path)
+                })
+                .collect()
+        };
+        let results = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(create)).collect();
+            threads
+                .into_iter()
+                .flat_map(|thread| thread.join().unwrap())
+                .collect::<Result<Vec<()>>>()
+        });
+        results.unwrap();
+        assert!(place.path().join("49/a/b").is_dir());
+    }
+
+    #[test]
+    fn every_path_has_a_directory() {
+        for (path, directory) in [("a/b", "a"), ("/a", "/"), ("a", "."), ("/", "/"), ("", "")] {
+            assert_eq!(parent_of(Path::new(path)), Path::new(directory), "{path:?}");
+        }
     }
 }

@@ -15,14 +15,18 @@ pub fn io(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {
     let Some((kind, why, hint)) = Errno::from_io_error(&error).and_then(|errno| meaning(errno, path)) else {
         return plain.caused_by(error);
     };
-    let meant = plain.with_kind(kind).because(why).caused_by(error);
+    let is_own = matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE));
+    let mut meant = plain.with_kind(kind).because(why).caused_by(error);
+    if is_own {
+        meant = meant.about_itself();
+    }
     if hint.is_empty() { meant } else { meant.hint(hint) }
 }
 
 /// Kind, reason and hint for the errors that a user can do something about.
 fn meaning(errno: Errno, path: &Path) -> Option<(ErrorKind, &'static str, &'static str)> {
     Some(match errno {
-        Errno::NOSPC if space::free(path).is_ok_and(|space| space.free_inodes == 0) => (
+        Errno::NOSPC if space::free(path).is_ok_and(|space| space.lacks_inodes(1)) => (
             ErrorKind::NoSpace,
             "its filesystem has no inode left",
             "delete files (many small ones use up inodes), or use a filesystem made with more inodes",
@@ -151,6 +155,13 @@ mod tests {
         ] {
             assert_eq!(error(errno).kind(), kind, "{errno:?}");
         }
+    }
+
+    #[test]
+    fn too_many_open_files_tells_nothing_of_the_file() {
+        assert!(error(Errno::MFILE).is_about_itself() && error(Errno::NFILE).is_about_itself());
+        assert!(error(Errno::MFILE).duplicate().is_about_itself());
+        assert!(!error(Errno::IO).is_about_itself() && !error(Errno::NOENT).is_about_itself());
     }
 
     #[test]

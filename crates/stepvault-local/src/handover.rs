@@ -21,6 +21,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use crate::beneath::{Beneath, name_of};
 use crate::durable;
 use crate::errors;
+use crate::lock::Lock;
 use crate::remove;
 use crate::rename::{self, Place};
 use crate::space;
@@ -55,7 +56,7 @@ pub struct HandoverDirectory {
     own_path: PathBuf,
     temporary: Beneath,
     lock_path: PathBuf,
-    _lock: File,
+    _lock: Lock,
 }
 
 impl HandoverDirectory {

@@ -5,6 +5,7 @@
 //! under `staging/` or `trash/`, where a restart finds and removes it. Nothing here knows of remotes.
 
 mod beneath;
+mod cgroup;
 pub mod compare;
 mod compare_trees;
 pub mod condition;

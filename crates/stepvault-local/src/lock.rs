@@ -11,24 +11,46 @@ use stepvault_core::{Error, ErrorKind, Result};
 use crate::durable::read_bounded;
 use crate::errors;
 
+/// A lock on an open file, let go of when dropped.
+///
+/// It is let go of by word, not by closing the file only: a program that this process is starting shares all open
+/// files until it runs, and would keep the lock for that while.
+#[derive(Debug)]
+pub(crate) struct Lock(File);
+
+impl Lock {
+    /// Locks `file` for this holder alone; `WOULDBLOCK` when somebody else has it.
+    pub(crate) fn of(file: File, operation: FlockOperation) -> rustix::io::Result<Self> {
+        rustix::io::retry_on_intr(|| rustix::fs::flock(&file, operation))?;
+        Ok(Self(file))
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing the file is what is left when this fails.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
 /// The vault's lock, held until dropped or until the process ends.
 #[derive(Debug)]
 pub struct VaultLock {
     vault: PathBuf,
-    _file: File,
+    _lock: Lock,
 }
 
 impl VaultLock {
     /// Takes the lock of the vault at `vault`. The lock file stays for ever: only the lock on it counts.
     pub(crate) fn take(vault: &Path) -> Result<Self> {
         let path = vault.join("lock");
-        let file = take(&path)?.ok_or_else(|| {
+        let lock = take(&path)?.ok_or_else(|| {
             held("cannot lock the vault", &path)
                 .hint("let it finish, or end it: the lock goes with it and never needs to be removed by hand")
         })?;
         Ok(Self {
             vault: vault.to_path_buf(),
-            _file: file,
+            _lock: lock,
         })
     }
 
@@ -52,37 +74,37 @@ pub(crate) fn held(what: &str, path: &Path) -> Error {
 }
 
 /// Takes the lock on the file at `path`, creating it when missing; `None` when somebody else has it.
-pub(crate) fn take(path: &Path) -> Result<Option<File>> {
+pub(crate) fn take(path: &Path) -> Result<Option<Lock>> {
     acquire(path, FlockOperation::NonBlockingLockExclusive)
 }
 
 /// The same, and waits for whoever has it: it ends when he does.
-pub(crate) fn wait_for(path: &Path) -> Result<File> {
+pub(crate) fn wait_for(path: &Path) -> Result<Lock> {
     acquire(path, FlockOperation::LockExclusive)?
         .ok_or_else(|| held("cannot lock", path).hint("it was taken away again and again; try again"))
 }
 
-fn acquire(path: &Path, operation: FlockOperation) -> Result<Option<File>> {
+fn acquire(path: &Path, operation: FlockOperation) -> Result<Option<Lock>> {
     let fault = |error: Errno| errors::io("cannot lock", path, error);
     // A few times only: each round means that a holder removed the file between our two calls.
     for _ in 0..16 {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let descriptor = rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o600)).map_err(fault)?;
-        match rustix::io::retry_on_intr(|| rustix::fs::flock(&descriptor, operation)) {
-            Ok(()) => {}
+        let mut lock = match Lock::of(descriptor.into(), operation) {
+            Ok(lock) => lock,
             Err(Errno::WOULDBLOCK) => return Ok(None),
             Err(error) => return Err(fault(error)),
-        }
-        let ours = rustix::fs::fstat(&descriptor).map_err(fault)?;
+        };
+        let ours = rustix::fs::fstat(&lock.0).map_err(fault)?;
         let there = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
         // A lock on a file that has lost its name keeps nobody out.
         if there.is_ok_and(|there| (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)) {
-            let mut file = File::from(descriptor);
             // For messages only; a full disk must not keep anybody from locking.
-            let _ = file
+            let _ = lock
+                .0
                 .set_len(0)
-                .and_then(|()| writeln!(file, "{}", std::process::id()));
-            return Ok(Some(file));
+                .and_then(|()| writeln!(lock.0, "{}", std::process::id()));
+            return Ok(Some(lock));
         }
     }
     Ok(None)
@@ -109,10 +131,54 @@ mod tests {
         VaultLock::take(place.path()).unwrap();
     }
 
+    /// As a program that is being started shares the file, from `fork` to `exec`.
+    #[test]
+    fn a_lock_that_was_let_go_is_free_although_its_file_is_still_open_elsewhere() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("lock");
+        let first = take(&path).unwrap().unwrap();
+        let shared = first.0.try_clone().unwrap();
+        assert!(take(&path).unwrap().is_none());
+        drop(first);
+        assert!(take(&path).unwrap().is_some());
+        drop(shared);
+    }
+
     #[test]
     fn a_stale_lock_file_locks_nobody_out() {
         let place = tempfile::tempdir().unwrap();
         std::fs::write(place.path().join("lock"), "not even a pid").unwrap();
         VaultLock::take(place.path()).unwrap();
+    }
+    #[test]
+    fn a_link_in_a_locks_place_is_not_followed() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("lock");
+        std::fs::write(place.path().join("other"), "precious").unwrap();
+        std::os::unix::fs::symlink("other", &path).unwrap();
+        assert!(take(&path).is_err());
+        assert_eq!(std::fs::read(place.path().join("other")).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_program_that_is_started_gets_no_lock() {
+        let place = tempfile::tempdir().unwrap();
+        let lock = take(&place.path().join("lock")).unwrap().unwrap();
+        assert_eq!(
+            rustix::io::fcntl_getfd(&lock.0).unwrap(),
+            rustix::io::FdFlags::CLOEXEC
+        );
+    }
+
+    #[test]
+    fn whoever_waits_gets_the_lock_once_it_is_let_go() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("lock");
+        let first = take(&path).unwrap().unwrap();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| wait_for(&path).map(drop));
+            drop(first);
+            second.join().unwrap().unwrap();
+        });
     }
 }

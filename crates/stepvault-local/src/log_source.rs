@@ -148,6 +148,20 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn records_of_any_bytes_are_read_to_their_end(
+            head in "[0-9,;-]{0,40}",
+            text in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..100),
+        ) {
+            let record = [head.as_bytes(), b";", &text].concat();
+            if let Some((_, message)) = message(&record) {
+                proptest::prop_assert!(!message.contains(&b'\n') && message.len() < record.len());
+            }
+            let _ = message(&text);
+        }
+    }
+
     #[test]
     fn records_of_the_kernel_are_understood() {
         let record = b"6,339,5140900,-;Out of memory: Killed process 1; x\n SUBSYSTEM=x\n";

@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
 use rustix::io::{Errno, Result};
 
-use crate::beneath::DIRECTORY;
+use crate::beneath::DIRECTORY_ITSELF;
 use crate::errors;
 
 /// Deletes whatever stands at `path`. Nothing there is fine.
@@ -51,28 +51,30 @@ pub(crate) fn entry<P: rustix::path::Arg + Copy>(parent: BorrowedFd<'_>, name: P
 }
 
 fn open<P: rustix::path::Arg + Copy>(parent: BorrowedFd<'_>, name: P) -> Result<OwnedFd> {
-    match rustix::fs::openat(parent, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
+    match rustix::fs::openat(parent, name, DIRECTORY_ITSELF, Mode::empty()) {
         Err(Errno::ACCESS) => {
             // Not readable even by its owner. This kind of descriptor needs no access, and its entry under /proc
             // stands for the directory itself, whatever has its name by now.
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let named = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+            let named =
+                rustix::fs::openat(parent, name, OFlags::PATH.union(DIRECTORY_ITSELF), Mode::empty())?;
             rustix::fs::chmod(
                 format!("/proc/self/fd/{}", named.as_raw_fd()),
                 Mode::from_raw_mode(0o700),
             )?;
-            rustix::fs::openat(parent, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())
+            rustix::fs::openat(parent, name, DIRECTORY_ITSELF, Mode::empty())
         }
         done => done,
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods)]
+#[allow(clippy::disallowed_methods, clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
     #[test]
     fn links_go_and_what_they_point_to_stays() {
@@ -90,5 +92,40 @@ mod tests {
         assert!(at("link").symlink_metadata().is_err() && at("kept/file").exists());
         tree(&at("kept/file")).unwrap();
         tree(&at("missing")).unwrap();
+    }
+    /// As another user than root meets them, whom modes do not stop.
+    #[test]
+    fn what_its_owner_may_not_read_or_write_goes_too() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        for directory in [
+            "doomed/closed/inner",
+            "doomed/not readable",
+            "doomed/not writable",
+        ] {
+            fs::create_dir_all(at(directory)).unwrap();
+            fs::write(at(directory).join("file"), "").unwrap();
+        }
+        symlink(at("kept"), at("doomed/not writable/link")).unwrap();
+        fs::create_dir(at("kept")).unwrap();
+        fs::set_permissions(at("kept"), Permissions::from_mode(0o500)).unwrap();
+        for (directory, mode) in [("closed", 0), ("not readable", 0o300), ("not writable", 0o500)] {
+            fs::set_permissions(at("doomed").join(directory), Permissions::from_mode(mode)).unwrap();
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut sets = capabilities(None).unwrap();
+                sets.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+                set_capabilities(None, sets).unwrap();
+                assert!(
+                    fs::read_dir(at("doomed/closed")).is_err(),
+                    "modes stop nobody here"
+                );
+                tree(&at("doomed")).unwrap();
+            });
+        });
+        assert!(!at("doomed").exists());
+        let mode = fs::metadata(at("kept")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o500, "what a link points to keeps its mode");
     }
 }

@@ -10,7 +10,6 @@
 //! .stepvault/saves/<directory of the steps>/<save>/step_100/      the files
 //! ```
 
-use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -95,10 +94,12 @@ pub fn stage(request: &SaveRequest<'_>) -> Result<StagedSave> {
     }
     let path = own.join(request.name);
     match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-        Ok(()) => durable::fsync_directory(&own)?,
+        Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => {}
         Err(error) => return Err(fault(error)),
     }
+    // Also when it was there: whoever made it may have been killed before its name was on disk.
+    durable::fsync_directory(&own)?;
     save_abandoned::clear(&area, &own);
     Ok(StagedSave {
         path,
@@ -113,7 +114,7 @@ pub struct Save {
     /// Holds the records and the files.
     pub(crate) own: PathBuf,
     pub(crate) staged: PathBuf,
-    _lock: File,
+    _lock: lock::Lock,
 }
 
 impl Save {

@@ -75,12 +75,14 @@ impl Save {
         let Some(outcome) = read::<SaveOutcome>(&self.own.join(OUTCOME))? else {
             return Err(self.vanished());
         };
+        // Whoever has come so far may have been killed before the names it gave were on disk.
         if outcome.finished {
-            return Ok(());
+            return durable::fsync_directory(&self.own);
         }
         if self.inode_in(&directory)? != Some(outcome.inode) {
             return Err(self.vanished());
         }
+        durable::fsync_directory(Path::new(&self.record.directory))?;
         // A later step may have been committed since: then the link is newer than what this one wrote before it.
         let mtime = |path: &Path| mtime(path).map_err(|error| errors::io(COMMIT, path, error));
         let written = mtime(&self.own.join(OUTCOME))?;

@@ -11,6 +11,7 @@ use stepvault_core::keys::check_step_name;
 use stepvault_core::manifest::Shape;
 use stepvault_core::nodes::{NodeSet, Writer};
 use stepvault_core::path::RelativePath;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable::{self, parent_of};
@@ -23,6 +24,9 @@ use crate::snapshot::{Snapshot, WHAT};
 use crate::sync;
 use crate::tree::{self, Tree, source_changed};
 use crate::vault::Vault;
+
+/// Longer than the clock by which kernels stamp files takes for a tick.
+const TICK: Duration = Duration::from_millis(20);
 
 /// Which ways of taking a file over are allowed; each falls back to the next where the filesystem cannot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -88,30 +92,26 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<SealedStep> {
     let_the_clock_tick(&staging.path, &tree)?;
 
     let (methods, data) = take_over(request, &tree, &staging.path)?;
-    let unchanged = tree::scan_members(source, &request.members).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => source_changed(WHAT, source, "it vanished while the step was sealed"),
-        _ => error,
-    })?;
-    if let Some(change) = tree.change_until(&unchanged) {
+    if let Some(change) = tree.change_until(&look_again(source, &request.members)?) {
         return Err(source_changed(WHAT, source, &change));
     }
     let record = record_of(request, &tree, &methods, &tree::scan(&data)?)?;
     let bytes = encode(&record)?;
-    if bytes.len() as u64 > MAX_RECORD_BYTES {
-        return Err(Error::new(ErrorKind::Usage, WHAT)
-            .on(source.display())
-            .because(format!(
-                "the list of its {} files would be too long to read back",
-                record.files.len()
-            ))
-            .hint("let the trainer write fewer files"));
-    }
+    check_readable(source, bytes.len() as u64, record.files.len())?;
     record.check()?;
     let files = record.files.iter().map(|file| &file.path);
     barrier.sync(&data, files, record.directories.iter())?;
     durable::create_new(&staging.path.join(SEAL), &bytes)?;
     staging.publish(&destination)?;
     Ok(SealedStep::new(destination, record))
+}
+
+/// The source once more: what is not there any more has changed.
+fn look_again(source: &Path, members: &[RelativePath]) -> Result<Tree> {
+    tree::scan_members(source, members).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => source_changed(WHAT, source, "it vanished while the step was sealed"),
+        _ => error,
+    })
 }
 
 fn sealed_already(destination: &Path) -> Error {
@@ -121,23 +121,36 @@ fn sealed_already(destination: &Path) -> Error {
         .hint("a step that is saved again after going back is another attempt")
 }
 
+/// Checks that a record of that length can be read back.
+fn check_readable(source: &Path, record_bytes: u64, file_count: usize) -> Result<()> {
+    if record_bytes <= MAX_RECORD_BYTES {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Usage, WHAT)
+        .on(source.display())
+        .because(format!(
+            "the list of its {file_count} files would be too long to read back"
+        ))
+        .hint("let the trainer write fewer files"))
+}
+
 /// Waits until a write from now on would get another modification time than the newest there is.
 ///
 /// Kernels stamp files with a clock that ticks every few milliseconds: a file rewritten within the tick of its last
 /// write would look untouched. The new directory's own time tells what that clock says, on that filesystem.
 fn let_the_clock_tick(staging: &Path, tree: &Tree) -> Result<()> {
-    const TICK: Duration = Duration::from_millis(20);
-    let now = tree::scan(staging)?.newest_mtime();
-    let newest = tree.newest_mtime();
-    let nanoseconds = |time: stepvault_core::timestamp::Timestamp| {
-        i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds)
-    };
-    let age = nanoseconds(now) - nanoseconds(newest);
-    // Also when the file seems to come from the future: the two may be stamped by different clocks.
-    if age < i128::from(TICK.subsec_nanos()) {
+    if is_within_a_tick(tree.newest_mtime(), tree::scan(staging)?.newest_mtime()) {
         std::thread::sleep(TICK);
     }
     Ok(())
+}
+
+/// Whether less than a tick lies between the two times. Also when the first comes after the second: they may have been
+/// stamped by different clocks.
+fn is_within_a_tick(first: Timestamp, second: Timestamp) -> bool {
+    let nanoseconds =
+        |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
+    nanoseconds(second) - nanoseconds(first) < i128::from(TICK.subsec_nanos())
 }
 
 /// Takes every entry over into `data` below `staging`.
@@ -270,3 +283,7 @@ impl Drop for Unfinished {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "seal_tests.rs"]
+mod tests;

@@ -5,11 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use stepvault_core::codec::{FORMAT, Record};
 use stepvault_core::digest::Sha256Digest;
+use stepvault_core::forecast::Taken;
 use stepvault_core::ids::{NodeName, RunName, StepId};
 use stepvault_core::keys::check_step_name;
 use stepvault_core::launch::LaunchName;
+use stepvault_core::links::check_links;
 use stepvault_core::manifest::{
-    DirectoryEntry, FileEntry, MAX_ENTRIES, MODE_MASK, PartManifest, Shape, SymlinkEntry, check_link_target,
+    DirectoryEntry, FileEntry, MAX_ENTRIES, MODE_MASK, PartManifest, Shape, SymlinkEntry,
 };
 use stepvault_core::members;
 use stepvault_core::nodes::NodeSet;
@@ -90,6 +92,15 @@ pub struct SealRecord {
 }
 
 impl SealRecord {
+    /// What it takes on a disk.
+    pub fn taken(&self) -> Taken {
+        Taken {
+            bytes: self.data_bytes(),
+            files: (self.files.len() + self.symlinks.len()) as u64,
+            directories: self.directories.len() as u64,
+        }
+    }
+
     /// Bytes of all files.
     pub fn data_bytes(&self) -> u64 {
         self.files
@@ -183,9 +194,7 @@ impl SealRecord {
         {
             return Err(fault("a mode or time is out of range"));
         }
-        self.symlinks
-            .iter()
-            .try_for_each(|link| check_link_target(&link.path, &link.target))
+        check_links(&self.symlinks)
     }
 
     /// Everything but the checkpoint's own directory must lie in a directory that is listed as one.
@@ -261,3 +270,7 @@ impl Record for SealRecord {
 fn fault(why: &str) -> Error {
     Error::new(ErrorKind::Damaged, "the seal contradicts itself").because(why)
 }
+
+#[cfg(test)]
+#[path = "seal_record_tests.rs"]
+mod tests;

@@ -23,6 +23,7 @@ pub(crate) struct Snapshot<'a> {
     /// Where the trainer's files are, for messages.
     source_path: &'a Path,
     source: Beneath,
+    target_path: &'a Path,
     target: Beneath,
     /// Ways that have not been refused yet.
     reflink: bool,
@@ -42,11 +43,17 @@ struct Parents {
 
 impl<'a> Snapshot<'a> {
     /// From the directory `source` into the directory `target`.
-    pub(crate) fn new(source: &'a Path, target: &Path, policy: LinkPolicy, total_bytes: u64) -> Result<Self> {
+    pub(crate) fn new(
+        source: &'a Path,
+        target: &'a Path,
+        policy: LinkPolicy,
+        total_bytes: u64,
+    ) -> Result<Self> {
         Ok(Self {
             source_path: source,
             // The scan has refused a checkpoint that is itself a link; the directory of a single file may be one.
             source: Beneath::open_following(source).map_err(|error| fault(source, error))?,
+            target_path: target,
             target: Beneath::open(target).map_err(|error| errors::io(WHAT, target, error))?,
             reflink: policy != LinkPolicy::Copy,
             hard_link: policy == LinkPolicy::Auto,
@@ -61,7 +68,7 @@ impl<'a> Snapshot<'a> {
         self.target
             .parent_of(path)
             .and_then(|parent| rustix::fs::mkdirat(parent, name_of(path), Mode::from_raw_mode(0o700)))
-            .map_err(|error| errors::io(WHAT, Path::new(path.as_str()), error))
+            .map_err(|error| errors::io(WHAT, &self.target_path.join(path), error))
     }
 
     /// Makes a symbolic link.
@@ -69,7 +76,7 @@ impl<'a> Snapshot<'a> {
         self.target
             .parent_of(path)
             .and_then(|parent| rustix::fs::symlinkat(target, parent, name_of(path)))
-            .map_err(|error| errors::io(WHAT, Path::new(path.as_str()), error))
+            .map_err(|error| errors::io(WHAT, &self.target_path.join(path), error))
     }
 
     /// Takes one file over, to `path` below the target.
@@ -216,4 +223,29 @@ fn finish_target(target: &File, file: &TreeFile, place: &Path) -> Result<()> {
     rustix::fs::fchmod(target, Mode::from_raw_mode(file.mode | 0o600))
         .and_then(|()| rustix::fs::futimens(target, &times(file.mtime)))
         .map_err(|error| errors::io(WHAT, place, error))
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_made_is_named_in_full() {
+        let place = tempfile::tempdir().unwrap();
+        let (source, target) = (place.path().join("source"), place.path().join("target"));
+        for directory in [&source, &target] {
+            std::fs::create_dir(directory).unwrap();
+        }
+        std::fs::write(target.join("taken"), "").unwrap();
+        let snapshot = Snapshot::new(&source, &target, LinkPolicy::Auto, 0).unwrap();
+        let path = RelativePath::new("taken").unwrap();
+        for outcome in [snapshot.create_directory(&path), snapshot.link(&path, "a")] {
+            let text = outcome.unwrap_err().to_string();
+            assert!(
+                text.contains(&target.join("taken").display().to_string()),
+                "{text}"
+            );
+        }
+    }
 }

@@ -5,34 +5,22 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::io::Errno;
 use stepvault_core::Result;
+use stepvault_core::room::Room;
 
 use crate::errors;
 
-/// What a filesystem has left for this user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Space {
-    /// Bytes that may still be written.
-    pub free_bytes: u64,
-    /// Bytes in all.
-    pub total_bytes: u64,
-    /// Files that may still be created; `u64::MAX` where the filesystem sets no limit.
-    pub free_inodes: u64,
-    /// Files in all; `u64::MAX` where the filesystem sets no limit.
-    pub total_inodes: u64,
-}
-
 /// The space of the filesystem that holds `path`, or will: the nearest directory above that exists is asked.
-pub fn free(path: &Path) -> Result<Space> {
+pub fn free(path: &Path) -> Result<Room> {
     let place = nearest_existing(path);
     let facts = rustix::fs::statvfs(&place)
         .map_err(|error| errors::io("cannot tell the free space", &place, error))?;
     // btrfs and some network filesystems create inodes as needed and report 0 of 0.
     let limited = facts.f_files != 0;
-    Ok(Space {
+    Ok(Room {
         free_bytes: facts.f_bavail.saturating_mul(facts.f_frsize),
         total_bytes: facts.f_blocks.saturating_mul(facts.f_frsize),
-        free_inodes: if limited { facts.f_favail } else { u64::MAX },
-        total_inodes: if limited { facts.f_files } else { u64::MAX },
+        free_inodes: limited.then_some(facts.f_favail),
+        total_inodes: limited.then_some(facts.f_files),
     })
 }
 
@@ -83,7 +71,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let space = free(&place.path().join("not/there/yet")).unwrap();
         assert!(space.free_bytes > 0 && space.free_bytes <= space.total_bytes);
-        assert!(space.free_inodes > 0);
+        assert!(!space.lacks_inodes(1));
         assert!(same_filesystem(place.path(), &place.path().join("a/b")).unwrap());
         assert!(!same_filesystem(place.path(), Path::new("/proc")).unwrap());
         assert!(free(Path::new("relative-and-missing")).is_ok());

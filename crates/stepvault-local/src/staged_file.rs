@@ -71,12 +71,6 @@ impl StagedFile {
         }
     }
 
-    /// Bytes that the file has now: what an interrupted restore may have left, holes included. They prove nothing
-    /// until hashed.
-    pub fn present_bytes(&self) -> Result<u64> {
-        self.facts().map(|facts| facts.size_bytes)
-    }
-
     /// Sets mode and time and makes the bytes durable.
     ///
     /// # Errors

@@ -62,8 +62,9 @@ pub struct Staging {
     pub(crate) own_path: PathBuf,
     pub(crate) own: Beneath,
     pub(crate) data: Beneath,
+    resumes: bool,
     lock_path: PathBuf,
-    _lock: File,
+    _lock: lock::Lock,
     pub(crate) progress: Arc<Progress>,
     /// Directories known to be there.
     made: Mutex<BTreeSet<String>>,
@@ -130,7 +131,7 @@ impl Staging {
         durable::create_directories(&own_path)?;
         let fault = |error| errors::io(WHAT, &own_path, error);
         let own = Beneath::open(&own_path).map_err(fault)?;
-        make_data(own.as_fd()).map_err(fault)?;
+        let resumes = make_data(own.as_fd()).map_err(fault)?;
         staging_abandoned::stamp(own.as_fd()).map_err(fault)?;
         staging_abandoned::clear(&base.path, &lock_key, &own_path);
         let data = Beneath::open(&own_path.join(DATA)).map_err(fault)?;
@@ -145,6 +146,7 @@ impl Staging {
             own_path,
             own,
             data,
+            resumes,
             lock_path,
             _lock: lock,
             progress: Arc::default(),
@@ -155,6 +157,11 @@ impl Staging {
     /// Where the files are kept until the end.
     pub fn directory(&self) -> &Path {
         &self.own_path
+    }
+
+    /// Whether an interrupted restore may have left files in it.
+    pub fn resumes(&self) -> bool {
+        self.resumes
     }
 
     /// Opens what was staged so far, for checks that look inside.
@@ -170,18 +177,23 @@ impl Staging {
         let parent = self.parent_of(path)?;
         let name = name_of(path);
         self.progress.lock().insert(path.clone(), None);
-        let file = if let Some(file) = open_present(parent.as_fd(), name).map_err(fault)? {
-            file
-        } else {
-            self.clear(parent.as_fd(), path)?;
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(0o600)).map_err(fault)?
+        let file = match create(parent.as_fd(), name) {
+            Ok(file) => file,
+            Err(Errno::EXIST) => {
+                if let Some(file) = open_present(parent.as_fd(), name).map_err(fault)? {
+                    rustix::fs::fchmod(&file, Mode::from_raw_mode(0o600)).map_err(fault)?;
+                    let present = Facts::from(rustix::fs::fstat(&file).map_err(fault)?);
+                    if present.size_bytes > size_bytes {
+                        rustix::fs::ftruncate(&file, size_bytes).map_err(fault)?;
+                    }
+                    file
+                } else {
+                    self.clear(parent.as_fd(), path)?;
+                    create(parent.as_fd(), name).map_err(fault)?
+                }
+            }
+            Err(error) => return Err(fault(error)),
         };
-        rustix::fs::fchmod(&file, Mode::from_raw_mode(0o600)).map_err(fault)?;
-        let present = Facts::from(rustix::fs::fstat(&file).map_err(fault)?);
-        if present.size_bytes > size_bytes {
-            rustix::fs::ftruncate(&file, size_bytes).map_err(fault)?;
-        }
         let progress = Arc::clone(&self.progress);
         Ok(StagedFile {
             file: File::from(file),
@@ -289,28 +301,34 @@ fn existing_directory(path: &Path) -> Result<PathBuf> {
 }
 
 /// Creates the directory for the files, unless it is there. A replacement that was interrupted after its swap has
-/// left what stood at the target in its place: a link, a file, or somebody else's directory is of no use here.
-fn make_data(own: BorrowedFd<'_>) -> rustix::io::Result<()> {
+/// left what stood at the target in its place: a link, a file, or somebody else's directory is of no use here. Whether
+/// it was there.
+fn make_data(own: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     match rustix::fs::statat(own, DATA, AtFlags::SYMLINK_NOFOLLOW).map(Facts::from) {
-        Ok(there) if there.kind == FileType::Directory && is_ours(&there) => return Ok(()),
+        Ok(there) if there.kind == FileType::Directory && is_ours(&there) => return Ok(true),
         Ok(_) => remove::entry(own, DATA)?,
         Err(Errno::NOENT) => {}
         Err(error) => return Err(error),
     }
-    rustix::fs::mkdirat(own, DATA, Mode::from_raw_mode(0o700))
+    rustix::fs::mkdirat(own, DATA, Mode::from_raw_mode(0o700))?;
+    Ok(false)
 }
 
 fn is_ours(facts: &Facts) -> bool {
     facts.owner == rustix::process::geteuid().as_raw()
 }
 
-pub(crate) fn take_lock(parent: &Path, vault: Option<&Vault>, key: &str) -> Result<(Base, PathBuf, File)> {
+pub(crate) fn take_lock(
+    parent: &Path,
+    vault: Option<&Vault>,
+    key: &str,
+) -> Result<(Base, PathBuf, lock::Lock)> {
     let mut tries_left = 16;
     loop {
         let base = staging_place::choose(parent, vault, RESTORE)?;
         let path = base.path.join(staging_abandoned::lock_name(key));
         match lock::take(&path) {
-            Ok(Some(file)) => return Ok((base, path, file)),
+            Ok(Some(held)) => return Ok((base, path, held)),
             Ok(None) => {
                 return Err(
                     lock::held("another restore to the same place is under way", &path)
@@ -322,6 +340,12 @@ pub(crate) fn take_lock(parent: &Path, vault: Option<&Vault>, key: &str) -> Resu
             Err(error) => return Err(error),
         }
     }
+}
+
+/// A file under a name that nothing has, for us alone.
+fn create(parent: BorrowedFd<'_>, name: &str) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))
 }
 
 /// A file that an interrupted restore left, if it is fit to be written to: regular, ours, and known by this one name.

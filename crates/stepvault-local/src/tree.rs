@@ -6,6 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FileType};
 use stepvault_core::digest::Sha256Digest;
+use stepvault_core::forecast::Taken;
 use stepvault_core::manifest::{DirectoryEntry, Shape, SymlinkEntry};
 use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
@@ -165,6 +166,15 @@ impl Tree {
         files
             .or_else(|| self.directories.iter().map(|directory| directory.mtime).max())
             .unwrap_or_default()
+    }
+
+    /// What it takes on a disk.
+    pub fn taken(&self) -> Taken {
+        Taken {
+            bytes: self.data_bytes(),
+            files: (self.files.len() + self.symlinks.len()) as u64,
+            directories: self.directories.len() as u64,
+        }
     }
 
     /// Bytes of all files.

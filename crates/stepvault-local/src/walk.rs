@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, FileType};
 use rustix::io::Errno;
+use stepvault_core::links::check_links;
 use stepvault_core::manifest::{DirectoryEntry, MAX_ENTRIES, Shape, SymlinkEntry, check_link_target};
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -76,6 +77,7 @@ impl<'a> Walk<'a> {
             .sort_unstable_by(|first, second| first.path.cmp(&second.path));
         tree.symlinks
             .sort_unstable_by(|first, second| first.path.cmp(&second.path));
+        check_links(&tree.symlinks)?;
         Ok(tree)
     }
 

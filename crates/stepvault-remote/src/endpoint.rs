@@ -22,7 +22,7 @@ pub(crate) fn check_endpoint(text: &str, allow_http: bool) -> Result<Url> {
         "http" if allow_http || is_loopback(&url) => Ok(url),
         "http" => Err(fault("plain HTTP would send the data readable over the network")
             .on(without_credentials(text))
-            .hint("use https://, or set allow_http = true for this remote if the network is trusted")),
+            .hint("use https://, or set allow-http = true for this remote (allow-http=true in its URL) if the network is trusted")),
         _ => Err(fault("it is neither http:// nor https://")
             .on(without_credentials(text))
             .hint("write http(s)://host:port")),
@@ -66,7 +66,9 @@ mod tests {
         );
         assert_eq!(
             error.hint_text(),
-            Some("use https://, or set allow_http = true for this remote if the network is trusted")
+            Some(
+                "use https://, or set allow-http = true for this remote (allow-http=true in its URL) if the network is trusted"
+            )
         );
         check_endpoint("http://10.0.0.7:9000", true).unwrap();
         for bad in ["127.0.0.1:9000", "ftp://localhost", ""] {

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use futures::StreamExt as _;
-use stepvault_core::doctor::remote::{BucketFacts, Credentials, Obstacle};
+use stepvault_core::doctor::remote::{BucketFacts, Credentials, LeftBytes, Obstacle};
 use stepvault_core::observe::Observer;
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::gcs::GcsStore;
 use crate::open::{OpenOptions, decorate};
+use crate::pending::Listed;
 use crate::s3::S3Store;
-use crate::store::RemoteStore;
+use crate::store::{PendingUpload, RemoteStore};
 
 /// A remote that can be asked for more than objects.
 #[derive(Debug)]
@@ -157,6 +158,38 @@ impl Examined {
             }),
             Kind::Gcs(store) => Some(store.bucket().await),
             Kind::Azure(_) | Kind::Local => None,
+        }
+    }
+
+    /// Uploads under `prefix` that nobody has completed: those of the first pages of the store's listing. None where
+    /// the store has no such listing.
+    ///
+    /// # Errors
+    /// What keeps the store from listing them.
+    pub async fn pending_uploads(&self, prefix: &str, most_pages: usize) -> Result<Option<Listed>> {
+        let listed = match &self.kind {
+            Kind::S3(store) => store.listed_multiparts(prefix, most_pages).await?,
+            Kind::Gcs(store) => store.listed_uploads(prefix, most_pages).await?,
+            // A directory has no pages; of the others nothing is listed.
+            Kind::Azure(_) | Kind::Local => Listed {
+                uploads: self.store.pending_uploads(prefix).await?,
+                all: true,
+            },
+        };
+        // Some servers say that they cannot only when they are asked.
+        Ok(self.store.abilities().lists_pending_uploads.then_some(listed))
+    }
+
+    /// What the parts of an upload come to, by one request; none for an upload that is gone, or whose parts nobody
+    /// tells.
+    ///
+    /// # Errors
+    /// What keeps the store from telling.
+    pub async fn uploaded_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
+        match &self.kind {
+            Kind::S3(store) => store.uploaded_bytes(upload).await,
+            Kind::Gcs(store) => store.uploaded_bytes(upload).await,
+            Kind::Azure(_) | Kind::Local => Ok(None),
         }
     }
 }

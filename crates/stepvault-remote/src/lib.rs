@@ -11,6 +11,7 @@ mod lent;
 pub mod limit;
 pub mod open;
 pub mod payload;
+pub mod pending;
 pub mod probe;
 pub mod random;
 pub mod retry;

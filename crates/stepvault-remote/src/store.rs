@@ -106,6 +106,9 @@ pub struct StoreAbilities {
     pub lists_pending_uploads: bool,
     /// Objects can be copied inside the store.
     pub copies: bool,
+    /// Parts of an upload can be copied from objects, each proven to be what was asked for. A store that copies
+    /// objects and no parts copies one of any size in one go.
+    pub copies_parts: bool,
 }
 
 /// Outcome of a create-if-absent write.
@@ -188,9 +191,32 @@ pub trait RemoteStore: Send + Sync + Debug {
     /// All objects under a prefix, in any order; pages are fetched as the stream is polled.
     fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>>;
 
+    /// Makes sure that what was found at these keys stays there: whoever wrote it may have been killed before the write
+    /// was durable. What an object store answers with is durable; a directory may show a name that is not on disk yet.
+    /// Keys at which nothing stands any more are no error.
+    async fn sync(&self, _keys: &[String]) -> Result<()> {
+        Ok(())
+    }
+
     /// Deletes objects. Missing ones are no error. On an error some may be gone.
     async fn delete(&self, keys: &[String]) -> Result<()>;
 
     /// Copies an object inside the store to a free key, without its bytes passing through this machine.
     async fn copy(&self, from: &str, to: &str) -> Result<Created>;
+
+    /// Copies part `index` of an upload inside the store, from the same place of an object of the same size: the bytes
+    /// from `start` on, of which `digest` is.
+    ///
+    /// # Errors
+    /// `Damaged` when the object has other bytes there; `Failed` where the store cannot do this, or does not prove
+    /// what it copied. Either way the part may be sent afterwards as if it had never been copied.
+    async fn copy_part(
+        &self,
+        from: &str,
+        key: &str,
+        upload: &str,
+        index: u32,
+        start: u64,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt>;
 }

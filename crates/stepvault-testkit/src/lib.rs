@@ -8,6 +8,7 @@ pub mod discard;
 pub mod faults;
 pub mod gcs;
 pub mod metadata;
+pub mod network;
 pub mod objects;
 pub mod peers;
 pub mod relay;

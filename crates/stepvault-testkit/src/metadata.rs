@@ -1,4 +1,5 @@
-//! A provider's instance metadata on loopback: EC2's and Compute Engine's, as far as notices go.
+//! A provider's instance metadata on loopback: EC2's and Compute Engine's, as far as notices go, and the credentials of
+//! an EC2 instance's role.
 //!
 //! Paths, headers and statuses are those of the providers' documents. Every token is checked, and a question without the
 //! header that proves that it was meant for the service is refused.
@@ -17,6 +18,9 @@ use tokio::sync::watch;
 
 use crate::serve::ServerHandle;
 
+/// The instance's role, once it has one.
+const ROLE: &str = "training";
+
 /// What the services say.
 #[derive(Debug, Default)]
 struct Said {
@@ -24,6 +28,7 @@ struct Said {
     is_gce: bool,
     instance_action: Option<String>,
     rebalance: Option<String>,
+    role_credentials: Option<String>,
     tokens: BTreeMap<String, Instant>,
     tokens_made: u64,
     requests: Vec<String>,
@@ -90,6 +95,11 @@ impl FakeMetadata {
     /// Recommends to rebalance.
     pub fn rebalance(&self, body: impl Into<String>) {
         self.said(|said| said.rebalance = Some(body.into()));
+    }
+
+    /// Gives the instance a role, with the document of its credentials as EC2 writes it.
+    pub fn give_credentials(&self, document: impl Into<String>) {
+        self.said(|said| said.role_credentials = Some(document.into()));
     }
 
     /// Preempts the machine.
@@ -161,7 +171,12 @@ fn ec2(said: &mut Said, method: &Method, path: &str, headers: &HeaderMap) -> Res
         let token = format!("token-{}==", said.tokens_made);
         let until = Instant::now() + Duration::from_secs(seconds);
         said.tokens.insert(token.clone(), until);
-        return plain(StatusCode::OK, token);
+        let mut response = plain(StatusCode::OK, token);
+        // AWS's own clients take no token without it.
+        let lasts = seconds.to_string().parse().expect("a header");
+        let headers = response.headers_mut();
+        headers.insert("x-aws-ec2-metadata-token-ttl-seconds", lasts);
+        return response;
     }
     let is_good = header("x-aws-ec2-metadata-token")
         .and_then(|token| said.tokens.get(token))
@@ -169,7 +184,11 @@ fn ec2(said: &mut Said, method: &Method, path: &str, headers: &HeaderMap) -> Res
     if !is_good {
         return plain(StatusCode::UNAUTHORIZED, "");
     }
+    if path == "/latest/meta-data/iam/security-credentials/" && said.role_credentials.is_some() {
+        return plain(StatusCode::OK, ROLE);
+    }
     let there = match path {
+        "/latest/meta-data/iam/security-credentials/training" => &said.role_credentials,
         "/latest/meta-data/spot/instance-action" => &said.instance_action,
         "/latest/meta-data/events/recommendations/rebalance" => &said.rebalance,
         _ => &None,

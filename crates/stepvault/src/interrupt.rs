@@ -36,6 +36,14 @@ impl Interrupt {
     }
 }
 
+/// Has a write beyond the limit on the size of files fail, with an error that says so: otherwise the kernel ends the process
+/// without a word. Must be called inside the runtime; holds until the process ends, and not for programs that it starts.
+pub(crate) fn outlive_large_writes() -> Result<()> {
+    let kind = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    let fault = |error| Error::new(ErrorKind::Failed, "cannot listen for signals").caused_by(error);
+    signal(kind).map(drop).map_err(fault)
+}
+
 /// The error of a command that was interrupted.
 pub(crate) fn error(hint: &str) -> Error {
     Error::new(ErrorKind::Interrupted, "interrupted").hint(hint)

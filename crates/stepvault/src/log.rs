@@ -4,7 +4,11 @@ use std::io;
 
 use indicatif::MultiProgress;
 use stepvault_core::{Error, ErrorKind, Result};
-use tracing_subscriber::EnvFilter;
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::{FilterExt as _, filter_fn};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, fmt, registry};
 
 use crate::output::{Output, write_error};
 
@@ -17,12 +21,13 @@ pub(crate) fn start(output: &Output, verbose: u8) -> Result<()> {
         _ => EnvFilter::new(default_filter(verbose, output.is_quiet())),
     };
     let bars = output.bars().clone();
-    let logger = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = fmt::layer()
         .with_writer(move || LogWriter { bars: bars.clone() })
         .with_ansi(crate::output::draws_on_terminal())
-        .with_target(verbose > 1);
-    logger
+        .with_target(verbose > 1)
+        .with_filter(filter.and(filter_fn(tells_no_secret)));
+    registry()
+        .with(lines)
         .try_init()
         .map_err(|error| Error::new(ErrorKind::Failed, "cannot start the log").because(error))
 }
@@ -40,11 +45,36 @@ fn parse(text: &str) -> Result<EnvFilter> {
 fn default_filter(verbose: u8, quiet: bool) -> &'static str {
     match (verbose, quiet) {
         (0, true) => "error",
-        (0, false) => "warn",
+        // What a library warns of, such as a place without credentials that it looked in, comes back as an error if it
+        // matters.
+        (0, false) => "error,stepvault=warn",
         (1, _) => "warn,stepvault=info",
         (2, _) => "info,stepvault=debug",
         _ => "debug,stepvault=trace",
     }
+}
+
+/// Libraries that show the keys which they were given: from these no more than warnings come.
+const SHOW_KEYS: [&str; 5] = [
+    "aws_config::profile",
+    "aws_runtime",
+    "aws_sdk",
+    "aws_sigv4",
+    "aws_smithy",
+];
+
+/// What libraries trace holds their requests as they are sent, with keys, tokens and signatures: no filter lets that
+/// through.
+fn tells_no_secret(event: &Metadata<'_>) -> bool {
+    let target = event.target();
+    let most = if target.starts_with("stepvault") {
+        Level::TRACE
+    } else if SHOW_KEYS.iter().any(|library| target.starts_with(library)) {
+        Level::WARN
+    } else {
+        Level::DEBUG
+    };
+    *event.level() <= most
 }
 
 /// Writes whole lines above the progress bars.

@@ -80,6 +80,7 @@ fn start(arguments: Arguments, output: &Output) -> Result<ExitCode> {
 
 async fn run(arguments: Arguments, output: &Output, leave_by: LeaveBy) -> Result<ExitCode> {
     let Arguments { global, command } = arguments;
+    interrupt::outlive_large_writes()?;
     let interrupt = if command.handles_signals() {
         Interrupt::never()
     } else {

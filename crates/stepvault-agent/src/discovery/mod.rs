@@ -241,6 +241,9 @@ impl Discovery {
 
     /// The entry was not taken over and is tried again after a pause, of at most `longest`.
     pub(crate) fn failed(&mut self, ready: &Ready, longest: Duration, reason: String) {
+        // Each time: people are told of the first alone.
+        let path = self.directory.join(&ready.key);
+        tracing::debug!(path = %path.display(), reason, "not taken over, and tried again later");
         if let Some(entry) = self.entries.get_mut(&ready.key) {
             entry.failed(longest, reason);
         }

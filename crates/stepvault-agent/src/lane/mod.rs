@@ -41,6 +41,8 @@ pub(crate) struct LaneRun {
     keep: KeepRules,
     /// Opened with the first step.
     lane: Option<Lane>,
+    /// The remote could not be reached since.
+    was_out: bool,
     pause: Pause,
     /// The remote was not to be had, and this service does not wait for it.
     given_up: bool,
@@ -62,6 +64,7 @@ impl LaneRun {
             remote,
             keep,
             lane: None,
+            was_out: false,
             pause: Pause::default(),
             given_up: false,
             tries: BTreeMap::new(),
@@ -189,15 +192,18 @@ impl LaneTask {
 
     async fn try_upload(&mut self, index: usize, step: &SealedStep) -> Result<Uploaded> {
         let run = &mut self.runs[index];
-        if run.lane.is_none() {
+        let lane = if let Some(lane) = run.lane.clone() {
+            if run.was_out {
+                lane.recognise().await?;
+            }
+            lane
+        } else {
             let (vault, budget) = (self.shared.vault.clone(), self.budget.clone());
             let observer = Arc::clone(&self.shared.observer);
-            run.lane = Some(Lane::open(run.remote.clone(), vault, budget, observer).await?);
-        }
-        let lane = run
-            .lane
-            .clone()
-            .ok_or_else(|| Error::new(ErrorKind::Failed, "the remote was not opened"))?;
+            let lane = Lane::open(run.remote.clone(), vault, budget, observer).await?;
+            run.lane.insert(lane).clone()
+        };
+        run.was_out = false;
         if run.waits.next_look(step.id()).is_some() {
             return lane.settle(step).await;
         }
@@ -234,13 +240,17 @@ impl LaneTask {
         let still_there = self.is_sealed(here).await;
         let longest = self.longest_pause();
         let run = &mut self.runs[index];
-        // What stands there may have been changed by hand meanwhile: looked at anew with the next step.
-        run.lane = None;
         // Where its part went as well: the upload finds out, and goes on where it has to.
         run.waits.forget(here.id);
         let asked_for = error.retry_after_wait();
         let mut reason = error.to_string();
-        match after_upload(error) {
+        let after = after_upload(error);
+        // What stands there may have been changed by hand meanwhile: looked at anew with the next step.
+        run.was_out = after == AfterUpload::RemoteLater;
+        if !run.was_out {
+            run.lane = None;
+        }
+        match after {
             AfterUpload::RemoteLater => {
                 run.pause.failed(longest, asked_for);
                 run.given_up = self.once;
@@ -273,6 +283,7 @@ impl LaneTask {
             "{} of {} is not durable on {}: {reason}",
             here.id, here.run, here.remote
         );
+        tracing::debug!(run = %here.run, id = %here.id, remote = %here.remote, reason, "not uploaded, and tried again later");
         if self.shared.board.is_news(&about(here), &reason) {
             self.shared
                 .observer

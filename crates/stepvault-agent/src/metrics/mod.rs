@@ -70,6 +70,7 @@ pub(crate) struct Metrics {
     sealed_steps: Counter,
     warnings: Counter,
     moved_bytes: Family<OnRemote, Counter>,
+    copied_bytes: Family<OnRemote, Counter>,
     durable_steps: Family<OnRemote, Counter>,
     removed_steps: Family<OnTier, Counter>,
     upload_failures: Family<OnRunRemote, Counter>,
@@ -102,6 +103,7 @@ impl Metrics {
             sealed_steps: Counter::default(),
             warnings: Counter::default(),
             moved_bytes: Family::default(),
+            copied_bytes: Family::default(),
             durable_steps: Family::default(),
             removed_steps: Family::default(),
             upload_failures: Family::default(),
@@ -135,6 +137,11 @@ impl Metrics {
             "uploaded_bytes",
             "Bytes of checkpoints sent to the remote, and read back from it where that is how they are proved",
             self.moved_bytes.clone(),
+        );
+        registry.register(
+            "copied_bytes",
+            "Bytes of checkpoints that the remote copied from an earlier step, instead of their being sent",
+            self.copied_bytes.clone(),
         );
         registry.register(
             "durable_steps",
@@ -184,6 +191,7 @@ impl Metrics {
                 remote: remote.clone(),
             };
             self.moved_bytes.get_or_create(&labels).inc_by(0);
+            self.copied_bytes.get_or_create(&labels).inc_by(0);
             self.durable_steps.get_or_create(&labels).inc_by(0);
             removed_from(remote);
         }

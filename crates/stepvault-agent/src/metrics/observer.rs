@@ -2,6 +2,9 @@
 
 use std::sync::{Arc, PoisonError};
 
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::{Event, Observer, Tier};
 use tokio::time::Instant;
 
@@ -33,17 +36,11 @@ impl Metrics {
             Event::BytesMoved {
                 tier: Tier::Remote(remote),
                 bytes,
-            } => {
-                self.moved_bytes
-                    .get_or_create(&OnRemote {
-                        remote: remote.to_string(),
-                    })
-                    .inc_by(*bytes);
-                self.moved_at
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .insert(remote.clone(), Instant::now());
-            }
+            } => self.got_there(&self.moved_bytes, remote, *bytes),
+            Event::BytesCopied {
+                tier: Tier::Remote(remote),
+                bytes,
+            } => self.got_there(&self.copied_bytes, remote, *bytes),
             Event::Durable {
                 tier: Tier::Remote(remote),
                 ..
@@ -63,5 +60,15 @@ impl Metrics {
             }
             _ => {}
         }
+    }
+    fn got_there(&self, counters: &Family<OnRemote, Counter>, remote: &RemoteName, bytes: u64) {
+        let labels = OnRemote {
+            remote: remote.to_string(),
+        };
+        counters.get_or_create(&labels).inc_by(bytes);
+        self.moved_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(remote.clone(), Instant::now());
     }
 }

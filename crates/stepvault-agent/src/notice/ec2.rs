@@ -242,6 +242,20 @@ mod tests {
         assert_eq!(of("soon"), None);
     }
 
+    proptest::proptest! {
+        #[test]
+        fn whatever_stands_in_a_notice_it_is_one_that_can_be_told(
+            body in proptest::prop_oneof![
+                ".*",
+                "\\{\"action\": \".*\", \"time\": \"[0-9TZ:.+-]{0,40}\"\\}",
+            ],
+        ) {
+            let (text, left) = left(&body);
+            proptest::prop_assert!(text.len() <= 60 && !text.chars().any(char::is_control), "{text:?}");
+            proptest::prop_assert!(left.is_none_or(|left| left <= LONGEST_NOTICE.as_secs()));
+        }
+    }
+
     #[test]
     fn a_notice_that_cannot_be_read_is_a_notice() {
         assert_eq!(left("{}"), ("an EC2 spot notice".to_owned(), None));

@@ -58,8 +58,10 @@ impl Metadata {
     /// [`ErrorKind::Usage`] for anything but `http://HOST[:PORT][/PREFIX]`.
     pub(super) fn at(endpoint: &str) -> Result<Self> {
         let fault = |why: &str| {
+            // Whatever the text is, a secret would stand before an '@' or in a query.
+            let place = endpoint.split(['?', '#']).next().unwrap_or_default();
             Error::new(ErrorKind::Usage, "cannot ask the metadata service")
-                .on(endpoint)
+                .on(place.rsplit('@').next().unwrap_or_default())
                 .because(why)
                 .hint("give it as http://HOST:PORT")
         };
@@ -67,12 +69,16 @@ impl Metadata {
         if uri.scheme() != Some(&Scheme::HTTP) {
             return Err(fault("metadata services speak plain HTTP"));
         }
-        let host = uri.host().ok_or_else(|| fault("it names no host"))?;
+        let authority = uri.authority().ok_or_else(|| fault("it names no host"))?;
+        if authority.as_str().contains('@') || uri.query().is_some() {
+            return Err(fault("it holds more than host, port and path"));
+        }
+        let prefix = uri.path().trim_end_matches('/').to_owned();
         Ok(Self {
-            endpoint: endpoint.to_owned(),
-            host: host.trim_matches(['[', ']']).to_owned(),
-            port: uri.port_u16().unwrap_or(80),
-            prefix: uri.path().trim_end_matches('/').to_owned(),
+            endpoint: format!("http://{authority}{prefix}"),
+            host: authority.host().trim_matches(['[', ']']).to_owned(),
+            port: authority.port_u16().unwrap_or(80),
+            prefix,
         })
     }
 
@@ -167,6 +173,19 @@ mod tests {
         );
         for wrong in ["", "169.254.169.254", "http://", "ftp://x", "http://a b"] {
             Metadata::at(wrong).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn secrets_in_an_endpoint_are_refused_and_not_repeated() {
+        for wrong in [
+            "http://user:s3cr3t@127.0.0.1",
+            "http://127.0.0.1/?token=s3cr3t",
+            "https://user:s3cr3t@127.0.0.1",
+            "http://user:s3cr3t@ 127.0.0.1?s3cr3t",
+        ] {
+            let error = Metadata::at(wrong).unwrap_err();
+            assert!(!error.to_string().contains("s3cr3t"), "{error}");
         }
     }
 

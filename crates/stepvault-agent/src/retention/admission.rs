@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use stepvault_core::Result;
-use stepvault_core::forecast::{Forecast, Room, STEPS_THAT_COUNT, Taken, next_step};
+use stepvault_core::forecast::{Forecast, Taken, next_step};
 use stepvault_core::ids::RunName;
-use stepvault_local::sealed::SealedStep;
+use stepvault_core::room::Room;
 use stepvault_local::space;
 use stepvault_local::vault::Vault;
 
@@ -24,9 +24,12 @@ pub(super) struct Need {
 
 /// What the next step of a run takes: where the trainer writes it, and in the vault where it has to be copied there.
 pub(super) fn needs(vault: &Vault, run: &RunName, watched: &Path) -> Result<Vec<Need>> {
-    let steps = vault.steps(run)?.steps;
-    let recent = &steps[steps.len().saturating_sub(STEPS_THAT_COUNT)..];
-    let taken: Vec<Taken> = recent.iter().map(taken).collect();
+    let taken: Vec<Taken> = vault
+        .steps(run)?
+        .steps
+        .iter()
+        .map(|step| step.record().taken())
+        .collect();
     let Some(forecast) = next_step(&taken) else {
         return Ok(Vec::new());
     };
@@ -47,20 +50,14 @@ pub(super) fn needs(vault: &Vault, run: &RunName, watched: &Path) -> Result<Vec<
     Ok(std::iter::once(trainers).chain(copy).collect())
 }
 
-fn taken(step: &SealedStep) -> Taken {
-    let record = step.record();
-    Taken {
-        bytes: record.data_bytes(),
-        inodes: (record.files.len() + record.directories.len() + record.symlinks.len()) as u64,
-    }
-}
-
 /// The free bytes that the vault's disk has to have, so that what is needed there fits; 0 when nothing is.
 pub(super) fn wanted_bytes(needs: &[Need], vault: Room) -> u64 {
     let here = || needs.iter().filter(|need| need.shares_vault);
     let bytes = here().fold(0_u64, |sum, need| sum.saturating_add(need.forecast.taken.bytes));
-    let inodes = here().fold(0_u64, |sum, need| sum.saturating_add(need.forecast.taken.inodes));
-    if inodes > vault.free_inodes {
+    let inodes = here().fold(0_u64, |sum, need| {
+        sum.saturating_add(need.forecast.taken.inodes())
+    });
+    if vault.lacks_inodes(inodes) {
         // Steps are as large as they have files: what gives back a step's bytes gives back its inodes.
         return bytes.max(vault.free_bytes.saturating_add(bytes));
     }
@@ -69,7 +66,7 @@ pub(super) fn wanted_bytes(needs: &[Need], vault: Room) -> u64 {
 
 /// What to tell of a need that is not met by now; `None` for one that is.
 pub(super) fn shortfall(need: &Need) -> Result<Option<String>> {
-    let room = room(&need.place)?;
+    let room = space::free(&need.place)?;
     let Some(numbers) = need.forecast.shortfall(room) else {
         return Ok(None);
     };
@@ -90,14 +87,6 @@ pub(super) fn shortfall(need: &Need) -> Result<Option<String>> {
     )))
 }
 
-pub(super) fn room(place: &Path) -> Result<Room> {
-    let space = space::free(place)?;
-    Ok(Room {
-        free_bytes: space.free_bytes,
-        free_inodes: space.free_inodes,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,7 +95,12 @@ mod tests {
         Need {
             run: RunName::new("demo").unwrap(),
             place: PathBuf::from("/"),
-            forecast: next_step(&[Taken { bytes, inodes }]).unwrap(),
+            forecast: next_step(&[Taken {
+                bytes,
+                files: inodes,
+                directories: 0,
+            }])
+            .unwrap(),
             shares_vault,
             is_trainers: true,
         }
@@ -116,7 +110,9 @@ mod tests {
     fn what_is_needed_on_the_vaults_disk_adds_up() {
         let room = Room {
             free_bytes: 1000,
-            free_inodes: 10,
+            total_bytes: 10_000,
+            free_inodes: Some(10),
+            total_inodes: Some(100),
         };
         assert_eq!(wanted_bytes(&[], room), 0);
         let needs = [need(300, 3, true), need(400, 4, true), need(5000, 1, false)];

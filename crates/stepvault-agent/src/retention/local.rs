@@ -6,17 +6,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use stepvault_core::Result;
-use stepvault_core::forecast::Room;
 use stepvault_core::ids::RunName;
 use stepvault_core::observe::Event;
 use stepvault_core::retention::{
     KeepRules, LocalLimits, RefusalKind, RetentionPlan, Verdict, evict_for_space,
 };
+use stepvault_core::room::Room;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::prune::{LocalPrune, evict_planned, plan_local};
 use stepvault_engine::run_remote::RunRemote;
+use stepvault_local::space;
 
-use super::admission::{Need, needs, room, shortfall, wanted_bytes};
+use super::admission::{Need, needs, shortfall, wanted_bytes};
 use crate::occupied::Place;
 use crate::report::RunStep;
 use crate::shared::Shared;
@@ -168,7 +169,7 @@ impl LocalRetention {
 
     async fn room(&self) -> Result<Room> {
         let root: PathBuf = self.shared.vault.root().to_owned();
-        blocking(move || room(&root)).await
+        blocking(move || space::free(&root)).await
     }
 
     fn prune_of(&self, run: &LocalRun) -> LocalPrune {

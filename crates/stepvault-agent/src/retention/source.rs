@@ -12,6 +12,7 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::push::held_by_all;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::tree::Tree;
+use tokio::time::Instant;
 
 use crate::discovery::Spent;
 use crate::shared::Shared;
@@ -55,9 +56,11 @@ pub(crate) async fn clean_source(
                 continue;
             }
         };
-        let vault = shared.vault.clone();
+        let (vault, bytes, begun) = (shared.vault.clone(), tree.data_bytes(), Instant::now());
+        tracing::info!(%run, %id, path = %path.display(), bytes, "removing the trainer's own step, which every required remote holds");
         blocking(move || vault.remove_source(&origin.source, &origin.members, &tree)).await?;
-        tracing::info!(%run, %id, path = %path.display(), "removed the trainer's own step, which every required remote holds");
+        let seconds = begun.elapsed().as_secs_f64();
+        tracing::info!(%run, %id, path = %path.display(), bytes, seconds, "removed the trainer's own step");
         shared.board.cleaned(run, id);
     }
     Ok(())

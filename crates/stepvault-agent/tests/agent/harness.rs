@@ -54,7 +54,7 @@ impl Observer for Recorder {
             Event::Durable { tier, id } => format!("durable on {tier}: {id}"),
             Event::Skipped { tier, id, reason } => format!("skipped on {tier}: {id}: {reason}"),
             Event::Sealed { id, .. } => format!("sealed: {id}"),
-            Event::Removed { tier, id } => format!("removed from {tier}: {id}"),
+            Event::Removed { tier, id, .. } => format!("removed from {tier}: {id}"),
             Event::BytesReused { tier, bytes } => format!("reused on {tier}: {bytes}"),
             _ => return,
         };

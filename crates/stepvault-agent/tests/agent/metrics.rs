@@ -91,6 +91,7 @@ async fn what_happened_is_counted_and_what_waits_is_measured() {
     let before = parse(&body);
     assert_eq!(before["stepvault_sealed_steps_total"], 0.0);
     assert_eq!(before["stepvault_uploaded_bytes_total{remote=\"disk\"}"], 0.0);
+    assert_eq!(before["stepvault_copied_bytes_total{remote=\"disk\"}"], 0.0);
     assert_eq!(before[&format!("stepvault_steps_waiting{HERE}")], 0.0);
     assert!(!before.contains_key(&format!("stepvault_durable_step{HERE}")));
 
@@ -175,6 +176,34 @@ async fn the_health_check_and_other_paths() {
     second.metrics_listen = Some("0.0.0.0:9464".parse().unwrap());
     let error = other.start(second).ended().unwrap_err();
     assert!(text(&error).contains("other machines could reach it"), "{error}");
+    service.stop();
+}
+
+#[tokio::test]
+async fn what_the_store_copies_is_counted_apart_from_what_is_sent() {
+    let (node, server) = (Node::new(), StrictS3::start());
+    let mut options = node.options(vec![node.s3_remote("s3", &server, 60).await]);
+    let address = free_address();
+    options.metrics_listen = Some(address);
+    let (service, _client) = node.start_controlled(options).await;
+    let first = node.save_small(40, 9);
+    node.until_heard("durable on s3: step 40").await;
+    let next = node.outputs().join("tmp_step_50");
+    std::fs::create_dir_all(next.join("optimizer")).unwrap();
+    for file in ["model.safetensors", "optimizer/state.pt"] {
+        std::fs::copy(first.join(file), next.join(file)).unwrap();
+    }
+    server.faults().clear_requests();
+    std::fs::rename(&next, node.outputs().join("step_50")).unwrap();
+    node.until_heard("durable on s3: step 50").await;
+    let numbers = parse(&get(address, "GET", "/metrics").unwrap().1);
+    let bytes = |name: &str| numbers[&format!("stepvault_{name}_bytes_total{{remote=\"s3\"}}")];
+    assert_eq!((bytes("uploaded"), bytes("copied")), (1300.0, 1300.0));
+    let requests = server.faults().requests();
+    let data = requests
+        .iter()
+        .filter(|request| request.path.contains("/step_50/"));
+    assert_eq!(data.map(|request| request.body_bytes).sum::<u64>(), 0);
     service.stop();
 }
 

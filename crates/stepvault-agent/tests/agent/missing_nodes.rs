@@ -6,8 +6,8 @@ use stepvault_agent::{AgentOptions, AgentRemote};
 use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::{NodePlace, NodeSet, Writer, ranked};
 
-use crate::harness::{Node, id};
-use crate::support::{committed, files_below};
+use crate::harness::{Node, id, run_name};
+use crate::support::committed;
 
 /// A service on one of two nodes that share a remote.
 fn options(node: &Node, rank: usize, remote: &AgentRemote, incomplete_after: Duration) -> AgentOptions {
@@ -110,12 +110,7 @@ async fn what_the_others_have_completed_meanwhile_is_found_at_the_end() {
 }
 
 async fn until_part_is_uploaded(node: &Node) {
-    let root = node.remote_root("disk");
-    node.until("the part to be uploaded", || {
-        root.exists()
-            && files_below(&root)
-                .keys()
-                .any(|path| path.ends_with("a1/node-0.json"))
-    })
-    .await;
+    let run = node.remote_root("disk").join(run_name().as_str());
+    let part = run.join(".stepvault/parts/000000000100.a1/node-0.json");
+    node.until("the part to be uploaded", || part.exists()).await;
 }

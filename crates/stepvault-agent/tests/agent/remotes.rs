@@ -94,6 +94,37 @@ async fn a_remote_that_comes_back_gets_what_waited_the_newest_first() {
     );
 }
 
+/// A store that refuses too many requests is not sent the twenty of another probe when it comes back.
+#[tokio::test]
+async fn a_remote_that_was_out_is_recognised_and_not_probed_again() {
+    let (node, server) = (Node::new(), StrictS3::start());
+    let remotes = vec![node.s3_remote("s3", &server, 1).await];
+    let of = |key: &str| {
+        let requests = server.faults().requests();
+        requests
+            .iter()
+            .filter(|request| request.path.contains(key))
+            .count()
+    };
+    let service = node.start(node.options(remotes));
+    node.save_small(1, 9);
+    node.until_heard("durable on s3: step 1 (attempt 1)").await;
+    let (probed, recognised) = (of("/probes/"), of("/vault.json"));
+    assert!(probed > 0);
+    for method in ["GET", "HEAD", "PUT", "POST"] {
+        server
+            .faults()
+            .inject(method, "", u64::MAX, refuse(503, "SlowDown"));
+    }
+    node.save_small(2, 8);
+    node.until_heard("is not durable on s3").await;
+    server.faults().clear();
+    node.until_heard("durable on s3: step 2 (attempt 1)").await;
+    service.stop();
+    assert_eq!(of("/probes/"), probed);
+    assert!(of("/vault.json") > recognised);
+}
+
 #[tokio::test]
 async fn denied_is_tried_again_and_said_once() {
     let (node, server) = (Node::new(), StrictS3::start());

@@ -81,7 +81,9 @@ fn mask_text(text: String) -> String {
         None => (rest, None),
     };
     let authority_end = place.find('/').unwrap_or(place.len());
-    let place = match place[..authority_end].rfind('@') {
+    let has_user = place[..authority_end].contains(['@', ':']);
+    // A password may hold a slash: what stands before the last '@' is not the path then.
+    let place = match place.rfind('@').filter(|_| has_user) {
         Some(at) => format!("{MASK}{}", &place[at..]),
         None => place.to_owned(),
     };
@@ -103,6 +105,7 @@ mod tests {
     fn what_looks_like_a_secret_is_masked() {
         let masked = |text: &str| mask_text(text.to_owned());
         assert_eq!(masked("http://user:s3cr3t@host/p"), "http://****@host/p");
+        assert_eq!(masked("http://user:s3/cr3t@host/p"), "http://****@host/p");
         assert_eq!(
             masked("https://h/p?a=1&token=s3cr3t&X-Amz-Signature=x"),
             "https://h/p?a=1&token=****&X-Amz-Signature=****"

@@ -10,6 +10,9 @@ use super::suggest::nearest;
 use super::value::Fault;
 use crate::remote_settings::RemoteUrl;
 
+/// Longest name of an option that messages show.
+const LONGEST_NAME_BYTES: usize = 40;
+
 /// Moves the options of each remote's URL to the keys of their names. An option counts as given where the URL is: it
 /// wins over the key of a weaker layer, gives way to that of a stronger one, and must not meet one of its own.
 pub(super) fn unfold(merged: &mut Merged) {
@@ -24,7 +27,7 @@ pub(super) fn unfold(merged: &mut Merged) {
         };
         match RemoteUrl::parse(text) {
             Ok((url, options)) => {
-                merged.set(url_path, Value::String(url_text(&url)), entry.source.clone());
+                merged.set(url_path, Value::String(url.to_string()), entry.source.clone());
                 let mut seen: Vec<&str> = Vec::new();
                 for (option, value) in &options {
                     let twice = seen.contains(&option.as_str());
@@ -57,7 +60,12 @@ fn unfold_one(
     let path = above.join(option);
     if !options().any(|known| known == option) {
         let url_path = above.join("url");
-        let finding = Finding::new(url_path, source.clone(), format!("there is no option '{option}'"));
+        let why = if is_name(option) {
+            format!("there is no option '{option}'")
+        } else {
+            "what stands behind a '?' or '&' is not the name of an option".to_owned()
+        };
+        let finding = Finding::new(url_path, source.clone(), why);
         let hint = match nearest(&option.replace('_', "-"), options()) {
             Some(near) => format!("did you mean '{near}'?"),
             None => format!("the options are {}", options().collect::<Vec<_>>().join(", ")),
@@ -78,16 +86,8 @@ fn unfold_one(
     }
 }
 
-/// The URL without its query, spelled so that it parses back to the same place.
-fn url_text(url: &RemoteUrl) -> String {
-    let mut text = String::new();
-    for letter in url.to_string().chars() {
-        match letter {
-            '%' => text.push_str("%25"),
-            '?' => text.push_str("%3F"),
-            '#' => text.push_str("%23"),
-            other => text.push(other),
-        }
-    }
-    text
+/// Whether somebody may have meant an option by it. Of a password with an '&' the rest would stand there.
+fn is_name(option: &str) -> bool {
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    (1..=LONGEST_NAME_BYTES).contains(&option.len()) && option.chars().all(is_letter)
 }

@@ -86,6 +86,9 @@ pub(super) fn build_remote(merged: &mut Merged, name: &str) -> Option<RemoteSett
             Some("always") => ReadBack::Always,
             _ => ReadBack::Auto,
         },
+        copy_unchanged: section
+            .boolean("copy-unchanged")
+            .unwrap_or(fallback.copy_unchanged),
         name: fallback.name,
         url: fallback.url,
     })

@@ -160,6 +160,7 @@ pub(super) static REMOTE: &[Member] = &[
     default("stall-timeout", Kind::Duration, "30s"),
     default("retry-deadline", Kind::Duration, "2m"),
     default("read-back", Kind::Choice(&["auto", "always"]), "auto"),
+    default("copy-unchanged", Kind::Boolean, "true"),
 ];
 
 static TIERS: &[Member] = &[table("local", KEEP), table("remote", KEEP)];

@@ -1,7 +1,14 @@
 //! The word that was probably meant.
 
+/// Longest word that is compared with others.
+const LONGEST_WORD_BYTES: usize = 200;
+
 /// The candidate nearest to `word`, if one is near enough to be a slip of the pen.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // Nobody mistypes so much, and measuring it takes long.
+    if word.len() > LONGEST_WORD_BYTES {
+        return None;
+    }
     let most = (word.chars().count() / 3).max(2);
     let measured = candidates.into_iter().map(|candidate| {
         (

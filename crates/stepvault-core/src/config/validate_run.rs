@@ -140,7 +140,7 @@ fn check_clean_source(config: &Config, run: &RunSettings, merged: &mut Merged) {
     if run.keep_local.is_unset() && config.local.limits == LocalLimits::default() {
         let why = "the local tier keeps every step, and the trainer's own stay as long as that one's";
         let hint =
-            "say what to keep, in [keep.local]: last = 2; or set local.maximum-bytes or local.free-space-low";
+            "say what to keep, in [keep.local]: last = 2; or set local.maximum-size or local.free-space-low";
         fault(merged, &key, why, hint);
     }
     if config.required_remotes_of(run).is_empty() {

@@ -1,9 +1,8 @@
 //! How large the next step is going to be, and when it comes, from the steps so far.
 
+use crate::forecast::{Taken, next_step};
 use crate::timestamp::Timestamp;
 
-/// So many of the newest steps say how large the next one is: the largest of them counts.
-const SIZES: usize = 3;
 /// So many of the newest pauses between saves say how long the next is: the one in the middle counts.
 const PAUSES: usize = 8;
 
@@ -12,12 +11,8 @@ const PAUSES: usize = 8;
 pub struct PastStep {
     /// Its number, where it has one.
     pub step: Option<u64>,
-    /// Bytes of its files.
-    pub bytes: u64,
-    /// How many files it has.
-    pub files: u64,
-    /// How many directories.
-    pub directories: u64,
+    /// What it takes on a disk.
+    pub taken: Taken,
     /// When its newest file was written.
     pub written_at: Timestamp,
 }
@@ -25,12 +20,8 @@ pub struct PastStep {
 /// What the next step is expected to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forecast {
-    /// Bytes of its files.
-    pub bytes: u64,
-    /// Files.
-    pub files: u64,
-    /// Directories.
-    pub directories: u64,
+    /// What it takes on a disk.
+    pub taken: Taken,
     /// Seconds from one save to the next; `None` where fewer than two are known.
     pub interval_seconds: Option<u64>,
     /// By how much the step's number grows from one save to the next.
@@ -44,9 +35,8 @@ impl Forecast {
     pub fn of(steps: &[PastStep], place: &str) -> Option<Self> {
         let mut newest = steps.to_vec();
         newest.sort_by_key(|step| std::cmp::Reverse(step.written_at));
-        let sizes = newest.get(..SIZES).unwrap_or(&newest);
-        let largest = sizes.iter().max_by_key(|step| step.bytes)?;
-        let most = |count: fn(&PastStep) -> u64| sizes.iter().map(count).max().unwrap_or_default();
+        let so_far: Vec<Taken> = newest.iter().rev().map(|step| step.taken).collect();
+        let next = next_step(&so_far)?;
         let pairs = || newest.windows(2).take(PAUSES);
         let pauses = pairs().filter_map(|pair| match pair {
             // A restored step's files were all written at once, long after the trainer's own pause.
@@ -62,14 +52,12 @@ impl Forecast {
                 .filter(|stride| *stride > 0),
             _ => None,
         });
-        let source = match sizes.len() {
+        let source = match next.from_steps {
             1 => format!("the one step {place}"),
             count => format!("the newest {count} steps {place}"),
         };
         Some(Self {
-            bytes: largest.bytes,
-            files: most(|step| step.files),
-            directories: most(|step| step.directories),
+            taken: next.taken,
             interval_seconds: middle(pauses.collect()),
             interval_steps: middle(strides.collect()),
             source,
@@ -91,9 +79,11 @@ mod tests {
     fn step(number: u64, bytes: u64, at: i64) -> PastStep {
         PastStep {
             step: Some(number),
-            bytes,
-            files: bytes / 10,
-            directories: 2,
+            taken: Taken {
+                bytes,
+                files: bytes / 10,
+                directories: 2,
+            },
             written_at: Timestamp::from_seconds(at),
         }
     }
@@ -102,7 +92,10 @@ mod tests {
     fn the_newest_steps_say_how_large_the_next_one_is_and_when() {
         assert_eq!(Forecast::of(&[], "in the vault"), None);
         let one = Forecast::of(&[step(100, 50, 1000)], "in the vault").unwrap();
-        assert_eq!((one.bytes, one.files, one.interval_seconds), (50, 5, None));
+        assert_eq!(
+            (one.taken.bytes, one.taken.files, one.interval_seconds),
+            (50, 5, None)
+        );
         assert_eq!(one.source, "the one step in the vault");
         let steps = [
             step(400, 70, 2200),
@@ -111,7 +104,7 @@ mod tests {
             step(300, 60, 1900),
         ];
         let forecast = Forecast::of(&steps, "in the vault").unwrap();
-        assert_eq!(forecast.bytes, 80, "the largest of the newest three");
+        assert_eq!(forecast.taken.bytes, 80, "the largest of the newest three");
         assert_eq!(forecast.interval_seconds, Some(300));
         assert_eq!(forecast.interval_steps, Some(100));
         assert_eq!(forecast.source, "the newest 3 steps in the vault");

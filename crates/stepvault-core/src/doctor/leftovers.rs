@@ -3,7 +3,7 @@
 use super::Finding;
 use super::words;
 
-const CHECK: &str = "leftovers";
+pub(super) const CHECK: &str = "leftovers";
 /// Younger than this, somebody may still be writing it.
 const YOUNG_SECONDS: u64 = 3600;
 /// So many paths are named.
@@ -101,25 +101,31 @@ pub fn leftovers(subject: &str, found: &[Leftover]) -> Vec<Finding> {
     findings
 }
 
-fn of_one_kind(subject: &str, kind: Kind, found: &[&Leftover]) -> Option<Finding> {
-    let oldest = found.iter().map(|left| left.age_seconds).max()?;
-    let bytes: u64 = found.iter().fold(0, |sum, left| sum.saturating_add(left.bytes));
-    let quoted: Vec<String> = found
+/// The first few paths as words of a shell, and how many there are besides.
+pub(super) fn named(paths: &[&str]) -> (String, String) {
+    let quoted: Vec<String> = paths
         .iter()
         .take(NAMED)
-        .map(|left| format!("'{}'", left.path.replace('\'', "'\\''")))
+        .map(|path| format!("'{}'", path.replace('\'', "'\\''")))
         .collect();
-    let paths = quoted.join(" ");
-    let more = match found.len().saturating_sub(NAMED) {
+    let more = match paths.len().saturating_sub(NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
+    (quoted.join(" "), more)
+}
+
+fn of_one_kind(subject: &str, kind: Kind, found: &[&Leftover]) -> Option<Finding> {
+    let oldest = found.iter().map(|left| left.age_seconds).max()?;
+    let bytes: u64 = found.iter().fold(0, |sum, left| sum.saturating_add(left.bytes));
+    let paths: Vec<&str> = found.iter().map(|left| left.path.as_str()).collect();
+    let (paths, more) = named(&paths);
     let measured = format!(
         "{} {}, {} in all, the oldest {} old: {paths}{more}",
         words::count(found.len() as u64, "entry"),
         kind.words(),
         words::bytes(bytes),
-        words::time(std::time::Duration::from_secs(oldest).as_secs_f64()),
+        words::whole_seconds(oldest),
     );
     if oldest < YOUNG_SECONDS {
         let measured = format!("{measured}; somebody may still be writing");

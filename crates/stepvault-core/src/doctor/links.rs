@@ -106,11 +106,11 @@ fn cost(forecast: Option<&Forecast>, rates: Option<&Rates>) -> String {
     let Some(forecast) = forecast else {
         return "every byte of a step is copied".to_owned();
     };
-    let size = words::bytes(forecast.bytes);
+    let size = words::bytes(forecast.taken.bytes);
     let Some(rates) = rates else {
         return format!("{size} of each step are copied");
     };
-    let seconds = words::seconds_for(forecast.bytes, rates.write_bytes_per_second);
+    let seconds = words::seconds_for(forecast.taken.bytes, rates.write_bytes_per_second);
     format!("{size} of each step are copied, in {}", words::time(seconds))
 }
 
@@ -118,6 +118,7 @@ fn cost(forecast: Option<&Forecast>, rates: Option<&Rates>) -> String {
 mod tests {
     use super::*;
     use crate::doctor::Outcome;
+    use crate::forecast::Taken;
 
     fn facts(hard_link: bool, reflink: bool) -> LinkFacts {
         let ability = |works: bool| {
@@ -160,9 +161,11 @@ mod tests {
     #[test]
     fn a_copy_is_said_with_its_cost() {
         let forecast = Forecast {
-            bytes: 10 << 30,
-            files: 1,
-            directories: 1,
+            taken: Taken {
+                bytes: 10 << 30,
+                files: 1,
+                directories: 1,
+            },
             interval_seconds: None,
             interval_steps: None,
             source: "x".to_owned(),

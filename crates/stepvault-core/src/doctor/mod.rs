@@ -10,6 +10,7 @@ pub mod leftovers;
 pub mod links;
 pub mod memory;
 pub mod mount;
+pub mod notices;
 pub mod remote;
 pub mod room;
 pub mod speed;

@@ -3,25 +3,13 @@
 use super::Finding;
 use super::forecast::Forecast;
 use super::words;
+use crate::room::Room;
 
 /// With room for fewer steps than this the disk is soon full.
 const FEW_STEPS: u64 = 3;
 /// Less than this is little, whatever the steps are.
 const LITTLE_BYTES: u64 = 1 << 30;
 const LITTLE_INODES: u64 = 1000;
-
-/// What a filesystem, or a user's quota on it, has left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
-    /// Bytes that may still be written.
-    pub free_bytes: u64,
-    /// Bytes in all.
-    pub total_bytes: u64,
-    /// Files that may still be created; `None` where nothing limits them.
-    pub free_inodes: Option<u64>,
-    /// Files in all; `None` where nothing limits them.
-    pub total_inodes: Option<u64>,
-}
 
 /// What the next step takes on one filesystem, by everything that stands there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,7 +113,7 @@ pub fn temporary(subject: &str, room: &Room, largest: Option<&Forecast>) -> Vec<
         };
         return vec![Finding::fail("temporary space", subject, what, MORE)];
     }
-    let needed = largest.map_or(LITTLE_BYTES, |forecast| forecast.bytes);
+    let needed = largest.map_or(LITTLE_BYTES, |forecast| forecast.taken.bytes);
     if room.free_bytes < needed {
         let measured = format!(
             "{left}: less than {}, and frameworks that save to a store's address write a whole step there first",
@@ -133,7 +121,7 @@ pub fn temporary(subject: &str, room: &Room, largest: Option<&Forecast>) -> Vec<
         );
         return vec![Finding::warn("temporary space", subject, measured, MORE)];
     }
-    if room.free_inodes.is_some_and(|free| free < LITTLE_INODES) {
+    if room.lacks_inodes(LITTLE_INODES) {
         let inodes = room.free_inodes.unwrap_or_default();
         let measured = format!("{left}, and {}", words::count(inodes, "inode"));
         return vec![Finding::warn("temporary space", subject, measured, MORE)];
@@ -188,6 +176,7 @@ fn judge(case: &Case<'_>, free: u64, demand: Option<(u64, String, &Demand)>) -> 
 mod tests {
     use super::*;
     use crate::doctor::Outcome;
+    use crate::forecast::Taken;
 
     const GIB: u64 = 1 << 30;
 
@@ -248,9 +237,11 @@ mod tests {
             total_inodes: None,
         };
         let forecast = Forecast {
-            bytes: 125_000_000_000,
-            files: 1,
-            directories: 1,
+            taken: Taken {
+                bytes: 125_000_000_000,
+                files: 1,
+                directories: 1,
+            },
             interval_seconds: None,
             interval_steps: None,
             source: "x".to_owned(),

@@ -30,12 +30,12 @@ pub fn speed(subject: &str, rates: &Rates, forecast: Option<&Forecast>) -> Vec<F
     let rate = |check: &str, bytes_per_second: u64, how: &str, what: &str, remedy: &str| {
         let mut measured = format!("{} ({size} {how})", words::rate(bytes_per_second));
         if let Some(forecast) = forecast {
-            let seconds = words::seconds_for(forecast.bytes, bytes_per_second);
+            let seconds = words::seconds_for(forecast.taken.bytes, bytes_per_second);
             let _ = write!(
                 measured,
                 ": {} for {what} a step of {}",
                 words::time(seconds),
-                words::bytes(forecast.bytes)
+                words::bytes(forecast.taken.bytes)
             );
         }
         if bytes_per_second < SLOW_BYTES_PER_SECOND {
@@ -91,6 +91,7 @@ pub fn not_measured(subject: &str, why: &str) -> Finding {
 mod tests {
     use super::*;
     use crate::doctor::Outcome;
+    use crate::forecast::Taken;
 
     #[test]
     fn a_slow_disk_is_said_in_seconds_a_step() {
@@ -101,9 +102,11 @@ mod tests {
             sync_seconds: 0.25,
         };
         let forecast = Forecast {
-            bytes: 12 << 30,
-            files: 8,
-            directories: 1,
+            taken: Taken {
+                bytes: 12 << 30,
+                files: 8,
+                directories: 1,
+            },
             interval_seconds: None,
             interval_steps: None,
             source: "x".to_owned(),

@@ -2,12 +2,7 @@
 
 use std::time::Duration;
 
-use bytesize::ByteSize;
-
-/// A number of bytes: `1.5 GiB`.
-pub(super) fn bytes(count: u64) -> String {
-    ByteSize::b(count).display().iec().to_string()
-}
+pub(super) use crate::words::{bytes, count};
 
 /// Bytes in a second, by thousands as `dd` and the makers of disks count: `82 MB/s`.
 pub(super) fn rate(bytes_per_second: u64) -> String {
@@ -48,17 +43,16 @@ pub(super) fn time(seconds: f64) -> String {
     }
 }
 
-const HOUR: u64 = 3600;
-const DAY: u64 = 24 * HOUR;
-
-/// A count with its word: `1 file`, `3 files`, `2 entries`.
-pub(super) fn count(number: u64, word: &str) -> String {
-    match (number, word.strip_suffix('y')) {
-        (1, _) => format!("1 {word}"),
-        (_, Some(stem)) => format!("{number} {stem}ies"),
-        (_, None) => format!("{number} {word}s"),
+/// A length of time that was counted in whole seconds: `47 s`, `2m 5s`.
+pub(super) fn whole_seconds(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        _ => time(Duration::from_secs(seconds).as_secs_f64()),
     }
 }
+
+const HOUR: u64 = 3600;
+const DAY: u64 = 24 * HOUR;
 
 /// How long `bytes` take at this many bytes in a second; 0 counts as 1.
 #[expect(clippy::cast_precision_loss, reason = "a forecast, not an account")]
@@ -85,6 +79,9 @@ mod tests {
         assert_eq!(time(90_061.0), "1day 1h");
         assert_eq!(time(3_725.0), "1h 2m");
         assert_eq!(time(f64::INFINITY), time(3_000_000_000.0));
+        assert_eq!(whole_seconds(47), "47 s");
+        assert_eq!(whole_seconds(3_725), "1h 2m");
+        assert_eq!(whole_seconds(u64::MAX), time(3_000_000_000.0));
         assert_eq!(count(2, "entry"), "2 entries");
         assert!((seconds_for(300, 100) - 3.0).abs() < 1e-9);
         assert!((seconds_for(300, 0) - 300.0).abs() < 1e-9);

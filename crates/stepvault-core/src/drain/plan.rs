@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bytesize::ByteSize;
-
 use crate::ids::{RemoteName, RunName, StepId};
+use crate::words::bytes;
 
 /// A step that is not durable on a remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,7 +180,7 @@ impl RemotePlan {
     pub fn summary(&self) -> String {
         let rate = self.bytes_per_second.map_or_else(
             || "no rate was measured".to_owned(),
-            |rate| format!("{} a second", text(rate)),
+            |rate| format!("{} a second", bytes(rate)),
         );
         let mut parts = Vec::new();
         for (chance, word) in [
@@ -199,7 +198,7 @@ impl RemotePlan {
                         "{} of {} ({} missing)",
                         step.id,
                         step.run,
-                        text(step.missing_bytes)
+                        bytes(step.missing_bytes)
                     )
                 })
                 .collect();
@@ -220,10 +219,6 @@ impl RemotePlan {
 
 /// Most steps of a kind that the summary names.
 const MOST_NAMED: usize = 3;
-
-fn text(bytes: u64) -> String {
-    ByteSize::b(bytes).display().iec().to_string()
-}
 
 #[cfg(test)]
 mod tests {

@@ -1,12 +1,12 @@
 //! What a drain left, for whoever comes next.
 
-use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{FORMAT, Record};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{NodeName, RemoteName, RunName, StepId};
 use crate::timestamp::Timestamp;
+use crate::words;
 
 /// Most steps that a record names: a vault may hold many that no remote has.
 pub const MOST_LEFT_STEPS: usize = 256;
@@ -82,12 +82,14 @@ impl DrainRecord {
             .map(|step| {
                 let missing = match step.missing_bytes {
                     0 => "only its records".to_owned(),
-                    bytes => ByteSize::b(bytes).display().iec().to_string(),
+                    bytes => words::bytes(bytes),
                 };
                 format!("{} with {missing} missing on {}", step.id, step.remote)
             })
             .collect();
-        let more = match self.more + left.len().saturating_sub(MOST_NAMED) as u64 {
+        let unnamed = left.len().saturating_sub(MOST_NAMED) as u64;
+        // The record is another node's: it may say any number.
+        let more = match self.more.saturating_add(unnamed) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
@@ -154,6 +156,17 @@ mod tests {
         let newest = |step: &LeftStep| step.id.step.number() == 2;
         assert!(record.summary(newest).unwrap().ends_with("missing on main"));
         assert_eq!(record.summary(|_| false), None);
+    }
+
+    #[test]
+    fn a_record_of_any_numbers_is_told() {
+        let hostile = DrainRecord {
+            more: u64::MAX,
+            ended_at: Timestamp::from_seconds(i64::MIN),
+            ..record(9)
+        };
+        let text = hostile.summary(|_| true).unwrap();
+        assert!(text.ends_with(" and 18446744073709551615 more"), "{text}");
     }
 
     #[test]

@@ -7,7 +7,8 @@ use super::amount::{plus, scaled, times, total};
 use super::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Parameters that share one scale in an 8-bit state: `blocksize` in bitsandbytes/optim/optimizer.py.
+/// Parameters that share one scale in an 8-bit state: `blocksize` in bitsandbytes/optim/optimizer.py, as of 0.50.1. Before
+/// 0.44 it was 2048, which makes the scales an eighth of this: 0.014 bytes a parameter less.
 const BLOCK_PARAMETERS: u64 = 256;
 /// A scale of such a block is an fp32, and there is one for each of the two states.
 const SCALE_BYTES: u64 = 4;

@@ -60,7 +60,9 @@ proptest! {
     ) {
         let Ok(ranks) = Ranks::new(nodes, ranks) else { return Ok(()) };
         let Ok(step) = written(&model, layout, sharding, ranks, largest_file_bytes) else { return Ok(()) };
-        let payload = layout.payload(&model)?.total_bytes()?;
+        // What is more than a number holds is refused.
+        let Ok(payload) = layout.payload(&model).and_then(|payload| payload.total_bytes()) else { return Ok(()) };
+        if step.bytes().is_err() || step.files().is_err() { return Ok(()) }
         // Optax counts its step once, and the steps of a flat group are one.
         let may_lack = 4 * model.tensors;
         prop_assert!(step.bytes()? + may_lack >= payload, "{} of {payload}", step.bytes()?);
@@ -78,8 +80,9 @@ proptest! {
         let Some(parameters) = model.parameters.checked_add(more) else { return Ok(()) };
         prop_assume!(model.tensors > 0);
         let larger = Model { parameters, ..model.clone() };
-        if let (Ok(small), Ok(large)) = (layout.payload(&model), layout.payload(&larger)) {
-            prop_assert!(large.total_bytes()? >= small.total_bytes()?);
+        let bytes = |model: &Model| layout.payload(model).and_then(|payload| payload.total_bytes());
+        if let (Ok(small), Ok(large)) = (bytes(&model), bytes(&larger)) {
+            prop_assert!(large >= small);
         }
     }
 

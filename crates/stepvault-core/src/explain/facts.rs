@@ -1,7 +1,10 @@
 //! What measured facts and records speak for.
 
+use crate::forecast::Taken;
+use crate::room::Room;
 use crate::starts::{Ending, RestartLoopRule, Start, Who, restart_loop};
 use crate::timestamp::Timestamp;
+use crate::words;
 
 use super::{Cause, Evidence, Scanner};
 
@@ -27,17 +30,6 @@ pub enum Role {
     Temporary,
     /// Memory that processes share.
     SharedMemory,
-}
-
-/// What a filesystem has left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
-    /// Bytes that may still be written.
-    pub free_bytes: u64,
-    /// Bytes in all.
-    pub total_bytes: u64,
-    /// Files that may still be created; `u64::MAX` without a limit.
-    pub free_inodes: u64,
 }
 
 /// What this user can do with a directory.
@@ -72,15 +64,6 @@ pub struct PlaceFacts {
     pub owner: Option<u32>,
 }
 
-/// What the next step takes, as the largest there is did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct StepNeeds {
-    /// In bytes.
-    pub bytes: u64,
-    /// In files.
-    pub files: u64,
-}
-
 /// How far an upload has come that was not finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UploadFacts {
@@ -92,13 +75,13 @@ pub struct UploadFacts {
     pub progress: String,
 }
 
-/// What a directory speaks for.
-pub fn from_place(facts: &PlaceFacts, needs: StepNeeds) -> Vec<Evidence> {
+/// What a directory speaks for; `needs` is what the largest step there is takes.
+pub fn from_place(facts: &PlaceFacts, needs: Taken) -> Vec<Evidence> {
     let is_for_steps = matches!(facts.role, Role::Checkpoints | Role::Vault);
     let mut found = Vec::new();
     found.extend(from_standing(facts, is_for_steps));
     if let Some(room) = facts.room {
-        let needs = if is_for_steps { needs } else { StepNeeds::default() };
+        let needs = if is_for_steps { needs } else { Taken::default() };
         found.extend(from_room(facts, room, needs));
     }
     found
@@ -135,7 +118,7 @@ fn from_standing(facts: &PlaceFacts, is_for_steps: bool) -> Option<Evidence> {
     Some(Evidence::now(cause, weight, text))
 }
 
-fn from_room(facts: &PlaceFacts, room: Room, needs: StepNeeds) -> Vec<Evidence> {
+fn from_room(facts: &PlaceFacts, room: Room, needs: Taken) -> Vec<Evidence> {
     let path = &facts.path;
     let (bytes, inodes) = match facts.role {
         Role::Checkpoints | Role::Vault => (Cause::DiskFull, Cause::InodesFull),
@@ -145,32 +128,27 @@ fn from_room(facts: &PlaceFacts, room: Room, needs: StepNeeds) -> Vec<Evidence> 
     let mut found = Vec::new();
     let free = format!(
         "{path}: {} of {} free",
-        in_words(room.free_bytes),
-        in_words(room.total_bytes)
+        words::bytes(room.free_bytes),
+        words::bytes(room.total_bytes)
     );
     // A pseudo filesystem has no bytes at all.
     if room.total_bytes > 0 && room.free_bytes < NO_BYTES.min(room.total_bytes / 10) {
         found.push(Evidence::now(bytes, 60, free));
     } else if room.total_bytes > 0 && room.free_bytes < needs.bytes {
-        let text = format!("{free}, and the largest step takes {}", in_words(needs.bytes));
+        let text = format!("{free}, and the largest step takes {}", words::bytes(needs.bytes));
         found.push(Evidence::now(bytes, 30, text));
     }
-    if room.free_inodes < NO_INODES {
-        let text = format!("{path}: {} inodes free", room.free_inodes);
-        found.push(Evidence::now(inodes, 60, text));
-    } else if room.free_inodes < needs.files {
-        let text = format!(
-            "{path}: {} inodes free, and the largest step takes {}",
-            room.free_inodes, needs.files
-        );
+    let Some(free) = room.free_inodes else {
+        return found;
+    };
+    let free_inodes = format!("{path}: {free} inodes free");
+    if free < NO_INODES {
+        found.push(Evidence::now(inodes, 60, free_inodes));
+    } else if free < needs.inodes() {
+        let text = format!("{free_inodes}, and the largest step takes {}", needs.inodes());
         found.push(Evidence::now(inodes, 30, text));
     }
     found
-}
-
-/// A number of bytes in words.
-fn in_words(count: u64) -> String {
-    bytesize::ByteSize::b(count).display().iec().to_string()
 }
 
 /// What the history of starts speaks for. `runs` tells whether a start still goes on.
@@ -307,7 +285,8 @@ mod tests {
     const ROOM: Room = Room {
         free_bytes: 10 << 30,
         total_bytes: 100 << 30,
-        free_inodes: u64::MAX,
+        free_inodes: None,
+        total_inodes: None,
     };
 
     fn place(role: Role, room: Room) -> PlaceFacts {
@@ -322,9 +301,10 @@ mod tests {
     }
 
     fn told(facts: &PlaceFacts) -> Vec<(Cause, String)> {
-        let needs = StepNeeds {
+        let needs = Taken {
             bytes: 1 << 30,
-            files: 20,
+            files: 19,
+            directories: 1,
         };
         let found = from_place(facts, needs);
         found.into_iter().map(|piece| (piece.cause, piece.text)).collect()
@@ -352,7 +332,7 @@ mod tests {
             ..ROOM
         };
         let no_inodes = Room {
-            free_inodes: 0,
+            free_inodes: Some(0),
             ..ROOM
         };
         assert_eq!(
@@ -375,7 +355,7 @@ mod tests {
         }
         let tight = Room {
             free_bytes: 1 << 29,
-            free_inodes: 10,
+            free_inodes: Some(10),
             ..ROOM
         };
         assert_eq!(

@@ -14,10 +14,7 @@ pub mod texts;
 
 pub use cause::Cause;
 pub use evidence::{Evidence, Kind, Place};
-pub use facts::{
-    PlaceFacts, Role, Room, Standing, StepNeeds, UploadFacts, from_place, from_record, from_starts,
-    from_upload,
-};
+pub use facts::{PlaceFacts, Role, Standing, UploadFacts, from_place, from_record, from_starts, from_upload};
 pub use rank::{Explanation, Likelihood, explanations};
 pub use scan::{LogScan, Scanner, Sighting, evidence_of};
 pub use settle::{Known, settled};

@@ -57,16 +57,17 @@ pub fn order(candidates: Vec<Candidate>, remotes: &[RemoteName]) -> Vec<Candidat
     ordered
 }
 
-fn rank<'a>(tier: &'a Tier, remotes: &[RemoteName]) -> (usize, Option<&'a RemoteName>) {
+/// No place at all comes first.
+fn rank<'a>(tier: &'a Tier, remotes: &[RemoteName]) -> Option<(usize, &'a RemoteName)> {
     match tier {
-        Tier::Local => (0, None),
+        Tier::Local => None,
         Tier::Remote(name) => {
             let place = remotes
                 .iter()
                 .position(|remote| remote == name)
                 .unwrap_or(remotes.len());
             // The name settles the order of those that are not configured.
-            (place + 1, Some(name))
+            Some((place, name))
         }
     }
 }

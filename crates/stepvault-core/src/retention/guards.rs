@@ -1,5 +1,6 @@
 //! What holds whatever the configuration says.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
@@ -95,10 +96,10 @@ pub(super) fn held(view: &TierView, guards: &Guards) -> BTreeMap<StepId, Vec<Str
     let mut held = BTreeMap::new();
     for step in &view.steps {
         let mut reasons = Vec::new();
-        match newest_valid {
-            Some(newest) if step.id == newest => reasons.push("newest valid step".to_owned()),
-            Some(newest) if step.id < newest => {}
-            _ => reasons.push("newer than the newest valid step".to_owned()),
+        match newest_valid.map(|newest| step.id.cmp(&newest)) {
+            Some(Ordering::Less) => {}
+            Some(Ordering::Equal) => reasons.push("newest valid step".to_owned()),
+            Some(Ordering::Greater) | None => reasons.push("newer than the newest valid step".to_owned()),
         }
         if step.pinned {
             reasons.push("pinned".to_owned());

@@ -27,7 +27,7 @@ pub(super) fn kept_by_rules(
         }
         return kept.reasons;
     }
-    if let Some(count) = rules.last.filter(|count| *count > 0) {
+    if let Some(count) = rules.last {
         keep_last(&mut kept, steps, count);
     }
     if let Some(interval) = rules.every_steps.filter(|interval| *interval > 0) {
@@ -62,7 +62,6 @@ pub(super) fn kept_by_rules(
     rules
         .best
         .iter()
-        .filter(|rule| rule.count > 0)
         .for_each(|rule| keep_best(&mut kept, steps, rule));
     kept.reasons
 }

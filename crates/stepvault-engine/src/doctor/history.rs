@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use stepvault_core::doctor::forecast::{Forecast, PastStep};
 use stepvault_core::doctor::leftovers::{Kind, Leftover};
+use stepvault_core::forecast::Taken;
 use stepvault_core::ids::RunName;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::find::FindOptions;
@@ -105,9 +106,7 @@ fn past(step: &SealedStep) -> PastStep {
     let record = step.record();
     PastStep {
         step: Some(step.id().step.number()),
-        bytes: record.data_bytes(),
-        files: record.files.len() as u64,
-        directories: record.directories.len() as u64,
+        taken: record.taken(),
         written_at: record.written_at,
     }
 }
@@ -151,10 +150,12 @@ fn resumable(entries: &[&InspectedStep]) -> Vec<PastStep> {
     entries
         .map(|entry| PastStep {
             step: entry.step.step,
-            bytes: entry.step.bytes,
-            files: entry.step.files,
-            // How deep it goes is not said; the step's own is one.
-            directories: 1,
+            taken: Taken {
+                bytes: entry.step.bytes,
+                files: entry.step.files,
+                // How deep it goes is not said; the step's own is one.
+                directories: 1,
+            },
             written_at: entry.step.written_at,
         })
         .collect()

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use stepvault_core::doctor::Finding;
 use stepvault_core::doctor::directory::{Maker, Place};
+use stepvault_core::doctor::forecast::Forecast;
 use stepvault_core::doctor::leftovers::leftovers;
 use stepvault_core::doctor::links::{LinkFacts, Takeover, links};
 use stepvault_core::doctor::memory::memory;
@@ -29,6 +30,7 @@ struct Examined<'a> {
     run: &'a RunToCheck,
     watch: Option<&'a LookedAt>,
     history: Option<History>,
+    forecast: Option<Forecast>,
     links: Option<Result<LinkFacts, String>>,
 }
 
@@ -60,10 +62,7 @@ pub async fn check_local(check: &LocalToCheck) -> LocalLook {
     let mut findings: Vec<Finding> = places.iter().flat_map(LookedAt::findings).collect();
     let mut looks = Vec::new();
     for examined in &runs {
-        let forecast = examined
-            .history
-            .as_ref()
-            .and_then(|history| history.forecast.as_ref());
+        let forecast = examined.forecast.as_ref();
         let rates = rates_on(vault.or(examined.watch));
         let mut takeover = Takeover::Copy;
         match (&examined.links, &examined.run.watch, &check.vault) {
@@ -90,7 +89,7 @@ pub async fn check_local(check: &LocalToCheck) -> LocalLook {
     let largest = looks
         .iter()
         .filter_map(|look| look.forecast.as_ref())
-        .max_by_key(|forecast| forecast.bytes);
+        .max_by_key(|forecast| forecast.taken.bytes);
     for (device, rates) in &measured {
         let subject = subject_of(&places, *device);
         match rates {
@@ -173,10 +172,9 @@ async fn examine<'a>(
         history::look(&place, now)
     })
     .await;
-    let history = history.map(|history| History {
-        forecast: check.given.over(history.forecast),
-        ..history
-    });
+    // What is told counts also where the directories did not answer.
+    let past = history.as_ref().and_then(|history| history.forecast.clone());
+    let forecast = check.given.over(past);
     let example = history.as_ref().and_then(|history| history.example.clone());
     let links = match (watch_path, vault_path) {
         (Some(from), Some(into)) => {
@@ -192,6 +190,7 @@ async fn examine<'a>(
         run,
         watch,
         history,
+        forecast,
         links,
     }
 }
@@ -264,7 +263,7 @@ fn uses<'a>(
     let largest = looks
         .iter()
         .filter_map(|look| look.forecast.as_ref())
-        .max_by_key(|forecast| forecast.bytes);
+        .max_by_key(|forecast| forecast.taken.bytes);
     let temporary = places.iter().filter(|looked| looked.place.maker == Maker::Nobody);
     uses.extend(temporary.filter_map(|looked| one(looked, Use::Temporary(largest))));
     uses

@@ -4,7 +4,9 @@
 //! mean is decided in [`stepvault_core::doctor`].
 
 mod bounded;
+pub mod firmware;
 mod history;
+pub mod left_uploads;
 pub mod local;
 mod model;
 mod places;

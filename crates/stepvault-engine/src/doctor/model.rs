@@ -7,10 +7,11 @@ use stepvault_core::config::Links;
 use stepvault_core::doctor::Finding;
 use stepvault_core::doctor::forecast::Forecast;
 use stepvault_core::doctor::links::Takeover;
-use stepvault_core::doctor::room::Room;
 use stepvault_core::doctor::speed::Rates;
 use stepvault_core::doctor::variables::Value;
+use stepvault_core::forecast::Taken;
 use stepvault_core::ids::RunName;
+use stepvault_core::room::Room;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::profile::ProfileSet;
 
@@ -96,19 +97,21 @@ impl GivenForecast {
     pub(super) fn over(self, past: Option<Forecast>) -> Option<Forecast> {
         let mut forecast = past.or_else(|| {
             Some(Forecast {
-                bytes: self.bytes?,
-                files: 1,
-                directories: 1,
+                taken: Taken {
+                    bytes: self.bytes?,
+                    files: 1,
+                    directories: 1,
+                },
                 interval_seconds: None,
                 interval_steps: None,
                 source: String::new(),
             })
         })?;
         if let Some(bytes) = self.bytes {
-            forecast.bytes = bytes;
+            forecast.taken.bytes = bytes;
             "--step-size".clone_into(&mut forecast.source);
         }
-        forecast.files = self.files.unwrap_or(forecast.files);
+        forecast.taken.files = self.files.unwrap_or(forecast.taken.files);
         if self.interval_seconds.is_some() {
             forecast.interval_seconds = self.interval_seconds;
             // How many steps that is, is not known.
@@ -131,20 +134,25 @@ mod tests {
         };
         let alone = said.over(None).unwrap();
         assert_eq!(
-            (alone.bytes, alone.files, alone.interval_seconds),
+            (alone.taken.bytes, alone.taken.files, alone.interval_seconds),
             (50, 1, Some(60))
         );
         assert_eq!(alone.source, "--step-size");
         let past = Forecast {
-            bytes: 9,
-            files: 7,
-            directories: 2,
+            taken: Taken {
+                bytes: 9,
+                files: 7,
+                directories: 2,
+            },
             interval_seconds: Some(600),
             interval_steps: Some(100),
             source: "the newest 3 steps in the vault".to_owned(),
         };
         let both = said.over(Some(past.clone())).unwrap();
-        assert_eq!((both.bytes, both.files, both.interval_seconds), (50, 7, Some(60)));
+        assert_eq!(
+            (both.taken.bytes, both.taken.files, both.interval_seconds),
+            (50, 7, Some(60))
+        );
         assert_eq!(
             both.interval_steps, None,
             "how many steps a minute is, is not known"

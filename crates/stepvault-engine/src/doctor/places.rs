@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use stepvault_core::doctor::Finding;
 use stepvault_core::doctor::directory::{DirectoryFacts, Place, directory, no_answer};
 use stepvault_core::doctor::mount::{MountFacts, filesystem};
-use stepvault_core::doctor::{Finding, room::Room};
+use stepvault_core::room::Room;
 use stepvault_local::probe;
 use stepvault_local::probe::mounts::Mounts;
 use stepvault_local::probe::room::Disk;

@@ -20,13 +20,18 @@ use stepvault_remote::open::OpenOptions;
 use stepvault_remote::probe::Probe;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::left_uploads::{SweptRun, left_uploads};
 use super::remote_speed::Speed;
 
-/// How long all checks of one remote may take.
-const LIMIT: Duration = Duration::from_secs(45);
+/// How long the examination of one remote takes at most, whatever the remote does.
+pub const LONGEST: Duration = Duration::from_secs(70);
+/// How long all checks may take.
+const LIMIT: Duration = LONGEST
+    .saturating_sub(CREDENTIALS_LIMIT)
+    .saturating_sub(CLEAN_UP_LIMIT);
 /// How long it may take afterwards to remove what was written.
 const CLEAN_UP_LIMIT: Duration = Duration::from_secs(10);
-/// How long credentials may take: a metadata service that is not there is asked several times.
+/// How long opening may take, and credentials: a metadata service that is not there is asked several times.
 const CREDENTIALS_LIMIT: Duration = Duration::from_secs(15);
 /// A store that is silent for this long is not of use for training.
 const STALL_SECONDS: u64 = 5;
@@ -45,24 +50,29 @@ pub struct RemoteReport {
     pub rates: MeasuredRates,
 }
 
-/// Examines the remote that `settings` describe, for the run of `keys`. Ends within a minute, whatever the remote
-/// does, and within seconds where nobody answers.
-pub async fn check_remote(
-    settings: &RemoteSettings,
-    keys: &RunKeys,
-    clock: &dyn Clock,
-    options: OpenOptions,
-) -> RemoteReport {
-    check_within(settings, keys, clock, options, LIMIT).await
+/// What is examined.
+#[derive(Debug, Clone, Copy)]
+pub struct RemoteToCheck<'a> {
+    /// The remote.
+    pub settings: &'a RemoteSettings,
+    /// The run below whose keys it is tried.
+    pub keys: &'a RunKeys,
+    /// The runs whose abandoned uploads are looked for.
+    pub runs: &'a [SweptRun],
+}
+
+/// Examines a remote. Ends within [`LONGEST`], and within seconds where nobody answers.
+pub async fn check_remote(check: RemoteToCheck<'_>, clock: &dyn Clock, options: OpenOptions) -> RemoteReport {
+    check_within(check, clock, options, LIMIT).await
 }
 
 async fn check_within(
-    settings: &RemoteSettings,
-    keys: &RunKeys,
+    check: RemoteToCheck<'_>,
     clock: &dyn Clock,
     options: OpenOptions,
     limit: Duration,
 ) -> RemoteReport {
+    let RemoteToCheck { settings, keys, runs } = check;
     let subject = Subject::of(settings);
     let mut report = RemoteReport::default();
     let examined = match open_in_time(settings, options).await {
@@ -80,6 +90,7 @@ async fn check_within(
         subject: &subject,
         limit_bytes_per_second: settings.bandwidth_limit_bytes_per_second,
         keys,
+        runs,
         clock,
         takes_parts: AtomicBool::new(true),
     };
@@ -140,6 +151,7 @@ struct Examination<'a> {
     subject: &'a Subject,
     limit_bytes_per_second: Option<u64>,
     keys: &'a RunKeys,
+    runs: &'a [SweptRun],
     clock: &'a dyn Clock,
     /// Until the store says that it knows no uploads in parts.
     takes_parts: AtomicBool,
@@ -147,9 +159,15 @@ struct Examination<'a> {
 
 impl Examination<'_> {
     async fn run(&self, report: &mut RemoteReport) -> Wrote {
-        if !self.credentials(report).await || !self.reach(report).await {
+        if !self.credentials(report).await {
             return Wrote::Nothing;
         }
+        let Some(now) = self.reach(report).await else {
+            return Wrote::Nothing;
+        };
+        // Before anything of this examination's own is there.
+        let left = left_uploads(self.examined, self.subject, self.runs, now).await;
+        report.findings.extend(left);
         let writes = self.put(report).await;
         if writes {
             self.objects(report).await;
@@ -203,8 +221,8 @@ impl Examination<'_> {
         }
     }
 
-    /// False where nothing else can be tried.
-    async fn reach(&self, report: &mut RemoteReport) -> bool {
+    /// What time it is, by the store's clock where that is told; none where nothing else can be tried.
+    async fn reach(&self, report: &mut RemoteReport) -> Option<Timestamp> {
         let began = Instant::now();
         let mut before = self.clock.now();
         let mut look = self.examined.look(&self.keys.prefix()).await;
@@ -220,15 +238,16 @@ impl Examination<'_> {
         }
         let Look { outcome, store_time } = look;
         let after = self.clock.now();
+        let store_time = store_time.map(Timestamp::from);
         if let Some(store_time) = store_time {
-            self.compare_clocks(report, store_time.into(), before, after);
+            self.compare_clocks(report, store_time, before, after);
         }
         let Err(hindered) = outcome else {
             let measured = format!("{} was listed", self.examined.store().url());
             report
                 .findings
                 .push(Finding::pass("bucket", &self.subject.name, measured));
-            return true;
+            return Some(store_time.unwrap_or(after));
         };
         let seconds = began.elapsed().as_secs();
         let mut finding = judge::obstacle(self.subject, &hindered.obstacle, &hindered.error, seconds);
@@ -242,7 +261,7 @@ impl Examination<'_> {
             .collect();
         finding.measured = said.join("; ");
         report.findings.push(finding);
-        false
+        None
     }
 
     fn compare_clocks(
@@ -327,8 +346,7 @@ mod tests {
     use std::time::SystemTime;
 
     use stepvault_core::doctor::Outcome;
-    use stepvault_core::ids::{RemoteName, RunName};
-    use stepvault_remote::s3::StaticKeys;
+    use stepvault_core::ids::RunName;
     use stepvault_testkit::faults::FaultAction;
     use stepvault_testkit::s3::StrictS3;
 
@@ -347,24 +365,20 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn an_examination_that_is_cut_off_says_so_and_leaves_nothing() {
         let server = StrictS3::start();
-        server.create_bucket("bucket");
+        let (settings, options) = crate::test_remote::on(&server);
         // An upload in parts is begun, and its part never answered.
         server
             .faults()
             .inject("PUT", "partNumber", u64::MAX, FaultAction::Hang);
-        let name = RemoteName::new("main").unwrap();
-        let mut settings = RemoteSettings::new(name, "s3://bucket/prefix".parse().unwrap());
-        settings.endpoint = Some(server.endpoint());
-        let options = OpenOptions {
-            s3_keys: Some(StaticKeys {
-                access_key: server.access_key().to_owned(),
-                secret_key: server.secret_key().to_owned(),
-            }),
-        };
         let keys = RunKeys::new(RunName::new("run").unwrap());
         // Before the silence of a single request is given up.
         let limit = Duration::from_secs(STALL_SECONDS - 2);
-        let report = check_within(&settings, &keys, &MachineClock, options, limit).await;
+        let check = RemoteToCheck {
+            settings: &settings,
+            keys: &keys,
+            runs: &[],
+        };
+        let report = check_within(check, &MachineClock, options, limit).await;
         let last = report.findings.last().unwrap();
         assert_eq!(
             (last.check.as_str(), last.outcome),

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use stepvault_core::doctor::Finding;
 use stepvault_core::doctor::forecast::Forecast;
 use stepvault_core::doctor::links::Takeover;
-use stepvault_core::doctor::room::{Demand, Limit, Room, room, temporary};
+use stepvault_core::doctor::room::{Demand, Limit, room, temporary};
+use stepvault_core::room::Room;
 
 /// Files and directories that the vault keeps beside each step's own: its records, its journal, its names.
 const RECORDS_OF_A_STEP: u64 = 12;
@@ -68,7 +69,7 @@ fn of_filesystem(sharing: &[&Used<'_>]) -> Vec<Finding> {
             Use::Temporary(forecast) => forecast,
             _ => None,
         });
-        let largest = forecasts.max_by_key(|forecast| forecast.bytes);
+        let largest = forecasts.max_by_key(|forecast| forecast.taken.bytes);
         return temporary(&subject, &first.room, largest);
     }
     let demand = demand(sharing);
@@ -83,16 +84,18 @@ fn demand(sharing: &[&Used<'_>]) -> Option<Demand> {
     let mut demand: Option<Demand> = None;
     for used in sharing {
         let (forecast, bytes, inodes) = match &used.by {
-            Use::Checkpoints(Some(forecast)) => {
-                (forecast, forecast.bytes, forecast.files + forecast.directories)
-            }
+            Use::Checkpoints(Some(forecast)) => (forecast, forecast.taken.bytes, forecast.taken.inodes()),
             Use::Vault(Some(forecast), takeover) => {
                 let (bytes, files) = match takeover {
-                    Takeover::Copy => (forecast.bytes, forecast.files),
-                    Takeover::Reflink => (0, forecast.files),
+                    Takeover::Copy => (forecast.taken.bytes, forecast.taken.files),
+                    Takeover::Reflink => (0, forecast.taken.files),
                     Takeover::HardLink => (0, 0),
                 };
-                (forecast, bytes, files + forecast.directories + RECORDS_OF_A_STEP)
+                (
+                    forecast,
+                    bytes,
+                    files + forecast.taken.directories + RECORDS_OF_A_STEP,
+                )
             }
             _ => continue,
         };
@@ -110,12 +113,15 @@ fn demand(sharing: &[&Used<'_>]) -> Option<Demand> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stepvault_core::forecast::Taken;
 
     fn forecast() -> Forecast {
         Forecast {
-            bytes: 1000,
-            files: 8,
-            directories: 2,
+            taken: Taken {
+                bytes: 1000,
+                files: 8,
+                directories: 2,
+            },
             interval_seconds: None,
             interval_steps: None,
             source: "the newest 3 steps in the vault".to_owned(),

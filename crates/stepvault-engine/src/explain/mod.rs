@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use stepvault_core::Result;
 use stepvault_core::clock::Clock;
-use stepvault_core::explain::{Evidence, Known, Scanner, StepNeeds, settled};
+use stepvault_core::explain::{Evidence, Known, Scanner, settled};
+use stepvault_core::forecast::Taken;
 use stepvault_core::ids::RunName;
 use stepvault_core::starts::RestartLoopRule;
 use stepvault_formats::profile::ProfileSet;
@@ -101,7 +102,7 @@ const RECORDS_DEADLINE: Duration = Duration::from_secs(20);
 pub async fn gather(request: ExplainRequest) -> Gathered {
     let scanner = Arc::new(Scanner::new());
     let mut gathered = Gathered::default();
-    let mut needs = StepNeeds::default();
+    let mut needs = Taken::default();
     for directory in &request.directories {
         let look = steps::Look {
             directory: directory.clone(),

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use stepvault_core::explain::{Cause, Evidence, PlaceFacts, Role, StepNeeds, from_place};
+use stepvault_core::explain::{Cause, Evidence, PlaceFacts, Role, from_place};
+use stepvault_core::forecast::Taken;
 use stepvault_local::condition::{Condition, block_devices, look, silent};
 use stepvault_local::oom::oom_kills;
 
@@ -11,11 +12,7 @@ use super::{ExplainRequest, Gathered, Looked, PLACE_DEADLINE, within};
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Looks at each, and returns the block devices they are on.
-pub(super) async fn gather(
-    request: &ExplainRequest,
-    needs: StepNeeds,
-    gathered: &mut Gathered,
-) -> Vec<String> {
+pub(super) async fn gather(request: &ExplainRequest, needs: Taken, gathered: &mut Gathered) -> Vec<String> {
     let mut places: Vec<(Role, PathBuf)> = Vec::new();
     let mut add = |role, paths: &[PathBuf]| places.extend(paths.iter().map(|path| (role, path.clone())));
     add(Role::Checkpoints, &request.directories);

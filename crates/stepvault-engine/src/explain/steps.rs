@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use stepvault_core::Result;
 use stepvault_core::clock::Clock;
-use stepvault_core::explain::{Cause, Evidence, StepNeeds};
+use stepvault_core::explain::{Cause, Evidence};
+use stepvault_core::forecast::Taken;
 use stepvault_formats::find::FindOptions;
 use stepvault_formats::profile::ProfileSet;
 
@@ -33,7 +34,7 @@ pub(super) struct Look {
 /// What a directory shows.
 pub(super) struct FoundSteps {
     pub(super) evidence: Vec<Evidence>,
-    pub(super) needs: StepNeeds,
+    pub(super) needs: Taken,
     pub(super) on_disk: Option<ResumeOnDisk>,
 }
 
@@ -52,9 +53,10 @@ impl Look {
         let on_disk = resume_on_disk(&self.directory, &inspection, &self.profiles)?;
         let sizes = inspection.steps.iter().map(|entry| &entry.step);
         Ok(FoundSteps {
-            needs: StepNeeds {
+            needs: Taken {
                 bytes: sizes.clone().map(|step| step.bytes).max().unwrap_or(0),
                 files: sizes.map(|step| step.files).max().unwrap_or(0),
+                directories: 1,
             },
             evidence: self.evidence(&inspection),
             on_disk,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
-use stepvault_core::observe::{Event, Observer, Tier};
+use stepvault_core::observe::{Observer, Tier};
 use stepvault_core::retention::{
     Guards, KeepRules, ListingState, LocalLimits, RetentionPlan, StepFacts, TierView, Verified,
     abandoned_steps, plan,
@@ -16,6 +16,7 @@ use stepvault_local::sealed::{SealedStep, UploadState};
 use stepvault_local::space;
 use stepvault_local::vault::Vault;
 
+use super::removal::Removal;
 use super::{PruneReport, local_now};
 use crate::blocking::blocking;
 use crate::catalog::{pins, tombstones};
@@ -79,11 +80,18 @@ pub async fn evict_planned(prune: &LocalPrune, plan: RetentionPlan) -> Result<Pr
             continue;
         }
         let (vault, run) = (prune.vault.clone(), prune.run.clone());
-        if blocking(move || vault.evict(&run, id)).await? {
-            prune.observer.on_event(&Event::Removed {
-                tier: &Tier::Local,
-                id,
-            });
+        let removal = Removal {
+            observer: &prune.observer,
+            tier: &Tier::Local,
+            id,
+            place: step.directory().display().to_string(),
+            bytes: Some(step.record().data_bytes()),
+        };
+        let evicted = removal.by(async {
+            let is_gone = blocking(move || vault.evict(&run, id)).await?;
+            Ok((!is_gone).then(|| "it is not there any more".to_owned()))
+        });
+        if evicted.await?.is_none() {
             report.removed.push(id);
         }
     }

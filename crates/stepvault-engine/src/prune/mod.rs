@@ -2,6 +2,7 @@
 
 mod local;
 mod remote;
+mod removal;
 
 pub use local::{LocalPrune, evict_planned, plan_local};
 pub use remote::{RemotePrune, plan_remote, prune_remote};

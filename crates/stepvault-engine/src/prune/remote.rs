@@ -8,7 +8,7 @@ use stepvault_core::codec::FORMAT;
 use stepvault_core::commit::Commit;
 use stepvault_core::ids::StepId;
 use stepvault_core::keys::KeyKind;
-use stepvault_core::observe::{Event, Observer};
+use stepvault_core::observe::Observer;
 use stepvault_core::records::Tombstone;
 use stepvault_core::retention::{
     Guards, KeepRules, ListingState, LocalLimits, RetentionPlan, StepFacts, TierView, Verdict, Verified,
@@ -17,6 +17,7 @@ use stepvault_core::retention::{
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
+use super::removal::Removal;
 use super::{PruneReport, local_now};
 use crate::catalog::{commits, leases, pins, read_tombstone, tombstones};
 use crate::gc::pardon_spared;
@@ -75,6 +76,11 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
     };
     if report.plan.refusal.is_none() {
         finish_condemned(prune, &mut report).await?;
+        if !report.plan.deletions().is_empty() {
+            // What stays is why the others may go.
+            let keys = commits.iter().map(|commit| prune.remote.keys.commit(commit.id));
+            prune.remote.store.sync(&keys.collect::<Vec<_>>()).await?;
+        }
     }
     for id in report
         .plan
@@ -86,17 +92,24 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
         let Some(commit) = commits.iter().find(|commit| commit.id == id) else {
             continue;
         };
-        if let Some(reason) = remove(prune, id, &commit.name).await? {
-            report.spared.push((id, reason));
-        } else {
-            prune.observer.on_event(&Event::Removed {
-                tier: &prune.remote.tier,
-                id,
-            });
-            report.removed.push(id);
+        let removal = removal(prune, id, &commit.name, Some(commit.data_bytes()));
+        match removal.by(remove(prune, id, &commit.name)).await? {
+            None => report.removed.push(id),
+            Some(reason) => report.spared.push((id, reason)),
         }
     }
     Ok(report)
+}
+
+fn removal<'a>(prune: &'a RemotePrune, id: StepId, name: &str, bytes: Option<u64>) -> Removal<'a> {
+    let remote = &prune.remote;
+    Removal {
+        observer: &prune.observer,
+        tier: &remote.tier,
+        id,
+        place: remote.place(name, id),
+        bytes,
+    }
 }
 
 /// Two pruners at once do no harm, but each would plan on what the other is removing.
@@ -104,7 +117,7 @@ async fn refuse_a_second_pruner(prune: &RemotePrune, lease: &HeldLease) -> Resul
     let others = leases(&prune.remote).await?;
     let other = others
         .iter()
-        .filter(|other| other.id.is_none() && other.key != lease.key() && other.is_live(lease.taken()))
+        .filter(|other| other.id.is_none() && other.is_live(lease.taken()))
         // Of two that see each other, the one with the lower key goes on.
         .find(|other| other.key.as_str() < lease.key());
     match other {
@@ -323,15 +336,19 @@ async fn erase(prune: &RemotePrune, id: StepId, name: &str) -> Result<Option<Str
 
 /// Goes on with removals that were cut off: their tombstone stands and their commit or data are still there.
 async fn finish_condemned(prune: &RemotePrune, report: &mut PruneReport) -> Result<()> {
-    let listed = crate::catalog::committed_ids(&prune.remote).await?;
-    for id in tombstones(&prune.remote).await? {
-        if !listed.contains_key(&id) {
-            continue;
-        }
+    let remote = &prune.remote;
+    let listed = crate::catalog::committed_ids(remote).await?;
+    let mut condemned = tombstones(remote).await?;
+    condemned.retain(|id| listed.contains_key(id));
+    // Whoever wrote them may have been killed before they were durable, and the names have to stay spent (S9).
+    let keys = condemned.iter().map(|id| remote.keys.tombstone(*id));
+    remote.store.sync(&keys.collect::<Vec<_>>()).await?;
+    for id in condemned {
         let Some(tombstone) = read_tombstone(&prune.remote, id).await? else {
             continue;
         };
-        match erase(prune, id, &tombstone.name).await? {
+        let removal = removal(prune, id, &tombstone.name, None);
+        match removal.by(erase(prune, id, &tombstone.name)).await? {
             None => report.removed.push(id),
             Some(reason) => report.spared.push((id, reason)),
         }

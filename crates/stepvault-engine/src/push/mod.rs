@@ -36,6 +36,8 @@ pub struct RemoteOutcome {
     pub required: bool,
     /// What happened.
     pub result: Result<Uploaded>,
+    /// Bytes that the store copied from an earlier step, instead of their being sent.
+    pub copied_bytes: u64,
 }
 
 /// What a push came to.
@@ -105,6 +107,7 @@ async fn prove_everywhere(
             remote: remote.name().clone(),
             required: remote.settings.required,
             result: proved.await.map(|()| Uploaded::AlreadyDurable),
+            copied_bytes: 0,
         }
     }))
     .await
@@ -127,14 +130,18 @@ pub async fn upload_everywhere(
             Arc::clone(observer),
         )
         .await;
-        let result = match lane {
-            Ok(lane) => upload_and_wait(&lane, step, patience).await,
-            Err(error) => Err(error),
+        let (result, copied_bytes) = match lane {
+            Ok(lane) => {
+                let result = upload_and_wait(&lane, step, patience).await;
+                (result, lane.copied_bytes())
+            }
+            Err(error) => (Err(error), 0),
         };
         RemoteOutcome {
             remote: remote.name().clone(),
             required: remote.settings.required,
             result,
+            copied_bytes,
         }
     }))
     .await

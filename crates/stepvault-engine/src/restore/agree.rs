@@ -76,10 +76,14 @@ pub(super) async fn agree(context: &RestoreContext, request: &RestoreRequest) ->
     let attempt = launches.join(agreement.launch, agreement.together.since).await?;
     let unfit = unfit(agreement.remote).await?;
     let mut point = agreement.point(attempt).await?;
-    while point.round < ROUNDS {
+    for _ in 0..ROUNDS {
         let resume = match agreement.found(point).await? {
-            Some(resume) => resume,
+            Some(resume) => Some(resume),
             None => agreement.decide(point, &unfit).await?,
+        };
+        let Some(resume) = resume else {
+            point = agreement.point(attempt).await?;
+            continue;
         };
         if resume.step.is_none_or(|id| !unfit.contains(&id)) {
             return Ok(Some(Agreed {
@@ -191,11 +195,13 @@ impl<'a> Agreement<'a> {
             .map(|(resume, _)| resume))
     }
 
-    /// Decides, unless another node is faster; what stands there then.
-    async fn decide(&self, point: ResumePoint, unfit: &BTreeSet<StepId>) -> Result<Resume> {
+    /// Decides, unless another node is faster; what stands there then. Nothing when the launch has committed a step while
+    /// this node waited for the others' word: whoever asks now goes by that.
+    async fn decide(&self, point: ResumePoint, unfit: &BTreeSet<StepId>) -> Result<Option<Resume>> {
         let durable = self.newest_durable(unfit).await?;
         let agreed = match self.newest_everywhere(point, durable, unfit).await? {
-            Wish::Decided(resume) => return Ok(*resume),
+            Wish::Decided(resume) => return Ok(Some(*resume)),
+            Wish::Overtaken => return Ok(None),
             Wish::Staged(id) => Agreed {
                 step: Some(id),
                 durable: false,
@@ -219,8 +225,10 @@ impl<'a> Agreement<'a> {
             .create_record(&self.remote.keys.resume(point), &resume)
             .await
         {
-            Ok(_) => Ok(resume),
-            Err(error) if error.kind() == ErrorKind::Conflict => self.found(point).await?.ok_or(error),
+            Ok(_) => Ok(Some(resume)),
+            Err(error) if error.kind() == ErrorKind::Conflict => {
+                self.found(point).await?.ok_or(error).map(Some)
+            }
             Err(error) => Err(error),
         }
     }
@@ -288,8 +296,13 @@ impl<'a> Agreement<'a> {
             .cloned()
             .collect();
         loop {
+            // Asked in this order: what another node has decided counts, whatever came after it.
+            let came_further = self.point(point.attempt).await?.after != point.after;
             if let Some(resume) = self.found(point).await? {
                 return Ok(Wish::Decided(Box::new(resume)));
+            }
+            if came_further {
+                return Ok(Wish::Overtaken);
             }
             let mut still_silent = Vec::new();
             for node in silent {
@@ -354,6 +367,8 @@ impl<'a> Agreement<'a> {
 enum Wish {
     /// Another node has decided.
     Decided(Box<Resume>),
+    /// The launch has committed a step since this node asked.
+    Overtaken,
     /// All nodes have their parts of this step.
     Staged(StepId),
     /// The newest durable step.

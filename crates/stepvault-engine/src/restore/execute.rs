@@ -1,20 +1,20 @@
 //! Carrying a restore out: all parts into staging, then one rename.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stepvault_core::manifest::FileEntry;
 use stepvault_core::observe::{Event, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::space;
-use stepvault_local::staging::{Existing, StagedFile, Staging};
-use tokio::sync::OnceCell;
+use stepvault_local::staging::{Existing, Staging};
 use tokio::time::Instant;
 
 use super::handover::{HandedOver, Handover};
 use super::part::{PartOutcome, fetch_part};
 use super::resolve::{Resolved, Source};
+use super::staged_file::FileRestore;
 use super::target::Left;
 use super::{RestoreContext, RestoreDecision, RestoreRequest};
 use crate::blocking::blocking;
@@ -28,13 +28,6 @@ pub struct Fetched {
     pub bytes_by_tier: BTreeMap<Tier, u64>,
     /// Bytes that an interrupted restore had left, and that were right.
     pub kept_bytes: u64,
-}
-
-/// A file under way.
-struct FileRestore {
-    entry: FileEntry,
-    staged: OnceCell<(Arc<StagedFile>, bool)>,
-    remaining: AtomicU32,
 }
 
 /// What all workers of one restore share.
@@ -108,6 +101,7 @@ async fn fetch_and_place(
             id,
             place,
             bytes,
+            copied_bytes: 0,
             seconds,
         }),
         // The step is passed over, which is said with the reasons.
@@ -239,8 +233,8 @@ async fn check_space(staging: &Staging, resolved: &Resolved) -> Result<()> {
             return Err(short("bytes", needed, space.free_bytes));
         }
         // File systems without fixed inodes report none at all.
-        if space.total_inodes > 0 && inodes > space.free_inodes {
-            return Err(short("inodes", inodes, space.free_inodes));
+        if let Some(free) = space.free_inodes.filter(|free| *free < inodes) {
+            return Err(short("inodes", inodes, free));
         }
         Ok(())
     })
@@ -254,13 +248,8 @@ fn jobs(
     let mut entries: Vec<&FileEntry> = shared.resolved.files.iter().collect();
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.size_bytes));
     for entry in entries {
-        let count = entry.parts()?.count();
-        let file = Arc::new(FileRestore {
-            entry: entry.clone(),
-            staged: OnceCell::new(),
-            remaining: AtomicU32::new(count),
-        });
-        work.push((file, count));
+        let file = FileRestore::new(entry, &shared.staging)?;
+        work.push((Arc::new(file), entry.parts()?.count()));
     }
     let shared = Arc::clone(shared);
     Ok(work.into_iter().flat_map(move |(file, count)| {
@@ -273,31 +262,9 @@ async fn restore_part(shared: Arc<Shared>, file: Arc<FileRestore>, index: u32) -
     if shared.damaged.load(Ordering::Relaxed) {
         return Ok(());
     }
-    let (staged, may_be_present) = file
-        .staged
-        .get_or_try_init(|| async {
-            let staging = Arc::clone(&shared.staging);
-            let (path, size) = (file.entry.path.clone(), file.entry.size_bytes);
-            blocking(move || {
-                let staged = staging.file(&path, size)?;
-                let present = staged.present_bytes()? > 0;
-                Ok((Arc::new(staged), present))
-            })
-            .await
-        })
-        .await?;
-    let outcome = fetch_part(
-        &shared.context,
-        &shared.resolved,
-        &file.entry,
-        index,
-        staged,
-        *may_be_present,
-    )
-    .await?;
-    let range = file.entry.parts()?.range(index);
-    let bytes = range.end - range.start;
-    match outcome {
+    let outcome = fetch_part(&shared.context, &shared.resolved, &file, index).await?;
+    let (from, file_is_done) = match outcome {
+        PartOutcome::There { from, file_is_done } => (from, file_is_done),
         PartOutcome::Damaged(reasons) => {
             shared.damaged.store(true, Ordering::Relaxed);
             shared
@@ -307,37 +274,28 @@ async fn restore_part(shared: Arc<Shared>, file: Arc<FileRestore>, index: u32) -
                 .extend(reasons);
             return Ok(());
         }
-        PartOutcome::Kept => {
-            shared
-                .fetched
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .kept_bytes += bytes;
-            let tier = shared.resolved.sources.first().map_or(Tier::Local, Source::tier);
-            shared
-                .context
-                .observer
-                .on_event(&Event::BytesReused { tier: &tier, bytes });
-        }
-        PartOutcome::From(position) => {
+    };
+    let (range, _) = file.part(index)?;
+    let bytes = range.end - range.start;
+    let observer = &shared.context.observer;
+    let first = shared.resolved.sources.first().map_or(Tier::Local, Source::tier);
+    {
+        let mut fetched = shared.fetched.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(position) = from {
             let source = shared.resolved.sources.get(position);
             let tier = source.map_or(Tier::Local, Source::tier);
             if matches!(source, Some(Source::Local(_))) {
-                shared
-                    .context
-                    .observer
-                    .on_event(&Event::BytesMoved { tier: &tier, bytes });
+                observer.on_event(&Event::BytesMoved { tier: &tier, bytes });
             }
-            let mut fetched = shared.fetched.lock().unwrap_or_else(PoisonError::into_inner);
             *fetched.bytes_by_tier.entry(tier).or_default() += bytes;
+        } else {
+            fetched.kept_bytes += bytes;
+            observer.on_event(&Event::BytesReused { tier: &first, bytes });
         }
     }
-    if file.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
-        let (staged, mode, mtime) = (Arc::clone(staged), file.entry.mode, file.entry.mtime);
-        blocking(move || staged.finish(mode, mtime)).await?;
-        let tier = shared.resolved.sources.first().map_or(Tier::Local, Source::tier);
-        shared.context.observer.on_event(&Event::FileDone {
-            tier: &tier,
+    if file_is_done {
+        observer.on_event(&Event::FileDone {
+            tier: &first,
             path: &file.entry.path,
         });
     }

@@ -1,6 +1,7 @@
 //! Putting the newest valid step back.
 
 mod agree;
+mod arrival;
 mod candidates;
 mod demoted;
 mod execute;
@@ -10,6 +11,7 @@ mod parts;
 mod peek;
 mod prospect;
 mod resolve;
+mod staged_file;
 mod target;
 
 use std::collections::BTreeMap;
@@ -61,6 +63,24 @@ pub struct RestoreRequest {
     /// Steps that are passed over while there is another, and why: the trainer does not survive them. One that is asked
     /// for by its number is taken all the same.
     pub demoted: BTreeMap<StepId, String>,
+}
+
+impl RestoreRequest {
+    /// The newest valid step, whole, where nothing stands yet, by a node that asks for itself.
+    pub const fn newest(run: RunName, target: Target) -> Self {
+        Self {
+            run,
+            target,
+            step: None,
+            attempt: None,
+            parts: Parts::All,
+            together: None,
+            include: Vec::new(),
+            existing: Existing::Refuse,
+            handover: None,
+            demoted: BTreeMap::new(),
+        }
+    }
 }
 
 /// A step that was passed over.

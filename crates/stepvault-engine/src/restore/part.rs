@@ -2,108 +2,84 @@
 
 use std::sync::Arc;
 
-use futures::StreamExt;
-use stepvault_core::digest::Sha256Digest;
-use stepvault_core::file_parts::FileParts;
-use stepvault_core::manifest::FileEntry;
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use stepvault_core::observe::Event;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::source::SourceFile;
-use stepvault_local::staging::StagedFile;
 
 use super::RestoreContext;
+use super::arrival::{Arrival, Progress, Verdict};
 use super::resolve::{Resolved, Source};
+use super::staged_file::FileRestore;
 use crate::blocking::blocking;
-use crate::memory::Buffer;
+use crate::broken_body::Breaks;
 use crate::run_remote::RunRemote;
 
-/// Tries in a row that brought no byte before a source counts as unreachable for a part. Each try is retried and
-/// paced below as well, while it is being opened.
-const TRIES_WITHOUT_PROGRESS: usize = 4;
+/// How much of what a store sends is hashed and written in one go. Larger, and the cache has lost its beginning.
+const BATCH_BYTES: usize = 512 << 10;
+/// What a part under way holds of the memory's budget: a batch, and what the connection has read ahead.
+const HELD_BYTES: usize = 2 * BATCH_BYTES;
 
 /// Where one part came from, or why it came from nowhere.
 #[derive(Debug)]
 pub(super) enum PartOutcome {
-    /// What an interrupted restore left was right.
-    Kept,
-    /// Fetched from the source with this index.
-    From(usize),
+    /// It is there, and right.
+    There {
+        /// The index of the source that had it; `None` for what an interrupted restore left.
+        from: Option<usize>,
+        /// Whether its file is whole now.
+        file_is_done: bool,
+    },
     /// No source has it right; one reason each.
     Damaged(Vec<String>),
 }
 
-/// Brings part `index` of `file` into the staged file, verified.
+/// Brings part `index` of `file` into the staged file, verified; with the last part the file is durable.
 ///
 /// # Errors
 /// When no source has it right and at least one could not be asked, or when the disk fails.
 pub(super) async fn fetch_part(
     context: &RestoreContext,
     resolved: &Resolved,
-    file: &FileEntry,
+    file: &Arc<FileRestore>,
     index: u32,
-    staged: &Arc<StagedFile>,
-    may_be_present: bool,
 ) -> Result<PartOutcome> {
-    let range = file.parts()?.range(index);
-    let size = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-    let expected = *file
-        .parts_sha256
-        .get(index as usize)
-        .ok_or_else(|| Error::new(ErrorKind::Damaged, "a part without a digest").on(&file.path))?;
-    let mut buffer = context.budget.take(size).await?;
-    if may_be_present {
-        let staged = Arc::clone(staged);
-        let start = range.start;
-        let (back, present) = blocking(move || {
-            let mut whole = true;
-            buffer.fill(|position, block| {
-                whole = whole && staged.read_at(start + position, block)?;
-                Ok(())
-            })?;
-            let right = whole && Sha256Digest::of_blocks(buffer.blocks()) == expected;
-            Ok((buffer, right))
-        })
-        .await?;
-        if present {
-            return Ok(PartOutcome::Kept);
+    let (range, _) = file.part(index)?;
+    let path = &file.entry.path;
+    let _held = context.budget.reserve(HELD_BYTES).await?;
+    if file.may_be_present() {
+        let arrival = Arrival::of(file, index)?;
+        if let Verdict::Right { file_is_done } = blocking(move || arrival.look_at_present()).await? {
+            return Ok(PartOutcome::There {
+                from: None,
+                file_is_done,
+            });
         }
-        buffer = back;
     }
     let mut reasons = Vec::new();
     let mut outage = None;
     for (position, source) in resolved.sources.iter().enumerate() {
-        let (back, read) = match source {
-            Source::Local(step) => read_local(step, file, range.start, buffer).await?,
-            Source::Remote(remote) => read_remote(context, resolved, remote, file, index, buffer).await,
+        let arrival = Arrival::of(file, index)?;
+        let read = match source {
+            Source::Local(step) => read_local(step, file, arrival).await?,
+            Source::Remote(remote) => read_remote(context, resolved, remote, file, arrival).await?,
         };
-        buffer = back;
         match read {
-            Ok(()) => {
-                let staged = Arc::clone(staged);
-                let start = range.start;
-                let (back, right) = blocking(move || {
-                    let right = Sha256Digest::of_blocks(buffer.blocks()) == expected;
-                    let mut position = start;
-                    for block in buffer.blocks().filter(|_| right) {
-                        staged.write_at(position, block)?;
-                        position += block.len() as u64;
-                    }
-                    Ok((buffer, right))
-                })
-                .await?;
-                if right {
-                    return Ok(PartOutcome::From(position));
-                }
-                buffer = back;
-                reasons.push(format!(
-                    "{}: {}: bytes {} to {} are not those that were saved",
-                    source.tier(),
-                    file.path,
-                    range.start,
-                    range.end
-                ));
+            Ok(Verdict::Right { file_is_done }) => {
+                return Ok(PartOutcome::There {
+                    from: Some(position),
+                    file_is_done,
+                });
             }
+            Ok(Verdict::Wrong) => reasons.push(format!(
+                "{}: {path}: bytes {} to {} are not those that were saved",
+                source.tier(),
+                range.start,
+                range.end
+            )),
             Err(error) if crate::catalog::is_outage(&error) => outage = Some(error),
             Err(error) => reasons.push(format!("{}: {error}", source.tier())),
         }
@@ -114,28 +90,23 @@ pub(super) async fn fetch_part(
     }
 }
 
-async fn read_local(
-    step: &SealedStep,
-    file: &FileEntry,
-    start: u64,
-    mut buffer: Buffer,
-) -> Result<(Buffer, Result<()>)> {
-    let (path, sealed) = (
-        step.file_path(&file.path),
-        step.record()
-            .files
-            .iter()
-            .find(|sealed| sealed.path == file.path)
-            .cloned(),
-    );
-    let Some(sealed) = sealed else {
-        let missing = Error::new(ErrorKind::Damaged, "a file is not in the sealed step").on(&file.path);
-        return Ok((buffer, Err(missing)));
+/// What a source gave, or why it could not be had.
+type Read = Result<Verdict>;
+
+async fn read_local(step: &SealedStep, file: &FileRestore, arrival: Arrival) -> Result<Read> {
+    let path = &file.entry.path;
+    let mut sealed = step.record().files.iter();
+    let Some(sealed) = sealed.find(|sealed| sealed.path == *path).cloned() else {
+        return Ok(Err(Error::new(
+            ErrorKind::Damaged,
+            "a file is not in the sealed step",
+        )
+        .on(path)));
     };
-    blocking(move || {
-        let read = SourceFile::open(&path, &sealed)
-            .and_then(|source| buffer.fill(|position, block| source.read_at(start + position, block)));
-        Ok((buffer, read))
+    let path = step.file_path(path);
+    blocking(move || match SourceFile::open(&path, &sealed) {
+        Ok(source) => arrival.copy(&source),
+        Err(error) => Ok(Err(error)),
     })
     .await
 }
@@ -145,70 +116,105 @@ async fn read_remote(
     context: &RestoreContext,
     resolved: &Resolved,
     remote: &RunRemote,
-    file: &FileEntry,
-    index: u32,
-    mut buffer: Buffer,
-) -> (Buffer, Result<()>) {
-    let read = read_remote_into(context, resolved, remote, file, index, &mut buffer).await;
-    (buffer, read)
+    file: &FileRestore,
+    mut arrival: Arrival,
+) -> Result<Read> {
+    let key = match remote.keys.data(&resolved.name, resolved.id, &file.entry.path) {
+        Ok(key) => key,
+        Err(error) => return Ok(Err(error)),
+    };
+    if arrival.missing().is_empty() {
+        if let Err(error) = is_empty(remote, &key).await {
+            return Ok(Err(error));
+        }
+        return blocking(move || arrival.judge()).await.map(Ok);
+    }
+    let mut breaks = Breaks::default();
+    loop {
+        let before = arrival.missing();
+        let stream = match remote.store.read(&key, Some(before.clone())).await {
+            Ok(stream) => stream,
+            // Opening is retried below; what comes through has been tried for long enough.
+            Err(error) => return Ok(Err(error)),
+        };
+        let broken;
+        (arrival, broken) = match receive(context, remote, &key, stream, arrival).await? {
+            Received::Whole(verdict) => return Ok(Ok(verdict)),
+            Received::Broken(arrival, error) => (arrival, error),
+        };
+        if let Err(error) = breaks.wait(broken, arrival.missing() != before).await {
+            return Ok(Err(error));
+        }
+    }
 }
 
-async fn read_remote_into(
-    context: &RestoreContext,
-    resolved: &Resolved,
-    remote: &RunRemote,
-    file: &FileEntry,
-    index: u32,
-    buffer: &mut Buffer,
-) -> Result<()> {
-    let key = remote.keys.data(&resolved.name, resolved.id, &file.path)?;
-    if buffer.size_bytes() == 0 {
-        return match remote.store.head(&key).await? {
-            Some(head) if head.info.size_bytes == 0 => Ok(()),
-            Some(_) => {
-                Err(Error::new(ErrorKind::Damaged, "an object has the wrong length")
-                    .on(remote.describe(&key)))
-            }
-            None => Err(Error::new(ErrorKind::NotFound, "an object is missing").on(remote.describe(&key))),
-        };
+/// An object without a byte has nothing to read.
+async fn is_empty(remote: &RunRemote, key: &str) -> Result<()> {
+    match remote.store.head(key).await? {
+        Some(head) if head.info.size_bytes == 0 => Ok(()),
+        Some(_) => {
+            Err(Error::new(ErrorKind::Damaged, "an object has the wrong length").on(remote.describe(key)))
+        }
+        None => Err(Error::new(ErrorKind::NotFound, "an object is missing").on(remote.describe(key))),
     }
-    let range = FileParts::of(file.size_bytes)?.range(index);
-    let mut filled = 0;
-    let mut fruitless = 0;
+}
+
+/// What an answer of the store came to.
+enum Received {
+    /// The last byte came.
+    Whole(Verdict),
+    /// It broke off.
+    Broken(Arrival, Error),
+}
+
+/// Takes what one answer brings. An error is the disk's.
+async fn receive(
+    context: &RestoreContext,
+    remote: &RunRemote,
+    key: &str,
+    mut stream: BoxStream<'static, Result<Bytes>>,
+    mut arrival: Arrival,
+) -> Result<Received> {
+    let missing = arrival.missing();
+    let mut left = missing.end - missing.start;
+    let fault = |kind, what: &str| Error::new(kind, what).on(remote.describe(key));
+    let too_many = || fault(ErrorKind::Damaged, "a store sent more bytes than were asked for");
     loop {
-        let before = filled;
-        let rest = range.start + filled as u64..range.end;
-        let broken = match remote.store.read(&key, Some(rest)).await {
-            Ok(mut stream) => loop {
-                match stream.next().await {
-                    Some(Ok(piece)) => {
-                        if !buffer.write_at(filled, &piece) {
-                            return Err(Error::new(
-                                ErrorKind::Damaged,
-                                "a store sent more bytes than were asked for",
-                            )
-                            .on(remote.describe(&key)));
-                        }
-                        filled += piece.len();
-                        context.observer.on_event(&Event::BytesMoved {
-                            tier: &remote.tier,
-                            bytes: piece.len() as u64,
-                        });
-                    }
-                    Some(Err(error)) => break error,
-                    None if filled == buffer.size_bytes() => return Ok(()),
-                    None => {
-                        break Error::new(ErrorKind::Unreachable, "a read ended early")
-                            .on(remote.describe(&key));
-                    }
+        let (mut pieces, mut batch_bytes, mut broken) = (Vec::new(), 0, None);
+        while batch_bytes < BATCH_BYTES && left > 0 && broken.is_none() {
+            match stream.next().await {
+                Some(Ok(piece)) if piece.len() as u64 > left => {
+                    return Ok(Received::Broken(arrival, too_many()));
                 }
-            },
-            // Opening is retried below; what comes through has been tried for long enough.
-            Err(error) => return Err(error),
-        };
-        fruitless = if filled > before { 0 } else { fruitless + 1 };
-        if broken.kind() != ErrorKind::Unreachable || fruitless >= TRIES_WITHOUT_PROGRESS {
-            return Err(broken);
+                Some(Ok(piece)) => {
+                    left -= piece.len() as u64;
+                    batch_bytes += piece.len();
+                    pieces.push(piece);
+                }
+                Some(Err(error)) => broken = Some(error),
+                None => broken = Some(fault(ErrorKind::Unreachable, "a read ended early")),
+            }
+        }
+        // Its connection serves another request once its end was seen. After the last byte only the digest counts.
+        if left == 0
+            && let Some(Ok(more)) = stream.next().await
+            && !more.is_empty()
+        {
+            return Ok(Received::Broken(arrival, too_many()));
+        }
+        if !pieces.is_empty() {
+            let progress = blocking(move || arrival.take_all(&pieces)).await?;
+            context.observer.on_event(&Event::BytesMoved {
+                tier: &remote.tier,
+                bytes: batch_bytes as u64,
+            });
+            arrival = match progress {
+                Progress::Whole(verdict) => return Ok(Received::Whole(verdict)),
+                Progress::Partial(arrival) => arrival,
+            };
+        }
+        if let Some(broken) = broken {
+            return Ok(Received::Broken(arrival, broken));
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use stepvault_formats::tree::OpenFile;
 use tokio::runtime::Handle;
 
 use super::resolve::{Resolved, Source};
+use crate::broken_body::Breaks;
 use crate::run_remote::RunRemote;
 
 /// The files of a step, read from the first tier that has it.
@@ -88,18 +90,37 @@ struct RemoteFile {
 
 impl RemoteFile {
     async fn read(&self, offset: u64, buffer: &mut [u8]) -> stepvault_core::Result<usize> {
-        let range = offset..offset.saturating_add(buffer.len() as u64);
+        let until = offset.saturating_add(buffer.len() as u64);
+        let (mut filled, mut breaks) = (0, Breaks::default());
+        loop {
+            let before = filled;
+            match self
+                .fill(offset + filled as u64..until, buffer, &mut filled)
+                .await
+            {
+                Ok(()) => return Ok(filled),
+                Err(error) => breaks.wait(error, filled > before).await?,
+            }
+        }
+    }
+
+    /// Takes what one answer brings.
+    async fn fill(
+        &self,
+        range: Range<u64>,
+        buffer: &mut [u8],
+        filled: &mut usize,
+    ) -> stepvault_core::Result<()> {
         let mut stream = self.remote.store.read(&self.key, Some(range)).await?;
-        let mut filled = 0;
         while let Some(piece) = stream.next().await {
             let piece = piece?;
-            let Some(room) = buffer.get_mut(filled..filled + piece.len()) else {
+            let Some(room) = buffer.get_mut(*filled..*filled + piece.len()) else {
                 break;
             };
             room.copy_from_slice(&piece);
-            filled += piece.len();
+            *filled += piece.len();
         }
-        Ok(filled)
+        Ok(())
     }
 }
 
@@ -121,5 +142,46 @@ impl ReadAt for RemoteFile {
         } else {
             Err(io::ErrorKind::UnexpectedEof.into())
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use stepvault_core::digest::PartDigest;
+    use stepvault_core::ids::RunName;
+    use stepvault_core::observe::SilentObserver;
+    use stepvault_remote::open::open_with;
+    use stepvault_testkit::faults::FaultAction;
+    use stepvault_testkit::s3::StrictS3;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_answer_that_breaks_off_is_taken_up_where_it_broke() {
+        let server = StrictS3::start();
+        let (settings, options) = crate::test_remote::on(&server);
+        let store = open_with(&settings, Arc::new(SilentObserver), options)
+            .await
+            .unwrap();
+        let remote = RunRemote::new(store, Arc::new(settings), RunName::new("run").unwrap());
+        let bytes: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
+        let body = bytes::Bytes::from(bytes.clone()).into();
+        let digest = PartDigest::of(&bytes);
+        remote.store.create("file", body, &digest).await.unwrap();
+        let cut = FaultAction::CutBody { bytes: 250_000 };
+        server.faults().inject("GET", "file", 2, cut);
+        let file = RemoteFile {
+            remote,
+            key: "file".to_owned(),
+            size_bytes: bytes.len() as u64,
+            runtime: Handle::current(),
+        };
+        let mut buffer = vec![0; bytes.len() - 100];
+        let read = tokio::task::spawn_blocking(move || {
+            let outcome = file.read_exact_at(100, &mut buffer);
+            outcome.map(|()| buffer)
+        });
+        assert_eq!(read.await.unwrap().unwrap(), bytes[100..]);
     }
 }

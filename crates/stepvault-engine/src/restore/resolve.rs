@@ -6,6 +6,7 @@ use stepvault_core::codec::encode;
 use stepvault_core::commit::Commit;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::StepId;
+use stepvault_core::links::check_links;
 use stepvault_core::manifest::{DirectoryEntry, FileEntry, PartManifest, Shape, SymlinkEntry};
 use stepvault_core::members::{self, MemberSet};
 use stepvault_core::observe::Tier;
@@ -287,6 +288,8 @@ fn merge(id: StepId, manifests: Vec<PartManifest>) -> Result<Resolved> {
     if let Some(why) = members::fault(&members, shape, files.keys(), &directories, &symlinks) {
         return Err(damaged(&name).because(why));
     }
+    // Links of two nodes may lead where those of neither do.
+    check_links(&symlinks).map_err(|error| damaged(&name).because(error))?;
     Ok(Resolved {
         id,
         name,

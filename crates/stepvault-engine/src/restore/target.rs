@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_local::compare;
 use stepvault_local::staging::Existing;
+use stepvault_local::{compare, durable};
 
 use super::RestoreRequest;
 use super::resolve::Resolved;
@@ -113,7 +113,10 @@ fn members_left(directory: &Path, resolved: &Resolved, existing: Existing) -> Re
             let difference =
                 compare::member_differs(directory, member, &one.files, &one.directories, &one.symlinks);
             match (difference, existing) {
-                (Ok(None), _) => continue,
+                (Ok(None), _) => {
+                    make_sure_of(directory, member)?;
+                    continue;
+                }
                 (_, Existing::Replace) => {}
                 (Ok(Some(difference)), Existing::Refuse) => return Err(refused(&path, &difference)),
                 (Err(error), Existing::Refuse) => return Err(refused(&path, &error.to_string())),
@@ -124,6 +127,22 @@ fn members_left(directory: &Path, resolved: &Resolved, existing: Existing) -> Re
     Ok(left)
 }
 
+/// A restore that was killed may have put the step there without its name being on disk, or its directory's mode.
+fn make_sure_of_one(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        durable::fsync_directory(path)?;
+    }
+    durable::fsync_name_found(path)
+}
+
+/// The same for a path of several, and the directories above it.
+fn make_sure_of(directory: &Path, member: &RelativePath) -> Result<()> {
+    for above in member.ancestors() {
+        durable::fsync_name_found(&directory.join(above))?;
+    }
+    make_sure_of_one(&directory.join(member))
+}
+
 /// What may become of what stands at the path; `None` when it is the step already.
 fn what_may_become(path: &Path, resolved: &Resolved, existing: Existing) -> Result<Option<Existing>> {
     if std::fs::symlink_metadata(path).is_err() {
@@ -132,7 +151,7 @@ fn what_may_become(path: &Path, resolved: &Resolved, existing: Existing) -> Resu
     let (files, directories, symlinks) = (&resolved.files, &resolved.directories, &resolved.symlinks);
     let difference = compare::differs(path, files, directories, symlinks);
     match (difference, existing) {
-        (Ok(None), _) => Ok(None),
+        (Ok(None), _) => make_sure_of_one(path).map(|()| None),
         (_, Existing::Replace) => Ok(Some(Existing::Replace)),
         (Ok(Some(difference)), Existing::Refuse) => {
             if compare::is_part(path, files, directories, symlinks)? {

@@ -12,31 +12,46 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::journal::{FileProgress, Journal, JournalRecord};
 use stepvault_local::seal_record::SealedFile;
 use stepvault_local::source::SourceFile;
+use stepvault_remote::payload::Payload;
 use stepvault_remote::store::{Created, ObjectHead, PartReceipt};
 use tokio::sync::OnceCell;
 
+use super::copying::Copying;
 use super::lane::Lane;
 use crate::blocking::blocking;
 use crate::memory::Buffer;
 
+/// What all files of one upload have in common.
+#[derive(Debug, Clone)]
+pub(super) struct Way {
+    pub(super) lane: Lane,
+    pub(super) journal: Arc<Journal>,
+    pub(super) copying: Arc<Copying>,
+}
+
 /// A file under way.
 #[derive(Debug)]
 pub(super) struct FileUpload {
-    lane: Lane,
+    pub(super) lane: Lane,
     journal: Arc<Journal>,
-    file: SealedFile,
-    local_path: std::path::PathBuf,
-    key: String,
-    cut: FileParts,
+    pub(super) copying: Arc<Copying>,
+    pub(super) file: SealedFile,
+    pub(super) local_path: std::path::PathBuf,
+    pub(super) key: String,
+    pub(super) cut: FileParts,
     /// Open from the first part to the last: one descriptor from the digest to the wire.
     source: Arc<Mutex<Option<Arc<SourceFile>>>>,
-    upload: OnceCell<String>,
+    pub(super) upload: OnceCell<String>,
     receipts: Mutex<Vec<Option<PartReceipt>>>,
     remaining: AtomicU32,
     /// The store has forgotten the upload that the journal names: the file has to be begun again.
     lost: AtomicBool,
     /// Who else may have sent this file.
-    others: Others,
+    pub(super) others: Others,
+    /// Some of it was copied inside the store.
+    pub(super) was_copied: AtomicBool,
+    /// There is nothing left to do for it.
+    pub(super) finished: AtomicBool,
 }
 
 /// What is known of other nodes and a file's path.
@@ -52,8 +67,7 @@ pub(super) enum Others {
 
 impl FileUpload {
     pub(super) fn new(
-        lane: &Lane,
-        journal: &Arc<Journal>,
+        way: &Way,
         file: SealedFile,
         local_path: std::path::PathBuf,
         key: String,
@@ -82,8 +96,9 @@ impl FileUpload {
         }
         let remaining = receipts.iter().filter(|slot| slot.is_none()).count();
         Ok(Self {
-            lane: lane.clone(),
-            journal: Arc::clone(journal),
+            lane: way.lane.clone(),
+            journal: Arc::clone(&way.journal),
+            copying: Arc::clone(&way.copying),
             file,
             local_path,
             key,
@@ -94,6 +109,8 @@ impl FileUpload {
             remaining: AtomicU32::new(u32::try_from(remaining).unwrap_or(u32::MAX)),
             lost: AtomicBool::new(false),
             others,
+            was_copied: AtomicBool::new(false),
+            finished: AtomicBool::new(false),
         })
     }
 
@@ -105,9 +122,12 @@ impl FileUpload {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// The parts still to send. A file whose parts are all there but that was never completed yields its last part
+    /// The parts still to send, or to copy. A file whose parts are all there but that was never completed yields its last part
     /// once more: cheaper than a path of its own.
     pub(super) fn missing_parts(&self) -> Vec<u32> {
+        if self.finished.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
         if self.others == Others::Sent {
             return vec![0];
         }
@@ -160,25 +180,15 @@ impl FileUpload {
             })
             .await?;
         let (body, digest) = self.read_part(index).await?;
-        let body = body.into_payload();
-        let store = &self.lane.remote.store;
-        let mut sent = store
-            .upload_part(&self.key, upload, index, body.clone(), &digest)
-            .await;
-        if refused_as_damaged(&sent) {
-            sent = store
-                .upload_part(&self.key, upload, index, body.clone(), &digest)
-                .await;
-        }
-        // Its memory is for other parts now.
-        drop(body);
-        let receipt = match sent {
-            Ok(receipt) => receipt,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.lost.store(true, Ordering::Relaxed);
-                return Err(error);
-            }
-            Err(error) => return Err(error),
+        let copied = self.copy_part(upload, index, &digest).await;
+        let is_copy = copied.is_some();
+        let receipt = if let Some(receipt) = copied {
+            // Its memory is for other parts now.
+            drop(body);
+            receipt
+        } else {
+            self.send_bytes(upload, index, body.into_payload(), &digest)
+                .await?
         };
         self.journal.append(&JournalRecord::PartDone {
             path: self.file.path.clone(),
@@ -186,10 +196,7 @@ impl FileUpload {
             tag: receipt.tag.clone(),
             digest,
         })?;
-        self.lane.observer.on_event(&Event::BytesMoved {
-            tier: &self.lane.remote.tier,
-            bytes: digest.size_bytes,
-        });
+        self.tell(digest.size_bytes, is_copy);
         {
             let mut receipts = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
             receipts[index as usize] = Some(receipt);
@@ -198,6 +205,30 @@ impl FileUpload {
             self.complete(upload).await?;
         }
         Ok(())
+    }
+
+    /// Sends a part's bytes. Their memory is free when this returns.
+    async fn send_bytes(
+        &self,
+        upload: &str,
+        index: u32,
+        body: Payload,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        let store = &self.lane.remote.store;
+        let mut sent = store
+            .upload_part(&self.key, upload, index, body.clone(), digest)
+            .await;
+        if refused_as_damaged(&sent) {
+            sent = store.upload_part(&self.key, upload, index, body, digest).await;
+        }
+        if sent
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::NotFound)
+        {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+        sent
     }
 
     async fn source(&self) -> Result<Arc<SourceFile>> {
@@ -240,6 +271,9 @@ impl FileUpload {
         let body = body.into_payload();
         let parts = [digest];
         let file_digest = FileDigest::from_parts(&parts);
+        if self.copy_whole(&file_digest, &parts).await? {
+            return self.done(&parts);
+        }
         let store = &self.lane.remote.store;
         let mut created = store.create(&self.key, body.clone(), &digest).await;
         let was_refused = refused_as_damaged(&created);
@@ -266,10 +300,7 @@ impl FileUpload {
             let created = self.lane.remote.store.create(&self.key, body, &digest).await?;
             self.prove_created(created, &file_digest, &parts).await?;
         }
-        self.lane.observer.on_event(&Event::BytesMoved {
-            tier: &self.lane.remote.tier,
-            bytes: digest.size_bytes,
-        });
+        self.tell(digest.size_bytes, false);
         self.done(&parts)
     }
 
@@ -314,6 +345,9 @@ impl FileUpload {
             Err(error) if error.kind() != ErrorKind::Damaged => return Err(error),
             Err(error) if !is_ours => return Err(self.not_ours(&error)),
             Err(error) => {
+                if self.was_copied.load(Ordering::Relaxed) {
+                    self.copying.stop();
+                }
                 self.lane.remote.delete(vec![self.key.clone()]).await?;
                 self.lost.store(true, Ordering::Relaxed);
                 return Err(error);
@@ -338,7 +372,19 @@ impl FileUpload {
         }
     }
 
-    fn done(&self, parts: &[PartDigest]) -> Result<()> {
+    /// Tells of bytes that have got there.
+    pub(super) fn tell(&self, bytes: u64, is_copy: bool) {
+        let tier = &self.lane.remote.tier;
+        if is_copy {
+            self.was_copied.store(true, Ordering::Relaxed);
+            self.lane.copied_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.lane.observer.on_event(&Event::BytesCopied { tier, bytes });
+        } else {
+            self.lane.observer.on_event(&Event::BytesMoved { tier, bytes });
+        }
+    }
+
+    pub(super) fn done(&self, parts: &[PartDigest]) -> Result<()> {
         self.journal.append(&JournalRecord::FileDone {
             path: self.file.path.clone(),
             parts: parts.to_vec(),
@@ -352,7 +398,7 @@ impl FileUpload {
 
     /// The error for a key under which other bytes stand. They are not ours to delete: whoever wrote them may have
     /// proved them already, and be about to commit them, or have named them in a part.
-    fn not_ours(&self, found: &Error) -> Error {
+    pub(super) fn not_ours(&self, found: &Error) -> Error {
         if self.others == Others::None {
             return Error::new(ErrorKind::Conflict, "a file's place is taken")
                 .on(self.lane.remote.describe(&self.key))
@@ -368,7 +414,12 @@ impl FileUpload {
             )
     }
 
-    async fn prove_created(&self, created: Created, digest: &FileDigest, parts: &[PartDigest]) -> Result<()> {
+    pub(super) async fn prove_created(
+        &self,
+        created: Created,
+        digest: &FileDigest,
+        parts: &[PartDigest],
+    ) -> Result<()> {
         let head = match created {
             Created::Written(head) => Some(head),
             Created::Exists => None,
@@ -377,7 +428,12 @@ impl FileUpload {
     }
 
     /// Proves that the object holds the file, by the store's checksum where it can be trusted, else byte for byte.
-    async fn prove(&self, head: Option<ObjectHead>, digest: &FileDigest, parts: &[PartDigest]) -> Result<()> {
+    pub(super) async fn prove(
+        &self,
+        head: Option<ObjectHead>,
+        digest: &FileDigest,
+        parts: &[PartDigest],
+    ) -> Result<()> {
         prove_object(&self.lane, &self.key, head, digest, parts).await
     }
 }

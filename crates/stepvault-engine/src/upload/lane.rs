@@ -1,6 +1,7 @@
 //! One remote's way out for one run: opened once, then fed with steps.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 use stepvault_core::observe::{Event, Observer};
@@ -31,6 +32,8 @@ pub struct Lane {
     pub(super) trust: Trust,
     pub(super) budget: MemoryBudget,
     pub(super) observer: Arc<dyn Observer>,
+    /// What the store has copied for this lane, instead of its being sent.
+    pub(super) copied_bytes: Arc<AtomicU64>,
 }
 
 impl Lane {
@@ -64,7 +67,25 @@ impl Lane {
             trust,
             budget,
             observer,
+            copied_bytes: Arc::default(),
         })
+    }
+
+    /// Checks once more that the remote holds the vault it held before, for whoever could not reach it meanwhile. What
+    /// the store checks is not probed again: that takes some twenty requests, of a store that has just refused too many.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] when it is another vault.
+    pub async fn recognise(&self) -> Result<()> {
+        self.remote
+            .ensure_marker(Some(&self.marker.vault))
+            .await
+            .map(drop)
+    }
+
+    /// Bytes that the store has copied from earlier steps since this lane was opened, instead of their being sent.
+    pub fn copied_bytes(&self) -> u64 {
+        self.copied_bytes.load(Ordering::Relaxed)
     }
 
     /// The remote.

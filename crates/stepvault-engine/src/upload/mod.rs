@@ -1,7 +1,10 @@
 //! Moving a sealed step to one remote until it is durable there.
 
 mod commit;
+mod copying;
+mod earlier;
 mod file;
+mod file_copy;
 mod lane;
 mod progress;
 mod step;

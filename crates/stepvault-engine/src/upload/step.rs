@@ -16,7 +16,7 @@ use stepvault_local::seal_record::SealRecord;
 use stepvault_local::sealed::SealedStep;
 use tokio::time::Instant;
 
-use super::file::{FileUpload, Others, entry};
+use super::file::{FileUpload, Others, Way, entry};
 use super::lane::Lane;
 use crate::blocking::blocking;
 use crate::workers::run_bounded;
@@ -63,14 +63,8 @@ impl Lane {
         let own = record.own_files();
         let bytes = own.iter().map(|file| file.size_bytes).sum();
         let (tier, begun) = (&self.remote.tier, Instant::now());
-        let place = &format!(
-            "{}/{}",
-            self.remote.store.url().trim_end_matches('/'),
-            self.remote
-                .keys
-                .data_prefix(&record.name, id)
-                .trim_end_matches('/')
-        );
+        let place = &self.remote.place(&record.name, id);
+        let copied_before = self.copied_bytes();
         self.observer.on_event(&Event::TransferStarted {
             tier,
             id,
@@ -86,6 +80,7 @@ impl Lane {
                 id,
                 place,
                 bytes,
+                copied_bytes: self.copied_bytes().saturating_sub(copied_before),
                 seconds,
             },
             Err(error) => Event::TransferFailed {
@@ -184,10 +179,21 @@ impl Lane {
 
     async fn upload_files(&self, sealed: &SealedStep) -> Result<PartManifest> {
         let mut lost = BTreeSet::new();
+        let copying = Arc::new(self.copying(sealed.record()).await);
         for round in 1..=ROUNDS {
             let (journal, state) = self.open_journal(sealed).await?;
             let sent = self.sent_by_others(sealed.record()).await?;
-            let uploads = self.file_uploads(sealed, &journal, &state, &lost, &sent)?;
+            let way = Way {
+                lane: self.clone(),
+                journal,
+                copying: Arc::clone(&copying),
+            };
+            let uploads = self.file_uploads(sealed, &way, &state, &lost, &sent)?;
+            let unchanged = uploads
+                .iter()
+                .filter(|upload| upload.may_be_copied_whole())
+                .map(|upload| Arc::clone(upload).copy_if_unchanged());
+            run_bounded(unchanged, self.remote.settings.max_concurrent_requests).await?;
             let jobs = uploads
                 .iter()
                 .flat_map(|upload| {
@@ -240,7 +246,7 @@ impl Lane {
     fn file_uploads(
         &self,
         sealed: &SealedStep,
-        journal: &Arc<Journal>,
+        way: &Way,
         state: &JournalState,
         lost: &BTreeSet<RelativePath>,
         sent: &BTreeMap<String, u64>,
@@ -265,8 +271,7 @@ impl Lane {
                 _ => Others::Possible,
             };
             let upload = FileUpload::new(
-                self,
-                journal,
+                way,
                 file.clone(),
                 sealed.file_path(&file.path),
                 key,

@@ -124,6 +124,26 @@ async fn verify_finds_every_kind_of_damage() {
     }
 }
 
+/// No digest covers the times and metrics of a commit, by which retention goes: they follow from its manifests.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_says_another_time_than_its_manifests_is_named() {
+    let (rig, _) = rig().await;
+    let path = path_of(&rig, Object::Commit);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let other = text.replacen("\"seconds\":2", "\"seconds\":3", 1);
+    assert_ne!(text, other);
+    std::fs::write(&path, other).unwrap();
+    let health = check_remote(&rig.remotes[0], id(1, 200), Depth::Deep, &rig.observer)
+        .await
+        .unwrap();
+    assert_eq!(
+        health.faults,
+        ["the commit says something else than follows from its part manifests"]
+    );
+    // Its bytes are right all the same.
+    assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 200));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rotating_sample_reads_every_file_once_in_as_many_turns() {
     let (rig, _) = rig().await;

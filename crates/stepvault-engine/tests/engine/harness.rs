@@ -14,10 +14,9 @@ use stepvault_core::{Error, Result};
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::push::{PushReport, StageRequest, push};
-use stepvault_engine::restore::{Parts, RestoreContext, RestoreReport, RestoreRequest, Target, restore};
+use stepvault_engine::restore::{RestoreContext, RestoreReport, RestoreRequest, Target, restore};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::seal::LinkPolicy;
-use stepvault_local::staging::Existing;
 use stepvault_local::vault::Vault;
 use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::s3::StaticKeys;
@@ -30,6 +29,7 @@ use stepvault_testkit::s3::StrictS3;
 pub struct Recorder {
     pub warnings: Mutex<Vec<String>>,
     pub moved: Mutex<u64>,
+    pub copied: Mutex<u64>,
 }
 
 impl Observer for Recorder {
@@ -37,6 +37,7 @@ impl Observer for Recorder {
         match event {
             Event::Warning { message } => self.warnings.lock().unwrap().push((*message).to_owned()),
             Event::BytesMoved { bytes, .. } => *self.moved.lock().unwrap() += bytes,
+            Event::BytesCopied { bytes, .. } => *self.copied.lock().unwrap() += bytes,
             _ => {}
         }
     }
@@ -226,18 +227,7 @@ impl Rig {
     }
 
     pub fn restore_request(&self) -> RestoreRequest {
-        RestoreRequest {
-            run: run_name(),
-            target: Target::Into(self.directory.path().join("restored")),
-            step: None,
-            attempt: None,
-            parts: Parts::All,
-            together: None,
-            include: Vec::new(),
-            existing: Existing::Refuse,
-            handover: None,
-            demoted: BTreeMap::new(),
-        }
+        RestoreRequest::newest(run_name(), Target::Into(self.directory.path().join("restored")))
     }
 
     pub async fn restore(&self) -> Result<RestoreReport> {

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use stepvault_core::ErrorKind;
+use stepvault_engine::verify::{Depth, check_remote};
 use stepvault_testkit::faults::{FaultAction, FaultRule};
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::{StrictS3, StrictS3Options};
@@ -171,7 +172,7 @@ async fn an_interrupted_restore_goes_on_where_it_was() {
         times: u64::MAX,
         action: FaultAction::Hang,
     });
-    cut_when(server.faults(), rig.restore(), || {
+    cut_when(server.faults(), Box::pin(rig.restore()), || {
         asked(server.faults(), "GET", "big.bin") > 5
     })
     .await;
@@ -302,4 +303,35 @@ async fn a_wrong_vault_at_the_same_place_is_refused() {
     let (error, message) = text(report.remotes.into_iter().next().unwrap().result);
     assert_eq!(error.kind(), ErrorKind::Refused);
     assert!(message.contains("another vault"), "{message}");
+}
+
+/// A record whose body broke off ended the whole push, though every request of it is safe to repeat.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_whose_body_breaks_off_is_read_again() {
+    let server = StrictS3::start();
+    let mut rig = Rig::new();
+    rig.add_s3("aws", &server).await;
+    let files = &[("model.bin", 300_000)];
+    rig.push_durably(&rig.write_step(100, files, 1, 1_000)).await;
+    let cut = |path: &str, bytes: usize| {
+        server
+            .faults()
+            .inject("GET", path, 2, FaultAction::CutBody { bytes });
+    };
+    for record in ["vault.json", "parts/", "commits/"] {
+        cut(record, 20);
+    }
+    rig.push_durably(&rig.write_step(200, files, 2, 2_000)).await;
+    server.faults().clear();
+    for record in ["parts/", "commits/"] {
+        cut(record, 20);
+    }
+    rig.lose_node();
+    assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 200));
+    server.faults().clear();
+    cut("model.bin", 100_000);
+    let health = check_remote(&rig.remotes[0], id(1, 200), Depth::Deep, &rig.observer)
+        .await
+        .unwrap();
+    assert!(health.is_sound(), "{health:?}");
 }

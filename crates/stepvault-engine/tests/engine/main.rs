@@ -14,13 +14,17 @@
     reason = "tests say what they expect by unwrapping it, and handle small numbers"
 )]
 
+mod contradictions;
+mod copies;
 mod damage;
 mod doctor_remote;
 mod harness;
 mod interruption;
 mod placement;
+mod pruning;
 mod retention;
 mod round_trip;
 mod several_nodes;
 mod starts;
 mod sweep;
+mod unreadable;

@@ -290,6 +290,31 @@ async fn a_restart_is_another_attempt_for_all_nodes() {
     assert_eq!(cluster.save(0, 300, 4000).await.id, id(2, 300));
 }
 
+/// An agent may join the launch and claim a step of it between two listings. Whoever sees the claim has to see the
+/// launch's record as well, or takes the attempt for another launch's, and makes a second one.
+#[tokio::test]
+async fn records_of_launches_are_listed_after_all_that_may_be_of_one() {
+    let server = StrictS3::start();
+    let mut cluster = Cluster::new(2).await;
+    cluster.rigs[0].remotes.clear();
+    cluster.rigs[0].add_s3("main", &server).await;
+    cluster.save(0, 100, 1000).await;
+    let requests = server.faults().requests();
+    let created = requests
+        .iter()
+        .position(|request| request.method == "PUT" && request.path.contains("/launches/"))
+        .unwrap();
+    let listed = |what: &str| {
+        let before = requests[..created].iter();
+        let is_list = |path: &str| path.contains("prefix=") && path.contains(what);
+        before.rev().position(|request| is_list(&request.path)).unwrap()
+    };
+    // Counted from the creation backwards.
+    for what in ["commits", "attempts", "tombstones"] {
+        assert!(listed("launches") < listed(what), "{what}");
+    }
+}
+
 #[tokio::test]
 async fn going_back_without_a_restart_is_one_attempt_for_all_nodes() {
     let cluster = Cluster::new(2).await;
@@ -494,6 +519,29 @@ async fn a_launch_that_is_restarted_in_place_goes_on_from_what_it_has_committed_
     }
     assert_eq!(cluster.restore(1).await.unwrap().decision.id, id(2, 150));
     assert_eq!(cluster.restore(0).await.unwrap().decision.id, id(2, 150));
+}
+
+#[tokio::test]
+async fn a_node_that_waits_while_its_launch_commits_a_step_goes_on_from_that_like_the_others() {
+    let cluster = with_a_newer_sealed_step().await;
+    // It has its part of 200, and waits for the word of the other, which does not ask yet.
+    let waiting = cluster.restore(1);
+    let meanwhile = async {
+        let word = cluster
+            .remote()
+            .keys
+            .staged(Attempt::new(2).unwrap(), &ranked(1).unwrap());
+        while cluster.remote().read_small(&word).await.unwrap().is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        for rank in [0, 1] {
+            cluster.save(rank, 150, 4000).await;
+        }
+        cluster.restore(0).await
+    };
+    let (waited, asked_later) = tokio::join!(waiting, meanwhile);
+    assert_eq!(asked_later.unwrap().decision.id, id(2, 150));
+    assert_eq!(waited.unwrap().decision.id, id(2, 150));
 }
 
 #[tokio::test]

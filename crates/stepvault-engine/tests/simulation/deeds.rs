@@ -17,7 +17,6 @@ use stepvault_engine::pins;
 use stepvault_engine::prune::{RemotePrune, prune_remote};
 use stepvault_engine::restore::{RestoreContext, RestoreRequest, Target, restore};
 use stepvault_engine::run_remote::RunRemote;
-use stepvault_local::staging::Existing;
 use stepvault_local::vault::Vault;
 
 use crate::content::{self, Content};
@@ -466,17 +465,11 @@ impl World {
                 budget: MemoryBudget::new(0),
                 observer,
             };
+            let name = context.remotes[0].keys.run().clone();
             let request = RestoreRequest {
-                run: context.remotes[0].keys.run().clone(),
-                target: Target::As(directory.clone()),
                 step: wanted.map(|id| id.step),
                 attempt: wanted.map(|id| id.attempt),
-                parts: stepvault_engine::restore::Parts::All,
-                together: None,
-                demoted: std::collections::BTreeMap::new(),
-                include: Vec::new(),
-                existing: Existing::Refuse,
-                handover: None,
+                ..RestoreRequest::newest(name, Target::As(directory.clone()))
             };
             let report = restore(&context, &request).await;
             match report {

@@ -339,6 +339,9 @@ impl Judge {
     }
 
     fn swept(&mut self, cloud: &Cloud, run: usize, key: &str, object: &Object, who: &Who) {
+        if self.came_too_late(cloud.index, run, key, object) {
+            return;
+        }
         let age = cloud.now().duration_since(object.modified).unwrap_or_default();
         if age < self.grace {
             let text = format!("{who} deleted {key}, which was {} seconds old", age.as_secs());
@@ -354,6 +357,21 @@ impl Judge {
                 format!("{who} deleted {key}, which one sweep alone had seen"),
             );
         }
+    }
+
+    /// Whether it was written under a name that was spent already, by a writer that had not seen the tombstone: of no use
+    /// to anybody, and gone with what was swept of that step before.
+    fn came_too_late(&self, store: usize, run: usize, key: &str, object: &Object) -> bool {
+        let keys = &self.runs[run];
+        let of = |id: StepId| {
+            key == keys.claim(id)
+                || key.starts_with(&keys.step_parts_prefix(id))
+                || key.starts_with(&keys.data_prefix(&format!("step_{}", id.step), id))
+        };
+        self.stores[store]
+            .tombstones
+            .iter()
+            .any(|(name, condemned)| name.0 == run && of(name.1) && condemned.version < object.version)
     }
 
     /// A commit went: every reason why it may not have.
@@ -405,7 +423,7 @@ impl Judge {
         let text = describe(store, name);
         let facts = &self.stores[store];
         let Some((_, committed, version)) = facts.ever.get(&name) else {
-            return self.broken("S1", format!("{text} was acknowledged and never committed"));
+            return self.never_committed(store, name);
         };
         if *committed != content {
             return self.broken("S1", format!("{text} was acknowledged and holds other files"));
@@ -419,6 +437,18 @@ impl Judge {
             );
         }
         self.acknowledged.insert((store, name), content);
+    }
+
+    /// A step was acknowledged of which there never was a commit that counts: none at all, or one under a name that was
+    /// spent, over files that are gone.
+    fn never_committed(&mut self, store: usize, name: Name) {
+        let promise = if self.stores[store].tombstones.contains_key(&name) {
+            "S9"
+        } else {
+            "S1"
+        };
+        let text = describe(store, name);
+        self.broken(promise, format!("{text} was acknowledged and never committed"));
     }
 
     /// A node wrote its part of a save of `size` nodes. The step is what all of them wrote, and nothing less.
@@ -447,7 +477,7 @@ impl Judge {
     pub fn acknowledge_part(&mut self, store: usize, name: Name, own: &Content) {
         let text = describe(store, name);
         let Some((_, committed, _)) = self.stores[store].ever.get(&name) else {
-            return self.broken("S1", format!("{text} was acknowledged and never committed"));
+            return self.never_committed(store, name);
         };
         let committed = committed.clone();
         if own.iter().any(|(path, file)| committed.get(path) != Some(file)) {

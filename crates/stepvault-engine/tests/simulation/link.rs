@@ -119,6 +119,7 @@ impl RemoteStore for Link {
             multipart_is_create_only: true,
             lists_pending_uploads: true,
             copies: true,
+            copies_parts: true,
         }
     }
 
@@ -263,5 +264,21 @@ impl RemoteStore for Link {
     async fn copy(&self, from: &str, to: &str) -> Result<Created> {
         let (from, to) = (from.to_owned(), to.to_owned());
         self.ask("", move |cloud, who| cloud.copy(who, &from, &to)).await
+    }
+    async fn copy_part(
+        &self,
+        from: &str,
+        key: &str,
+        upload: &str,
+        index: u32,
+        start: u64,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        let (from, key, upload, digest) = (from.to_owned(), key.to_owned(), upload.to_owned(), *digest);
+        self.ask("", move |cloud, who| {
+            let part = cloud.range_of(&from, start, digest.size_bytes)?;
+            cloud.upload_part(who, &key, &upload, index, &part, &digest)
+        })
+        .await
     }
 }

@@ -296,6 +296,18 @@ impl Cloud {
         }
     }
 
+    /// Bytes of an object, for a part that is copied.
+    pub fn range_of(&self, from: &str, start: u64, size_bytes: u64) -> Result<Bytes> {
+        let state = self.state.lock().unwrap();
+        let object = state.objects.get(from).ok_or_else(|| missing(from))?;
+        let at = |position: u64| usize::try_from(position).unwrap();
+        let range = at(start)..at(start + size_bytes);
+        if range.end > object.bytes.len() {
+            return Err(damaged(from));
+        }
+        Ok(object.bytes.slice(range))
+    }
+
     pub fn copy(&self, who: &Who, from: &str, to: &str) -> Result<Created> {
         let mut state = self.state.lock().unwrap();
         let object = state.objects.get(from).cloned().ok_or_else(|| missing(from))?;

@@ -6,20 +6,23 @@ use std::time::Duration;
 
 use stepvault_core::ErrorKind;
 use stepvault_engine::memory::MemoryBudget;
-use stepvault_engine::restore::{Parts, RestoreContext, RestoreRequest, Target, Together, restore};
-use stepvault_local::staging::Existing;
+use stepvault_engine::restore::{RestoreContext, RestoreRequest, Target, Together, restore};
 use stepvault_local::vault::Vault;
 
 use crate::content;
 use crate::who::Role;
-use crate::world::{Later, PartOfSave, World};
+use crate::world::{Later, PartOfSave, UnderWay, World};
 
 /// How long a node waits for the others' word.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl World {
-    /// All nodes save the next step: some later than others, and now and then one not at all.
+    /// All nodes save the next step: some later than others, and now and then one not at all. None does before all of
+    /// them know what they go on from: they train in step.
     pub fn save_together(&mut self, team: usize) {
+        if self.teams[team].asking.load(Ordering::Relaxed) > 0 {
+            return;
+        }
         let common: Vec<u8> = (0..self.numbers.usize(0..80))
             .map(|_| self.numbers.u8(..))
             .collect();
@@ -120,24 +123,21 @@ impl World {
         );
         let observer = Arc::clone(&self.observer);
         let bug = self.bug;
+        let asking = self.sites[site]
+            .team
+            .map(|(team, _)| UnderWay::new(&self.teams[team].asking));
         let work = async move {
+            let _asking = asking;
             let context = RestoreContext {
                 vault: Vault::open(&vault).unwrap(),
                 remotes,
                 budget: MemoryBudget::new(0),
                 observer,
             };
+            let name = context.remotes[0].keys.run().clone();
             let request = RestoreRequest {
-                run: context.remotes[0].keys.run().clone(),
-                target: Target::As(directory.clone()),
-                step: None,
-                attempt: None,
-                parts: Parts::All,
                 together: Some(together),
-                demoted: std::collections::BTreeMap::new(),
-                include: Vec::new(),
-                existing: Existing::Refuse,
-                handover: None,
+                ..RestoreRequest::newest(name, Target::As(directory.clone()))
             };
             // Nodes that do not know of each other agree on nothing.
             let counts = bug.is_none();

@@ -56,6 +56,8 @@ pub struct Team {
     pub step: u64,
     /// Counts the saves: two of one step are two.
     pub saves: u64,
+    /// Nodes that do not know yet what to go on from.
+    pub asking: Arc<AtomicUsize>,
 }
 
 /// What happens at a later time.
@@ -251,6 +253,7 @@ impl World {
             launch: 1,
             step: 0,
             saves: 0,
+            asking: Arc::default(),
         });
         for rank in 0..size {
             self.add_site(run, &format!("node-{rank}"), Some((team, rank)));

@@ -1,36 +1,15 @@
 //! The tightest memory limit on this process: its control groups, of either version, and the machine.
 
-use std::path::{Path, PathBuf};
-
-use procfs::process::{MountInfo, Process};
-use procfs::{Current as _, Meminfo, ProcessCGroup};
+use procfs::{Current as _, Meminfo};
 use stepvault_core::doctor::memory::MemoryFacts;
 
-/// Where one version of control groups keeps what.
-struct Names {
-    limit: &'static str,
-    used: &'static str,
-    /// The line of `memory.stat` with what the kernel can give up at once.
-    reclaimable: &'static str,
-}
-
-const SECOND: Names = Names {
-    limit: "memory.max",
-    used: "memory.current",
-    reclaimable: "inactive_file",
-};
-const FIRST: Names = Names {
-    limit: "memory.limit_in_bytes",
-    used: "memory.usage_in_bytes",
-    reclaimable: "total_inactive_file",
-};
-/// The first version says so where there is no limit, rounded down to a page.
-const NO_LIMIT_BYTES: u64 = 1 << 62;
+use crate::cgroup::{Group, own_groups};
 
 /// The limit that leaves the least; `None` where nothing can be read.
 pub fn memory() -> Option<MemoryFacts> {
-    let groups = groups().into_iter().flatten();
-    groups
+    let groups = own_groups();
+    let limits = groups.iter().filter_map(limit);
+    limits
         .chain(machine())
         .min_by_key(|facts| facts.limit_bytes.saturating_sub(facts.used_bytes))
 }
@@ -44,67 +23,14 @@ fn machine() -> Option<MemoryFacts> {
     })
 }
 
-/// The limits of the groups that this process is in, and of all above them.
-fn groups() -> Option<Vec<MemoryFacts>> {
-    let own = Process::myself().ok()?;
-    let mounts = own.mountinfo().ok()?;
-    let mut found = Vec::new();
-    for group in own.cgroups().ok()? {
-        let is_second = group.hierarchy == 0 && group.controllers.iter().all(String::is_empty);
-        let is_first = group.controllers.iter().any(|controller| controller == "memory");
-        for mount in &mounts.0 {
-            let names = match mount.fs_type.as_str() {
-                "cgroup2" if is_second => &SECOND,
-                "cgroup" if is_first && mount.super_options.contains_key("memory") => &FIRST,
-                _ => continue,
-            };
-            found.extend(limits(&directory(mount, &group), &mount.mount_point, names));
-        }
-    }
-    Some(found)
-}
-
-/// Where the group's files are. In a container its path may be one that only the host knows: its own root is then all
-/// that can be seen.
-fn directory(mount: &MountInfo, group: &ProcessCGroup) -> PathBuf {
-    let below = Path::new(&group.pathname).strip_prefix(&mount.root);
-    let directory = below.map(|below| mount.mount_point.join(below));
-    directory
-        .ok()
-        .filter(|directory| directory.is_dir())
-        .unwrap_or_else(|| mount.mount_point.clone())
-}
-
-fn limits(group: &Path, top: &Path, names: &Names) -> Vec<MemoryFacts> {
-    let above = group
-        .ancestors()
-        .take_while(|directory| directory.starts_with(top));
-    above.filter_map(|directory| limit(directory, names)).collect()
-}
-
-fn limit(directory: &Path, names: &Names) -> Option<MemoryFacts> {
-    let number = |name: &str| -> Option<u64> {
-        std::fs::read_to_string(directory.join(name))
-            .ok()?
-            .trim()
-            .parse()
-            .ok()
-    };
-    // "max" is no number.
-    let limit_bytes = number(names.limit).filter(|bytes| *bytes < NO_LIMIT_BYTES)?;
-    let reclaimable = std::fs::read_to_string(directory.join("memory.stat"))
-        .ok()
-        .and_then(|text| {
-            let mut lines = text.lines().filter_map(|line| line.split_once(' '));
-            lines
-                .find(|(name, _)| *name == names.reclaimable)?
-                .1
-                .parse::<u64>()
-                .ok()
-        });
-    let used_bytes = number(names.used)?.saturating_sub(reclaimable.unwrap_or_default());
+fn limit(group: &Group) -> Option<MemoryFacts> {
+    let limit_bytes = group.limit_bytes()?;
+    let reclaimable = group.line("memory.stat", group.names.reclaimable);
+    let used_bytes = group
+        .number(group.names.used)?
+        .saturating_sub(reclaimable.unwrap_or_default());
     Some(MemoryFacts {
-        source: format!("the control group {}", directory.display()),
+        source: format!("the control group {}", group.directory.display()),
         limit_bytes,
         used_bytes,
     })
@@ -114,6 +40,7 @@ fn limit(directory: &Path, names: &Names) -> Option<MemoryFacts> {
 #[allow(clippy::disallowed_methods, clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::cgroup::{FIRST, SECOND, upward};
 
     #[test]
     fn every_group_up_to_the_top_counts() {
@@ -126,12 +53,18 @@ mod tests {
         write("pod/memory.max", "1000\n");
         write("pod/memory.current", "400\n");
         write("pod/memory.stat", "anon 100\ninactive_file 250\n");
-        let found = limits(&inner, place.path(), &SECOND);
+        let limits = |names| -> Vec<MemoryFacts> {
+            upward(&inner, place.path(), names)
+                .iter()
+                .filter_map(limit)
+                .collect()
+        };
+        let found = limits(&SECOND);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].limit_bytes, found[0].used_bytes), (1000, 150));
         write("pod/trainer/memory.limit_in_bytes", "9223372036854771712\n");
         write("pod/trainer/memory.usage_in_bytes", "1\n");
-        assert!(limits(&inner, place.path(), &FIRST).is_empty());
+        assert!(limits(&FIRST).is_empty());
     }
 
     #[test]

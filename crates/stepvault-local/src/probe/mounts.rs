@@ -50,12 +50,16 @@ impl Mounts {
     }
 }
 
+/// What a mount's options say when nothing can be written: `emergency_ro` is how ext4 shows since Linux 6.16 that it met
+/// an error (`errors=remount-ro`), and it says `rw` beside it. No flag of `statvfs` tells of that.
+const READ_ONLY: [&str; 2] = ["ro", "emergency_ro"];
+
 fn mount(info: MountInfo) -> Mount {
-    let has = |name: &str| info.mount_options.contains_key(name) || info.super_options.contains_key(name);
+    let has = |name: &&str| info.mount_options.contains_key(*name) || info.super_options.contains_key(*name);
     Mount {
         number: u64::try_from(info.mnt_id).unwrap_or_default(),
         facts: MountFacts {
-            read_only: has("ro"),
+            read_only: READ_ONLY.iter().any(has),
             kind: info.fs_type,
             source: info.mount_source.unwrap_or_else(|| "none".to_owned()),
             mount_point: info.mount_point.display().to_string(),

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nix::sys::quota::{Dqblk, QuotaType, quotactl_get};
 use stepvault_core::doctor::mount::MountFacts;
-use stepvault_core::doctor::room::Room;
+use stepvault_core::room::Room;
 
 /// The kernel counts limits in these.
 const BLOCK_BYTES: u64 = 1024;

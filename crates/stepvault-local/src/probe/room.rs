@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use stepvault_core::Result;
-use stepvault_core::doctor::room::Room;
+use stepvault_core::room::Room;
 
 use crate::space;
 
@@ -21,15 +21,8 @@ pub struct Disk {
 /// # Errors
 /// When it cannot be asked.
 pub fn disk(path: &Path) -> Result<Disk> {
-    let space = space::free(path)?;
-    let limited = space.total_inodes != u64::MAX;
     Ok(Disk {
         device: space::device(path)?,
-        room: Room {
-            free_bytes: space.free_bytes,
-            total_bytes: space.total_bytes,
-            free_inodes: limited.then_some(space.free_inodes),
-            total_inodes: limited.then_some(space.total_inodes),
-        },
+        room: space::free(path)?,
     })
 }

@@ -114,7 +114,7 @@ fn no_inode_left_is_told_from_no_space() {
             break;
         }
     }
-    assert_eq!(space::free(mount.0.path()).unwrap().free_inodes, 0);
+    assert_eq!(space::free(mount.0.path()).unwrap().free_inodes, Some(0));
     let full = error(seal(&place.vault, &place.request("step_2", 2)));
     assert_eq!(full.kind(), ErrorKind::NoSpace);
     assert!(

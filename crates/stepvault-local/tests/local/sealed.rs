@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use stepvault_core::ErrorKind;
 use stepvault_core::digest::Sha256Digest;
-use stepvault_core::ids::{Attempt, StepId};
+use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, StepId};
+use stepvault_core::manifest::PartManifest;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 use stepvault_local::vault::Vault;
 
@@ -84,6 +85,17 @@ fn a_damaged_step_is_a_fault_and_hides_no_other() {
 }
 
 #[test]
+fn a_vault_that_cannot_be_looked_into_is_not_an_empty_one() {
+    let place = Place::new();
+    place.sealed(1);
+    let steps = place.vault.root().join("runs/grpo%2Fcheckpoints/steps");
+    fs::remove_dir_all(&steps).unwrap();
+    fs::write(&steps, "").unwrap();
+    assert!(place.vault.step(&run(), id(1)).is_err());
+    assert!(place.vault.steps(&run()).is_err());
+}
+
+#[test]
 fn a_manifest_is_kept_once_and_never_changes() {
     let place = Place::new();
     let sealed = place.sealed(1);
@@ -101,6 +113,17 @@ fn a_manifest_is_kept_once_and_never_changes() {
         error(sealed.save_manifest(&manifest(&place.at("run/step_1"), 2))).kind(),
         ErrorKind::Damaged
     );
+    let other_run = PartManifest {
+        run: RunName::new("other").unwrap(),
+        ..first.clone()
+    };
+    let other_node = PartManifest {
+        node: NodeName::new("node-9").unwrap(),
+        ..first.clone()
+    };
+    for other in [other_run, other_node] {
+        assert_eq!(error(sealed.save_manifest(&other)).kind(), ErrorKind::Damaged);
+    }
     assert_eq!(sealed.manifest().unwrap().unwrap(), first);
 }
 
@@ -121,6 +144,25 @@ fn remote_states_are_kept_by_remote() {
         error(sealed.save_remote_state(&unproven))
             .to_string()
             .ends_with("it is durable and names no commit")
+    );
+    let newer = RemoteState {
+        format: 2,
+        ..state(UploadState::Uploaded)
+    };
+    assert!(
+        error(sealed.save_remote_state(&newer))
+            .to_string()
+            .ends_with("its format is not known")
+    );
+    fs::copy(
+        sealed.directory().join("remotes/bucket.json"),
+        sealed.directory().join("remotes/other.json"),
+    )
+    .unwrap();
+    let other = error(sealed.remote_state(&RemoteName::new("other").unwrap()));
+    assert!(
+        other.to_string().ends_with("it is of the remote bucket"),
+        "{other}"
     );
     fs::write(sealed.directory().join("remotes/bucket.json"), "{}").unwrap();
     assert_eq!(error(sealed.remote_state(&remote())).kind(), ErrorKind::Damaged);

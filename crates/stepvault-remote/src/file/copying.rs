@@ -1,23 +1,29 @@
 //! Copies inside the directory: by the file system itself where it can share the blocks, never by hard link, so that
-//! a file that somebody edits or that rots stays one file.
+//! a file that somebody edits stays one file.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use stepvault_core::digest::{PartDigest, PartHasher, Sha256Digest};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable::CreateOutcome;
 use stepvault_local::errors;
 
 use super::blocking::Blocking;
 use super::layout::{Layout, parent, temporary_name};
-use super::placing::{in_directory_of, place};
+use super::placing::{in_directory_of, place, taken};
+use super::uploads::Upload;
+use crate::store::PartReceipt;
 
-const WHAT: &str = "cannot copy the object";
+pub(super) const WHAT: &str = "cannot copy the object";
 /// Copied in one call; between calls the copy can be given up.
 const CHUNK_BYTES: u64 = 64 << 20;
+/// Hashed at one go.
+const SLICE_BYTES: usize = 256 << 10;
 
 /// A half-written file that goes when it is not placed.
 #[derive(Debug)]
@@ -72,6 +78,7 @@ fn begin(layout: &Layout, from: &str, to: &str) -> Result<Option<(File, Temporar
         .map_err(|error| errors::io(WHAT, &source_path, error))?
         .len();
     if layout.open(WHAT, to)?.is_some() {
+        taken(layout, to)?;
         return Ok(None);
     }
     let path = parent(&layout.path(to)?).join(temporary_name());
@@ -97,4 +104,60 @@ fn copy_chunk(source: &File, temporary: &Temporary, wanted_bytes: u64) -> Result
             .because("its source was cut short while it was copied")),
         copied => Ok(copied),
     }
+}
+
+/// Copies part `index` of an upload from the same place of an object, and hashes what arrived: no directory keeps a
+/// checksum that would tell.
+pub(super) fn copy_part(
+    layout: &Layout,
+    from: &str,
+    upload: &Upload,
+    index: u32,
+    start: u64,
+    digest: &PartDigest,
+) -> Result<PartReceipt> {
+    let source_path = layout.path(from)?;
+    let (target, range) = upload.open_part(WHAT, index)?;
+    if range != (start..start.saturating_add(digest.size_bytes)) {
+        return Err(Error::new(ErrorKind::Failed, WHAT)
+            .on(source_path.display())
+            .because(format!("part {} of the upload has other bounds", index + 1)));
+    }
+    let mut source = layout.open(WHAT, from)?.ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, WHAT)
+            .on(source_path.display())
+            .because("it does not exist")
+    })?;
+    let io_fault = |error| errors::io(WHAT, &source_path, error);
+    source.seek(SeekFrom::Start(start)).map_err(io_fault)?;
+    (&target).seek(SeekFrom::Start(start)).map_err(io_fault)?;
+    // What is not there is found out by the digest.
+    io::copy(&mut (&source).take(digest.size_bytes), &mut &target).map_err(io_fault)?;
+    target.sync_data().map_err(io_fault)?;
+    if sha256_of(&target, range).map_err(io_fault)? != digest.sha256 {
+        return Err(Error::new(ErrorKind::Damaged, WHAT)
+            .on(source_path.display())
+            .because(format!(
+                "part {} of it holds other bytes than are wanted",
+                index + 1
+            )));
+    }
+    Ok(PartReceipt {
+        index,
+        tag: digest.crc32c.to_string(),
+        digest: *digest,
+    })
+}
+
+fn sha256_of(file: &File, range: Range<u64>) -> io::Result<Sha256Digest> {
+    let mut hasher = PartHasher::default();
+    let mut slice = vec![0; SLICE_BYTES];
+    let mut position = range.start;
+    while position < range.end {
+        let length = usize::try_from(range.end - position).map_or(SLICE_BYTES, |rest| rest.min(SLICE_BYTES));
+        file.read_exact_at(&mut slice[..length], position)?;
+        hasher.update(&slice[..length]);
+        position += length as u64;
+    }
+    Ok(hasher.finish().sha256)
 }

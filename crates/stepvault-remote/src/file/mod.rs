@@ -51,11 +51,11 @@ pub fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
     }
     let untaken = [
         "endpoint",
-        "storage_class",
-        "server_side_encryption",
-        "kms_key",
+        "storage-class",
+        "server-side-encryption",
+        "kms-key",
         "tags",
-        "expected_bucket_owner",
+        "expected-bucket-owner",
     ];
     refuse_options(settings, &untaken)?;
     let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
@@ -137,6 +137,7 @@ impl RemoteStore for FileStore {
             multipart_is_create_only: true,
             lists_pending_uploads: true,
             copies: true,
+            copies_parts: true,
         }
     }
 
@@ -243,6 +244,13 @@ impl RemoteStore for FileStore {
         listing::list(&self.layout, self.blocking, prefix)
     }
 
+    async fn sync(&self, keys: &[String]) -> Result<()> {
+        let owned = keys.to_vec();
+        let what = "cannot make sure of the objects";
+        self.run(what, "", 0, move |layout| placing::make_sure(layout, &owned))
+            .await
+    }
+
     async fn delete(&self, keys: &[String]) -> Result<()> {
         let owned = keys.to_vec();
         // Each may wait for the disk once: the time that is allowed grows as if each were a few KiB.
@@ -265,5 +273,18 @@ impl RemoteStore for FileStore {
                 .because(REMOVED)
         })?;
         Ok(Created::Written(head))
+    }
+    async fn copy_part(
+        &self,
+        from: &str,
+        key: &str,
+        upload: &str,
+        index: u32,
+        start: u64,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        let (upload, from, digest) = (self.upload(upload)?, from.to_owned(), *digest);
+        let work = move |layout: &Layout| copying::copy_part(layout, &from, &upload, index, start, &digest);
+        self.run(copying::WHAT, key, digest.size_bytes, work).await
     }
 }

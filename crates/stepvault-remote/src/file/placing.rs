@@ -1,5 +1,6 @@
 //! From a finished temporary to its final name, which must be free, and durably.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 
@@ -30,6 +31,32 @@ pub(super) fn place(
         durable::fsync_directory(parent(&target))?;
         Ok(outcome)
     })
+}
+
+/// The answer to a write at a key that was found taken, once its name is on disk: whoever took it may have been killed
+/// before it was, and the caller goes on as if it were.
+pub(super) fn taken(layout: &Layout, key: &str) -> Result<CreateOutcome> {
+    match durable::fsync_directory(parent(&layout.path(key)?)) {
+        Ok(()) => Ok(CreateOutcome::Exists),
+        // Removed since, with what was in it.
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(error.with_kind(ErrorKind::Unreachable)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Syncs the names of what was found at these keys. What is gone since has none.
+pub(super) fn make_sure(layout: &Layout, keys: &[String]) -> Result<()> {
+    let mut directories = BTreeSet::new();
+    for key in keys {
+        let path = layout.path(key)?;
+        if directories.insert(parent(&path).to_path_buf()) {
+            match durable::fsync_name_found(&path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                outcome => outcome?,
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Runs `write`, which creates something at `key`, with the directories above it in place.

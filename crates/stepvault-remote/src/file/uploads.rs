@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use stepvault_local::durable::{self, CreateOutcome};
 use stepvault_local::errors;
 
 use super::layout::{Layout, UPLOADS_DIRECTORY};
-use super::placing::{place, prepare_root};
+use super::placing::{place, prepare_root, taken};
 use crate::payload::Payload;
 use crate::store::{PartReceipt, PendingUpload};
 
@@ -134,7 +135,7 @@ impl Upload {
         const WHAT: &str = "cannot complete the upload";
         // First, so that a second completion, after an answer that was lost, finds what the first one made.
         if layout.open(WHAT, key)?.is_some() {
-            return Ok(CreateOutcome::Exists);
+            return taken(layout, key);
         }
         let fault = |why: String| {
             Error::new(ErrorKind::Failed, WHAT)
@@ -192,9 +193,15 @@ impl Upload {
         self.directory.join(DATA_FILE)
     }
 
+    /// The data, and which of its bytes are part `index`.
+    pub(super) fn open_part(&self, what: &str, index: u32) -> Result<(File, Range<u64>)> {
+        Ok((self.open(what)?, self.parts.range(index)))
+    }
+
     fn open(&self, what: &str) -> Result<File> {
         let path = self.data();
         OpenOptions::new()
+            .read(true)
             .write(true)
             .open(&path)
             .map_err(|error| match error.kind() {

@@ -1,5 +1,5 @@
-//! Requests to Google's XML API that neither SDK offers: parts with checksums, completion, copies with a storage
-//! class, listings with generations, pending uploads.
+//! Requests to Google's XML API that neither SDK offers: parts with checksums, completion, listings with generations,
+//! pending uploads. And those to its JSON API that the SDK makes over another protocol: the bucket, and copies.
 
 use std::time::Duration;
 
@@ -98,12 +98,6 @@ impl Api {
 
     /// The bucket as the JSON API describes it: `fields` of it.
     pub(super) async fn bucket_document(&self, what: &str, fields: &str) -> Result<String> {
-        let url = format!(
-            "{}/storage/v1/b/{}?fields={}",
-            self.access.endpoint,
-            encode(&self.bucket),
-            encode(fields)
-        );
         let call = Call {
             what,
             method: Method::GET,
@@ -112,6 +106,16 @@ impl Api {
             headers: Vec::new(),
             body: Payload::default(),
         };
+        self.send_json(&format!("?fields={}", encode(fields)), call).await
+    }
+
+    /// Sends a request to the JSON API once and reads its answer. `path` is what comes behind the bucket's own.
+    pub(super) async fn send_json(&self, path: &str, call: Call<'_>) -> Result<String> {
+        let url = format!(
+            "{}/storage/v1/b/{}{path}",
+            self.access.endpoint,
+            encode(&self.bucket)
+        );
         Ok(self.send_to(url, call).await?.document)
     }
 

@@ -1,10 +1,12 @@
 //! What a bucket of Google Cloud Storage tells of itself, and who we are to it.
 
 use serde::Deserialize;
-use stepvault_core::doctor::remote::{BucketFacts, Credentials, LifecycleRule, Versioning};
+use stepvault_core::doctor::remote::{BucketFacts, Credentials, LeftBytes, LifecycleRule, Versioning};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::GcsStore;
+use crate::pending::Listed;
+use crate::store::PendingUpload;
 
 /// What is asked for, and no more: a bucket's description can be long.
 const FIELDS: &str = "versioning,lifecycle,softDeletePolicy";
@@ -26,6 +28,16 @@ impl GcsStore {
                 soft_delete_seconds: None,
             },
         }
+    }
+
+    /// Uploads that nobody has completed: those of at most so many pages.
+    pub(crate) async fn listed_uploads(&self, prefix: &str, most_pages: usize) -> Result<Listed> {
+        self.api.listed_uploads(prefix, most_pages).await
+    }
+
+    /// What the first page of an upload's parts comes to; none for an upload that is gone.
+    pub(crate) async fn uploaded_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
+        self.api.uploaded_bytes(upload).await
     }
 
     async fn described(&self) -> Result<Bucket> {

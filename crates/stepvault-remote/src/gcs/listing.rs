@@ -9,15 +9,16 @@ use std::time::SystemTime;
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use http::Method;
+use stepvault_core::doctor::remote::LeftBytes;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::api::{Answer, Api, Call};
 use super::xml::Element;
 use crate::payload::Payload;
+use crate::pending::{Listed, MAXIMUM_PAGES, Marker, Page, pages};
 use crate::store::{ObjectInfo, PendingUpload};
 
-/// More pages of pending uploads than this are a fault, not a backlog.
-const MAXIMUM_UPLOAD_PAGES: usize = 1000;
+const PENDING: &str = "cannot list the pending uploads";
 
 enum Next {
     First,
@@ -52,7 +53,7 @@ impl Api {
         const WHAT: &str = "cannot list the objects";
         let mut query = vec![("list-type", "2"), ("prefix", prefix)];
         query.extend(token.map(|token| ("continuation-token", token)));
-        let answer = self.get(WHAT, &query).await?;
+        let answer = self.get(WHAT, None, &query).await?;
         let list = answer.root("ListBucketResult")?;
         let mut page = VecDeque::new();
         for entry in list.children("Contents") {
@@ -85,55 +86,82 @@ impl Api {
 
     /// The multipart uploads under way to keys that begin with `prefix`.
     pub(super) async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
-        const WHAT: &str = "cannot list the pending uploads";
-        let full_prefix = self.keys.full_prefix(prefix);
-        let mut pending = Vec::new();
-        let mut markers: Option<(String, String)> = None;
-        for _ in 0..MAXIMUM_UPLOAD_PAGES {
-            let mut query = vec![("uploads", ""), ("prefix", full_prefix.as_str())];
-            if let Some((key, upload)) = &markers {
-                query.extend([
-                    ("key-marker", key.as_str()),
-                    ("upload-id-marker", upload.as_str()),
-                ]);
-            }
-            let answer = self.get(WHAT, &query).await?;
-            let list = answer.root("ListMultipartUploadsResult")?;
-            for entry in list.children("Upload") {
-                let name = entry.required("Key")?;
-                let initiated = entry
-                    .text("Initiated")?
-                    .map(|text| self.time(WHAT, &text))
-                    .transpose()?;
-                if let Some(key) = self.keys.key_of(&name) {
-                    let upload = entry.required("UploadId")?;
-                    pending.push(PendingUpload {
-                        key: key.to_owned(),
-                        upload,
-                        initiated,
-                    });
-                }
-            }
-            if list.text("IsTruncated")?.as_deref() != Some("true") {
-                return Ok(pending);
-            }
-            let next = (
-                list.required("NextKeyMarker")?,
-                list.text("NextUploadIdMarker")?.unwrap_or_default(),
-            );
-            if markers.as_ref() == Some(&next) {
-                return Err(self.malformed(WHAT, "it says that more follows, but not where"));
-            }
-            markers = Some(next);
-        }
-        Err(self.malformed(WHAT, "there is no end to it"))
+        let listed = self.listed_uploads(prefix, MAXIMUM_PAGES).await?;
+        listed.whole(PENDING, &self.subject(None))
     }
 
-    async fn get(&self, what: &str, query: &[(&str, &str)]) -> Result<Answer> {
+    /// Those of at most so many pages.
+    pub(super) async fn listed_uploads(&self, prefix: &str, most_pages: usize) -> Result<Listed> {
+        let prefix = self.keys.full_prefix(prefix);
+        pages(PENDING, &self.subject(None), most_pages, |after| {
+            self.uploads_page(&prefix, after)
+        })
+        .await
+    }
+
+    async fn uploads_page(&self, prefix: &str, after: Option<Marker>) -> Result<Page> {
+        let mut query = vec![("uploads", ""), ("prefix", prefix)];
+        if let Some(Marker { key, upload }) = &after {
+            query.extend([
+                ("key-marker", key.as_str()),
+                ("upload-id-marker", upload.as_str()),
+            ]);
+        }
+        let answer = self.get(PENDING, None, &query).await?;
+        let list = answer.root("ListMultipartUploadsResult")?;
+        let mut page = Page::default();
+        for entry in list.children("Upload") {
+            let name = entry.required("Key")?;
+            let initiated = entry
+                .text("Initiated")?
+                .map(|text| self.time(PENDING, &text))
+                .transpose()?;
+            if let Some(key) = self.keys.key_of(&name) {
+                let upload = entry.required("UploadId")?;
+                page.uploads.push(PendingUpload {
+                    key: key.to_owned(),
+                    upload,
+                    initiated,
+                });
+            }
+        }
+        if list.text("IsTruncated")?.as_deref() == Some("true") {
+            page.next = Some(Marker {
+                key: list.required("NextKeyMarker")?,
+                upload: list.text("NextUploadIdMarker")?.unwrap_or_default(),
+            });
+        }
+        Ok(page)
+    }
+
+    /// What the first page of an upload's parts comes to; none for an upload that is gone.
+    pub(super) async fn uploaded_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
+        const WHAT: &str = "cannot list an upload's parts";
+        let query = [("uploadId", upload.upload.as_str())];
+        let answer = match self.get(WHAT, Some(&upload.key), &query).await {
+            Err(gone) if gone.kind() == ErrorKind::NotFound => return Ok(None),
+            answer => answer?,
+        };
+        let list = answer.root("ListPartsResult")?;
+        let mut bytes = 0_u64;
+        for part in list.children("Part") {
+            let size = part.required("Size")?;
+            let size: u64 = size
+                .parse()
+                .map_err(|_| self.malformed(WHAT, "a size is not a number"))?;
+            bytes = bytes.saturating_add(size);
+        }
+        Ok(Some(LeftBytes {
+            bytes,
+            all: list.text("IsTruncated")?.as_deref() != Some("true"),
+        }))
+    }
+
+    async fn get(&self, what: &str, key: Option<&str>, query: &[(&str, &str)]) -> Result<Answer> {
         let call = Call {
             what,
             method: Method::GET,
-            key: None,
+            key,
             query,
             headers: Vec::new(),
             body: Payload::default(),

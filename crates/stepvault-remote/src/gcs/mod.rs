@@ -15,6 +15,7 @@ mod client;
 mod examine;
 mod listing;
 mod multipart;
+mod rewrite;
 mod source;
 mod write;
 mod xml;
@@ -67,7 +68,7 @@ pub(crate) async fn connect(settings: &RemoteSettings) -> Result<GcsStore> {
     }
     refuse_options(
         settings,
-        &["server_side_encryption", "tags", "expected_bucket_owner"],
+        &["server-side-encryption", "tags", "expected-bucket-owner"],
     )?;
     let access = Access::new(settings)?;
     let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
@@ -151,6 +152,7 @@ impl RemoteStore for GcsStore {
             multipart_is_create_only: false,
             lists_pending_uploads: true,
             copies: true,
+            copies_parts: false,
         }
     }
 
@@ -266,13 +268,40 @@ impl RemoteStore for GcsStore {
     }
 
     async fn copy(&self, from: &str, to: &str) -> Result<Created> {
-        if !self.api.copy(from, to).await? {
-            return Ok(Created::Exists);
+        let Some(source) = self.objects.info(from).await? else {
+            return Err(self.fault(
+                ErrorKind::NotFound,
+                rewrite::WHAT,
+                from,
+                "the object does not exist",
+            ));
+        };
+        // Some servers have entity tags instead.
+        let generation = source.version.filter(|version| version.parse::<i64>().is_ok());
+        if let Err(error) = self.api.rewrite(from, generation.as_deref(), to).await {
+            // A failed condition is the target's, or the source's that changed meanwhile: looking tells which.
+            if error.kind() == ErrorKind::Conflict && self.objects.info(to).await?.is_some() {
+                return Ok(Created::Exists);
+            }
+            return Err(error);
         }
         let head = self.head(to).await?.ok_or_else(|| {
             let why = "the store acknowledged it, and it is not there";
-            self.fault(ErrorKind::Unreachable, "cannot copy the object", to, why)
+            self.fault(ErrorKind::Unreachable, rewrite::WHAT, to, why)
         })?;
         Ok(Created::Written(head))
+    }
+
+    async fn copy_part(
+        &self,
+        _from: &str,
+        key: &str,
+        _upload: &str,
+        _index: u32,
+        _start: u64,
+        _digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        let why = "the store copies whole objects only";
+        Err(self.fault(ErrorKind::Failed, "cannot copy a part", key, why))
     }
 }

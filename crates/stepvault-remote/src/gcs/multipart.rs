@@ -7,7 +7,7 @@ use http::Method;
 use stepvault_core::digest::PartDigest;
 use stepvault_core::{Error, ErrorKind, Result};
 
-use super::api::{Answer, Api, Call, crc32c_of, encode};
+use super::api::{Answer, Api, Call, crc32c_of};
 use super::xml::escape;
 use crate::payload::Payload;
 use crate::store::PartReceipt;
@@ -117,27 +117,6 @@ impl Api {
         match self.send(call).await {
             Err(gone) if gone.kind() == ErrorKind::NotFound => Ok(()),
             outcome => outcome.map(|_| ()),
-        }
-    }
-
-    /// Copies to a free key; false when it is taken.
-    pub(super) async fn copy(&self, from: &str, to: &str) -> Result<bool> {
-        let source = format!("{}/{}", encode(&self.bucket), encode(&self.keys.full(from)?));
-        let mut headers = self.option_headers();
-        headers.push(("x-goog-copy-source", source));
-        headers.push(("x-goog-if-generation-match", "0".to_owned()));
-        let call = Call {
-            what: "cannot copy the object",
-            method: Method::PUT,
-            key: Some(to),
-            query: &[],
-            headers,
-            body: Payload::default(),
-        };
-        match self.send(call).await {
-            Ok(answer) => answer.root("CopyObjectResult").map(|_| true),
-            Err(taken) if taken.kind() == ErrorKind::Conflict => Ok(false),
-            Err(error) => Err(error),
         }
     }
 }

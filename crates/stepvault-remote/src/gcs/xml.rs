@@ -153,6 +153,22 @@ mod tests {
             .unwrap_err();
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_text_comes_back_and_any_document_is_read_or_refused(text in ".*", document in "[<>/&;ab#x0-9 \"]{0,80}") {
+            proptest::prop_assert_eq!(unescape(&escape(&text)).unwrap(), text.clone());
+            let whole = format!("<List><Key>{}</Key>{document}</List>", escape(&text));
+            proptest::prop_assert_eq!(root(&whole, "List").unwrap().required("Key").unwrap(), text);
+            for document in [document.clone(), format!("<a>{document}</a>")] {
+                if let Ok(list) = root(&document, "a") {
+                    for inner in list.children("b") {
+                        let _ = inner.text("a");
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn escaping_comes_back() {
         let odd = "<a & \"b\">&amp;";

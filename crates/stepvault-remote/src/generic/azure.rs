@@ -50,11 +50,11 @@ pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
     refuse_options(
         settings,
         &[
-            "storage_class",
-            "server_side_encryption",
-            "kms_key",
+            "storage-class",
+            "server-side-encryption",
+            "kms-key",
             "tags",
-            "expected_bucket_owner",
+            "expected-bucket-owner",
         ],
     )?;
     let mut builder = MicrosoftAzureBuilder::from_env();

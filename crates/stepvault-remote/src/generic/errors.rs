@@ -118,7 +118,7 @@ fn by_status(status: u16) -> (ErrorKind, &'static str) {
         416 => (ErrorKind::Damaged, ""),
         429 => (
             ErrorKind::Unreachable,
-            "the store asks to slow down; lower max_concurrent_requests",
+            "the store asks to slow down; lower max-concurrent-requests",
         ),
         507 => (ErrorKind::NoSpace, "free some space there or raise the quota"),
         501 => (ErrorKind::Failed, "the store cannot do this"),

@@ -144,6 +144,7 @@ impl RemoteStore for GenericStore {
             lists_pending_uploads: false,
             // Azure may answer before a copy is done; `object_store` does not tell.
             copies: self.completing.is_some(),
+            copies_parts: false,
         }
     }
 
@@ -288,5 +289,18 @@ impl RemoteStore for GenericStore {
                 .because("the store acknowledged it, and it is not there")
         })?;
         Ok(Created::Written(head))
+    }
+    async fn copy_part(
+        &self,
+        _from: &str,
+        key: &str,
+        _upload: &str,
+        _index: u32,
+        _start: u64,
+        _digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        Err(Error::new(ErrorKind::Failed, "cannot copy a part")
+            .on(self.objects.subject(key))
+            .because("this kind of store copies whole objects only"))
     }
 }

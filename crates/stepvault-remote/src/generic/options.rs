@@ -8,14 +8,14 @@ use stepvault_core::{Error, ErrorKind, Result};
 pub(crate) fn refuse_options(settings: &RemoteSettings, untaken: &[&str]) -> Result<()> {
     let given = [
         ("endpoint", settings.endpoint.is_some()),
-        ("storage_class", settings.storage_class.is_some()),
+        ("storage-class", settings.storage_class.is_some()),
         (
-            "server_side_encryption",
+            "server-side-encryption",
             settings.server_side_encryption.is_some(),
         ),
-        ("kms_key", settings.kms_key.is_some()),
+        ("kms-key", settings.kms_key.is_some()),
         ("tags", !settings.tags.is_empty()),
-        ("expected_bucket_owner", settings.expected_bucket_owner.is_some()),
+        ("expected-bucket-owner", settings.expected_bucket_owner.is_some()),
     ];
     match given.iter().find(|(option, given)| *given && untaken.contains(option)) {
         None => Ok(()),
@@ -37,10 +37,10 @@ mod tests {
             RemoteSettings::new(RemoteName::new("r").unwrap(), "file:///data".parse().unwrap());
         settings.kms_key = Some("k".to_owned());
         refuse_options(&settings, &["tags"]).unwrap();
-        let error = refuse_options(&settings, &["tags", "kms_key"]).unwrap_err();
+        let error = refuse_options(&settings, &["tags", "kms-key"]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cannot open the remote: file:///data: it does not take the option kms_key"
+            "cannot open the remote: file:///data: it does not take the option kms-key"
         );
     }
 }

@@ -81,7 +81,7 @@ impl Expected {
                 "no byte came for {} seconds",
                 self.stall_timeout.as_secs()
             ))
-            .hint("check the network, or raise stall_timeout")
+            .hint("check the network, or raise stall-timeout")
     }
 
     fn cut_off(&self, received_bytes: u64) -> Error {

@@ -130,6 +130,11 @@ impl RemoteStore for RequestLimitStore {
         .boxed()
     }
 
+    async fn sync(&self, keys: &[String]) -> Result<()> {
+        let _permit = self.permit().await?;
+        self.inner.sync(keys).await
+    }
+
     async fn delete(&self, keys: &[String]) -> Result<()> {
         let _permit = self.permit().await?;
         self.inner.delete(keys).await
@@ -138,5 +143,20 @@ impl RemoteStore for RequestLimitStore {
     async fn copy(&self, from: &str, to: &str) -> Result<Created> {
         let _permit = self.permit().await?;
         self.inner.copy(from, to).await
+    }
+
+    async fn copy_part(
+        &self,
+        from: &str,
+        key: &str,
+        upload: &str,
+        index: u32,
+        start: u64,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        let _permit = self.permit().await?;
+        self.inner
+            .copy_part(from, key, upload, index, start, digest)
+            .await
     }
 }

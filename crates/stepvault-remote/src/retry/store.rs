@@ -257,6 +257,10 @@ impl RemoteStore for RetryStore {
         listing::list(self, prefix)
     }
 
+    async fn sync(&self, keys: &[String]) -> Result<()> {
+        self.retries.run(|_| self.inner.sync(keys)).await
+    }
+
     async fn delete(&self, keys: &[String]) -> Result<()> {
         self.retries.run(|_| self.inner.delete(keys)).await
     }
@@ -264,5 +268,19 @@ impl RemoteStore for RetryStore {
     /// A lost answer looks like `Exists`, as with `create`.
     async fn copy(&self, from: &str, to: &str) -> Result<Created> {
         self.retries.run(|_| self.inner.copy(from, to)).await
+    }
+
+    async fn copy_part(
+        &self,
+        from: &str,
+        key: &str,
+        upload: &str,
+        index: u32,
+        start: u64,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        self.retries
+            .run(|_| self.inner.copy_part(from, key, upload, index, start, digest))
+            .await
     }
 }

@@ -9,7 +9,6 @@ use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::ProfileFileRegionProvider;
 use aws_config::{AppName, BehaviorVersion, SdkConfig};
 use aws_sdk_s3::Client;
-use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::config::timeout::TimeoutConfig;
 use aws_sdk_s3::config::{
     Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation,
@@ -21,7 +20,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::connector;
+use super::{connector, skew};
 use crate::endpoint::{check_endpoint, is_loopback};
 
 /// Regions mean nothing to most servers that one runs oneself, but signatures need one.
@@ -123,9 +122,8 @@ async fn load(settings: &RemoteSettings, keys: Option<&StaticKeys>) -> Result<Cl
         }
     };
     let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
-    let mut builder = aws_sdk_s3::config::Builder::from(&base)
+    let mut builder = skew::only_skew(aws_sdk_s3::config::Builder::from(&base))
         .region(region)
-        .retry_config(RetryConfig::disabled())
         .timeout_config(TimeoutConfig::disabled())
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
         .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)

@@ -22,6 +22,12 @@ impl AnswerDate {
     }
 }
 
+/// The time that a `Date` says.
+pub(super) fn dated(text: &str) -> Option<SystemTime> {
+    let date = DateTime::from_str(text, DateTimeFormat::HttpDate).ok()?;
+    SystemTime::try_from(date).ok()
+}
+
 impl Intercept for AnswerDate {
     fn name(&self) -> &'static str {
         "AnswerDate"
@@ -33,10 +39,8 @@ impl Intercept for AnswerDate {
         _components: &RuntimeComponents,
         _config: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        let date = context.response().headers().get("date");
-        let date = date.and_then(|text| DateTime::from_str(text, DateTimeFormat::HttpDate).ok());
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) =
-            date.and_then(|date| SystemTime::try_from(date).ok());
+        let date = context.response().headers().get("date").and_then(dated);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = date;
         Ok(())
     }
 }

@@ -1,7 +1,6 @@
 //! Reading: heads, ranges, listings.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use aws_sdk_s3::primitives::{ByteStream, DateTime};
@@ -14,7 +13,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use super::errors::Fault;
 use super::store::S3Store;
 use super::write::stored_sha256;
-use crate::store::{ObjectHead, ObjectInfo, PendingUpload};
+use crate::store::{ObjectHead, ObjectInfo};
 
 impl S3Store {
     pub(super) async fn head_object(&self, key: &str) -> Result<Option<ObjectHead>> {
@@ -169,51 +168,9 @@ impl S3Store {
             version: object.e_tag,
         }))
     }
-
-    pub(super) async fn list_multiparts(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
-        let mut uploads = Vec::new();
-        let (mut key_marker, mut upload_marker) = (None, None);
-        loop {
-            let client = self.client().await?;
-            let request = client
-                .list_multipart_uploads()
-                .bucket(&self.bucket)
-                .prefix(self.full_key(prefix))
-                .set_key_marker(key_marker.take())
-                .set_upload_id_marker(upload_marker.take())
-                .set_expected_bucket_owner(self.owner.clone());
-            let page = match request.send().await {
-                Ok(page) => page,
-                Err(error) => {
-                    let fault = self.fault(&error);
-                    if fault.is_not_implemented() {
-                        self.lists_pending_uploads.store(false, Ordering::Relaxed);
-                        return Ok(Vec::new());
-                    }
-                    return Err(fault.into_error("cannot list pending uploads", &self.name("")));
-                }
-            };
-            for upload in page.uploads() {
-                let key = upload.key().and_then(|key| self.relative_key(key));
-                let (Some(key), Some(id)) = (key, upload.upload_id()) else {
-                    continue;
-                };
-                uploads.push(PendingUpload {
-                    key: key.to_owned(),
-                    upload: id.to_owned(),
-                    initiated: upload.initiated().map(|time| system_time(Some(time))),
-                });
-            }
-            key_marker = page.next_key_marker().map(str::to_owned);
-            upload_marker = page.next_upload_id_marker().map(str::to_owned);
-            if !page.is_truncated().unwrap_or(false) || key_marker.is_none() {
-                return Ok(uploads);
-            }
-        }
-    }
 }
 
-fn system_time(time: Option<&DateTime>) -> SystemTime {
+pub(super) fn system_time(time: Option<&DateTime>) -> SystemTime {
     time.and_then(|time| SystemTime::try_from(*time).ok())
         .unwrap_or(SystemTime::UNIX_EPOCH)
 }

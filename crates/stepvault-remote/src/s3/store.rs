@@ -15,6 +15,7 @@ use stepvault_core::{Error, Result};
 
 use super::attributes::Attributes;
 use super::client::{Clients, StaticKeys};
+use super::copy::Source;
 use super::errors::Fault;
 use crate::payload::Payload;
 use crate::store::{
@@ -109,6 +110,7 @@ impl RemoteStore for S3Store {
             multipart_is_create_only: true,
             lists_pending_uploads: self.lists_pending_uploads.load(Ordering::Relaxed),
             copies: true,
+            copies_parts: true,
         }
     }
 
@@ -171,5 +173,23 @@ impl RemoteStore for S3Store {
 
     async fn copy(&self, from: &str, to: &str) -> Result<Created> {
         self.copy_object(from, to).await
+    }
+
+    async fn copy_part(
+        &self,
+        from: &str,
+        key: &str,
+        upload: &str,
+        index: u32,
+        start: u64,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        let range = start..start.saturating_add(digest.size_bytes);
+        let source = Source {
+            key: from,
+            version: None,
+        };
+        let copied = self.copy_range(source, range, key, upload, index).await?;
+        self.prove_part(key, index, copied, digest)
     }
 }

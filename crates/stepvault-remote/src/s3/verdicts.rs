@@ -34,7 +34,7 @@ pub(super) fn by_code(code: &str) -> Option<Verdict> {
             Denied,
             "the credentials do not allow this",
             "grant the action on the bucket and its objects; without s3:ListBucket a missing object looks like \
-             this too; if expected_bucket_owner is set, check it",
+             this too; if expected-bucket-owner is set, check it",
         ),
         "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired" => (
             Denied,
@@ -64,7 +64,7 @@ pub(super) fn by_code(code: &str) -> Option<Verdict> {
         | "BandwidthLimitExceeded" => (
             Unreachable,
             "the store asks to slow down",
-            "lower max_concurrent_requests",
+            "lower max-concurrent-requests",
         ),
         "InternalError" | "ServiceUnavailable" | "Busy" => {
             (Unreachable, "the store has a fault of its own", "")
@@ -99,12 +99,12 @@ pub(super) fn by_code(code: &str) -> Option<Verdict> {
         "InvalidStorageClass" => (
             Usage,
             "the store does not know the storage class",
-            "correct storage_class",
+            "correct storage-class",
         ),
         "KMS.NotFoundException"
         | "KMS.DisabledException"
         | "KMS.InvalidKeyUsageException"
-        | "KMS.KMSInvalidStateException" => (Usage, "the encryption key cannot be used", "correct kms_key"),
+        | "KMS.KMSInvalidStateException" => (Usage, "the encryption key cannot be used", "correct kms-key"),
         _ => return None,
     })
 }
@@ -138,7 +138,7 @@ pub(super) fn by_status(status: u16) -> Verdict {
         429 => (
             ErrorKind::Unreachable,
             "the store asks to slow down",
-            "lower max_concurrent_requests",
+            "lower max-concurrent-requests",
         ),
         507 => (
             ErrorKind::NoSpace,

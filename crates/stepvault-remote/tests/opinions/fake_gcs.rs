@@ -20,7 +20,7 @@ async fn start() -> (FakeGcs, Arc<dyn RemoteStore>) {
     (server, store)
 }
 
-/// It has no uploads in parts and no copies by the XML interface.
+/// It has no uploads in parts.
 const NEED_XML_WRITES: [&str; 8] = [
     "odd_keys_mean_themselves",
     "missing_objects_are_told_from_errors",
@@ -57,6 +57,25 @@ async fn odd_keys_are_kept() {
     let mut wanted = odd.map(str::to_owned).to_vec();
     wanted.sort();
     assert_eq!(listed(&*store, "odd/").await.unwrap(), wanted);
+}
+
+#[tokio::test]
+#[ignore = "needs the Python servers that scripts/test installs"]
+async fn copies_are_made_by_rewriting() {
+    let (_server, store) = start().await;
+    let (from, to) = ("copy/from #1.bin", "copy/to/ü.bin");
+    create(&*store, from, &bytes(1_000, 1)).await.unwrap();
+    let Created::Written(head) = store.copy(from, to).await.unwrap() else {
+        panic!("it was free")
+    };
+    let digest = PartDigest::of(&bytes(1_000, 1));
+    let proven = head
+        .checksum
+        .proves(&FileDigest::from_parts(&[digest]), &[digest.sha256]);
+    assert_eq!(proven, Some(true), "{head:?}");
+    assert_eq!(read(&*store, to, None).await.unwrap(), bytes(1_000, 1));
+    let error = store.copy("copy/none", "copy/other").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
 }
 
 #[tokio::test]

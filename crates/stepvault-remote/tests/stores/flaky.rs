@@ -100,6 +100,7 @@ impl RemoteStore for Flaky {
             multipart_is_create_only: false,
             lists_pending_uploads: false,
             copies: false,
+            copies_parts: false,
         }
     }
 
@@ -171,6 +172,17 @@ impl RemoteStore for Flaky {
     }
 
     async fn copy(&self, _from: &str, _to: &str) -> Result<Created> {
+        unused()
+    }
+    async fn copy_part(
+        &self,
+        _from: &str,
+        _key: &str,
+        _upload: &str,
+        _index: u32,
+        _start: u64,
+        _digest: &PartDigest,
+    ) -> Result<PartReceipt> {
         unused()
     }
 }

@@ -484,6 +484,27 @@ async fn copies_go_to_free_keys_only() {
 }
 
 #[tokio::test]
+async fn a_copy_whose_bytes_have_to_move_takes_as_many_requests_as_the_store_wants() {
+    let server = StrictGcs::start_with(StrictGcsOptions {
+        rewrite_bytes: 5 << 20,
+        ..StrictGcsOptions::default()
+    });
+    server.create_bucket(BUCKET);
+    let mut settings = settings(&server);
+    let store = stepvault_remote::gcs::open(&settings).await.unwrap();
+    create(&store, "a", &payload(12 << 20)).await.unwrap();
+    settings.storage_class = Some("NEARLINE".to_owned());
+    let store = stepvault_remote::gcs::open(&settings).await.unwrap();
+    assert!(matches!(store.copy("a", "b").await.unwrap(), Created::Written(_)));
+    assert_eq!(stored(&server, "b"), Some(payload(12 << 20)));
+    let requests = server.faults().requests();
+    let rewrites = requests
+        .iter()
+        .filter(|request| request.path.contains("rewriteTo"));
+    assert_eq!(rewrites.count(), 3);
+}
+
+#[tokio::test]
 async fn class_and_key_are_given_to_every_new_object() {
     let server = StrictGcs::start();
     server.create_bucket(BUCKET);
@@ -507,6 +528,17 @@ async fn class_and_key_are_given_to_every_new_object() {
             "{key}: {attributes:?}"
         );
     }
+    let Created::Written(copy) = store.copy("b", "c").await.unwrap() else {
+        panic!("it was free")
+    };
+    assert_eq!(copy.checksum, StoredChecksum::Crc32c(large.digest.crc32c));
+    let class = |key: &str| {
+        let object = format!("{BUCKET}/team/vault/{key}");
+        server
+            .objects()
+            .with(|table| table[&object].attributes.get("x-goog-storage-class").cloned())
+    };
+    assert_eq!(class("c").as_deref(), Some("NEARLINE"));
     settings.tags.insert("a".to_owned(), "b".to_owned());
     let error = stepvault_remote::gcs::open(&settings).await.unwrap_err();
     assert!(

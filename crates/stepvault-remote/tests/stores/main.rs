@@ -17,4 +17,5 @@ mod s3_credentials;
 mod s3_faults;
 mod s3_requests;
 mod s3_silence;
+mod s3_skew;
 mod support;

@@ -52,7 +52,7 @@ async fn a_storm_that_stays_is_told_with_its_cause() {
     assert!(
         text.ends_with(
             " seconds; the last error: cannot write the object: s3://checkpoints/vault/a: the store asks to slow \
-             down (SlowDown: On request)\nhint: lower max_concurrent_requests"
+             down (SlowDown: On request)\nhint: lower max-concurrent-requests"
         ),
         "{text}"
     );

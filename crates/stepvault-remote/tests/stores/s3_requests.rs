@@ -91,6 +91,11 @@ async fn every_request_names_the_expected_owner() {
         store.delete(&keys[..1]).await.unwrap_err(),
         store.delete(&keys).await.unwrap_err(),
         store.copy("a", "b").await.map(drop).unwrap_err(),
+        store
+            .copy_part("a", "b", "upload", 0, 0, &digest)
+            .await
+            .map(drop)
+            .unwrap_err(),
     ];
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");

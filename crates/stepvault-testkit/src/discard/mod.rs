@@ -79,11 +79,18 @@ impl hyper::service::Service<Request<Incoming>> for Service {
     }
 }
 
+/// Whoever reads this, which no bucket is called, gets the number of requests since it was last read.
+const REQUESTS: &str = ".requests";
 /// Limit for the documents clients send; a full batch delete is smaller.
 const DOCUMENT_BYTES: usize = 16 << 20;
 
 async fn answer(store: &DiscardStore, request: Request<Incoming>) -> io::Result<Response<Reply>> {
     let target = Target::of(request.uri());
+    if target.path == REQUESTS {
+        let count = store.take_requests().to_string();
+        return Ok(reply(StatusCode::OK, Reply::Document(Bytes::from(count))));
+    }
+    store.count_request();
     let (parts, body) = request.into_parts();
     let (method, headers) = (&parts.method, &parts.headers);
     match (method.as_str(), target.is_object()) {

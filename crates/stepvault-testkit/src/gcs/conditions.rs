@@ -32,6 +32,17 @@ impl Conditions {
         })
     }
 
+    /// The same of a rewrite's source.
+    pub(super) fn of_source(query: &BTreeMap<String, String>) -> Result<Self, Failure> {
+        let get = |name: &str| query.get(name).map(|value| number(name, value)).transpose();
+        Ok(Self {
+            generation_match: get("ifSourceGenerationMatch")?,
+            generation_not_match: get("ifSourceGenerationNotMatch")?,
+            metageneration_match: get("ifSourceMetagenerationMatch")?,
+            metageneration_not_match: get("ifSourceMetagenerationNotMatch")?,
+        })
+    }
+
     /// From the XML API's headers.
     pub(super) fn from_headers(headers: &HeaderMap) -> Result<Self, Failure> {
         let get = |name: &str| match headers.get(name) {

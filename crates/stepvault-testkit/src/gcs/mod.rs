@@ -30,6 +30,7 @@ mod read;
 mod reply;
 mod request;
 mod resumable;
+mod rewrite;
 mod server;
 mod state;
 
@@ -56,6 +57,8 @@ pub struct StrictGcsOptions {
     pub ignore_create_only: bool,
     /// The most entries in one page of a listing, whatever the client asks for.
     pub list_page_size: usize,
+    /// The most bytes that one request of a rewrite moves, whatever the client asks for.
+    pub rewrite_bytes: usize,
     /// Accept requests without a bearer (or with an empty one), as emulators do; a wrong one is always refused.
     pub anonymous: bool,
     /// The bearer token that is right.
@@ -69,6 +72,7 @@ impl Default for StrictGcsOptions {
             no_checksum_answers: false,
             ignore_create_only: false,
             list_page_size: 1000,
+            rewrite_bytes: usize::MAX,
             anonymous: true,
             bearer: "strict-gcs-test-bearer".to_owned(),
         }

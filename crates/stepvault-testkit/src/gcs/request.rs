@@ -12,12 +12,29 @@ use super::state::Core;
 /// What the path addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
-    JsonUpload { bucket: String },
-    JsonObject { bucket: String, key: String },
-    JsonBucket { bucket: String },
+    JsonUpload {
+        bucket: String,
+    },
+    JsonObject {
+        bucket: String,
+        key: String,
+    },
+    JsonBucket {
+        bucket: String,
+    },
+    /// From one object to another.
+    JsonRewrite {
+        from: (String, String),
+        to: (String, String),
+    },
     JsonOther,
-    XmlBucket { bucket: String },
-    XmlObject { bucket: String, key: String },
+    XmlBucket {
+        bucket: String,
+    },
+    XmlObject {
+        bucket: String,
+        key: String,
+    },
     XmlService,
 }
 
@@ -38,6 +55,14 @@ impl Target {
                     bucket: decode(bucket),
                     key: decode(key),
                 },
+                ["b", bucket, "o", key, "rewriteTo", "b", to_bucket, "o", to_key]
+                    if !key.is_empty() && !to_key.is_empty() =>
+                {
+                    Self::JsonRewrite {
+                        from: (decode(bucket), decode(key)),
+                        to: (decode(to_bucket), decode(to_key)),
+                    }
+                }
                 ["b", bucket] if !bucket.is_empty() => Self::JsonBucket {
                     bucket: decode(bucket),
                 },
@@ -63,7 +88,11 @@ impl Target {
     pub(super) fn is_json(&self) -> bool {
         matches!(
             self,
-            Self::JsonUpload { .. } | Self::JsonObject { .. } | Self::JsonBucket { .. } | Self::JsonOther
+            Self::JsonUpload { .. }
+                | Self::JsonObject { .. }
+                | Self::JsonBucket { .. }
+                | Self::JsonRewrite { .. }
+                | Self::JsonOther
         )
     }
 }

@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use super::reply::{Failure, Reply};
 use super::request::{Request, Target, flip_first_bit};
 use super::state::Core;
-use super::{json, list, multipart, objects, resumable};
+use super::{json, list, multipart, objects, resumable, rewrite};
 use crate::faults::FaultAction;
 
 /// Ends the connection without an answer.
@@ -209,6 +209,10 @@ fn dispatch(core: &Core, request: &Request, body: &Bytes) -> Outcome {
         }
         Target::JsonBucket { bucket } if method == "GET" => Ok(Reply::json(200, &core.described(bucket)?)),
         Target::JsonBucket { .. } => Err(Failure::not_implemented("this call on a JSON bucket")),
+        Target::JsonRewrite { from, to } if method == "POST" => {
+            rewrite::rewrite(core, request, from, to, body)
+        }
+        Target::JsonRewrite { .. } => Err(Failure::not_implemented("this call on two JSON objects")),
         Target::JsonOther => Err(Failure::not_implemented("this JSON path")),
         Target::XmlBucket { bucket } => {
             core.require_bucket(bucket)?;

@@ -9,21 +9,21 @@ use s3s::dto::CopySource;
 use s3s::path::S3Path;
 use s3s::{S3Result, s3_error};
 
+use super::checksums;
 use super::state::State;
-use super::{ACCESS_KEY, SECRET_KEY, checksums};
 
-pub(crate) struct OneKey;
+/// Knows the keys that the server was given.
+pub(crate) struct Keys(pub(crate) Arc<State>);
 
 #[async_trait::async_trait]
-impl S3Auth for OneKey {
+impl S3Auth for Keys {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
-        if access_key == ACCESS_KEY {
-            Ok(SecretKey::from(SECRET_KEY))
-        } else {
-            Err(s3_error!(
+        match self.0.keys().get(access_key) {
+            Some(key) => Ok(SecretKey::from(key.secret.as_str())),
+            None => Err(s3_error!(
                 InvalidAccessKeyId,
                 "The AWS Access Key Id you provided does not exist in our records."
-            ))
+            )),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Misbehaviour on request, in front of the protocol.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use uuid::Uuid;
 
 use super::connections::Client;
 use super::manners::Manners;
+use super::state::State;
 use crate::faults::{FaultAction, Faults};
 
 /// How long the bytes before a cut have to leave the socket: an error of the body would discard what is still
@@ -26,6 +28,7 @@ pub(crate) struct FaultsLayer {
     pub(crate) service: S3Service,
     pub(crate) faults: Faults,
     pub(crate) manners: Manners,
+    pub(crate) state: Arc<State>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for FaultsLayer {
@@ -94,8 +97,21 @@ impl FaultsLayer {
         }
     }
 
+    /// The refusal of a request that is signed with a key of a session that has ended.
+    fn expired<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
+        let authorization = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
+        // Credential=KEY/DATE/REGION/s3/aws4_request
+        let (_, scope) = authorization.split_once("Credential=")?;
+        let key = scope.split('/').next()?;
+        if self.state.keys().get(key)?.expired {
+            let text = "The provided token has expired.";
+            return Some(document(StatusCode::BAD_REQUEST, "ExpiredToken", text));
+        }
+        None
+    }
+
     async fn forward(&self, request: Request<Incoming>) -> io::Result<Response<Body>> {
-        if let Some(refusal) = self.manners.refusal(&request) {
+        if let Some(refusal) = self.manners.refusal(&request).or_else(|| self.expired(&request)) {
             drain(request.into_body()).await;
             return Ok(refusal);
         }

@@ -21,7 +21,7 @@ mod writes;
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::S3ServiceBuilder;
@@ -37,6 +37,10 @@ const SECRET_KEY: &str = "testkit/secret+key/that-opens-nothing-else";
 
 /// How a [`StrictS3`] departs from strictness, and what a test can set.
 #[derive(Debug, Clone)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a fault of its own, and independent of the others"
+)]
 pub struct StrictS3Options {
     /// Never tells a checksum in an answer, though it verifies those it is given.
     pub no_checksum_answers: bool,
@@ -44,6 +48,8 @@ pub struct StrictS3Options {
     pub accept_wrong_checksums: bool,
     /// Overwrites in spite of `If-None-Match: *`.
     pub ignore_create_only: bool,
+    /// Has no copies, of objects or of parts.
+    pub no_copies: bool,
     /// Most entries in one page of any listing; 1000 as on S3.
     pub max_keys: usize,
     /// Account that owns every bucket; `x-amz-expected-bucket-owner` must name it.
@@ -61,6 +67,7 @@ impl Default for StrictS3Options {
             no_checksum_answers: false,
             accept_wrong_checksums: false,
             ignore_create_only: false,
+            no_copies: false,
             max_keys: 1000,
             bucket_owner: "111122223333".to_owned(),
             clock_ahead_seconds: 0,
@@ -115,7 +122,7 @@ impl StrictS3 {
         let state = Arc::new(State::new(options));
         let faults = Faults::default();
         let mut builder = S3ServiceBuilder::new(service::Service(Arc::clone(&state)));
-        builder.set_auth(access::OneKey);
+        builder.set_auth(access::Keys(Arc::clone(&state)));
         builder.set_access(access::Gate(Arc::clone(&state)));
         if manners.clock_ahead_seconds != 0 {
             // The protocol's own check would go by this machine's clock.
@@ -127,6 +134,7 @@ impl StrictS3 {
             service: builder.build(),
             faults: faults.clone(),
             manners,
+            state: Arc::clone(&state),
         };
         let handle = ServerHandle::start_on(listener, move |listener| connections::serve(listener, layer))
             .expect("a server");
@@ -142,7 +150,7 @@ impl StrictS3 {
         self.handle.endpoint()
     }
 
-    /// The only access key it knows.
+    /// The access key that it knows from the start.
     pub fn access_key(&self) -> &'static str {
         ACCESS_KEY
     }
@@ -150,6 +158,22 @@ impl StrictS3 {
     /// The secret of [`access_key`](Self::access_key).
     pub fn secret_key(&self) -> &'static str {
         SECRET_KEY
+    }
+
+    /// Lets another access key in, with its secret.
+    pub fn issue_key(&self, access_key: &str, secret_key: &str) {
+        let key = state::Key {
+            secret: secret_key.to_owned(),
+            expired: false,
+        };
+        self.state.keys().insert(access_key.to_owned(), key);
+    }
+
+    /// From here on requests that are signed with this key are refused as S3 refuses those of a session that has ended.
+    pub fn expire_key(&self, access_key: &str) {
+        if let Some(key) = self.state.keys().get_mut(access_key) {
+            key.expired = true;
+        }
     }
 
     /// Makes a bucket; nothing happens when it exists.
@@ -172,6 +196,13 @@ impl StrictS3 {
     /// Faults to inject, and the log of all requests.
     pub fn faults(&self) -> &Faults {
         &self.faults
+    }
+
+    /// Makes every pending multipart upload look begun this much earlier, for sweeps that go by age.
+    pub fn age_multipart_uploads(&self, by: Duration) {
+        for upload in self.state.uploads().table.values_mut() {
+            upload.initiated = upload.initiated.checked_sub(by).unwrap_or(SystemTime::UNIX_EPOCH);
+        }
     }
 
     /// Multipart uploads neither completed nor aborted, by bucket, key and age.

@@ -17,7 +17,7 @@ use super::attributes::{self, Attributes};
 use super::checksums::{Algorithm, Claims, hex, md5, set_checksums};
 use super::reads::{ReadConditions, check_not_archived};
 use super::state::{State, precondition_failed, read_body};
-use super::writes::source;
+use super::writes::{check_copies, source};
 
 /// One part as it was last uploaded.
 #[derive(Debug, Clone)]
@@ -252,6 +252,7 @@ pub(crate) fn upload_part_copy(
     state: &State,
     request: &S3Request<UploadPartCopyInput>,
 ) -> S3Result<S3Response<UploadPartCopyOutput>> {
+    check_copies(state)?;
     let input = &request.input;
     check_number(input.part_number)?;
     check_exists(state, &input.bucket, &input.key, &input.upload_id)?;

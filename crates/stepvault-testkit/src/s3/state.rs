@@ -10,8 +10,8 @@ use http::HeaderMap;
 use s3s::dto::{BucketLifecycleConfiguration, ETag, StreamingBlob};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
-use super::StrictS3Options;
 use super::multipart::Uploads;
+use super::{ACCESS_KEY, SECRET_KEY, StrictS3Options};
 use crate::objects::{Objects, StoredObject};
 
 #[derive(Debug)]
@@ -21,12 +21,20 @@ pub(crate) struct Bucket {
     pub(crate) claims_versioning: bool,
 }
 
+/// A key that requests are signed with.
+#[derive(Debug)]
+pub(crate) struct Key {
+    pub(crate) secret: String,
+    pub(crate) expired: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) options: StrictS3Options,
     pub(crate) objects: Objects,
     buckets: Mutex<BTreeMap<String, Bucket>>,
     uploads: Mutex<Uploads>,
+    keys: Mutex<BTreeMap<String, Key>>,
 }
 
 impl State {
@@ -36,7 +44,18 @@ impl State {
             objects: Objects::default(),
             buckets: Mutex::default(),
             uploads: Mutex::default(),
+            keys: Mutex::new(BTreeMap::from([(
+                ACCESS_KEY.to_owned(),
+                Key {
+                    secret: SECRET_KEY.to_owned(),
+                    expired: false,
+                },
+            )])),
         }
+    }
+
+    pub(crate) fn keys(&self) -> MutexGuard<'_, BTreeMap<String, Key>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn buckets(&self) -> MutexGuard<'_, BTreeMap<String, Bucket>> {

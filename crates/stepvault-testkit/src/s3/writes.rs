@@ -71,6 +71,17 @@ pub(crate) fn source(copy_source: &CopySource) -> S3Result<(&str, &str)> {
     }
 }
 
+/// Whether the server is one that copies.
+pub(crate) fn check_copies(state: &State) -> S3Result<()> {
+    if state.options.no_copies {
+        return Err(s3_error!(
+            NotImplemented,
+            "A header you provided implies functionality that is not implemented."
+        ));
+    }
+    Ok(())
+}
+
 fn directive_is_replace(headers: &HeaderMap, name: &str) -> bool {
     headers
         .get(name)
@@ -103,6 +114,7 @@ pub(crate) fn copy(
     state: &State,
     request: &S3Request<CopyObjectInput>,
 ) -> S3Result<S3Response<CopyObjectOutput>> {
+    check_copies(state)?;
     let input = &request.input;
     let (bucket, key) = source(&input.copy_source)?;
     let from = state.object(bucket, key)?;

@@ -4,6 +4,7 @@ mod faults;
 mod multipart;
 mod raw;
 mod resumable;
+mod rewrite;
 mod rules;
 mod sdk;
 mod store;

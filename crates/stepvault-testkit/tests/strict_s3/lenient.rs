@@ -61,3 +61,16 @@ async fn a_store_can_be_told_to_ignore_create_only() {
     }
     assert_eq!(get(&client, "k").await, b"again");
 }
+
+#[tokio::test]
+async fn a_store_can_be_told_to_have_no_copies() {
+    let (server, client) = strict_with(StrictS3Options {
+        no_copies: true,
+        ..StrictS3Options::default()
+    });
+    put(&client, "from", b"hello").await;
+    let copy = client.copy_object().bucket(BUCKET).key("to");
+    let copied = copy.copy_source(format!("{BUCKET}/from")).send().await;
+    assert_refused(copied, 501, "NotImplemented");
+    assert_eq!(server.objects().keys(), [format!("{BUCKET}/from")]);
+}

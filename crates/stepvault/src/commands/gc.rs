@@ -142,6 +142,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_doctor_calls_old_goes_without_another_grace() {
+        let arguments = <GcArguments as clap::FromArgMatches>::from_arg_matches(
+            &GcArguments::augment_args(clap::Command::new("gc")).get_matches_from(["gc"]),
+        )
+        .unwrap();
+        assert_eq!(
+            arguments.grace.as_secs(),
+            stepvault_core::doctor::remote::SWEPT_AFTER_SECONDS
+        );
+    }
+
+    #[test]
     fn a_sweep_in_words() {
         let report = GcReport {
             removed: vec!["x".to_owned()],

@@ -80,6 +80,8 @@ struct RemoteDocument {
     required: bool,
     durable: bool,
     already_durable: bool,
+    /// What the store copied from an earlier step, instead of its being sent.
+    copied_bytes: u64,
     /// The nodes whose parts are not there: this node's is.
     missing_nodes: Vec<String>,
     error: Option<ErrorInfo>,
@@ -228,6 +230,7 @@ fn document(tiers: &Tiers, report: &PushReport, faults: Vec<String>, seconds: f6
         required: outcome.required,
         durable: outcome.result.as_ref().is_ok_and(Uploaded::is_durable),
         already_durable: matches!(outcome.result, Ok(Uploaded::AlreadyDurable)),
+        copied_bytes: outcome.copied_bytes,
         missing_nodes: match &outcome.result {
             Ok(Uploaded::Waiting { missing }) => missing.iter().map(ToString::to_string).collect(),
             _ => Vec::new(),
@@ -251,7 +254,7 @@ fn document(tiers: &Tiers, report: &PushReport, faults: Vec<String>, seconds: f6
 
 impl Report for PushDocument {
     fn human(&self) -> String {
-        let mut by_state: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        let mut by_state: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for remote in &self.remotes {
             let state = match (remote.durable, remote.already_durable) {
                 (true, true) => "was durable already on".to_owned(),
@@ -261,7 +264,11 @@ impl Report for PushDocument {
                 }
                 (false, _) => "is not durable on".to_owned(),
             };
-            by_state.entry(state).or_default().push(&remote.remote);
+            let place = match remote.copied_bytes {
+                0 => remote.remote.clone(),
+                copied => format!("{} ({} copied in the store)", remote.remote, human::bytes(copied)),
+            };
+            by_state.entry(state).or_default().push(place);
         }
         let states = by_state
             .iter()
@@ -288,6 +295,7 @@ mod tests {
             remote: name.parse().unwrap(),
             required,
             result,
+            copied_bytes: 0,
         }
     }
 
@@ -313,11 +321,12 @@ mod tests {
 
     #[test]
     fn the_line_says_which_remotes_have_it() {
-        let remote = |name: &str, durable, already_durable| RemoteDocument {
+        let remote = |name: &str, durable, already_durable, copied_bytes| RemoteDocument {
             remote: name.to_owned(),
             required: true,
             durable,
             already_durable,
+            copied_bytes,
             missing_nodes: Vec::new(),
             error: None,
         };
@@ -332,15 +341,16 @@ mod tests {
             newly_sealed: true,
             faults: Vec::new(),
             remotes: vec![
-                remote("a", true, false),
-                remote("b", false, false),
-                remote("c", true, false),
+                remote("a", true, false, 0),
+                remote("b", false, false, 0),
+                remote("c", true, false, 1536),
             ],
             seconds: 0.1,
         };
         assert_eq!(
             document.human(),
-            "step 10 (attempt 1) of 'demo' (2 files, 2.0 KiB) is durable on a, c; is not durable on b"
+            "step 10 (attempt 1) of 'demo' (2 files, 2.0 KiB) is durable on a, c (1.5 KiB copied in the store); \
+             is not durable on b"
         );
     }
 }

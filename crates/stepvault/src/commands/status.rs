@@ -146,7 +146,10 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
         }
         if arguments.watch && crate::output::draws_on_terminal() {
             // Home, and clear what is below.
-            session.output.text(&format!("\x1b[H\x1b[2J{}", document.human()));
+            let text = document.human();
+            session
+                .output
+                .text(&format!("\x1b[H\x1b[2J{}", human::printable(&text)));
         } else {
             session.output.result(&document)?;
         }

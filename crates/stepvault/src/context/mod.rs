@@ -6,7 +6,8 @@ mod sources;
 mod tiers;
 mod writer;
 
+pub(crate) use remote_choice::choose_remotes;
 pub(crate) use settings::Settings;
-pub(crate) use sources::{FILE_NAME, absolute, gather};
+pub(crate) use sources::{FILE_NAME, absolute, gather, given_remotes};
 pub(crate) use tiers::{DefaultVault, Tiers, vault_beside};
 pub(crate) use writer::attempt;

@@ -70,16 +70,7 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
         environment: environment()?,
         flags,
     };
-    let (given, origin) = if global.remote.is_empty() {
-        // A URL has no space in it, and may well have a comma.
-        let text = variable("STEPVAULT_REMOTE")?.unwrap_or_default();
-        (
-            text.split_whitespace().map(str::to_owned).collect(),
-            "STEPVAULT_REMOTE",
-        )
-    } else {
-        (global.remote.clone(), "--remote")
-    };
+    let (given, origin) = given_remotes(global)?;
     let mut remotes = None;
     if !given.is_empty() {
         let configured = check(&sources)
@@ -106,6 +97,17 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
         run,
         remotes,
     })
+}
+
+/// The remotes as they are given, and by which of the two.
+pub(crate) fn given_remotes(global: &GlobalArguments) -> Result<(Vec<String>, &'static str)> {
+    if !global.remote.is_empty() {
+        return Ok((global.remote.clone(), "--remote"));
+    }
+    // A URL has no space in it, and may well have a comma.
+    let text = variable("STEPVAULT_REMOTE")?.unwrap_or_default();
+    let given = text.split_whitespace().map(str::to_owned).collect();
+    Ok((given, "STEPVAULT_REMOTE"))
 }
 
 /// A variable of the command line's own. An empty one is a mistake that must not pass for 'not given'.

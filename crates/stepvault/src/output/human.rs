@@ -1,9 +1,11 @@
 //! Numbers, times and errors as people read them.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use stepvault_core::Error;
+pub(crate) use stepvault_core::words::{bytes, count};
 
 /// `error: what: subject: why`, and the hint on the next line.
 pub(crate) fn error(error: &Error) -> String {
@@ -13,23 +15,27 @@ pub(crate) fn error(error: &Error) -> String {
     }
 }
 
-/// A number of bytes: `1.5 GiB`.
-pub(crate) fn bytes(count: u64) -> String {
-    ByteSize::b(count).display().iec().to_string()
+/// Text that a terminal can show: control characters, which a record or an answer of somebody else's may hold, stand
+/// there as what they are instead of taking effect.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    let takes_effect = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\t');
+    if !text.contains(takes_effect) {
+        return Cow::Borrowed(text);
+    }
+    let mut plain = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if takes_effect(letter) {
+            plain.extend(letter.escape_default());
+        } else {
+            plain.push(letter);
+        }
+    }
+    Cow::Owned(plain)
 }
 
 /// A number of bytes as disks are sold: `187.5 GB`.
 pub(crate) fn decimal_bytes(count: u64) -> String {
     ByteSize::b(count).display().si().to_string()
-}
-
-/// A count with its word: `1 file`, `3 files`, `0 entries`.
-pub(crate) fn count(number: u64, word: &str) -> String {
-    match (number, word.strip_suffix('y')) {
-        (1, _) => format!("1 {word}"),
-        (_, Some(stem)) => format!("{number} {stem}ies"),
-        (_, None) => format!("{number} {word}s"),
-    }
 }
 
 /// A duration: `85ms`, `1.3s`, `2m 5s`.
@@ -40,6 +46,14 @@ pub(crate) fn duration(length: Duration) -> String {
         format!("{:.1}s", length.as_secs_f64())
     } else {
         humantime::format_duration(Duration::from_secs(length.as_secs())).to_string()
+    }
+}
+
+/// What of a transfer the store copied, to be put behind how much it was: `, 1.0 GiB of it copied in the store`.
+pub(crate) fn copied(count: u64) -> String {
+    match count {
+        0 => String::new(),
+        count => format!(", {} of it copied in the store", bytes(count)),
     }
 }
 
@@ -78,6 +92,15 @@ mod tests {
             "error: which run?\n  hint: give it with --run NAME"
         );
         assert_eq!(error(&Error::new(ErrorKind::Failed, "cannot")), "error: cannot");
+    }
+
+    #[test]
+    fn what_would_take_effect_in_a_terminal_is_shown() {
+        assert_eq!(printable("a\tb\nü"), "a\tb\nü");
+        assert_eq!(
+            printable("\u{1b}[2Jgone\u{7}\r\u{9b}1m"),
+            "\\u{1b}[2Jgone\\u{7}\\r\\u{9b}1m"
+        );
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl Output {
         let text = if self.json {
             json::document(report)?
         } else {
-            report.human()
+            human::printable(&report.human()).into_owned()
         };
         self.text(&text);
         Ok(())
@@ -74,7 +74,7 @@ impl Output {
 
     /// Prints a line on stderr.
     pub(crate) fn line(&self, text: &str) {
-        write_error(&self.bars, format!("{text}\n").as_bytes());
+        write_error(&self.bars, format!("{}\n", human::printable(text)).as_bytes());
     }
 
     /// Prints a warning on stderr, unless quiet.

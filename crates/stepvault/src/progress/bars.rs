@@ -18,7 +18,7 @@ pub(super) struct Bars {
 
 struct Drawn {
     bar: ProgressBar,
-    reused_bytes: u64,
+    spared_bytes: u64,
     total_bytes: u64,
 }
 
@@ -45,7 +45,7 @@ impl Bars {
                 bar.set_style(style(UNKNOWN));
                 Drawn {
                     bar,
-                    reused_bytes: 0,
+                    spared_bytes: 0,
                     total_bytes: 0,
                 }
             });
@@ -57,10 +57,10 @@ impl Bars {
                 drawn.bar.set_length(total_bytes);
             }
             drawn.bar.set_position(done_bytes);
-            let reused_bytes = counters.reused_bytes.load(Ordering::Relaxed);
-            if drawn.reused_bytes != reused_bytes {
+            let spared_bytes = counters.spared_bytes();
+            if drawn.spared_bytes != spared_bytes {
                 // What did not have to move says nothing about how fast the rest will.
-                drawn.reused_bytes = reused_bytes;
+                drawn.spared_bytes = spared_bytes;
                 drawn.bar.reset_eta();
             }
             drawn.bar.set_message(files(counters));

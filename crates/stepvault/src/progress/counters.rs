@@ -14,6 +14,7 @@ pub(super) struct TierCounters {
     pub(super) tier: Tier,
     pub(super) total_bytes: AtomicU64,
     pub(super) moved_bytes: AtomicU64,
+    pub(super) copied_bytes: AtomicU64,
     pub(super) reused_bytes: AtomicU64,
     pub(super) total_files: AtomicU64,
     pub(super) done_files: AtomicU64,
@@ -29,6 +30,7 @@ impl TierCounters {
             tier,
             total_bytes: AtomicU64::new(0),
             moved_bytes: AtomicU64::new(0),
+            copied_bytes: AtomicU64::new(0),
             reused_bytes: AtomicU64::new(0),
             total_files: AtomicU64::new(0),
             done_files: AtomicU64::new(0),
@@ -38,8 +40,21 @@ impl TierCounters {
         }
     }
 
-    /// A transfer begins: what is to move is known.
+    /// A transfer begins: what is to move is known. The first after a pause counts from nothing, so that one that is
+    /// tried again is not counted twice.
     pub(super) fn begin(&self, files: u64, bytes: u64) {
+        if !self.is_active() {
+            for counter in [
+                &self.total_bytes,
+                &self.moved_bytes,
+                &self.copied_bytes,
+                &self.reused_bytes,
+                &self.total_files,
+                &self.done_files,
+            ] {
+                counter.store(0, Ordering::Relaxed);
+            }
+        }
         self.total_files.fetch_add(files, Ordering::Relaxed);
         self.total_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.transfers.fetch_add(1, Ordering::Relaxed);
@@ -59,7 +74,12 @@ impl TierCounters {
 
     /// Bytes that need no more moving.
     pub(super) fn done_bytes(&self) -> u64 {
-        self.moved_bytes.load(Ordering::Relaxed) + self.reused_bytes.load(Ordering::Relaxed)
+        self.moved_bytes.load(Ordering::Relaxed) + self.spared_bytes()
+    }
+
+    /// Bytes that were there already, or that the store copied.
+    pub(super) fn spared_bytes(&self) -> u64 {
+        self.copied_bytes.load(Ordering::Relaxed) + self.reused_bytes.load(Ordering::Relaxed)
     }
 
     /// Whether it is time for another line about retries.
@@ -99,5 +119,14 @@ mod tests {
         counters.end();
         assert!(!counters.is_active());
         assert_eq!(counters.total_bytes.load(Ordering::Relaxed), 10);
+        counters.moved_bytes.store(4, Ordering::Relaxed);
+        counters.begin(2, 10);
+        counters.begin(1, 5);
+        let total = counters.total_bytes.load(Ordering::Relaxed);
+        assert_eq!(
+            (counters.done_bytes(), total),
+            (0, 15),
+            "the second try counts alone"
+        );
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use stepvault_core::ids::StepId;
 use stepvault_core::observe::Event;
 
 use super::counters::TierCounters;
@@ -117,8 +118,13 @@ pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
             id,
             place,
             bytes,
+            copied_bytes,
             seconds,
-        } => format!("{tier}: {id} done: {}, to {place}", taken(*bytes, *seconds)),
+        } => format!(
+            "{tier}: {id} done: {}{}, to {place}",
+            taken(*bytes, *seconds),
+            human::copied(*copied_bytes)
+        ),
         Event::TransferFailed {
             tier,
             id,
@@ -143,8 +149,43 @@ pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
             )
         }
         Event::Skipped { tier, id, reason } => format!("{tier}: {id} is skipped: {reason}"),
-        Event::Removed { tier, id } => format!("{tier}: removed {id}"),
+        Event::RemovalStarted { .. } | Event::Removed { .. } | Event::RemovalFailed { .. } => {
+            return of_removal(event);
+        }
         Event::Warning { message } => format!("warning: {message}"),
+        _ => return None,
+    })
+}
+
+fn of_removal(event: &Event<'_>) -> Option<String> {
+    Some(match event {
+        Event::RemovalStarted {
+            tier,
+            id,
+            place,
+            bytes,
+        } => format!("{tier}: removing {}, from {place}", sized(*id, *bytes)),
+        Event::Removed {
+            tier,
+            id,
+            place,
+            bytes,
+            seconds,
+        } => format!(
+            "{tier}: removed {} in {}, from {place}",
+            sized(*id, *bytes),
+            took(*seconds)
+        ),
+        Event::RemovalFailed {
+            tier,
+            id,
+            place,
+            seconds,
+            error,
+        } => format!(
+            "{tier}: {id} could not be removed after {}, from {place}: {error}",
+            took(*seconds)
+        ),
         _ => return None,
     })
 }
@@ -155,6 +196,14 @@ fn wait(seconds: f64) -> Duration {
 
 fn took(seconds: f64) -> String {
     human::duration(wait(seconds))
+}
+
+/// `step 100 (attempt 1): 2.0 GiB`.
+fn sized(id: StepId, bytes: Option<u64>) -> String {
+    bytes.map_or_else(
+        || format!("what was left of {id}"),
+        |bytes| format!("{id}: {}", human::bytes(bytes)),
+    )
 }
 
 /// `2.0 GiB in 4.0s, 512.0 MiB/s`.
@@ -168,7 +217,6 @@ fn taken(bytes: u64, seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use stepvault_core::ids::StepId;
     use stepvault_core::observe::Tier;
     use stepvault_core::{Error, ErrorKind};
 
@@ -201,6 +249,34 @@ mod tests {
         assert!(lines.due(&counters).is_empty());
     }
 
+    fn removal_lines(tier: &Tier, id: StepId) -> Vec<String> {
+        let place = "s3://b/demo/step_100/a1";
+        let error = &Error::new(ErrorKind::Denied, "cannot delete").because("refused");
+        let events = [
+            Event::RemovalStarted {
+                tier,
+                id,
+                place,
+                bytes: Some(2048),
+            },
+            Event::Removed {
+                tier,
+                id,
+                place,
+                bytes: None,
+                seconds: 0.5,
+            },
+            Event::RemovalFailed {
+                tier,
+                id,
+                place,
+                seconds: 1.0,
+                error,
+            },
+        ];
+        events.iter().filter_map(of_event).collect()
+    }
+
     #[test]
     fn events_read_as_sentences() {
         let id = StepId::from_label("000000000100.a1").unwrap();
@@ -221,11 +297,25 @@ mod tests {
             id,
             place: "s3://b/demo/step_100/a1",
             bytes: 2048,
+            copied_bytes: 0,
             seconds: 2.0,
         };
         assert_eq!(
             of_event(&finished).unwrap(),
             "main: step 100 (attempt 1) done: 2.0 KiB in 2.0s, 1.0 KiB/s, to s3://b/demo/step_100/a1"
+        );
+        let copied = Event::TransferFinished {
+            tier: &tier,
+            id,
+            place: "s3://b/demo/step_100/a1",
+            bytes: 2048,
+            copied_bytes: 1536,
+            seconds: 2.0,
+        };
+        assert_eq!(
+            of_event(&copied).unwrap(),
+            "main: step 100 (attempt 1) done: 2.0 KiB in 2.0s, 1.0 KiB/s, 1.5 KiB of it copied in the store, to \
+             s3://b/demo/step_100/a1"
         );
         let sealed = Event::Sealed {
             id,
@@ -250,6 +340,15 @@ mod tests {
         assert_eq!(
             of_event(&failed).unwrap(),
             "local: step 100 (attempt 1) failed after 12ms: cannot seal: /out/step_100: no space is left"
+        );
+        assert_eq!(
+            removal_lines(&tier, id),
+            [
+                "main: removing step 100 (attempt 1): 2.0 KiB, from s3://b/demo/step_100/a1",
+                "main: removed what was left of step 100 (attempt 1) in 500ms, from s3://b/demo/step_100/a1",
+                "main: step 100 (attempt 1) could not be removed after 1.0s, from s3://b/demo/step_100/a1: cannot delete: \
+             refused",
+            ]
         );
         let error = Error::new(ErrorKind::Unreachable, "cannot list").because("timed out");
         let retrying = Event::Retrying {

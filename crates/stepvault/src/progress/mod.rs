@@ -189,6 +189,11 @@ impl Observer for Watcher {
                     counters.moved_bytes.fetch_add(*bytes, Ordering::Relaxed);
                 }
             }
+            Event::BytesCopied { tier, bytes } => {
+                if let Some(counters) = self.counters(tier) {
+                    counters.copied_bytes.fetch_add(*bytes, Ordering::Relaxed);
+                }
+            }
             Event::BytesReused { tier, bytes } => {
                 if let Some(counters) = self.counters(tier) {
                     counters.reused_bytes.fetch_add(*bytes, Ordering::Relaxed);
@@ -224,6 +229,8 @@ impl Observer for Watcher {
                 }
                 self.say_of_failure(tier, *id, error, event);
             }
+            Event::RemovalStarted { tier, id, .. } => self.say_of_start(tier, *id, event),
+            Event::RemovalFailed { tier, id, error, .. } => self.say_of_failure(tier, *id, error, event),
             Event::SealStarted { id, .. } => self.say_of_start(&Tier::Local, *id, event),
             Event::SealFailed { id, error, .. } => {
                 self.say_of_failure(&Tier::Local, *id, error, event);
@@ -263,8 +270,9 @@ mod tests {
         for tier in [&Tier::Local, &other] {
             observer.on_event(&Event::BytesMoved { tier, bytes: 5 });
             observer.on_event(&Event::BytesReused { tier, bytes: 2 });
+            observer.on_event(&Event::BytesCopied { tier, bytes: 1 });
         }
-        assert_eq!(progress.watcher.tiers[0].done_bytes(), 7);
+        assert_eq!(progress.watcher.tiers[0].done_bytes(), 8);
         progress.finish();
         progress.finish();
     }

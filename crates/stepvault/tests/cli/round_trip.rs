@@ -176,3 +176,29 @@ fn the_local_copy_comes_first_and_a_second_push_moves_nothing() {
         .json();
     assert_eq!(restored["sources"][0]["tier"], "local");
 }
+
+#[test]
+fn what_is_unchanged_since_the_step_before_is_copied_and_said_to_be() {
+    let place = Place::new();
+    place.checkpoint("step_1", "the same");
+    place.checkpoint("step_2", "the same");
+    let first = place
+        .run_here(&["push", "checkpoints/step_1", "--json"])
+        .expect_code(0)
+        .json();
+    assert_eq!(first["remotes"][0]["copied_bytes"], 0);
+    let second = place
+        .run_here(&["push", "checkpoints/step_2", "--json"])
+        .expect_code(0)
+        .json();
+    let copied = second["remotes"][0]["copied_bytes"].as_u64().unwrap();
+    assert!(
+        copied > 0 && copied <= second["bytes"].as_u64().unwrap(),
+        "{second}"
+    );
+    place.checkpoint("step_3", "the same");
+    let third = place.run_here(&["push", "checkpoints/step_3"]).expect_code(0);
+    assert!(third.stdout.contains("copied in the store)"), "{third:#?}");
+    let line = " of it copied in the store, to file://";
+    assert!(third.stderr.contains(line), "{third:#?}");
+}

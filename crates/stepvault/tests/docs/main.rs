@@ -13,6 +13,7 @@
     reason = "tests write documents and checkpoints as nobody else may"
 )]
 
+mod bounds;
 mod commands;
 mod configuration;
 mod control;
@@ -22,6 +23,7 @@ mod formats;
 mod generated;
 mod json;
 mod json_meanings;
+mod keys_in_texts;
 mod links;
 mod markdown;
 mod mentions;

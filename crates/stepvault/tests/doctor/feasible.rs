@@ -52,7 +52,7 @@ fn the_steps_so_far_say_what_fits() {
         "",
     );
     ran.finding("drain", "my-run to main")
-        .expect("pass", "EC2's spot notice of 2m", "");
+        .expect("pass", " are left for it", "");
     ran.finding("steps on disk", "my-run")
         .expect("pass", "[keep.local] keeps at most 2", "");
     assert_eq!(ran.document()["suggested"], serde_json::json!([]));

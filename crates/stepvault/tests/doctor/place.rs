@@ -89,6 +89,11 @@ impl Place {
     }
 
     pub(crate) fn run(&self, command: &mut Command) -> Ran {
+        self.run_with(&[], command)
+    }
+
+    /// The same with these variables besides.
+    pub(crate) fn run_with(&self, variables: &[(&str, &str)], command: &mut Command) -> Ran {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let output = command
             .current_dir(self.directory.path())
@@ -96,6 +101,7 @@ impl Place {
             .env("PATH", path)
             .env("HOME", self.directory.path())
             .env("TMPDIR", self.path("tmp"))
+            .envs(variables.iter().copied())
             .output()
             .unwrap();
         Ran {
@@ -149,7 +155,7 @@ impl Ran {
 pub(crate) struct Found {
     outcome: String,
     pub(crate) measured: String,
-    remedy: String,
+    pub(crate) remedy: String,
 }
 
 impl Found {

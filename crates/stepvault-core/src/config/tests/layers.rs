@@ -172,9 +172,10 @@ fn options_of_a_url_are_keys_of_the_layer_that_gave_the_url() {
 #[test]
 fn a_bare_url_gives_a_remote() {
     let name = || RemoteName::new("r").unwrap();
-    let url = "s3://b/p?required=false&stall-timeout=5s&bandwidth-limit=1MiB&tags=a%3Db&read-back=always";
+    let url = "s3://b/p?required=false&stall-timeout=5s&bandwidth-limit=1MiB&tags=a%3Db&read-back=always&copy-unchanged=false";
     let remote = RemoteSettings::from_url(&name(), url).unwrap();
     assert_eq!((remote.required, remote.stall_timeout_seconds), (false, 5));
+    assert!(!remote.copy_unchanged);
     assert_eq!(remote.bandwidth_limit_bytes_per_second, Some(1 << 20));
     assert_eq!(
         (remote.tags["a"].as_str(), remote.url.to_string().as_str()),
@@ -208,7 +209,16 @@ fn a_bare_url_gives_a_remote() {
             text
         );
     }
-    for same in ["file:///data/my%20vault", "file:///data/50%25", "s3://b/a%3Fb"] {
+    let password = "s3://b?endpoint=http://user:s3&cr3t@host";
+    let error = RemoteSettings::from_url(&name(), password).expect_err(password);
+    assert!(!error.to_string().contains("cr3t"), "{error}");
+    for same in [
+        "file:///data/my%20vault",
+        "file:///data/50%25",
+        "s3://b/a%3Fb",
+        "s3://b/a%20",
+        "file:///a%5Cb",
+    ] {
         let parsed = crate::remote_settings::RemoteUrl::parse(same).unwrap().0;
         assert_eq!(
             RemoteSettings::from_url(&name(), same).unwrap().url,

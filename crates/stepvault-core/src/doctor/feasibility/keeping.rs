@@ -41,7 +41,7 @@ fn kept(rules: &KeepRules, interval_seconds: Option<u64>) -> Kept {
 /// How many steps there is room for in the vault, beside the one that is being written.
 fn capacity(situation: &Situation) -> Option<u64> {
     let room = situation.room?;
-    let each = situation.forecast.bytes.max(1);
+    let each = situation.forecast.taken.bytes.max(1);
     let fits = room.free_bytes.saturating_add(situation.kept_bytes) / each;
     Some(fits.saturating_sub(u64::from(situation.shares_disk)))
 }
@@ -57,7 +57,7 @@ pub(super) fn steps(situation: &Situation) -> Option<Finding> {
     let there = format!(
         "room for {} of {}{beside}",
         words::count(capacity, "step"),
-        words::bytes(situation.forecast.bytes)
+        words::bytes(situation.forecast.taken.bytes)
     );
     let run = situation.run.clone();
     let warn = |what: String| {
@@ -72,7 +72,7 @@ pub(super) fn steps(situation: &Situation) -> Option<Finding> {
     if let Some(most) = situation
         .limits
         .maximum_bytes
-        .filter(|most| *most < situation.forecast.bytes)
+        .filter(|most| *most < situation.forecast.taken.bytes)
     {
         return warn(format!(
             "local.maximum-size is {}, less than one step",
@@ -127,7 +127,7 @@ pub(super) fn suggestion(situation: &Situation) -> Vec<String> {
     let Some(last) = capacity.checked_sub(1).filter(|last| *last > 0) else {
         return vec![format!(
             "# No value of keep.local fits: {} are kept at least, the newest and the one that waits for its upload.",
-            words::bytes(situation.forecast.bytes.saturating_mul(2))
+            words::bytes(situation.forecast.taken.bytes.saturating_mul(2))
         )];
     };
     let rules = &situation.keep_local;

@@ -7,9 +7,9 @@ mod timing;
 use super::Finding;
 use super::forecast::Forecast;
 use super::links::Takeover;
-use super::room::Room;
 use super::speed::Rates;
 use crate::retention::{KeepRules, LocalLimits};
+use crate::room::Room;
 
 /// All that counts for one run on this node.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,6 +86,7 @@ pub fn feasibility(situation: &Situation) -> Feasibility {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::forecast::Taken;
 
     /// A step of 12 GB every 10 minutes; a disk of 1 GB/s with 100 GB free; a remote of 100 MB/s.
     pub(super) fn situation() -> Situation {
@@ -93,9 +94,11 @@ mod tests {
             run: "my-run".to_owned(),
             keep_table: "run.\"my-run\".keep.local".to_owned(),
             forecast: Forecast {
-                bytes: 12_000_000_000,
-                files: 8,
-                directories: 2,
+                taken: Taken {
+                    bytes: 12_000_000_000,
+                    files: 8,
+                    directories: 2,
+                },
                 interval_seconds: Some(600),
                 interval_steps: Some(100),
                 source: "the newest 3 steps in the vault".to_owned(),
@@ -146,7 +149,7 @@ mod tests {
             ["save and seal", "upload", "drain", "steps on disk", "restore"]
         );
         let mut easy = situation();
-        easy.forecast.bytes = 6_000_000_000;
+        easy.forecast.taken.bytes = 6_000_000_000;
         let easy = feasibility(&easy);
         assert_eq!(
             super::super::worst(&easy.findings),

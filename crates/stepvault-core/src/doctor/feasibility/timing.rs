@@ -34,7 +34,7 @@ pub(super) fn save(situation: &Situation) -> Finding {
     };
     let took = format!(
         "a step of {} is {how} in {}",
-        words::bytes(situation.forecast.bytes),
+        words::bytes(situation.forecast.taken.bytes),
         words::time(seconds)
     );
     against_interval(
@@ -57,7 +57,7 @@ pub(super) fn uploads(situation: &Situation) -> Vec<Finding> {
         };
         let took = format!(
             "a step of {} is uploaded in {}",
-            words::bytes(situation.forecast.bytes),
+            words::bytes(situation.forecast.taken.bytes),
             words::time(seconds)
         );
         against_interval(
@@ -111,14 +111,14 @@ pub(super) fn drains(situation: &Situation) -> Vec<Finding> {
 /// For each remote, how long a restore takes.
 pub(super) fn restores(situation: &Situation) -> Vec<Finding> {
     const CHECK: &str = "restore";
-    let size = words::bytes(situation.forecast.bytes);
+    let size = words::bytes(situation.forecast.taken.bytes);
     let finding = |remote: &MeasuredRemote| {
         let subject = format!("{} from {}", situation.run, remote.remote);
         let down = remote.down_bytes_per_second?;
         let rate = situation
             .disk_rates
             .map_or(down, |disk| down.min(disk.write_bytes_per_second));
-        let seconds = words::seconds_for(situation.forecast.bytes, rate);
+        let seconds = words::seconds_for(situation.forecast.taken.bytes, rate);
         let measured = format!("{} for a step of {size}", words::time(seconds));
         Some(Finding::pass(CHECK, subject, measured))
     };
@@ -201,7 +201,7 @@ fn unknown_rate(check: &str, subject: String) -> Finding {
 /// Writing a step and sealing it.
 fn save_seconds(situation: &Situation) -> Option<f64> {
     let rates = situation.disk_rates?;
-    let bytes = situation.forecast.bytes;
+    let bytes = situation.forecast.taken.bytes;
     let written = words::seconds_for(bytes, rates.write_bytes_per_second);
     let sealed = match situation.takeover {
         Takeover::Copy => {
@@ -219,7 +219,7 @@ fn upload_seconds(situation: &Situation, remote: &MeasuredRemote) -> Option<f64>
     let rate = situation
         .disk_rates
         .map_or(up, |disk| up.min(disk.read_bytes_per_second));
-    Some(words::seconds_for(situation.forecast.bytes, rate))
+    Some(words::seconds_for(situation.forecast.taken.bytes, rate))
 }
 
 /// What a drain has of a notice for sending.
@@ -291,7 +291,7 @@ mod tests {
             "EC2 spot notice 2m: a step that was just saved is uploaded in 2m, and 1m 43s are left for it"
         );
         let mut small = situation();
-        small.forecast.bytes = 10_000_000_000;
+        small.forecast.taken.bytes = 10_000_000_000;
         assert_eq!(drains(&small)[0].outcome, Outcome::Pass);
         small.remotes[0].required = false;
         assert!(drains(&small).is_empty());

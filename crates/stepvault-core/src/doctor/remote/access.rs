@@ -1,7 +1,7 @@
 //! Who stepvault is to a store, and what keeps it from getting there.
 
-use super::{Subject, remedy, span};
-use crate::doctor::Finding;
+use super::{Subject, remedy};
+use crate::doctor::{Finding, words};
 use crate::error::{Error, ErrorKind};
 use crate::remote_settings::Scheme;
 use crate::timestamp::Timestamp;
@@ -131,7 +131,7 @@ pub fn credentials(subject: &Subject, credentials: &Credentials, now: Timestamp)
         return Finding::pass(CHECK, &subject.name, measured);
     }
     let left = end.seconds_since(now);
-    let measured = format!("{source}; they end at {until}, in {}", span(left));
+    let measured = format!("{source}; they end at {until}, in {}", words::whole_seconds(left));
     if left >= SOON_SECONDS {
         return Finding::pass(CHECK, &subject.name, measured);
     }
@@ -275,8 +275,7 @@ mod tests {
         let soon = found(sso.clone(), Some(3 * 3_600), true);
         assert_eq!(soon.outcome, Outcome::Warn);
         assert!(
-            soon.measured
-                .ends_with("they end at 2027-01-15T11:00:00Z, in 3 hours"),
+            soon.measured.ends_with("they end at 2027-01-15T11:00:00Z, in 3h"),
             "{soon:?}"
         );
         assert_eq!(found(sso.clone(), Some(3 * 86_400), true).outcome, Outcome::Pass);

@@ -78,20 +78,12 @@ pub fn bucket(subject: &Subject, facts: Option<&BucketFacts>) -> Vec<Finding> {
     };
     let empty = Vec::new();
     let rules = facts.rules.as_ref().unwrap_or(&empty);
-    let covering = |days: fn(&LifecycleRule) -> Option<u32>| {
-        rules
-            .iter()
-            .filter(|rule| rule.covers(&prefix))
-            .filter_map(days)
-            .min()
+    let soonest = |applies: fn(&LifecycleRule, &str) -> bool, days: fn(&LifecycleRule) -> Option<u32>| {
+        let applying = rules.iter().filter(|rule| applies(rule, &prefix));
+        applying.filter_map(days).min()
     };
-    let touching = |days: fn(&LifecycleRule) -> Option<u32>| {
-        rules
-            .iter()
-            .filter(|rule| rule.touches(&prefix))
-            .filter_map(days)
-            .min()
-    };
+    let covering = |days| soonest(LifecycleRule::covers, days);
+    let touching = |days| soonest(LifecycleRule::touches, days);
     let mut findings = vec![versioning(
         subject,
         &facts.versioning,

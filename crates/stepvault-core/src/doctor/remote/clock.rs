@@ -1,7 +1,7 @@
 //! The store's clock against this machine's.
 
 use super::Subject;
-use crate::doctor::Finding;
+use crate::doctor::{Finding, words};
 use crate::remote_settings::Scheme;
 use crate::timestamp::Timestamp;
 
@@ -26,15 +26,27 @@ pub fn clock(subject: &Subject, gap_seconds: i64) -> Finding {
     let seconds = gap_seconds.unsigned_abs();
     let measured = match gap_seconds {
         0 => "the store's clock and this machine's agree to the second".to_owned(),
-        1.. => format!("the store's clock is {seconds} seconds ahead of this machine's"),
-        _ => format!("the store's clock is {seconds} seconds behind this machine's"),
+        1.. => format!(
+            "the store's clock is {} ahead of this machine's",
+            words::whole_seconds(seconds)
+        ),
+        _ => format!(
+            "the store's clock is {} behind this machine's",
+            words::whole_seconds(seconds)
+        ),
     };
     if seconds <= WORTH_SAYING_SECONDS {
         return Finding::pass(CHECK, &subject.name, measured);
     }
     let signs_the_time = matches!(subject.scheme, Scheme::S3 | Scheme::Azure);
     if signs_the_time && seconds > REFUSED_SECONDS {
-        let measured = format!("{measured}: requests are refused from 15 minutes on");
+        // stepvault learns the store's time from the first refusal; credentials, other programs and the times by which
+        // steps are told apart go by this machine's all the same.
+        let healed = match subject.scheme {
+            Scheme::S3 => "; stepvault signs again by the store's clock, and other programs may not",
+            _ => "",
+        };
+        let measured = format!("{measured}: requests are refused from 15 minutes on{healed}");
         return Finding::fail(CHECK, &subject.name, measured, SET_IT);
     }
     let meaning = match subject.scheme {
@@ -89,7 +101,13 @@ mod tests {
         let finding = clock(&subject("s3://b"), 3_600);
         assert_eq!(
             finding.measured,
-            "the store's clock is 3600 seconds ahead of this machine's: requests are refused from 15 minutes on"
+            "the store's clock is 1h ahead of this machine's: requests are refused from 15 minutes on; stepvault signs \
+             again by the store's clock, and other programs may not"
+        );
+        let azure = clock(&subject("az://b"), -3_600);
+        assert_eq!(
+            azure.measured,
+            "the store's clock is 1h behind this machine's: requests are refused from 15 minutes on"
         );
         assert_eq!(finding.remedy.as_deref(), Some(SET_IT));
     }

@@ -7,6 +7,7 @@ mod bucket;
 mod clock;
 mod promise;
 mod speed;
+mod uploads;
 
 pub use self::access::{
     CredentialSource, Credentials, Obstacle, credentials, obstacle, unchecked_credentials,
@@ -15,6 +16,9 @@ pub use self::bucket::{BucketFacts, LifecycleRule, Versioning, bucket};
 pub use self::clock::{clock, gap_seconds};
 pub use self::promise::{Promise, left_behind, out_of_time, promise, takes_no_checksums};
 pub use self::speed::{Direction, Measured, MeasuredRates, latency, rate, unmeasured};
+pub use self::uploads::{
+    LeftBytes, LeftUpload, LeftUploads, SWEPT_AFTER_SECONDS, left_uploads, uploads_not_listed, uploads_unread,
+};
 
 use crate::error::Error;
 use crate::remote_settings::Scheme;
@@ -47,16 +51,6 @@ impl Subject {
 /// What to do about `error`: its own hint, or else `otherwise`.
 fn remedy(error: &Error, otherwise: &str) -> String {
     error.hint_text().unwrap_or(otherwise).to_owned()
-}
-
-/// A length of time in its largest fitting unit.
-fn span(seconds: u64) -> String {
-    match seconds {
-        0..120 => format!("{seconds} seconds"),
-        120..7_200 => format!("{} minutes", seconds / 60),
-        7_200..172_800 => format!("{} hours", seconds / 3_600),
-        _ => format!("{} days", seconds / 86_400),
-    }
 }
 
 #[cfg(test)]

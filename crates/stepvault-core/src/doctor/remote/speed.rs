@@ -1,9 +1,7 @@
 //! How fast a remote is, as far as a few MiB tell.
 
-use bytesize::ByteSize;
-
-use super::{Subject, remedy, span};
-use crate::doctor::Finding;
+use super::{Subject, remedy};
+use crate::doctor::{Finding, words};
 use crate::error::Error;
 
 /// Below this a step of the size of a small model takes minutes.
@@ -69,20 +67,19 @@ pub fn rate(
     limit_bytes_per_second: Option<u64>,
 ) -> Finding {
     let per_second = measured.bytes_per_second();
-    let example_seconds = EXAMPLE_BYTES / per_second.max(1);
     let requests = match measured.at_once {
         1 => "one request".to_owned(),
         count => format!("{count} requests at once"),
     };
     let limited = limit_bytes_per_second.map_or_else(String::new, |limit| {
-        format!(", with bandwidth-limit at {}", ByteSize::b(limit).display().iec())
+        format!(", with bandwidth-limit at {}", words::bytes(limit))
     });
     let text = format!(
-        "{}/s ({} in {:.2} seconds, {requests}{limited}): 10 GB take {}",
-        ByteSize::b(per_second).display().si(),
-        ByteSize::b(measured.bytes).display().iec(),
-        seconds(measured.milliseconds),
-        span(example_seconds),
+        "{} ({} in {}, {requests}{limited}): 10 GB take {}",
+        words::rate(per_second),
+        words::bytes(measured.bytes),
+        words::time(seconds(measured.milliseconds)),
+        words::time(words::seconds_for(EXAMPLE_BYTES, per_second)),
     );
     if per_second >= SLOW_BYTES_PER_SECOND {
         return Finding::pass(direction.check(), &subject.name, text);
@@ -113,8 +110,8 @@ pub fn unmeasured(subject: &Subject, direction: Direction, error: &Error) -> Fin
 /// How long a small request takes.
 pub fn latency(subject: &Subject, milliseconds: u64) -> Finding {
     let text = match milliseconds {
-        0 => "a small request takes less than a millisecond".to_owned(),
-        _ => format!("a small request takes {milliseconds} milliseconds"),
+        0 => "a small request takes less than 1 ms".to_owned(),
+        _ => format!("a small request takes {}", words::time(seconds(milliseconds))),
     };
     if milliseconds < SLOW_ANSWER_MILLISECONDS {
         return Finding::pass("latency", &subject.name, text);
@@ -149,7 +146,7 @@ mod tests {
         );
         assert_eq!(
             finding.measured,
-            "209.7 MB/s (16.0 MiB in 0.08 seconds, 4 requests at once): 10 GB take 47 seconds"
+            "209 MB/s (16.0 MiB in 80 ms, 4 requests at once): 10 GB take 47.7 s"
         );
         assert_eq!(FAST.bytes_per_second(), 209_715_200);
     }
@@ -167,7 +164,7 @@ mod tests {
             ("download rate", Outcome::Warn)
         );
         assert!(
-            finding.measured.contains("one request): 10 GB take 26 hours"),
+            finding.measured.contains("one request): 10 GB take 1day 2h"),
             "{finding:?}"
         );
         assert!(finding.remedy.unwrap().contains("region of this machine"));
@@ -208,6 +205,11 @@ mod tests {
     fn slow_answers_and_failed_measurements_are_warnings() {
         let subject = subject("s3://b");
         assert_eq!(latency(&subject, 999).outcome, Outcome::Pass);
+        assert_eq!(
+            latency(&subject, 0).measured,
+            "a small request takes less than 1 ms"
+        );
+        assert_eq!(latency(&subject, 35).measured, "a small request takes 35 ms");
         assert_eq!(latency(&subject, 1_000).outcome, Outcome::Warn);
         let error = Error::new(ErrorKind::Unreachable, "cannot write the object");
         let finding = unmeasured(&subject, Direction::Up, &error);

@@ -48,7 +48,13 @@ fn a_pattern_that_takes_nothing_or_is_none_is_a_usage_error() {
         error.to_string(),
         "a pattern of --include takes no file: *.pt: the step has 6 files: 1, 2, 3, 4, 5, …"
     );
+    let error = filter.check(&all.iter().take(5).collect::<Vec<_>>()).unwrap_err();
+    assert!(error.to_string().ends_with("5 files: 1, 2, 3, 4, 5"), "{error}");
     for (pattern, text) in [
+        (
+            "./a",
+            "not a pattern: \"./a\": paths are relative to the checkpoint and begin with a name",
+        ),
         (
             "a[",
             "not a pattern: \"a[\": unclosed character class; missing ']'",

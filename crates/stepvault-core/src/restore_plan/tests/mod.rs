@@ -217,3 +217,74 @@ fn a_plan_is_written_as_json() {
     assert_eq!(json["attempts"][0]["sources"], serde_json::json!(["s3"]));
     assert_eq!(json["chosen"], serde_json::json!({"attempt": 1, "step": 5}));
 }
+
+#[test]
+fn messages_list_five_and_count_the_rest() {
+    let all = |count: u64| {
+        (1..=count)
+            .map(|step| candidate(id(1, step), vec![(remote("s3"), committed(id(1, step), "x"))]))
+            .collect::<Vec<_>>()
+    };
+    let hint = |count| {
+        let error = plan(all(count), &of_step(99), &remotes()).unwrap_err();
+        error.hint_text().unwrap_or_default().to_owned()
+    };
+    assert!(hint(5).ends_with(", step 1 (attempt 1)"), "{}", hint(5));
+    assert!(
+        hint(7).ends_with("step 3 (attempt 1), and 2 older"),
+        "{}",
+        hint(7)
+    );
+    let reasons = |count: u64| none_valid((1..=count).map(|step| (id(1, step), "torn"))).to_string();
+    assert!(
+        reasons(5).ends_with("; step 5 (attempt 1): torn"),
+        "{}",
+        reasons(5)
+    );
+    assert!(
+        reasons(6).ends_with("step 5 (attempt 1): torn; and 1 more"),
+        "{}",
+        reasons(6)
+    );
+}
+
+#[test]
+fn what_was_asked_for_is_named() {
+    let text =
+        |request: RestoreRequest, candidates| plan(candidates, &request, &remotes()).unwrap_err().to_string();
+    let one = || {
+        vec![candidate(
+            id(1, 5),
+            vec![(remote("s3"), committed(id(1, 5), "x"))],
+        )]
+    };
+    let second = RestoreRequest {
+        attempt: Some(Attempt::new(2).unwrap()),
+        ..newest()
+    };
+    assert_eq!(
+        text(second.clone(), one()),
+        "no such checkpoint: attempt 2: no tier holds it"
+    );
+    let both = RestoreRequest {
+        step: Some(Step::new(5).unwrap()),
+        ..second.clone()
+    };
+    assert_eq!(
+        text(both, one()),
+        "no such checkpoint: step 5 (attempt 2): no tier holds it"
+    );
+    assert_eq!(
+        text(second, Vec::new()),
+        "no such checkpoint: attempt 2: no tier holds a step of this run"
+    );
+}
+
+#[test]
+fn a_step_without_any_tier_is_passed_over() {
+    let error = plan(vec![candidate(id(1, 5), Vec::new())], &newest(), &remotes()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no valid checkpoint to restore: step 5 (attempt 1): no tier holds it"
+    );
+}

@@ -21,6 +21,28 @@ fn rules_that_would_delete_everything_are_refused() {
         refused.to_string(),
         "the keep rules would delete everything: every rule that is given is 0"
     );
+    let best = BestRule {
+        metric: "loss".to_owned(),
+        count: 0,
+        prefer: Prefer::Lowest,
+    };
+    let zeros = [
+        KeepRules {
+            every_steps: Some(0),
+            ..KeepRules::default()
+        },
+        KeepRules {
+            within_seconds: Some(0),
+            ..KeepRules::default()
+        },
+        KeepRules {
+            best: vec![best],
+            ..KeepRules::default()
+        },
+    ];
+    for rules in zeros {
+        assert!(rules.check().is_err(), "{rules:?}");
+    }
 }
 
 #[test]

@@ -133,3 +133,34 @@ fn a_hundred_thousand_steps_are_planned() {
         plan.deletions().len()
     );
 }
+
+#[test]
+fn a_rule_of_0_keeps_nothing_beside_one_that_keeps_something() {
+    let mut all = steps([0, 1, 2, 3]);
+    // All came at the same time: that of the tier's clock.
+    let now = all.now;
+    all.steps.iter_mut().for_each(|step| step.created = now);
+    let zeros = KeepRules {
+        last: Some(0),
+        every_steps: Some(0),
+        within_seconds: Some(0),
+        hourly: Some(0),
+        daily: Some(0),
+        weekly: Some(0),
+        best: vec![BestRule {
+            metric: "loss".to_owned(),
+            count: 0,
+            prefer: Prefer::Lowest,
+        }],
+    };
+    let rules = KeepRules {
+        last: Some(1),
+        ..zeros.clone()
+    };
+    assert_eq!(dropped(&planned(&all, &rules)), [0, 1, 2]);
+    let rules = KeepRules {
+        every_steps: Some(2),
+        ..zeros
+    };
+    assert_eq!(dropped(&planned(&all, &rules)), [1]);
+}

@@ -17,7 +17,7 @@ mod dtype;
 mod header;
 
 use self::dtype::Dtype;
-use self::header::Claim;
+use self::header::{Claim, Header};
 pub use self::header::{LONGEST_HEADER_BYTES, MOST_NAME_BYTES, MOST_TENSORS};
 use super::holes;
 use super::text::{bytes, shown};
@@ -46,15 +46,21 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     }
 }
 
+/// The header, its tensors in the order in which their bytes lie in the file.
+fn in_file_order(source: &dyn ReadAt) -> Result<Header, Fault> {
+    let mut header = header::read(source)?;
+    header
+        .tensors
+        .sort_unstable_by_key(|tensor| (tensor.start, tensor.end));
+    Ok(header)
+}
+
 /// The tensors of a sound file, in the order of their names' bytes.
 ///
 /// # Errors
 /// As [`check`], without a look at holes.
 pub fn tensors(source: &dyn ReadAt) -> Result<Vec<Tensor>, Fault> {
-    let mut header = header::read(source)?;
-    header
-        .tensors
-        .sort_unstable_by_key(|tensor| (tensor.start, tensor.end));
+    let mut header = in_file_order(source)?;
     let mut reached = 0;
     for tensor in &header.tensors {
         end_to_end(tensor, reached)?;
@@ -118,10 +124,7 @@ impl ClaimedSize {
 /// [`Fault::Broken`] where the header is not whole or contradicts itself, [`Fault::Unknown`] where a limit stands in the
 /// way.
 pub fn claimed_size(source: &dyn ReadAt) -> Result<ClaimedSize, Fault> {
-    let mut header = header::read(source)?;
-    header
-        .tensors
-        .sort_unstable_by_key(|tensor| (tensor.start, tensor.end));
+    let header = in_file_order(source)?;
     let mut reached = 0;
     for tensor in &header.tensors {
         end_to_end(tensor, reached)?;

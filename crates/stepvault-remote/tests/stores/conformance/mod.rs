@@ -53,6 +53,7 @@ const CHECKS: &[Check] = checks![
     wrong_digests_are_refused,
     a_wrong_digest_of_the_whole_is_noticed,
     copies_keep_bytes_and_proof,
+    copied_parts_are_what_was_asked_for,
 ];
 
 /// Runs all checks but those in `skipped` and panics with what failed.

@@ -224,3 +224,81 @@ pub(super) async fn copies_keep_bytes_and_proof(store: Store) -> Outcome {
     );
     Ok(())
 }
+
+pub(super) async fn copied_parts_are_what_was_asked_for(store: Store) -> Outcome {
+    if !store.abilities().copies_parts {
+        return Ok(());
+    }
+    let (from, key) = ("copy/parts", "copy/parts-2");
+    let file = File::new((16 << 20) + 77, 9);
+    file.upload(&*store, from).await.map_err(text)?;
+    let upload = store
+        .start_upload(key, file.digest.size_bytes)
+        .await
+        .map_err(text)?;
+    let (mut start, mut receipts) = (0, Vec::new());
+    for (index, (body, digest)) in (0..).zip(&file.parts) {
+        let other = PartDigest {
+            sha256: Sha256Digest::of(b"other"),
+            ..*digest
+        };
+        let copy = |from: &'static str, digest: PartDigest| {
+            let (store, upload) = (&store, &upload);
+            async move { store.copy_part(from, key, upload, index, start, &digest).await }
+        };
+        // What was copied wrongly, or from nowhere, is copied or sent again under the same number.
+        let wrong = copy(from, other).await;
+        if wrong
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::Failed)
+        {
+            // It does not say what it copied, and that is said.
+            let right = copy(from, *digest).await;
+            ensure!(right.is_err(), "a part was taken unproven: {right:?}");
+            return store.abort_upload(key, &upload).await.map_err(text);
+        }
+        ensure!(
+            wrong
+                .as_ref()
+                .is_err_and(|error| error.kind() == ErrorKind::Damaged),
+            "a part with other bytes was taken: {wrong:?}"
+        );
+        let missing = copy("copy/none", *digest).await;
+        ensure!(
+            missing
+                .as_ref()
+                .is_err_and(|error| error.kind() == ErrorKind::NotFound),
+            "a part was copied from nothing: {missing:?}"
+        );
+        let copied = if index == 1 {
+            store
+                .upload_part(key, &upload, index, body.clone().into(), digest)
+                .await
+        } else {
+            copy(from, *digest).await
+        };
+        receipts.push(copied.map_err(text)?);
+        start += digest.size_bytes;
+    }
+    let completed = store
+        .complete_upload(key, &upload, &receipts, &file.digest)
+        .await
+        .map_err(text)?;
+    ensure!(
+        matches!(completed, Created::Written(_)),
+        "the free key was called taken"
+    );
+    ensure!(
+        read(&*store, key, None).await.map_err(text)? == file.bytes,
+        "it has other bytes"
+    );
+    let original = store.head(from).await.map_err(text)?.ok_or("no head")?;
+    let copy = store.head(key).await.map_err(text)?.ok_or("no head")?;
+    ensure!(
+        copy.checksum == original.checksum,
+        "the copy has the checksum {:?} and not {:?}",
+        copy.checksum,
+        original.checksum
+    );
+    Ok(())
+}

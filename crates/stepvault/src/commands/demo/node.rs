@@ -11,8 +11,7 @@ use stepvault_core::retention::{BestRule, KeepRules, Prefer};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::push::StageRequest;
-use stepvault_engine::restore::{Parts, RestoreRequest, SkippedStep, Target, restore};
-use stepvault_local::staging::Existing;
+use stepvault_engine::restore::{RestoreRequest, SkippedStep, Target, restore};
 use tempfile::TempDir;
 
 use super::expect;
@@ -90,18 +89,8 @@ impl Node {
 
     /// Restores the newest valid step.
     pub(super) async fn restore(&self) -> Result<Restored> {
-        let request = RestoreRequest {
-            run: self.tiers.run_name().clone(),
-            target: Target::Into(self.checkpoints.clone()),
-            step: None,
-            attempt: None,
-            parts: Parts::All,
-            together: None,
-            include: Vec::new(),
-            existing: Existing::Refuse,
-            handover: None,
-            demoted: BTreeMap::new(),
-        };
+        let target = Target::Into(self.checkpoints.clone());
+        let request = RestoreRequest::newest(self.tiers.run_name().clone(), target);
         let decision = restore(&restore_context(&self.tiers), &request).await?.decision;
         let step = decision.id.step.number();
         expect(

@@ -2,14 +2,15 @@
 
 mod document;
 mod local;
+mod notices;
 mod remotes;
+mod sweeps;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use stepvault_core::Result;
-use stepvault_core::config::{NoticeSource, Notices};
 use stepvault_core::doctor::feasibility::{Feasibility, Notice, Situation, feasibility};
 use stepvault_core::doctor::{Finding, Outcome};
 use stepvault_engine::doctor::local::{RunLook, check_local};
@@ -21,11 +22,6 @@ use super::Session;
 use crate::arguments::values;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
-
-/// What EC2 gives.
-const EC2_NOTICE_SECONDS: u64 = 120;
-/// What Compute Engine gives.
-const GCE_NOTICE_SECONDS: u64 = 30;
 
 /// Look before training whether everything works: directories, disks, limits, leftovers, and what fits into the time
 ///
@@ -54,7 +50,7 @@ pub(crate) struct DoctorArguments {
     /// Leave the remotes alone
     #[arg(long)]
     no_remotes: bool,
-    /// How long before the machine goes away it is told so; by default what the configured providers give
+    /// How long before the machine goes away it is told so; by default what the provider of this machine gives
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     notice: Option<Duration>,
 }
@@ -70,15 +66,23 @@ pub(crate) async fn run(session: &Session, arguments: DoctorArguments) -> Result
         none: arguments.no_remotes,
         upload_rate: arguments.upload_rate,
     };
-    let (local, remote) = tokio::join!(check_local(&check), remotes::look(&settings, &runs, wanted));
+    let swept = sweeps::sweeps(session, &settings, &runs)?;
+    let looking = remotes::look(&settings, &runs, wanted, &swept);
+    let (local, remote) = tokio::join!(check_local(&check), looking);
     let remote = remote?;
+    let (notices, said) = notices::counted(&settings, arguments.notice);
     let mut feasible = Feasibility::default();
     for (run, look) in runs.iter().zip(&local.runs) {
-        let answered = answer(&settings, run, look, &remote, &arguments);
+        let answered = answer(&settings, run, look, &remote, &notices);
         feasible.findings.extend(answered.findings);
         feasible.suggested.extend(answered.suggested);
     }
-    let findings: Vec<Finding> = local.findings.into_iter().chain(remote.findings).collect();
+    let findings: Vec<Finding> = local
+        .findings
+        .into_iter()
+        .chain(said)
+        .chain(remote.findings)
+        .collect();
     let document = DoctorDocument::new(findings, feasible, began.elapsed());
     session.output.result(&document)?;
     Ok(match document.outcome() {
@@ -93,7 +97,7 @@ fn answer(
     run: &ChosenRun,
     look: &RunLook,
     remote: &RemoteLook,
-    arguments: &DoctorArguments,
+    notices: &[Notice],
 ) -> Feasibility {
     let Some(forecast) = look.forecast.clone() else {
         return Feasibility {
@@ -115,33 +119,8 @@ fn answer(
         room: look.room,
         kept_bytes: look.kept_bytes,
         remotes: remote.rates_of(settings, run),
-        notices: notices(settings, arguments.notice),
+        notices: notices.to_vec(),
         keep_local: run.settings.keep_local.clone(),
         limits: settings.config.local.limits,
     })
-}
-
-/// The notices that this machine may get, as configured.
-fn notices(settings: &Settings, given: Option<Duration>) -> Vec<Notice> {
-    let notice = |name: &str, seconds: u64| Notice {
-        name: name.to_owned(),
-        seconds,
-    };
-    if let Some(given) = given {
-        return vec![notice("a notice of", given.as_secs())];
-    }
-    let sources = match &settings.config.agent.notices {
-        Notices::Auto => NoticeSource::ALL.to_vec(),
-        Notices::From(sources) => sources.clone(),
-    };
-    let mut notices: Vec<Notice> = sources
-        .iter()
-        .map(|source| match source {
-            NoticeSource::Ec2 => notice("EC2's spot notice of", EC2_NOTICE_SECONDS),
-            NoticeSource::Gce => notice("Compute Engine's preemption notice of", GCE_NOTICE_SECONDS),
-        })
-        .collect();
-    let deadline = settings.config.agent.drain_deadline.as_secs();
-    notices.push(notice("SIGTERM and agent.drain-deadline of", deadline));
-    notices
 }

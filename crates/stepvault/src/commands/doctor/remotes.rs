@@ -10,10 +10,11 @@ use stepvault_core::doctor::feasibility::MeasuredRemote;
 use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_engine::doctor::remote::check_remote;
+use stepvault_engine::doctor::remote::{RemoteToCheck, check_remote};
 use stepvault_remote::open::OpenOptions;
 
 use super::local::ChosenRun;
+use super::sweeps::Sweeps;
 use crate::context::Settings;
 
 /// What was found at the remotes.
@@ -47,12 +48,23 @@ pub(super) struct Wanted {
 }
 
 /// Looks at every remote of the runs, all at once.
-pub(super) async fn look(settings: &Settings, runs: &[ChosenRun], wanted: Wanted) -> Result<RemoteLook> {
+pub(super) async fn look(
+    settings: &Settings,
+    runs: &[ChosenRun],
+    wanted: Wanted,
+    sweeps: &Sweeps,
+) -> Result<RemoteLook> {
     let remotes = remotes_of(settings, runs);
     let keys = RunKeys::new(probed_run(runs)?);
     let asked = remotes.iter().filter(|_| !wanted.none);
-    let reports =
-        join_all(asked.map(|remote| check_remote(remote, &keys, &SystemClock, OpenOptions::default())));
+    let reports = join_all(asked.map(|remote| async {
+        let check = RemoteToCheck {
+            settings: remote,
+            keys: &keys,
+            runs: &sweeps.of(&remote.name),
+        };
+        check_remote(check, &SystemClock, OpenOptions::default()).await
+    }));
     let mut look = RemoteLook::default();
     let mut reports = reports.await.into_iter();
     for remote in remotes {

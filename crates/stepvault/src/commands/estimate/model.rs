@@ -7,7 +7,8 @@ use super::ModelArguments;
 use super::document::{EstimateDocument, ModelDocument};
 use crate::context::Settings;
 
-/// Where `save_pretrained` of transformers 5 begins another file; before, it was 5 GB.
+/// Where `save_pretrained` of transformers 5 begins another file: `max_shard_size` in modeling_utils.py. Before, it was
+/// 5 GB.
 const LARGEST_FILE_BYTES: u64 = 50_000_000_000;
 
 /// What the numbers come to; a step without files where no model is given.

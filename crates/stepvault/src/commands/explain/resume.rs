@@ -7,8 +7,7 @@ use serde::Serialize;
 use stepvault_core::ids::RunName;
 use stepvault_core::{ErrorKind, Result};
 use stepvault_engine::explain::{NotLookedAt, ResumeOnDisk, quoted};
-use stepvault_engine::restore::{Parts, RestoreDecision, RestoreRequest, Target, plan};
-use stepvault_local::staging::Existing;
+use stepvault_engine::restore::{RestoreDecision, RestoreRequest, Target, plan};
 use stepvault_local::vault::Vault;
 
 use crate::commands::Session;
@@ -117,17 +116,8 @@ async fn on_tiers(
         return Ok(None);
     }
     let request = RestoreRequest {
-        run: run.clone(),
-        target: Target::Into(into.clone()),
-        step: None,
-        attempt: None,
-        parts: Parts::All,
-        // Each node asks for itself, and nothing is agreed on.
-        together: None,
-        include: Vec::new(),
-        existing: Existing::Refuse,
-        handover: None,
         demoted: demoted_steps(&settings, &tiers, &resume.session.output).await,
+        ..RestoreRequest::newest(run.clone(), Target::Into(into.clone()))
     };
     match plan(&restore_context(&tiers), &request).await {
         Ok(decision) => Ok(Some((decision, into))),

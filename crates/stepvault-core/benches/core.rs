@@ -1,0 +1,175 @@
+//! How long records and plans take: a manifest of 1,000 files, and retention and restore over 1,000 and 10,000 steps. A
+//! plan that takes ten times as long for ten times as many steps is linear.
+#![allow(
+    missing_docs,
+    clippy::expect_used,
+    reason = "a benchmark sets its own stage, and criterion's macros write no docs"
+)]
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use stepvault_core::codec::{FORMAT, decode, encode};
+use stepvault_core::commit::{Commit, FoundPart};
+use stepvault_core::digest::{PartDigest, Sha256Digest};
+use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
+use stepvault_core::manifest::{FileEntry, PartManifest, Shape};
+use stepvault_core::observe::Tier;
+use stepvault_core::path::RelativePath;
+use stepvault_core::restore_plan::{self, Candidate, CandidateState, CandidateTier, RestoreRequest};
+use stepvault_core::retention::{
+    self, Guards, KeepRules, ListingState, LocalLimits, StepFacts, TierView, Verified,
+};
+use stepvault_core::timestamp::Timestamp;
+
+const FILES: u32 = 1_000;
+const STEPS: [u64; 2] = [1_000, 10_000];
+
+fn id(step: u64) -> StepId {
+    StepId::new(Attempt::FIRST, Step::new(step).expect("a step"))
+}
+
+fn remote() -> RemoteName {
+    RemoteName::new("main").expect("a remote")
+}
+
+fn manifest(step: u64, files: u32) -> PartManifest {
+    let digest = PartDigest::of(&step.to_le_bytes());
+    let file = |number: u32| {
+        let path = RelativePath::new(format!("rank-{number:04}/model.safetensors")).expect("a path");
+        FileEntry::from_parts(path, 0o644, Timestamp::default(), &[digest]).expect("an entry")
+    };
+    PartManifest {
+        format: FORMAT,
+        run: RunName::new("bench").expect("a run"),
+        id: id(step),
+        node: NodeName::new("node-0").expect("a node"),
+        name: format!("step_{step}"),
+        shape: Shape::Directory,
+        written_at: Timestamp::default(),
+        metrics: BTreeMap::from([("loss".to_owned(), 0.5)]),
+        shared_tree_sha256: None,
+        files: (0..files).map(file).collect(),
+        directories: Vec::new(),
+        symlinks: Vec::new(),
+        members: Vec::new(),
+    }
+}
+
+fn commit(step: u64) -> Commit {
+    let manifest = manifest(step, 1);
+    let bytes = encode(&manifest).expect("a record");
+    let sha256 = Sha256Digest::of(&bytes);
+    Commit::of(vec![FoundPart {
+        manifest,
+        sha256,
+        bytes: bytes.len() as u64,
+    }])
+    .expect("a commit")
+}
+
+fn records(criterion: &mut Criterion) {
+    let manifest = manifest(1, FILES);
+    let bytes = encode(&manifest).expect("a record");
+    let mut group = criterion.benchmark_group("manifest of 1,000 files");
+    group.throughput(Throughput::Bytes(bytes.len() as u64));
+    group.bench_function("encode", |bencher| {
+        bencher.iter(|| encode(black_box(&manifest)).expect("a record"));
+    });
+    group.bench_function("decode", |bencher| {
+        bencher.iter(|| decode::<PartManifest>(black_box(&bytes), "manifest").expect("a manifest"));
+    });
+    group.finish();
+    let bytes = encode(&commit(1)).expect("a record");
+    criterion.bench_function("decode a commit", |bencher| {
+        bencher.iter(|| decode::<Commit>(black_box(&bytes), "commit").expect("a commit"));
+    });
+}
+
+fn view(steps: u64) -> TierView {
+    let facts = |step: u64| StepFacts {
+        id: id(step),
+        name: format!("step_{step}"),
+        created: Timestamp::from_seconds(i64::try_from(step * 600).expect("a time")),
+        written_at: Timestamp::default(),
+        bytes: 1 << 30,
+        metrics: BTreeMap::from([(
+            "loss".to_owned(),
+            1.0 / f64::from(u32::try_from(step).expect("small")),
+        )]),
+        pinned: step.is_multiple_of(1000),
+        leased: false,
+        verified: Verified::Yes,
+        durable_on: vec![remote()],
+        retired_on: Vec::new(),
+        uploading: false,
+        abandoned: false,
+    };
+    TierView {
+        tier: Tier::Remote(remote()),
+        steps: (1..=steps).map(facts).collect(),
+        unreadable: Vec::new(),
+        listing: ListingState::Complete,
+        now: Timestamp::from_seconds(i64::try_from(steps * 600).expect("a time")),
+        free_bytes: None,
+    }
+}
+
+fn retention_plans(criterion: &mut Criterion) {
+    let rules = KeepRules {
+        last: Some(3),
+        every_steps: Some(50),
+        hourly: Some(24),
+        daily: Some(30),
+        ..KeepRules::default()
+    };
+    let guards = Guards {
+        required_remotes: Vec::new(),
+        maximum_deletions: None,
+    };
+    let mut group = criterion.benchmark_group("retention plan");
+    for steps in STEPS {
+        let view = view(steps);
+        group.throughput(Throughput::Elements(steps));
+        group.bench_with_input(BenchmarkId::from_parameter(steps), &view, |bencher, view| {
+            bencher.iter(|| {
+                retention::plan(black_box(view), &rules, &LocalLimits::default(), &guards).expect("a plan")
+            });
+        });
+    }
+    group.finish();
+}
+
+fn restore_plans(criterion: &mut Criterion) {
+    let request = RestoreRequest::default();
+    let remotes = [remote()];
+    let mut group = criterion.benchmark_group("restore plan");
+    for steps in STEPS {
+        let candidate = |step: u64| Candidate {
+            id: id(step),
+            name: format!("step_{step}"),
+            tiers: vec![CandidateTier {
+                tier: Tier::Remote(remote()),
+                state: CandidateState::Committed(Box::new(commit(step))),
+            }],
+        };
+        let candidates: Vec<Candidate> = (1..=steps).map(candidate).collect();
+        group.throughput(Throughput::Elements(steps));
+        group.bench_with_input(
+            BenchmarkId::from_parameter(steps),
+            &candidates,
+            |bencher, candidates| {
+                bencher.iter_batched(
+                    || candidates.clone(),
+                    |candidates| restore_plan::plan(candidates, &request, &remotes).expect("a plan"),
+                    criterion::BatchSize::LargeInput,
+                );
+            },
+        );
+    }
+    group.finish();
+}
+
+criterion_group!(benches, records, retention_plans, restore_plans);
+criterion_main!(benches);

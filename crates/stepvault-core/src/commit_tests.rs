@@ -1,0 +1,260 @@
+use super::*;
+use crate::codec::{decode, encode};
+use crate::ids::{Attempt, Step};
+use crate::manifest::{DirectoryEntry, FileEntry};
+use crate::path::RelativePath;
+use proptest::prelude::*;
+
+type Spoil<T> = fn(&mut T);
+
+fn part(node: &str) -> CommittedPart {
+    CommittedPart {
+        node: NodeName::new(node).unwrap(),
+        manifest_sha256: Sha256Digest::of(b""),
+        manifest_bytes: 0,
+        data_bytes: 0,
+        file_count: 0,
+    }
+}
+
+fn commit(metric: f64) -> Commit {
+    Commit {
+        format: FORMAT,
+        run: RunName::new("run").unwrap(),
+        id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
+        name: "step_1".to_owned(),
+        shape: Shape::Directory,
+        parts: vec![part("node-0")],
+        written_at: Timestamp::default(),
+        metrics: BTreeMap::from([("loss".to_owned(), metric)]),
+    }
+}
+
+/// The part of a node that saved files of these sizes.
+fn found(node: &str, sizes_bytes: &[u64]) -> FoundPart {
+    let file = |(index, size_bytes): (usize, &u64)| {
+        let mut digest = crate::digest::PartDigest::of(b"x");
+        digest.size_bytes = *size_bytes;
+        let path = RelativePath::new(format!("{node}-{index}")).unwrap();
+        FileEntry::from_parts(path, 0o644, Timestamp::default(), &[digest]).unwrap()
+    };
+    FoundPart {
+        manifest: PartManifest {
+            format: FORMAT,
+            run: RunName::new("run").unwrap(),
+            id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
+            node: NodeName::new(node).unwrap(),
+            name: "step_1".to_owned(),
+            shape: Shape::Directory,
+            written_at: Timestamp::from_seconds(100),
+            metrics: BTreeMap::new(),
+            shared_tree_sha256: None,
+            files: sizes_bytes.iter().enumerate().map(file).collect(),
+            directories: vec![DirectoryEntry {
+                path: None,
+                mode: 0o755,
+                mtime: Timestamp::default(),
+            }],
+            symlinks: Vec::new(),
+            members: Vec::new(),
+        },
+        sha256: Sha256Digest::of(node.as_bytes()),
+        bytes: 7,
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_finite_metric_is_read_back_to_the_bit(bits: u64) {
+        let metric = f64::from_bits(bits);
+        prop_assume!(metric.is_finite());
+        let bytes = encode(&commit(metric)).unwrap();
+        let back: Commit = decode(&bytes, "commit").unwrap();
+        prop_assert_eq!(back.metrics["loss"].to_bits(), metric.to_bits());
+    }
+
+    #[test]
+    fn a_loss_of_the_usual_size_is_read_back(metric in 0.5_f64..3.5) {
+        prop_assert!(decode::<Commit>(&encode(&commit(metric)).unwrap(), "commit").is_ok());
+    }
+}
+
+#[test]
+fn a_metric_that_a_fast_parser_gets_wrong_by_a_bit() {
+    let bytes = encode(&commit(1.910_790_522_567_343_8)).unwrap();
+    decode::<Commit>(&bytes, "commit").unwrap();
+}
+
+#[test]
+fn a_commit_says_the_same_whoever_writes_it() {
+    let mut first = found("node-0", &[5, 7]);
+    first.manifest.metrics.insert("loss".to_owned(), 1.0);
+    let mut second = found("node-1", &[11]);
+    second.manifest.written_at = Timestamp::from_seconds(300);
+    second
+        .manifest
+        .metrics
+        .extend([("loss".to_owned(), 2.0), ("reward".to_owned(), 3.0)]);
+    let third = found("node-2", &[]);
+    let commit = Commit::of(vec![second.clone(), third.clone(), first.clone()]).unwrap();
+    commit.check().unwrap();
+    assert_eq!(commit, Commit::of(vec![first, second, third]).unwrap());
+    let told: Vec<_> = commit
+        .parts
+        .iter()
+        .map(|part| (part.node.to_string(), part.data_bytes, part.file_count))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("node-0".to_owned(), 12, 2),
+            ("node-1".to_owned(), 11, 1),
+            ("node-2".to_owned(), 0, 0),
+        ]
+    );
+    assert_eq!(commit.parts[1].manifest_sha256, Sha256Digest::of(b"node-1"));
+    assert_eq!(commit.parts[1].manifest_bytes, 7);
+    assert_eq!((commit.data_bytes(), commit.file_count()), (23, 3));
+    assert_eq!(commit.written_at, Timestamp::from_seconds(300));
+    // The first node's word counts where both have one.
+    assert_eq!(
+        commit.metrics,
+        BTreeMap::from([("loss".to_owned(), 1.0), ("reward".to_owned(), 3.0)])
+    );
+}
+
+#[test]
+fn parts_of_different_steps_are_never_committed_together() {
+    let one = || found("node-0", &[1]);
+    let spoilt: [(&str, Spoil<PartManifest>); 6] = [
+        ("the step that they are of", |part| {
+            part.run = RunName::new("other").unwrap();
+        }),
+        ("the step that they are of", |part| {
+            part.id = StepId::new(Attempt::FIRST, Step::new(2).unwrap());
+        }),
+        ("the step that they are of", |part| {
+            part.id = StepId::new(Attempt::new(2).unwrap(), Step::new(1).unwrap());
+        }),
+        ("the name of the step's directory", |part| {
+            part.name = "step_2".to_owned();
+        }),
+        ("whether the step is a directory or a file", |part| {
+            part.shape = Shape::File;
+        }),
+        ("what they saw in the directory that they share", |part| {
+            part.shared_tree_sha256 = Some(Sha256Digest::of(b"tree"));
+        }),
+    ];
+    for (what, spoil) in spoilt {
+        let mut other = found("node-1", &[1]);
+        spoil(&mut other.manifest);
+        let error = Commit::of(vec![one(), other]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        let text = error.to_string();
+        assert!(
+            text.ends_with(&format!("node-0 and node-1: they differ in {what}")),
+            "{text}"
+        );
+    }
+    assert_eq!(Commit::of(Vec::new()).unwrap_err().kind(), ErrorKind::Failed);
+}
+
+#[test]
+fn totals_that_no_number_holds_stop_at_the_largest() {
+    let large = CommittedPart {
+        data_bytes: u64::MAX,
+        file_count: u64::MAX,
+        ..part("node-1")
+    };
+    let small = CommittedPart {
+        data_bytes: 2,
+        file_count: 3,
+        ..part("node-2")
+    };
+    let commit = |parts| Commit { parts, ..commit(1.0) };
+    let both = commit(vec![small.clone(), large]);
+    assert_eq!((both.data_bytes(), both.file_count()), (u64::MAX, u64::MAX));
+    let twice = commit(vec![small.clone(), small]);
+    assert_eq!((twice.data_bytes(), twice.file_count()), (4, 6));
+}
+
+#[test]
+fn a_commit_that_contradicts_itself_is_refused() {
+    let nodes = |count: usize| (0..count).map(|rank| part(&format!("node-{rank:05}"))).collect();
+    let late = |nanoseconds| Timestamp {
+        seconds: 0,
+        nanoseconds,
+    };
+    let good = [
+        commit(1.0),
+        Commit {
+            parts: nodes(MAX_NODES),
+            ..commit(1.0)
+        },
+        Commit {
+            written_at: late(999_999_999),
+            ..commit(1.0)
+        },
+    ];
+    for commit in good {
+        commit.check().unwrap();
+    }
+    let bad = [
+        (
+            "its format is not known",
+            Commit {
+                format: FORMAT + 1,
+                ..commit(1.0)
+            },
+        ),
+        (
+            "it takes a single path component other than '.stepvault'",
+            Commit {
+                name: "a/b".to_owned(),
+                ..commit(1.0)
+            },
+        ),
+        (
+            "it has no part, or more than 65,536",
+            Commit {
+                parts: Vec::new(),
+                ..commit(1.0)
+            },
+        ),
+        (
+            "it has no part, or more than 65,536",
+            Commit {
+                parts: nodes(MAX_NODES + 1),
+                ..commit(1.0)
+            },
+        ),
+        (
+            "its parts are not sorted by node, or one stands there twice",
+            Commit {
+                parts: vec![part("node-1"), part("node-0")],
+                ..commit(1.0)
+            },
+        ),
+        (
+            "its parts are not sorted by node, or one stands there twice",
+            Commit {
+                parts: vec![part("node-0"), part("node-0")],
+                ..commit(1.0)
+            },
+        ),
+        (
+            "its time has a second's worth of nanoseconds or more",
+            Commit {
+                written_at: late(1_000_000_000),
+                ..commit(1.0)
+            },
+        ),
+        ("a metric is not a finite number", commit(f64::NAN)),
+        ("a metric is not a finite number", commit(f64::INFINITY)),
+    ];
+    for (why, commit) in bad {
+        let text = commit.check().unwrap_err().to_string();
+        assert!(text.ends_with(why), "{text}: {why}");
+    }
+}

@@ -1,0 +1,321 @@
+//! What a part manifest may say, and what contradicts itself.
+
+use super::*;
+use crate::codec::{decode, encode};
+use crate::ids::{Attempt, Step};
+
+type Spoil<T> = fn(&mut T);
+
+fn path(text: &str) -> RelativePath {
+    RelativePath::new(text).unwrap()
+}
+
+fn late(nanoseconds: u32) -> Timestamp {
+    Timestamp {
+        seconds: 0,
+        nanoseconds,
+    }
+}
+
+fn file(text: &str) -> FileEntry {
+    let part = PartDigest::of(b"12345");
+    FileEntry::from_parts(path(text), 0o640, late(999_999_999), &[part]).unwrap()
+}
+
+fn directory(text: Option<&str>) -> DirectoryEntry {
+    DirectoryEntry {
+        path: text.map(path),
+        mode: 0o750,
+        mtime: late(999_999_999),
+    }
+}
+
+fn link(text: &str, target: &str) -> SymlinkEntry {
+    SymlinkEntry {
+        path: path(text),
+        target: target.to_owned(),
+    }
+}
+
+fn manifest() -> PartManifest {
+    PartManifest {
+        format: FORMAT,
+        run: RunName::new("run").unwrap(),
+        id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
+        node: NodeName::new("node-0").unwrap(),
+        name: "step_1".to_owned(),
+        shape: Shape::Directory,
+        written_at: late(999_999_999),
+        metrics: BTreeMap::from([("loss".to_owned(), 1.0)]),
+        shared_tree_sha256: None,
+        files: vec![file("a/b/x"), file("y")],
+        directories: vec![
+            directory(None),
+            directory(Some("a")),
+            directory(Some("a/b")),
+            directory(Some("empty")),
+        ],
+        symlinks: vec![link("a/l", "../y"), link("z", "a")],
+        members: Vec::new(),
+    }
+}
+
+fn of_one_file() -> PartManifest {
+    PartManifest {
+        shape: Shape::File,
+        files: vec![file("step_1")],
+        directories: Vec::new(),
+        symlinks: Vec::new(),
+        ..manifest()
+    }
+}
+
+fn spoilt(spoil: impl FnOnce(&mut PartManifest)) -> String {
+    let mut spoilt = manifest();
+    spoil(&mut spoilt);
+    spoilt.check().unwrap_err().to_string()
+}
+
+#[test]
+fn a_manifest_is_read_back_as_it_was_written() {
+    for manifest in [manifest(), of_one_file()] {
+        let bytes = encode(&manifest).unwrap();
+        assert_eq!(decode::<PartManifest>(&bytes, "manifest").unwrap(), manifest);
+    }
+    assert_eq!((manifest().data_bytes(), of_one_file().data_bytes()), (10, 5));
+}
+
+#[test]
+fn a_file_keeps_its_permission_bits_and_no_others() {
+    let of = |mode| {
+        FileEntry::from_parts(path("x"), mode, Timestamp::default(), &[PartDigest::of(b"")])
+            .unwrap()
+            .mode
+    };
+    assert_eq!((of(0o100_640), of(0o4755), of(0)), (0o640, 0o755, 0));
+}
+
+#[test]
+fn a_file_says_how_it_is_cut() {
+    let of = |size_bytes| FileEntry {
+        size_bytes,
+        ..file("x")
+    };
+    assert_eq!(of(5).parts().unwrap(), FileParts::of(5).unwrap());
+    assert_eq!(of(20 << 20).parts().unwrap().count(), 3);
+}
+
+#[test]
+fn a_file_that_contradicts_itself_is_refused() {
+    let bad: [(&str, Spoil<FileEntry>); 9] = [
+        ("its part size is not the one for its size", |file| {
+            file.part_size_bytes += 1;
+        }),
+        ("it does not have one digest for each part", |file| {
+            file.parts_sha256.clear();
+        }),
+        ("it does not have one digest for each part", |file| {
+            file.size_bytes = 20 << 20;
+        }),
+        ("its digest is not that of its parts' digests", |file| {
+            file.sha256 = Sha256Digest::of(b"other");
+        }),
+        ("its mode has more than permission bits", |file| {
+            file.mode = 0o1777;
+        }),
+        ("its mode has more than permission bits", |file| {
+            file.mode = 0o4000;
+        }),
+        ("its mode has more than permission bits", |file| {
+            file.mode = !MODE_MASK;
+        }),
+        (
+            "its modification time has a second's worth of nanoseconds or more",
+            |file| file.mtime = late(1_000_000_000),
+        ),
+        ("one file may have at most 1342177280000 bytes", |file| {
+            file.size_bytes = u64::MAX;
+        }),
+    ];
+    for (why, spoil) in bad {
+        let text = spoilt(|manifest| spoil(&mut manifest.files[1]));
+        assert!(text.ends_with(why), "{text}: {why}");
+    }
+}
+
+#[test]
+fn a_manifest_that_contradicts_itself_is_refused() {
+    let bad: [(&str, Spoil<PartManifest>); 9] = [
+        ("format 2 where 1 is known", |all| all.format = 2),
+        (
+            "it takes a single path component other than '.stepvault'",
+            |all| {
+                all.name = ".stepvault".to_owned();
+            },
+        ),
+        (
+            "its time is out of range, or a metric is not a finite number",
+            |all| all.written_at = late(1_000_000_000),
+        ),
+        (
+            "its time is out of range, or a metric is not a finite number",
+            |all| {
+                all.metrics.insert("loss".to_owned(), f64::NAN);
+            },
+        ),
+        ("a directory's mode or time is out of range", |all| {
+            all.directories[1].mode = 0o1755;
+        }),
+        ("a directory's mode or time is out of range", |all| {
+            all.directories[1].mode = !MODE_MASK;
+        }),
+        ("a directory's mode or time is out of range", |all| {
+            all.directories[0].mtime = late(1_000_000_000);
+        }),
+        ("its target lies outside the checkpoint", |all| {
+            all.symlinks[0].target = "../../y".to_owned();
+        }),
+        ("y lies outside of the step's paths", |all| {
+            all.members = vec![path("a")];
+        }),
+    ];
+    for (why, spoil) in bad {
+        let text = spoilt(spoil);
+        assert!(text.ends_with(why), "{text}: {why}");
+    }
+}
+
+#[test]
+fn entries_of_every_kind_count_towards_the_most_there_may_be() {
+    let of = |links: usize| {
+        spoilt(|all| {
+            all.files.truncate(1);
+            all.directories.truncate(1);
+            all.symlinks = vec![link("l", "y"); links];
+        })
+    };
+    let text = of(MAX_ENTRIES - 1);
+    assert!(text.ends_with("more than 1000000 entries"), "{text}");
+    let text = of(MAX_ENTRIES - 2);
+    assert!(text.ends_with("or one stands there twice"), "{text}");
+}
+
+#[test]
+fn the_own_directory_comes_first_and_once() {
+    let why = "the checkpoint's own directory must come first, once";
+    let bad: [fn(&mut PartManifest); 3] = [
+        |all| drop(all.directories.remove(0)),
+        |all| all.directories.swap(0, 1),
+        |all| all.directories.insert(1, directory(None)),
+    ];
+    for spoil in bad {
+        let text = spoilt(spoil);
+        assert!(text.ends_with(why), "{text}");
+    }
+}
+
+#[test]
+fn a_single_file_is_all_there_is() {
+    let bad: [fn(&mut PartManifest); 5] = [
+        |all| all.files.clear(),
+        |all| all.files.push(file("z")),
+        |all| all.files = vec![file("other")],
+        |all| all.directories.push(directory(None)),
+        |all| all.symlinks.push(link("z", "step_1")),
+    ];
+    for spoil in bad {
+        let mut spoilt = of_one_file();
+        spoil(&mut spoilt);
+        let text = spoilt.check().unwrap_err().to_string();
+        assert!(
+            text.ends_with("a single-file checkpoint must hold just the file it is named after"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn entries_are_sorted_and_each_stands_there_once() {
+    let why = "its entries are not sorted by path, or one stands there twice";
+    let bad: [fn(&mut PartManifest); 6] = [
+        |all| all.files.swap(0, 1),
+        |all| all.files[0].path = path("y"),
+        |all| all.symlinks.swap(0, 1),
+        |all| all.symlinks[0] = link("z", "y"),
+        |all| all.directories.swap(1, 2),
+        |all| all.directories[2].path = Some(path("a")),
+    ];
+    for spoil in bad {
+        let text = spoilt(spoil);
+        assert!(text.ends_with(why), "{text}");
+    }
+    let two: [fn(&mut PartManifest); 3] = [
+        |all| all.symlinks[1].path = path("y"),
+        |all| all.files[1].path = path("empty"),
+        |all| all.symlinks[1].path = path("empty"),
+    ];
+    for spoil in two {
+        let text = spoilt(spoil);
+        assert!(text.ends_with("two entries have this path"), "{text}");
+    }
+}
+
+#[test]
+fn whatever_lies_in_a_directory_lies_in_one_that_is_listed() {
+    let why = "a directory above it is not listed as one";
+    let bad: [fn(&mut PartManifest); 4] = [
+        |all| drop(all.directories.remove(1)),
+        |all| drop(all.directories.remove(2)),
+        |all| all.symlinks[0].path = path("missing/l"),
+        |all| all.directories[3].path = Some(path("missing/empty")),
+    ];
+    for spoil in bad {
+        let text = spoilt(spoil);
+        assert!(text.ends_with(why), "{text}");
+    }
+}
+
+#[test]
+fn links_stay_inside_the_checkpoint() {
+    let why = |from: &str, target: &str| {
+        check_link_target(&path(from), target)
+            .err()
+            .map(|error| error.to_string())
+    };
+    for (from, target) in [
+        ("l", "x"),
+        ("l", "./x//y"),
+        ("a/l", "../x"),
+        ("a/b/l", "../../x"),
+        ("a/b/l", "c/../../.."),
+        ("l", "x/.."),
+        ("l", &"x".repeat(crate::path::MAX_PATH_BYTES)),
+    ] {
+        assert_eq!(why(from, target), None, "{from} -> {target}");
+    }
+    for (from, target, fault) in [
+        (
+            "l",
+            "",
+            "its target is empty, too long, or holds control characters",
+        ),
+        (
+            "l",
+            "a\nb",
+            "its target is empty, too long, or holds control characters",
+        ),
+        (
+            "l",
+            &"x".repeat(crate::path::MAX_PATH_BYTES + 1),
+            "its target is empty, too long, or holds control characters",
+        ),
+        ("l", "/x", "its target is absolute"),
+        ("l", "..", "its target lies outside the checkpoint"),
+        ("a/l", "../../x", "its target lies outside the checkpoint"),
+        ("a/l", ".././../x", "its target lies outside the checkpoint"),
+        ("a/l", "b/../../..", "its target lies outside the checkpoint"),
+    ] {
+        let text = why(from, target).unwrap();
+        assert!(text.ends_with(fault), "{text}: {fault}");
+    }
+}

@@ -1,0 +1,130 @@
+//! Looks for what lost nodes left of their uploads, in a few requests.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use stepvault_core::doctor::Finding;
+use stepvault_core::doctor::remote::{self as judge, LeftUpload, LeftUploads, Subject};
+use stepvault_core::keys::RunKeys;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_remote::examine::Examined;
+use stepvault_remote::store::PendingUpload;
+use tokio::time::timeout;
+
+/// Of the store's listing, for each run: 3,000 uploads.
+const MOST_PAGES: usize = 3;
+/// The parts of so many uploads are counted: of the oldest ones.
+const COUNTED: usize = 16;
+const AT_ONCE: usize = 8;
+/// How long counting may take; what is not counted by then is not.
+const COUNTING_LIMIT: Duration = Duration::from_secs(5);
+/// How long all of it may take.
+const LIMIT: Duration = Duration::from_secs(12);
+
+/// A run whose uploads are looked for.
+#[derive(Debug, Clone)]
+pub struct SweptRun {
+    /// Its layout; none where nobody named a run, for everything below the remote's prefix.
+    pub keys: Option<RunKeys>,
+    /// The `stepvault gc` that removes what is found.
+    pub command: String,
+}
+
+/// One finding for each run that has pending uploads, at `now` by the store's clock.
+pub(super) async fn left_uploads(
+    examined: &Examined,
+    subject: &Subject,
+    runs: &[SweptRun],
+    now: Timestamp,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut nothing = None;
+    let looking = async {
+        for run in runs {
+            match of_run(examined, run, now).await {
+                Ok(Some(found)) => {
+                    let finding = judge::left_uploads(subject, &found, &run.command);
+                    if found.uploads.is_empty() {
+                        nothing = Some(finding);
+                    } else {
+                        findings.push(finding);
+                    }
+                }
+                Ok(None) => {
+                    findings.push(judge::uploads_not_listed(subject));
+                    break;
+                }
+                // Of the other runs it would say the same.
+                Err(error) => {
+                    findings.push(judge::uploads_unread(subject, &error));
+                    break;
+                }
+            }
+        }
+    };
+    if timeout(LIMIT, looking).await.is_err() {
+        let error = Error::new(ErrorKind::Unreachable, "cannot list pending uploads")
+            .because(format!("not done within {} seconds", LIMIT.as_secs()));
+        findings.push(judge::uploads_unread(subject, &error));
+    }
+    if findings.is_empty() {
+        findings.extend(nothing);
+    }
+    findings
+}
+
+async fn of_run(examined: &Examined, run: &SweptRun, now: Timestamp) -> Result<Option<LeftUploads>> {
+    let prefix = run.keys.as_ref().map_or_else(String::new, RunKeys::prefix);
+    let Some(listed) = examined.pending_uploads(&prefix, MOST_PAGES).await? else {
+        return Ok(None);
+    };
+    // As `gc` has it: what is not of our layout is somebody else's.
+    let ours = |upload: &PendingUpload| {
+        let keys = run.keys.as_ref();
+        keys.is_none_or(|keys| keys.classify(&upload.key).is_some())
+    };
+    let mut pending: Vec<PendingUpload> = listed.uploads.into_iter().filter(ours).collect();
+    pending.sort_by_key(|upload| Reverse(age_seconds(upload, now)));
+    let mut found = LeftUploads {
+        uploads: pending.iter().map(|upload| left(upload, now)).collect(),
+        all: listed.all,
+        sizes_refused: None,
+    };
+    // What was counted until then stays.
+    let _ = timeout(COUNTING_LIMIT, count(examined, &pending, &mut found)).await;
+    Ok(Some(found))
+}
+
+async fn count(examined: &Examined, pending: &[PendingUpload], found: &mut LeftUploads) {
+    let asked = pending.iter().enumerate().take(COUNTED);
+    let mut answers = futures::stream::iter(asked)
+        .map(|(index, upload)| async move { (index, examined.uploaded_bytes(upload).await) })
+        .buffer_unordered(AT_ONCE);
+    while let Some((index, answer)) = answers.next().await {
+        match answer {
+            Ok(bytes) => {
+                if let Some(upload) = found.uploads.get_mut(index) {
+                    upload.bytes = bytes;
+                }
+            }
+            Err(error) => {
+                found.sizes_refused = Some(error.to_string());
+                return;
+            }
+        }
+    }
+}
+
+fn left(upload: &PendingUpload, now: Timestamp) -> LeftUpload {
+    LeftUpload {
+        key: upload.key.clone(),
+        age_seconds: age_seconds(upload, now),
+        bytes: None,
+    }
+}
+
+fn age_seconds(upload: &PendingUpload, now: Timestamp) -> Option<u64> {
+    upload.initiated.map(|begun| now.seconds_since(begun.into()))
+}

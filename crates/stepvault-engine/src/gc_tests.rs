@@ -1,0 +1,269 @@
+//! What a sweep makes of each object, and which tombstones it takes away again.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
+
+use std::path::Path;
+
+use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step};
+use stepvault_core::keys::{ResumePoint, RunKeys};
+use stepvault_core::observe::SilentObserver;
+use stepvault_core::path::RelativePath;
+use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
+use stepvault_remote::open::{OpenOptions, open_with};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn id(attempt: u32, step: u64) -> StepId {
+    StepId::new(Attempt::new(attempt).unwrap(), Step::new(step).unwrap())
+}
+
+fn node() -> NodeName {
+    NodeName::new("node-0").unwrap()
+}
+
+fn keys() -> RunKeys {
+    RunKeys::new(RunName::new("run").unwrap())
+}
+
+async fn remote(directory: &Path) -> RunRemote {
+    let (url, _) = RemoteUrl::parse(&format!("file://{}", directory.display())).unwrap();
+    let settings = RemoteSettings::new(RemoteName::new("disk").unwrap(), url);
+    let store = open_with(&settings, Arc::new(SilentObserver), OpenOptions::default())
+        .await
+        .unwrap();
+    RunRemote::new(store, Arc::new(settings), RunName::new("run").unwrap())
+}
+
+/// The second attempt's step 50 is the newest; of the first there is 100.
+fn known() -> Known {
+    Known {
+        committed: BTreeSet::from([id(1, 100), id(2, 50)]),
+        tombstoned: BTreeSet::from([id(1, 10)]),
+        referenced: BTreeSet::from(["run/step_100/a1/x".to_owned()]),
+        claimed: BTreeMap::from([
+            (("step_100".to_owned(), 1), id(1, 100)),
+            (("step_200".to_owned(), 1), id(1, 200)),
+            (("step_10".to_owned(), 1), id(1, 10)),
+        ]),
+        live_leases: BTreeSet::from([keys().prune_lease("live")]),
+    }
+}
+
+fn object(key: &str) -> ObjectInfo {
+    ObjectInfo {
+        key: key.to_owned(),
+        size_bytes: 7,
+        modified: SystemTime::UNIX_EPOCH,
+        version: None,
+    }
+}
+
+fn tombstone(id: StepId, by_sweep: bool) -> Tombstone {
+    Tombstone {
+        format: FORMAT,
+        run: RunName::new("run").unwrap(),
+        id,
+        name: "step".to_owned(),
+        by_sweep,
+    }
+}
+
+fn data(name: &str, id: StepId) -> String {
+    keys().data(name, id, &RelativePath::new("y").unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn every_kind_of_object_is_judged_by_what_is_committed() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path()).await;
+    let (keys, known) = (&remote.keys, known());
+    let resume = |attempt, after| {
+        keys.resume(ResumePoint {
+            attempt: Attempt::new(attempt).unwrap(),
+            after,
+            round: 0,
+        })
+    };
+    let staged = |attempt| keys.staged(Attempt::new(attempt).unwrap(), &node());
+    let cases = [
+        ("referenced", "run/step_100/a1/x".to_owned()),
+        ("referenced", keys.marker()),
+        ("referenced", keys.sweep()),
+        ("referenced", keys.drain(&node())),
+        ("referenced", keys.starts(&node())),
+        ("referenced", keys.launch(Attempt::FIRST)),
+        ("referenced", keys.tombstone(id(1, 10))),
+        ("referenced", keys.pin(id(1, 300))),
+        ("referenced", keys.commit(id(1, 300))),
+        ("referenced", keys.prune_lease("live")),
+        ("orphan", keys.prune_lease("dead")),
+        ("orphan", keys.lease(id(1, 100), "dead")),
+        // Of use until another launch has committed something.
+        ("orphan", staged(1)),
+        ("referenced", staged(2)),
+        ("referenced", staged(3)),
+        ("orphan", resume(1, None)),
+        ("referenced", resume(2, None)),
+        ("referenced", resume(3, None)),
+        // Or this one has come further.
+        ("orphan", resume(2, Some(id(1, 100)))),
+        ("referenced", resume(2, Some(id(2, 50)))),
+        ("referenced", resume(2, Some(id(2, 60)))),
+        ("referenced", keys.unfit(id(1, 100))),
+        ("orphan", keys.unfit(id(1, 200))),
+        ("referenced", keys.claim(id(1, 100))),
+        ("orphan", keys.claim(id(1, 200))),
+        ("orphan", keys.part(id(1, 200), &node())),
+        ("orphan", keys.probe("0123456789abcdef0123456789abcdef-whole")),
+        ("orphan", data("step_100", id(1, 100))),
+        ("orphan", data("step_200", id(1, 200))),
+        ("foreign", data("step_200", id(2, 200))),
+        ("foreign", "run/notes.txt".to_owned()),
+        ("foreign", "elsewhere/notes.txt".to_owned()),
+    ];
+    let judged = |known: &Known, key: &str| match known.judge(&remote, &object(key)) {
+        Judgement::Foreign => "foreign",
+        Judgement::Referenced => "referenced",
+        Judgement::Orphan => "orphan",
+    };
+    for (expected, key) in cases {
+        assert_eq!(judged(&known, &key), expected, "{key}");
+    }
+    let nothing_yet = Known {
+        committed: BTreeSet::new(),
+        ..known
+    };
+    assert_eq!(judged(&nothing_yet, &staged(1)), "referenced");
+    assert_eq!(judged(&nothing_yet, &resume(1, None)), "referenced");
+}
+
+#[tokio::test]
+async fn steps_without_a_commit_are_condemned_once_and_no_others() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path()).await;
+    let keys = &remote.keys;
+    let objects = [
+        object(&data("step_200", id(1, 200))),
+        object(&keys.part(id(1, 300), &node())),
+        object(&keys.claim(id(1, 400))),
+        // Committed, condemned already, and nobody's.
+        object(&data("step_100", id(1, 100))),
+        object(&data("step_10", id(1, 10))),
+        object(&keys.prune_lease("dead")),
+        object("run/notes.txt"),
+    ];
+    let doomed: Vec<&ObjectInfo> = objects.iter().collect();
+    let condemned = known().condemn(&remote, &doomed).await.unwrap();
+    assert_eq!(condemned, BTreeSet::from([id(1, 200), id(1, 300), id(1, 400)]));
+    let mut listed = tombstones(&remote).await.unwrap();
+    listed.sort();
+    assert_eq!(listed, [id(1, 200), id(1, 300), id(1, 400)]);
+    let name = async |id| {
+        read_tombstone(&remote, id)
+            .await
+            .unwrap()
+            .map(|found| (found.name, found.by_sweep))
+    };
+    assert_eq!(name(id(1, 200)).await, Some(("step_200".to_owned(), true)));
+    assert_eq!(name(id(1, 300)).await, Some((id(1, 300).label(), true)));
+}
+
+#[tokio::test]
+async fn a_commit_that_is_not_younger_than_its_tombstone_takes_it_away() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path()).await;
+    let key = remote.keys.tombstone(id(1, 100));
+    for (later, stays) in [
+        (Duration::ZERO, false),
+        (Duration::from_millis(1), true),
+        (SECOND, true),
+    ] {
+        remote
+            .create_record(&key, &tombstone(id(1, 100), true))
+            .await
+            .unwrap();
+        let condemned = remote.store.head(&key).await.unwrap().unwrap().info.modified;
+        let commit = ObjectInfo {
+            modified: condemned + later,
+            ..object("commit")
+        };
+        pardon(&remote, id(1, 100), &commit).await.unwrap();
+        assert_eq!(
+            remote.store.head(&key).await.unwrap().is_some(),
+            stays,
+            "{later:?}"
+        );
+        // Without a tombstone there is nothing to do.
+        if !stays {
+            pardon(&remote, id(1, 100), &commit).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_sweep_left_is_taken_away_only_where_the_commit_came_strictly_before() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path()).await;
+    let at = |key: &str| place.path().join(key);
+    let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let stamp = |key: &str, time: SystemTime| {
+        let file = std::fs::File::options().write(true).open(at(key)).unwrap();
+        file.set_modified(time).unwrap();
+    };
+    // Step, who condemned it, when it was committed.
+    let cases = [
+        (100, true, moment - SECOND),
+        (200, true, moment),
+        (300, true, moment + SECOND),
+        (400, false, moment - SECOND),
+    ];
+    for (step, by_sweep, committed) in cases {
+        let id = id(1, step);
+        let (grave, commit) = (remote.keys.tombstone(id), remote.keys.commit(id));
+        remote
+            .create_record(&grave, &tombstone(id, by_sweep))
+            .await
+            .unwrap();
+        std::fs::create_dir_all(at(&commit).parent().unwrap()).unwrap();
+        std::fs::write(at(&commit), "{}").unwrap();
+        stamp(&grave, moment);
+        stamp(&commit, committed);
+    }
+    // One without a commit, and one that cannot be read.
+    remote
+        .create_record(&remote.keys.tombstone(id(1, 500)), &tombstone(id(1, 500), true))
+        .await
+        .unwrap();
+    std::fs::write(at(&remote.keys.commit(id(1, 600))), "{}").unwrap();
+    std::fs::write(at(&remote.keys.tombstone(id(1, 600))), "{").unwrap();
+    pardon_spared(&remote).await.unwrap();
+    let mut left = tombstones(&remote).await.unwrap();
+    left.sort();
+    assert_eq!(left, [200, 300, 400, 500, 600].map(|step| id(1, step)));
+}
+
+#[test]
+fn what_is_as_old_as_the_grace_period_is_old_enough() {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+    let grace = Duration::from_hours(1);
+    assert!(is_young(now, now, grace));
+    assert!(is_young(now - grace + SECOND, now, grace));
+    assert!(!is_young(now - grace, now, grace));
+    assert!(!is_young(now - grace - SECOND, now, grace));
+    assert!(
+        is_young(now + SECOND, now, grace),
+        "written since the clock was read"
+    );
+}
+
+#[test]
+fn an_object_is_told_from_the_one_before_by_its_version_or_else_by_its_size() {
+    let object = object("key");
+    assert_eq!(fingerprint(&object), "7 bytes");
+    let versioned = ObjectInfo {
+        version: Some("etag".to_owned()),
+        ..object
+    };
+    assert_eq!(fingerprint(&versioned), "etag");
+}

@@ -1,0 +1,63 @@
+//! Tells of the removal of a step: that it begins, and how it ended.
+
+use std::sync::Arc;
+
+use stepvault_core::Result;
+use stepvault_core::ids::StepId;
+use stepvault_core::observe::{Event, Observer, Tier};
+use tokio::time::Instant;
+
+/// What is removed.
+#[derive(Debug)]
+pub(super) struct Removal<'a> {
+    pub(super) observer: &'a Arc<dyn Observer>,
+    pub(super) tier: &'a Tier,
+    pub(super) id: StepId,
+    /// Where it is.
+    pub(super) place: String,
+    /// Bytes of its files, where they are known.
+    pub(super) bytes: Option<u64>,
+}
+
+impl Removal<'_> {
+    /// Does it by `work`, which gives a reason where the step is spared.
+    pub(super) async fn by(
+        &self,
+        work: impl Future<Output = Result<Option<String>>>,
+    ) -> Result<Option<String>> {
+        let Self {
+            observer,
+            tier,
+            id,
+            place,
+            bytes,
+        } = self;
+        let (id, bytes, begun) = (*id, *bytes, Instant::now());
+        observer.on_event(&Event::RemovalStarted {
+            tier,
+            id,
+            place,
+            bytes,
+        });
+        let outcome = work.await;
+        let seconds = begun.elapsed().as_secs_f64();
+        match &outcome {
+            Ok(None) => observer.on_event(&Event::Removed {
+                tier,
+                id,
+                place,
+                bytes,
+                seconds,
+            }),
+            Ok(Some(reason)) => observer.on_event(&Event::Skipped { tier, id, reason }),
+            Err(error) => observer.on_event(&Event::RemovalFailed {
+                tier,
+                id,
+                place,
+                seconds,
+                error,
+            }),
+        }
+        outcome
+    }
+}

@@ -1,0 +1,119 @@
+//! A file, or a part of one, that the store has already: its own bytes are read and hashed all the same, and what the
+//! store makes of the copy is proved like what is sent.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use stepvault_core::digest::{FileDigest, PartDigest};
+use stepvault_core::{ErrorKind, Result};
+use stepvault_local::source::SourceFile;
+use stepvault_remote::store::{Created, PartReceipt, StoredChecksum};
+
+use super::file::{FileUpload, Others};
+use crate::blocking::blocking;
+use crate::local_digest::{digest_parts, digest_range};
+
+impl FileUpload {
+    /// Lets the store copy one part; `None` when its bytes have to be sent.
+    pub(super) async fn copy_part(
+        &self,
+        upload: &str,
+        index: u32,
+        digest: &PartDigest,
+    ) -> Option<PartReceipt> {
+        let store = &self.lane.remote.store;
+        let source = self
+            .copying
+            .source_of_part(self.cut.size_bytes(), index, digest)
+            .filter(|_| store.abilities().copies_parts)?;
+        let start = self.cut.range(index).start;
+        match store
+            .copy_part(source, &self.key, upload, index, start, digest)
+            .await
+        {
+            Ok(receipt) => Some(receipt),
+            Err(error) => {
+                self.copying.failed(&self.lane, source, &error);
+                None
+            }
+        }
+    }
+
+    /// Lets the store copy the whole file; false when its bytes have to be sent. What stands there afterwards is proved.
+    pub(super) async fn copy_whole(&self, digest: &FileDigest, parts: &[PartDigest]) -> Result<bool> {
+        let Some(source) = self.copying.source_of_file(digest) else {
+            return Ok(false);
+        };
+        let created = match self.lane.remote.store.copy(source, &self.key).await {
+            Ok(created) => created,
+            Err(error) => {
+                self.copying.failed(&self.lane, source, &error);
+                return Ok(false);
+            }
+        };
+        let is_ours = matches!(created, Created::Written(_));
+        let proved = match created {
+            // Some stores answer a copy without its checksum, and tell it when they are asked.
+            Created::Written(head) if head.checksum == StoredChecksum::None => {
+                self.prove(None, digest, parts).await
+            }
+            created => self.prove_created(created, digest, parts).await,
+        };
+        match proved {
+            Ok(()) => {
+                self.tell(digest.size_bytes, true);
+                Ok(true)
+            }
+            Err(error) if error.kind() != ErrorKind::Damaged => Err(error),
+            Err(error) if !is_ours => Err(self.not_ours(&error)),
+            Err(error) => {
+                self.copying.failed(&self.lane, source, &error);
+                self.lane.remote.delete(vec![self.key.clone()]).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Whether it is worth finding out, before anything is sent, that a file of several parts is unchanged: where the
+    /// store copies whole objects only.
+    pub(super) fn may_be_copied_whole(&self) -> bool {
+        let abilities = self.lane.remote.store.abilities();
+        let is_begun = self.others == Others::Sent || self.upload.get().is_some();
+        abilities.copies
+            && !abilities.copies_parts
+            && self.cut.count() > 1
+            && !is_begun
+            && !self.copying.is_idle()
+    }
+
+    /// Lets the store copy a file of several parts if it is unchanged; else leaves it to be sent.
+    pub(super) async fn copy_if_unchanged(self: Arc<Self>) -> Result<()> {
+        let this = Arc::clone(&self);
+        let Some(parts) = blocking(move || this.digests_if_unchanged()).await? else {
+            return Ok(());
+        };
+        if self.copy_whole(&FileDigest::from_parts(&parts), &parts).await? {
+            self.finished.store(true, Ordering::Relaxed);
+            self.done(&parts)?;
+        }
+        Ok(())
+    }
+
+    /// The digests of the file's parts if the remote has a file with all of them. What has changed mostly shows in the
+    /// first part or the last: reading goes on only when both are there.
+    fn digests_if_unchanged(&self) -> Result<Option<Vec<PartDigest>>> {
+        let size_bytes = self.cut.size_bytes();
+        {
+            let source = SourceFile::open(&self.local_path, &self.file)?;
+            for index in [0, self.cut.count() - 1] {
+                let digest = digest_range(&source, self.cut.range(index))?;
+                if self.copying.source_of_part(size_bytes, index, &digest).is_none() {
+                    return Ok(None);
+                }
+            }
+        }
+        let parts = digest_parts(&self.local_path, &self.file)?;
+        let digest = FileDigest::from_parts(&parts);
+        Ok(self.copying.source_of_file(&digest).map(|_| parts))
+    }
+}

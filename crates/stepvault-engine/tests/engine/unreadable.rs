@@ -1,0 +1,261 @@
+//! What cannot be read: a store that refuses to show it, and records that are no records.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use stepvault_core::ErrorKind;
+use stepvault_core::path::RelativePath;
+use stepvault_core::records::Tombstone;
+use stepvault_core::retention::{KeepRules, RefusalKind};
+use stepvault_engine::gc::sweep;
+use stepvault_engine::leases::HeldLease;
+use stepvault_engine::prune::{PruneReport, RemotePrune, prune_remote};
+use stepvault_testkit::faults::FaultAction;
+use stepvault_testkit::s3::StrictS3;
+
+use crate::harness::{Rig, id, run_name, text};
+
+async fn push_steps(rig: &Rig) {
+    for step in 1..=3_u64 {
+        rig.push_durably(&rig.write_step(step, &[("x", 100)], step, step as i64 * 1_000))
+            .await;
+    }
+}
+
+async fn prune(rig: &Rig) -> stepvault_core::Result<PruneReport> {
+    prune_remote(&RemotePrune {
+        remote: rig.remotes[0].clone(),
+        rules: KeepRules {
+            last: Some(1),
+            ..KeepRules::default()
+        },
+        maximum_deletions: None,
+        pinned_elsewhere: BTreeSet::new(),
+        observer: rig.observer.clone(),
+    })
+    .await
+}
+
+fn write(rig: &Rig, key: &str, bytes: &[u8]) {
+    let path = rig.remote_root().join(key);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_refuses_to_show_a_record_says_nothing_of_what_it_holds() {
+    let server = StrictS3::start();
+    let mut rig = Rig::new();
+    rig.add_s3("aws", &server).await;
+    push_steps(&rig).await;
+    let remote = rig.remotes[0].clone();
+    // It leaves the record of a sweep.
+    let report = sweep(&remote, Duration::ZERO, false, &rig.observer)
+        .await
+        .unwrap();
+    assert!(report.pending_uploads_listed);
+    let reader = HeldLease::on_step(&remote, id(1, 1)).await.unwrap();
+    let stored = || {
+        let keys = server.objects().keys();
+        // The pruner's own comes and goes.
+        keys.into_iter()
+            .filter(|key| !key.contains("/leases/"))
+            .collect::<Vec<_>>()
+    };
+    let before = stored();
+    let node = stepvault_core::ids::NodeName::new("node-0").unwrap();
+    let (commit, lease) = (remote.keys.commit(id(1, 2)), reader.key().to_owned());
+    let of_sweep = [
+        commit.clone(),
+        lease.clone(),
+        remote.keys.part(id(1, 2), &node),
+        remote.keys.claim(id(1, 2)),
+        remote.keys.sweep(),
+    ];
+    let refuse = |key: &str| {
+        let action = FaultAction::Refuse {
+            status: 403,
+            retry_after_seconds: None,
+            code: "AccessDenied".to_owned(),
+        };
+        server.faults().clear();
+        server.faults().inject("GET", key, u64::MAX, action);
+    };
+    for key in of_sweep {
+        refuse(&key);
+        let (error, message) = text(sweep(&remote, Duration::ZERO, false, &rig.observer).await);
+        assert_eq!(error.kind(), ErrorKind::Denied, "{key}: {message}");
+        assert_eq!(stored(), before, "{key}");
+    }
+    for key in [commit, lease] {
+        refuse(&key);
+        let (error, message) = text(prune(&rig).await);
+        assert_eq!(error.kind(), ErrorKind::Denied, "{key}: {message}");
+        assert_eq!(stored(), before, "{key}");
+    }
+    server.faults().clear();
+    reader.release().await;
+}
+
+#[tokio::test]
+async fn a_lease_that_cannot_be_read_holds_as_long_as_any() {
+    let rig = Rig::with_directory().await;
+    push_steps(&rig).await;
+    write(&rig, &rig.remotes[0].keys.lease(id(1, 1), "somebody"), b"{");
+    let report = prune(&rig).await.unwrap();
+    assert_eq!(report.removed, [id(1, 2)]);
+}
+
+#[tokio::test]
+async fn data_whose_claim_cannot_be_read_is_nobodys_and_stays() {
+    let rig = Rig::with_directory().await;
+    push_steps(&rig).await;
+    let remote = &rig.remotes[0];
+    let data = remote
+        .keys
+        .data("step_9", id(1, 9), &RelativePath::new("x").unwrap())
+        .unwrap();
+    write(&rig, &data, b"left");
+    write(&rig, &remote.keys.claim(id(1, 9)), b"{");
+    let mut foreign = 0;
+    for _ in 0..3 {
+        let report = sweep(remote, Duration::ZERO, false, &rig.observer).await.unwrap();
+        foreign = report.foreign;
+    }
+    assert_eq!(foreign, 1);
+    assert!(rig.remote_root().join(&data).exists());
+}
+
+#[tokio::test]
+async fn a_sweep_whose_record_cannot_be_read_waits_one_sweep_longer() {
+    let rig = Rig::with_directory().await;
+    push_steps(&rig).await;
+    let remote = &rig.remotes[0];
+    let orphan = remote.keys.probe("0123456789abcdef0123456789abcdef-whole");
+    write(&rig, &orphan, b"left");
+    let swept = async || sweep(remote, Duration::ZERO, false, &rig.observer).await.unwrap();
+    assert_eq!(swept().await.marked, std::slice::from_ref(&orphan));
+    write(&rig, &remote.keys.sweep(), b"{");
+    let report = swept().await;
+    assert_eq!((report.marked, report.removed), (vec![orphan.clone()], vec![]));
+    assert_eq!(swept().await.removed, [orphan]);
+}
+
+#[tokio::test]
+async fn an_orphan_that_changed_between_two_sweeps_is_another_one() {
+    let rig = Rig::with_directory().await;
+    push_steps(&rig).await;
+    let remote = &rig.remotes[0];
+    let orphan = remote.keys.probe("0123456789abcdef0123456789abcdef-whole");
+    let swept = async || sweep(remote, Duration::ZERO, false, &rig.observer).await.unwrap();
+    for bytes in [b"one".as_slice(), b"another"] {
+        write(&rig, &orphan, bytes);
+        let report = swept().await;
+        assert_eq!((report.marked, report.removed), (vec![orphan.clone()], vec![]));
+    }
+    let report = swept().await;
+    assert_eq!((report.removed, report.removed_bytes), (vec![orphan], 7));
+}
+
+#[tokio::test]
+async fn a_sweep_says_what_it_removed_and_what_was_too_young() {
+    let rig = Rig::with_directory().await;
+    push_steps(&rig).await;
+    let remote = &rig.remotes[0];
+    // Left beside the files of a step that is committed.
+    let stray = remote
+        .keys
+        .data("step_2", id(1, 2), &RelativePath::new("stray").unwrap())
+        .unwrap();
+    write(&rig, &stray, b"stray");
+    let hour = Duration::from_secs(3_600);
+    let report = sweep(remote, hour, false, &rig.observer).await.unwrap();
+    assert_eq!((report.young, report.marked.len()), (1, 0));
+    let swept = async || sweep(remote, Duration::ZERO, false, &rig.observer).await.unwrap();
+    assert_eq!(swept().await.young, 0);
+    let warnings = || rig.recorder.warnings.lock().unwrap().clone();
+    assert!(warnings().is_empty(), "{:?}", warnings());
+    assert_eq!(swept().await.removed, [stray]);
+    assert_eq!(warnings(), ["disk: removed 1 orphaned objects"]);
+}
+
+#[tokio::test]
+async fn a_tombstone_that_cannot_be_read_stops_no_plan_that_deletes_nothing() {
+    let rig = Rig::with_directory().await;
+    push_steps(&rig).await;
+    let remote = &rig.remotes[0];
+    write(&rig, &remote.keys.commit(id(1, 1)), b"{");
+    write(&rig, &remote.keys.tombstone(id(1, 2)), b"{");
+    let report = prune(&rig).await.unwrap();
+    let refusal = report.plan.refusal.unwrap();
+    assert_eq!(refusal.kind, RefusalKind::UnreadableRecord, "{}", refusal.reason);
+    assert!(report.removed.is_empty() && report.spared.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tombstone_that_a_store_refuses_to_show_ends_the_prune() {
+    let server = StrictS3::start();
+    let mut rig = Rig::new();
+    rig.add_s3("aws", &server).await;
+    push_steps(&rig).await;
+    let keys = &rig.remotes[0].keys;
+    let at = |key: String| format!("bucket/pre fix/{key}");
+    server.objects().with(|table| {
+        // Neither is what its key says.
+        let other = table[&at(keys.claim(id(1, 1)))].clone();
+        table.insert(at(keys.commit(id(1, 1))), other.clone());
+        table.insert(at(keys.tombstone(id(1, 2))), other);
+    });
+    let action = FaultAction::Refuse {
+        status: 403,
+        retry_after_seconds: None,
+        code: "AccessDenied".to_owned(),
+    };
+    server
+        .faults()
+        .inject("GET", &keys.tombstone(id(1, 2)), u64::MAX, action);
+    let (error, message) = text(prune(&rig).await);
+    assert_eq!(error.kind(), ErrorKind::Denied, "{message}");
+}
+
+#[tokio::test]
+async fn no_sweep_goes_on_where_a_manifest_cannot_be_read() {
+    let rig = Rig::with_directory().await;
+    push_steps(&rig).await;
+    let remote = &rig.remotes[0];
+    let node = stepvault_core::ids::NodeName::new("node-0").unwrap();
+    write(&rig, &remote.keys.part(id(1, 2), &node), b"{");
+    let swept = sweep(remote, Duration::ZERO, false, &rig.observer).await;
+    let (error, message) = text(swept);
+    assert_eq!(error.kind(), ErrorKind::Refused, "{message}");
+    assert!(
+        message.starts_with("will not sweep: a record cannot be read"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn only_a_sweep_that_is_no_dry_run_takes_away_what_one_before_left() {
+    let rig = Rig::with_directory().await;
+    push_steps(&rig).await;
+    let remote = &rig.remotes[0];
+    let left = Tombstone {
+        format: 1,
+        run: run_name(),
+        id: id(1, 2),
+        name: "step_2".to_owned(),
+        by_sweep: true,
+    };
+    let grave = remote.keys.tombstone(id(1, 2));
+    remote.create_record(&grave, &left).await.unwrap();
+    let commit = rig.remote_root().join(remote.keys.commit(id(1, 2)));
+    let file = std::fs::File::options().write(true).open(commit).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(3_600))
+        .unwrap();
+    for (is_dry, stays) in [(true, true), (false, false)] {
+        sweep(remote, Duration::ZERO, is_dry, &rig.observer)
+            .await
+            .unwrap();
+        assert_eq!(rig.remote_root().join(&grave).exists(), stays);
+    }
+}

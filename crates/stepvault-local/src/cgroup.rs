@@ -1,0 +1,158 @@
+//! The control groups that this process is in, of either version, as far as memory goes.
+
+use std::path::{Path, PathBuf};
+
+use procfs::ProcessCGroup;
+use procfs::process::{MountInfo, Process};
+
+/// Longest way from a group up to the top.
+const MAXIMUM_DEPTH: usize = 64;
+
+/// The files in which one version keeps what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Names {
+    pub(crate) limit: &'static str,
+    pub(crate) used: &'static str,
+    /// The line of `memory.stat` with what the kernel can give up at once.
+    pub(crate) reclaimable: &'static str,
+    /// Counts processes that were killed, in a line that begins with `oom_kill `.
+    pub(crate) events: &'static str,
+}
+
+pub(crate) const SECOND: Names = Names {
+    limit: "memory.max",
+    used: "memory.current",
+    reclaimable: "inactive_file",
+    events: "memory.events",
+};
+pub(crate) const FIRST: Names = Names {
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    reclaimable: "total_inactive_file",
+    events: "memory.oom_control",
+};
+/// The first version says so where there is no limit, rounded down to a page.
+const NO_LIMIT_BYTES: u64 = 1 << 62;
+
+/// One group's directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) directory: PathBuf,
+    pub(crate) names: &'static Names,
+}
+
+impl Group {
+    /// Its limit; `None` without one.
+    pub(crate) fn limit_bytes(&self) -> Option<u64> {
+        // "max" is no number.
+        self.number(self.names.limit)
+            .filter(|bytes| *bytes < NO_LIMIT_BYTES)
+    }
+
+    /// What a file says that holds one number.
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        self.read(name)?.trim().parse().ok()
+    }
+
+    /// What a file says in the line that begins with `name` and a blank.
+    pub(crate) fn line(&self, file: &str, name: &str) -> Option<u64> {
+        let text = self.read(file)?;
+        let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+        let (_, value) = lines.find(|(first, _)| *first == name)?;
+        value.trim().parse().ok()
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        std::fs::read_to_string(self.directory.join(name)).ok()
+    }
+}
+
+/// The groups that this process is in, each followed by all above it; none where nothing can be read.
+pub(crate) fn own_groups() -> Vec<Group> {
+    let Ok(own) = Process::myself() else {
+        return Vec::new();
+    };
+    let (Ok(mounts), Ok(groups)) = (own.mountinfo(), own.cgroups()) else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for group in groups {
+        let is_second = group.hierarchy == 0 && group.controllers.iter().all(String::is_empty);
+        let is_first = group.controllers.iter().any(|controller| controller == "memory");
+        for mount in &mounts.0 {
+            let names = match mount.fs_type.as_str() {
+                "cgroup2" if is_second => &SECOND,
+                "cgroup" if is_first && mount.super_options.contains_key("memory") => &FIRST,
+                _ => continue,
+            };
+            found.extend(upward(&directory(mount, &group), &mount.mount_point, names));
+        }
+    }
+    found
+}
+
+/// A group and all above it, up to `top`.
+pub(crate) fn upward(directory: &Path, top: &Path, names: &'static Names) -> Vec<Group> {
+    let above = directory.ancestors().take_while(|group| group.starts_with(top));
+    above
+        .take(MAXIMUM_DEPTH)
+        .map(|group| Group {
+            directory: group.to_owned(),
+            names,
+        })
+        .collect()
+}
+
+/// Where the group's files are. In a container its path may be one that only the host knows: its own root is then all
+/// that can be seen.
+fn directory(mount: &MountInfo, group: &ProcessCGroup) -> PathBuf {
+    let below = Path::new(&group.pathname).strip_prefix(&mount.root);
+    let directory = below.map(|below| mount.mount_point.join(below));
+    directory
+        .ok()
+        .filter(|directory| directory.is_dir())
+        .unwrap_or_else(|| mount.mount_point.clone())
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_followed_by_all_above_it() {
+        let groups = upward(Path::new("/cg/pod/trainer"), Path::new("/cg"), &SECOND);
+        let directories: Vec<&str> = groups
+            .iter()
+            .filter_map(|group| group.directory.to_str())
+            .collect();
+        assert_eq!(directories, ["/cg/pod/trainer", "/cg/pod", "/cg"]);
+        assert!(upward(Path::new("/elsewhere"), Path::new("/cg"), &FIRST).is_empty());
+    }
+
+    #[test]
+    fn what_is_no_number_says_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let group = Group {
+            directory: place.path().to_owned(),
+            names: &FIRST,
+        };
+        let write = |name: &str, text: &str| std::fs::write(place.path().join(name), text).unwrap();
+        assert_eq!(
+            (group.limit_bytes(), group.line(FIRST.events, "oom_kill")),
+            (None, None)
+        );
+        write(FIRST.limit, "9223372036854771712\n");
+        write(FIRST.events, "oom_kill many\nunder_oom\n");
+        assert_eq!(
+            (group.limit_bytes(), group.line(FIRST.events, "oom_kill")),
+            (None, None)
+        );
+        write(FIRST.limit, "4096\n");
+        write(FIRST.events, "oom_kill_disable 0\noom_kill 3\n");
+        assert_eq!(
+            (group.limit_bytes(), group.line(FIRST.events, "oom_kill")),
+            (Some(4096), Some(3))
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! Copies inside the bucket, by the JSON API's rewriting: the one kind of copy that has conditions on both ends, and that
+//! goes on over several requests where the bytes really have to move.
+
+use bytes::Bytes;
+use http::Method;
+use serde::Deserialize;
+use serde_json::Value;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use super::api::{Api, Call, encode};
+use crate::payload::Payload;
+
+pub(super) const WHAT: &str = "cannot copy the object";
+/// Moved in one request, where the store has to move bytes at all: an answer comes before it would count as silence.
+const BYTES_IN_A_REQUEST: u64 = 1 << 30;
+
+/// The parts of an answer that matter here. 64-bit numbers are text in this API, and numbers with some of its imitators.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Progress {
+    done: bool,
+    rewrite_token: Option<String>,
+    #[serde(default)]
+    total_bytes_rewritten: Value,
+}
+
+impl Progress {
+    fn bytes(&self) -> u64 {
+        match &self.total_bytes_rewritten {
+            Value::String(text) => text.parse().unwrap_or(0),
+            number => number.as_u64().unwrap_or(0),
+        }
+    }
+}
+
+impl Api {
+    /// Copies `from`, as it is in `generation`, to a free key.
+    ///
+    /// # Errors
+    /// `Conflict` when the key is taken, or the source is no longer that generation.
+    pub(super) async fn rewrite(&self, from: &str, generation: Option<&str>, to: &str) -> Result<()> {
+        let path = self.rewrite_path(from, generation, to)?;
+        let (mut token, mut moved_bytes) = (None, 0);
+        loop {
+            let rewritten = self.rewrite_some(&path, token.as_deref(), to).await?;
+            if rewritten.done {
+                return Ok(());
+            }
+            let fault = |why| {
+                Error::new(ErrorKind::Unreachable, WHAT)
+                    .on(self.subject(Some(to)))
+                    .because(why)
+            };
+            if rewritten.bytes() <= moved_bytes {
+                return Err(fault("the store does not get on with it"));
+            }
+            moved_bytes = rewritten.bytes();
+            token = rewritten.rewrite_token;
+            if token.is_none() {
+                return Err(fault("the answer says neither that it is done nor how to go on"));
+            }
+        }
+    }
+
+    fn rewrite_path(&self, from: &str, generation: Option<&str>, to: &str) -> Result<String> {
+        let mut path = format!(
+            "/o/{}/rewriteTo/b/{}/o/{}?ifGenerationMatch=0&maxBytesRewrittenPerCall={BYTES_IN_A_REQUEST}",
+            encode(&self.keys.full(from)?),
+            encode(&self.bucket),
+            encode(&self.keys.full(to)?),
+        );
+        let key = self.options.kms_key.as_deref();
+        for (name, value) in [
+            ("ifSourceGenerationMatch", generation),
+            ("destinationKmsKeyName", key),
+        ] {
+            if let Some(value) = value {
+                path.push('&');
+                path.push_str(name);
+                path.push('=');
+                path.push_str(&encode(value));
+            }
+        }
+        Ok(path)
+    }
+
+    async fn rewrite_some(&self, path: &str, token: Option<&str>, to: &str) -> Result<Progress> {
+        let path = match token {
+            Some(token) => format!("{path}&rewriteToken={}", encode(token)),
+            None => path.to_owned(),
+        };
+        let class = self.options.storage_class.as_deref();
+        let body = class.map(|class| serde_json::json!({ "storageClass": class }).to_string());
+        let call = Call {
+            what: WHAT,
+            method: Method::POST,
+            key: Some(to),
+            query: &[],
+            headers: vec![("content-type", "application/json".to_owned())],
+            body: body.map_or_else(Payload::default, |body| Bytes::from(body).into()),
+        };
+        let document = self.send_json(&path, call).await?;
+        // A success that cannot be read is for the next attempt to find out.
+        serde_json::from_str(&document).map_err(|error| {
+            Error::new(ErrorKind::Unreachable, WHAT)
+                .on(self.subject(Some(to)))
+                .because(format!("the store's answer cannot be read ({error})"))
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! Uploads that nobody has completed, and what their parts come to.
+
+use std::sync::atomic::Ordering;
+
+use aws_sdk_s3::types::Part;
+use stepvault_core::Result;
+use stepvault_core::doctor::remote::LeftBytes;
+
+use super::read::system_time;
+use super::store::S3Store;
+use crate::pending::{Listed, MAXIMUM_PAGES, Marker, Page, pages};
+use crate::store::PendingUpload;
+
+const WHAT: &str = "cannot list pending uploads";
+
+impl S3Store {
+    pub(super) async fn list_multiparts(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
+        let listed = self.listed_multiparts(prefix, MAXIMUM_PAGES).await?;
+        listed.whole(WHAT, &self.name(""))
+    }
+
+    /// The uploads of at most so many pages.
+    pub(crate) async fn listed_multiparts(&self, prefix: &str, most_pages: usize) -> Result<Listed> {
+        pages(WHAT, &self.name(""), most_pages, |after| {
+            self.multiparts_page(prefix, after)
+        })
+        .await
+    }
+
+    async fn multiparts_page(&self, prefix: &str, after: Option<Marker>) -> Result<Page> {
+        let (key_marker, upload_marker) = after.map(|after| (after.key, after.upload)).unzip();
+        let client = self.client().await?;
+        let request = client
+            .list_multipart_uploads()
+            .bucket(&self.bucket)
+            .prefix(self.full_key(prefix))
+            .set_key_marker(key_marker)
+            .set_upload_id_marker(upload_marker.filter(|marker| !marker.is_empty()))
+            .set_expected_bucket_owner(self.owner.clone());
+        let page = match request.send().await {
+            Ok(page) => page,
+            Err(error) => {
+                let fault = self.fault(&error);
+                if fault.is_not_implemented() {
+                    self.lists_pending_uploads.store(false, Ordering::Relaxed);
+                    return Ok(Page::default());
+                }
+                return Err(fault.into_error(WHAT, &self.name("")));
+            }
+        };
+        let uploads = page.uploads().iter().filter_map(|upload| {
+            Some(PendingUpload {
+                key: self.relative_key(upload.key()?)?.to_owned(),
+                upload: upload.upload_id()?.to_owned(),
+                initiated: upload.initiated().map(|time| system_time(Some(time))),
+            })
+        });
+        let next = page.next_key_marker().map(|key| Marker {
+            key: key.to_owned(),
+            upload: page.next_upload_id_marker().unwrap_or_default().to_owned(),
+        });
+        Ok(Page {
+            uploads: uploads.collect(),
+            next: next.filter(|_| page.is_truncated().unwrap_or(false)),
+        })
+    }
+
+    /// What the first page of an upload's parts comes to; none for an upload that is gone.
+    pub(crate) async fn uploaded_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
+        let client = self.client().await?;
+        let request = client
+            .list_parts()
+            .bucket(&self.bucket)
+            .key(self.full_key(&upload.key))
+            .upload_id(&upload.upload)
+            .set_expected_bucket_owner(self.owner.clone());
+        match request.send().await {
+            Ok(page) => {
+                let sizes = page.parts().iter().filter_map(Part::size);
+                let sizes = sizes.filter_map(|size| u64::try_from(size).ok());
+                Ok(Some(LeftBytes {
+                    bytes: sizes.fold(0, u64::saturating_add),
+                    all: !page.is_truncated().unwrap_or(false),
+                }))
+            }
+            Err(error) => {
+                let fault = self.fault(&error);
+                if fault.is_missing() {
+                    return Ok(None);
+                }
+                Err(fault.into_error("cannot list an upload's parts", &self.name(&upload.key)))
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The `stepvault gc` for what is found, as it has to be typed here.
+
+use std::path::Path;
+
+use stepvault_core::Result;
+use stepvault_core::ids::{RemoteName, RunName};
+use stepvault_core::keys::RunKeys;
+use stepvault_engine::doctor::left_uploads::SweptRun;
+use stepvault_engine::explain::quoted;
+
+use super::local::ChosenRun;
+use crate::commands::Session;
+use crate::context::{Settings, choose_remotes, given_remotes};
+
+/// The runs, and the command for each.
+#[derive(Debug)]
+pub(super) struct Sweeps {
+    /// None where no run has a name.
+    runs: Vec<RunName>,
+    config: Option<String>,
+    /// The remotes that the command line or its variable names, as they name them.
+    given: Vec<(RemoteName, String)>,
+}
+
+/// What is common to the commands of all remotes.
+pub(super) fn sweeps(session: &Session, settings: &Settings, runs: &[ChosenRun]) -> Result<Sweeps> {
+    let global = &session.global;
+    let (given, _) = given_remotes(global)?;
+    let chosen = choose_remotes(&given, &settings.config.remotes)?;
+    let names = chosen.into_iter().map(|remote| remote.name);
+    Ok(Sweeps {
+        runs: runs.iter().filter_map(|run| run.name.clone()).collect(),
+        config: global.config.as_deref().map(quoted),
+        given: names.zip(given).collect(),
+    })
+}
+
+impl Sweeps {
+    /// What is looked for on this remote.
+    pub(super) fn of(&self, remote: &RemoteName) -> Vec<SweptRun> {
+        if self.runs.is_empty() {
+            return vec![SweptRun {
+                keys: None,
+                command: self.command(remote, "NAME") + ", with the run that the path begins with",
+            }];
+        }
+        let swept = |run: &RunName| SweptRun {
+            keys: Some(RunKeys::new(run.clone())),
+            command: self.command(remote, &quoted(Path::new(run.as_str()))),
+        };
+        self.runs.iter().map(swept).collect()
+    }
+
+    fn command(&self, remote: &RemoteName, run: &str) -> String {
+        let given = self.given.iter().find(|(name, _)| name == remote);
+        let remote = given.map_or(remote.as_str(), |(_, text)| text.as_str());
+        let config = self.config.iter().map(|path| format!(" --config {path}"));
+        format!(
+            "stepvault gc{} --run {run} --remote {}",
+            config.collect::<String>(),
+            quoted(Path::new(remote))
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_names_what_the_command_line_named() {
+        let name = |name: &str| RemoteName::new(name).unwrap();
+        let sweeps = Sweeps {
+            runs: vec![
+                RunName::new("grpo/checkpoints").unwrap(),
+                RunName::new("sft").unwrap(),
+            ],
+            config: Some("'/etc/step vault.toml'".to_owned()),
+            given: vec![(name("other"), "other=s3://b/p?region=eu".to_owned())],
+        };
+        let commands = |remote| -> Vec<String> {
+            let swept = sweeps.of(&name(remote)).into_iter();
+            swept.map(|run| run.command).collect()
+        };
+        assert_eq!(
+            commands("main"),
+            [
+                "stepvault gc --config '/etc/step vault.toml' --run grpo/checkpoints --remote main",
+                "stepvault gc --config '/etc/step vault.toml' --run sft --remote main",
+            ]
+        );
+        assert!(commands("other")[1].ends_with("--run sft --remote 'other=s3://b/p?region=eu'"));
+    }
+
+    #[test]
+    fn without_a_run_everything_is_looked_at() {
+        let sweeps = Sweeps {
+            runs: Vec::new(),
+            config: None,
+            given: Vec::new(),
+        };
+        let swept = sweeps.of(&RemoteName::new("main").unwrap());
+        assert_eq!(swept.len(), 1);
+        assert!(swept[0].keys.is_none());
+        assert_eq!(
+            swept[0].command,
+            "stepvault gc --run NAME --remote main, with the run that the path begins with"
+        );
+    }
+}
