@@ -1,0 +1,42 @@
+//! Answers of stores, changed at random: the checks of the fuzz target, on every compiler and at every change.
+#![allow(
+    unreachable_pub,
+    missing_docs,
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests say what they expect by unwrapping it"
+)]
+
+#[path = "../../fuzz/src/answers.rs"]
+mod answers;
+#[path = "../../../stepvault-core/tests/hostile/mutations.rs"]
+#[allow(
+    dead_code,
+    reason = "this crate's seeds are answers of every kind, right and wrong"
+)]
+mod mutations;
+#[path = "../../fuzz/src/server.rs"]
+mod server;
+
+#[test]
+fn answers() {
+    mutations::assert_holds(&answers::seeds(), answers::check);
+}
+
+/// Neither refusals alone nor answers that say nothing.
+#[test]
+fn seeds_of_both_stores_are_understood_and_others_are_not() {
+    for store in 0..2 {
+        let seeds = answers::seeds();
+        let seeds = seeds.iter().filter(|seed| seed[0] % 2 == store);
+        let told: Vec<String> = seeds
+            .map(|seed| {
+                answers::told(seed).map_or_else(|error| error.to_string(), |()| "understood".to_owned())
+            })
+            .collect();
+        let understood = told.iter().filter(|told| *told == "understood").count();
+        assert!(understood >= 4 && understood < told.len(), "{told:#?}");
+    }
+}
