@@ -1,0 +1,313 @@
+//! Credentials that end in the middle of an upload.
+//!
+//! The server refuses the old key from some moment on, as S3 does (400, `ExpiredToken`), whatever the key's source says of
+//! its end. The fresh one comes a second later by the same way: a program that the profile names (`credential_process`),
+//! the shared credentials file that a job rewrites, or the instance's metadata service. Parts that were there when the key
+//! ended must not be sent again. Where no fresh key comes, the push ends with one error that says so, and the next push,
+//! with a fresh key, sends none of those parts either.
+//!
+//! Google's tokens are not tried: on an endpoint of this machine none are used.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+use stepvault_testkit::metadata::FakeMetadata;
+use stepvault_testkit::network::Network;
+use stepvault_testkit::s3::StrictS3;
+
+use crate::check::{Harm, stored};
+use crate::order::{Order, PATIENCE, Ran};
+use crate::random::Random;
+use crate::settings::{Settings, of_environment};
+use crate::tally::Tally;
+use crate::world::{Store, Tree, World, clear, write_tree};
+
+/// 8 and 3 parts.
+const FILES: [(&str, usize); 2] = [("model.bin", 64 << 20), ("optimizer/state.bin", (16 << 20) + 5)];
+const PARTS: usize = 11;
+/// Slow enough that the key ends in the middle.
+const BYTES_PER_SECOND: u64 = 64 << 20;
+const SECRET: &str = "another/secret+key/that-opens-nothing-else";
+/// When the sources say that a key ends: later than it does.
+const SAID_END: &str = "2100-01-01T00:00:00Z";
+
+#[derive(Clone, Copy)]
+enum Source {
+    Program,
+    File,
+    Instance,
+}
+
+struct Bench {
+    world: World,
+    network: Network,
+    metadata: FakeMetadata,
+    source: Source,
+    /// How many keys there were.
+    keys: usize,
+}
+
+impl Source {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Program => "credential_process",
+            Self::File => "shared credentials file",
+            Self::Instance => "instance metadata",
+        }
+    }
+}
+
+impl Bench {
+    fn new(root: &std::path::Path, source: Source) -> Self {
+        clear(&root.join("live/vault"));
+        let mut world = World::of(root, Store::s3(), &FILES);
+        let network = Network::to(world.store.address());
+        network.limit(Some(BYTES_PER_SECOND), None);
+        world.way = Some(network.address());
+        "&max-concurrent-requests=4".clone_into(&mut world.options);
+        fs::create_dir_all(world.root.join(".aws")).unwrap();
+        let mut bench = Self {
+            world,
+            network,
+            metadata: FakeMetadata::ec2(),
+            source,
+            keys: 0,
+        };
+        bench.fresh_key();
+        bench
+    }
+
+    fn server(&self) -> &StrictS3 {
+        match &self.world.store {
+            Store::S3(server) => server,
+            other => panic!("{} is no S3", other.name()),
+        }
+    }
+
+    fn key(&self) -> String {
+        format!("AKIAFRESHKEY{:08}", self.keys)
+    }
+
+    /// The server knows another key, and the source gives it.
+    fn fresh_key(&mut self) {
+        self.keys += 1;
+        let (key, home) = (self.key(), self.world.root.join(".aws"));
+        self.server().issue_key(&key, SECRET);
+        let said = format!("\"SecretAccessKey\":\"{SECRET}\",\"Expiration\":\"{SAID_END}\"");
+        // At once, so that nobody reads half of it.
+        let write = |name: &str, text: String| {
+            fs::write(home.join("new"), text).unwrap();
+            fs::rename(home.join("new"), home.join(name)).unwrap();
+        };
+        match self.source {
+            Source::Program => {
+                let answer = home.join("answer.json");
+                write(
+                    "answer.json",
+                    format!("{{\"Version\":1,\"AccessKeyId\":\"{key}\",\"SessionToken\":\"t\",{said}}}"),
+                );
+                write(
+                    "config",
+                    format!("[default]\ncredential_process = cat {}\n", answer.display()),
+                );
+            }
+            Source::File => write(
+                "credentials",
+                format!(
+                    "[default]\naws_access_key_id = {key}\naws_secret_access_key = {SECRET}\naws_session_token = t\n"
+                ),
+            ),
+            Source::Instance => self.metadata.give_credentials(format!(
+                "{{\"Code\":\"Success\",\"LastUpdated\":\"2026-01-01T00:00:00Z\",\"Type\":\"AWS-HMAC\",\
+                 \"AccessKeyId\":\"{key}\",\"Token\":\"t\",{said}}}"
+            )),
+        }
+    }
+
+    /// A push that finds its key where the source gives it.
+    fn push(&self) -> Order {
+        let mut order = self.world.push(1);
+        order.variables.retain(|(name, _)| {
+            ![
+                "AWS_ACCESS_KEY_ID",
+                "AWS_SECRET_ACCESS_KEY",
+                "AWS_EC2_METADATA_DISABLED",
+            ]
+            .contains(name)
+        });
+        let disabled = if matches!(self.source, Source::Instance) {
+            "false"
+        } else {
+            "true"
+        };
+        order
+            .variables
+            .push(("AWS_EC2_METADATA_DISABLED", disabled.into()));
+        order
+            .variables
+            .retain(|(name, _)| *name != "AWS_EC2_METADATA_SERVICE_ENDPOINT");
+        order.variables.push((
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+            self.metadata.endpoint().into(),
+        ));
+        order
+    }
+
+    /// The parts that the server has, as `key partNumber=N`.
+    fn parts(&self) -> BTreeSet<String> {
+        let pending = self.server().pending_uploads().into_iter();
+        pending
+            .flat_map(|upload| {
+                let numbers = upload.part_numbers.into_iter();
+                numbers.map(move |number| format!("{} {number}", upload.key))
+            })
+            .collect()
+    }
+
+    /// How many of these were sent since a request.
+    fn sent_again(&self, parts: &BTreeSet<String>, since: usize) -> usize {
+        let requests = self.server().faults().requests_after(since).into_iter();
+        requests
+            .filter(|request| request.method == "PUT")
+            .filter(|request| {
+                parts.iter().any(|part| {
+                    let (key, number) = part.rsplit_once(' ').unwrap();
+                    let numbered = request
+                        .path
+                        .split(['?', '&'])
+                        .any(|word| word == format!("partNumber={number}"));
+                    numbered && request.path.contains(&format!("/{key}?"))
+                })
+            })
+            .count()
+    }
+
+    /// Ends the key once the server has so many parts; those it has then, and how many requests there were.
+    fn end_key_at(
+        &self,
+        parts: usize,
+        push: &std::thread::JoinHandle<Ran>,
+    ) -> Result<(BTreeSet<String>, usize), Harm> {
+        while self.parts().len() < parts {
+            if push.is_finished() {
+                return Err(Harm::Stuck("the push ended before its key did".to_owned()));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.server().expire_key(&self.key());
+        // In this order: whatever is asked for again comes later than both.
+        let parts = self.parts();
+        Ok((parts, self.server().faults().requests().len()))
+    }
+}
+
+fn start(order: Order) -> std::thread::JoinHandle<Ran> {
+    std::thread::spawn(move || order.run_within(PATIENCE))
+}
+
+/// How many finished parts were sent again.
+fn fresh_ones_come(bench: &mut Bench, tree: &Tree, at: usize, after: Duration) -> Result<usize, Harm> {
+    let push = start(bench.push());
+    let ended = bench.end_key_at(at, &push);
+    std::thread::sleep(after);
+    bench.fresh_key();
+    let ran = push.join().unwrap();
+    let (parts, since) = ended.map_err(|harm| Harm::Stuck(format!("{harm:?}: {ran:?}")))?;
+    if ran.code() != Some(0) {
+        return Err(Harm::Stuck(format!("{ran:?}")));
+    }
+    stored(&bench.world, 1, 1, tree)?;
+    Ok(bench.sent_again(&parts, since))
+}
+
+fn none_come(bench: &mut Bench, tree: &Tree, at: usize) -> Result<usize, Harm> {
+    bench.world.options.push_str("&retry-deadline=3s");
+    let push = start(bench.push());
+    let ended = bench.end_key_at(at, &push);
+    let ran = push.join().unwrap();
+    let (parts, _) = ended.map_err(|harm| Harm::Stuck(format!("{harm:?}: {ran:?}")))?;
+    let said: Vec<&str> = ran
+        .stderr
+        .lines()
+        .filter(|line| line.starts_with("error: ") && line.contains("the credentials have expired"))
+        .collect();
+    if ran.code() == Some(0) || said.len() != 1 || !ran.stderr.contains("renew them") {
+        return Err(Harm::Stuck(format!("not one error that says so: {ran:?}")));
+    }
+    // Those that were under way when the key ended may have come to the store without this push's hearing of it.
+    let since = bench.server().faults().requests().len();
+    bench.fresh_key();
+    bench.network.limit(None, None);
+    let ran = bench.push().run();
+    if ran.code() != Some(0) {
+        return Err(Harm::Stuck(format!("the next push: {ran:?}")));
+    }
+    stored(&bench.world, 1, 1, tree)?;
+    Ok(bench.sent_again(&parts, since))
+}
+
+fn ended(source: Source, comes: bool, settings: &Settings) -> Tally {
+    let place = tempfile::tempdir().unwrap();
+    let what = format!(
+        "{}, {}",
+        source.name(),
+        if comes {
+            "a fresh key comes"
+        } else {
+            "none comes until the next push"
+        }
+    );
+    let mut tally = Tally::new("Expired credentials", &what, settings.seed);
+    let mut random = Random(settings.seed ^ what.len() as u64);
+    let tree = World::of(place.path(), Store::s3(), &FILES).step(1);
+    write_tree(&place.path().join("live/outputs/step_1"), &tree);
+    let mut again = 0;
+    for run in 0..settings.times(1, 20) {
+        let mut bench = Bench::new(place.path(), source);
+        let at = 1 + random.below(PARTS - 5);
+        let after = Duration::from_millis(random.next() % 2000);
+        (tally.runs, tally.faults, tally.acknowledged) = (run + 1, run + 1, run + 1);
+        let outcome = if comes {
+            fresh_ones_come(&mut bench, &tree, at, after)
+        } else {
+            none_come(&mut bench, &tree, at)
+        };
+        match outcome {
+            Ok(0) => {}
+            Ok(sent) => {
+                again += sent;
+                tally.harmed("finished parts", Harm::Stuck(format!("{sent} were sent again")));
+            }
+            Err(harm) => tally.harmed(&format!("seed {}, at {at} parts", settings.seed), harm),
+        }
+    }
+    tally.note = format!("{PARTS} parts; {again} finished parts sent again");
+    tally
+}
+
+fn renewed(source: Source, comes: bool) {
+    let tally = ended(source, comes, &of_environment());
+    tally.report();
+    tally.assert_no_harm();
+}
+
+#[test]
+fn a_key_from_a_program_that_ends_is_followed_by_the_next() {
+    renewed(Source::Program, true);
+}
+
+#[test]
+fn a_key_from_a_file_that_ends_is_followed_by_the_next() {
+    renewed(Source::File, true);
+}
+
+#[test]
+fn a_key_of_an_instance_that_ends_is_followed_by_the_next() {
+    renewed(Source::Instance, true);
+}
+
+#[test]
+fn a_key_that_ends_without_another_is_one_error_and_costs_no_finished_part() {
+    renewed(Source::File, false);
+}

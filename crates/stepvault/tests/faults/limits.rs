@@ -1,0 +1,108 @@
+//! Limits of the process: too few open files, too small a file.
+
+use crate::check::Harm;
+use crate::operations::{self, Operation};
+use crate::order::Ran;
+use crate::settings::{Settings, not_run, settings};
+use crate::tally::Tally;
+
+/// A limit, as `prlimit` takes it, and what has to be said when it is met.
+struct Limit {
+    what: &'static str,
+    option: &'static str,
+    values: &'static [u64],
+    says: &'static str,
+    hint: &'static str,
+}
+
+const FILES: Limit = Limit {
+    what: "few open files (EMFILE)",
+    option: "--nofile",
+    values: &[10, 12, 14, 16, 18, 20, 24, 28, 32, 40],
+    says: "too many files are open",
+    hint: "raise the limit on open files",
+};
+const SIZE: Limit = Limit {
+    what: "small files only (EFBIG)",
+    option: "--fsize",
+    values: &[1, 200, 1_000, 20_000, 60_000, 100_000],
+    says: "the file would be larger than is allowed",
+    hint: "raise the limit on file sizes",
+};
+
+fn said(limit: &Limit, ran: &Ran) -> Result<(), Harm> {
+    let text = format!("{}\n{}", ran.stdout, ran.stderr);
+    let broke_down = text.contains("panicked at") || ran.code().is_none();
+    let told = text.contains(limit.says) && text.contains(limit.hint);
+    if broke_down || ran.code() != Some(0) && !told {
+        return Err(Harm::Stuck(format!("{:?} is not said: {ran:?}", limit.says)));
+    }
+    Ok(())
+}
+
+fn under(limit: &Limit, operation: &Operation, settings: Settings) -> Tally {
+    let mut tally = Tally::new(
+        "Limits",
+        &format!("{}, {}", operation.name, limit.what),
+        settings.seed,
+    );
+    let reference = operation.reference();
+    let mut met = 0;
+    // In the small tier every third.
+    let every = if settings.full { 1 } else { 3 };
+    let values: Vec<u64> = limit.values.iter().copied().step_by(every).collect();
+    for value in &values {
+        operation.world.bring_back(&reference.kept);
+        let option = format!("{}={value}:{value}", limit.option);
+        let ran = operation.order.clone().under(&["prlimit", &option]).run();
+        tally.runs += 1;
+        tally.faults += 1;
+        met += usize::from(ran.code() != Some(0));
+        let outcome = said(limit, &ran)
+            .and_then(|()| operation.held(&reference, &ran, &mut tally))
+            .and_then(|()| operation.goes_on(&reference).map(|_| ()));
+        if let Err(harm) = outcome {
+            tally.harmed(&option, harm);
+        }
+    }
+    tally.note = format!("limits {values:?}; {met} were too low for the command");
+    tally
+}
+
+fn limited(limit: &Limit) {
+    let Some(settings) = settings("tracing") else {
+        return;
+    };
+    if let Err(why) = crate::image::run("prlimit", &["--version"]) {
+        return not_run("limits of a process", &why);
+    }
+    let place = tempfile::tempdir().unwrap();
+    let names = [
+        "push to file://",
+        "agent --once to file://",
+        "restore from file://",
+        "restore from the vault",
+    ];
+    let tallies: Vec<Tally> = names
+        .iter()
+        .map(|name| {
+            let root = place.path().join(name.replace(['/', ' ', ':'], "-"));
+            let tally = under(limit, &operations::of(name, &root), settings);
+            tally.report();
+            tally
+        })
+        .collect();
+    tallies.iter().for_each(Tally::assert_no_harm);
+}
+
+/// A restore that could open no more files took intact steps for damaged, and passed them over for older ones.
+#[test]
+fn with_few_open_files_it_works_or_says_so() {
+    limited(&FILES);
+}
+
+/// The kernel's signal ended the process before it could say anything.
+#[test]
+fn with_small_files_only_it_works_or_says_so() {
+    limited(&SIZE);
+}

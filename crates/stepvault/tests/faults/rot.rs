@@ -1,0 +1,429 @@
+//! Rot on a remote: one bit of an object at a time, and objects cut off, gone, exchanged, or put back from an older step.
+//!
+//! The store is one that was used: two attempts' steps, a pin, a tombstone, a lease of the dead, a sweep, histories of
+//! starts. Its keys are listed, and each of them has its turn, so that no kind of object is left out. After each fault
+//! another node verifies every byte, restores, and now and then prunes.
+//!
+//! What a reader relies on is data, part manifests and commits: `verify` has to name the step, and `restore` has to give
+//! the newest step that is not hit, to the last byte and mode. `UNPROMISED` says of each other kind why its bytes are no
+//! promise: there the step has to stay what it was, for `verify` and `restore`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use stepvault_testkit::faults::FaultAction;
+use stepvault_testkit::objects::StoredObject;
+
+use crate::check::Harm;
+use crate::order::Ran;
+use crate::random::Random;
+use crate::settings::{Settings, of_environment};
+use crate::tally::Tally;
+use crate::world::{Kept, RUN, Store, Tree, World, clear, read_tree, write_tree};
+
+/// Small, so that many faults fit; more than one file, and an empty one.
+const FILES: [(&str, usize); 3] = [
+    ("model.bin", 40_000),
+    ("optimizer/state.bin", 3_000),
+    ("empty.json", 0),
+];
+
+/// Kinds of objects whose bytes are no promise, and why.
+pub(crate) const UNPROMISED: [(&str, &str); 12] = [
+    (
+        "vault.json",
+        "who writes is refused if it is damaged, who reads needs no marker",
+    ),
+    (
+        "attempts",
+        "a claim is compared by whoever uploads the step again",
+    ),
+    ("tombstones", "its key is what counts"),
+    ("pins", "its key is what counts"),
+    ("leases", "one that cannot be read lasts as long as the longest"),
+    ("sweeps", "without it orphans go one sweep later"),
+    (
+        "starts",
+        "history for people; one that cannot be read counts as none",
+    ),
+    (
+        "launches",
+        "whose an attempt is; attempts are compared by their files",
+    ),
+    ("drains", "a message to people"),
+    ("staged", "what a node says of itself, and says again"),
+    (
+        "resumes",
+        "nodes that cannot read what they agreed on decide again",
+    ),
+    ("unfit", "one more reason against a step, and not the only one"),
+];
+
+/// (step, attempt), the newest last by attempt and step.
+type Id = (u64, u64);
+
+/// A store in use, and the steps that are on it.
+struct Rotting {
+    world: World,
+    kept: Kept,
+    steps: BTreeMap<(u64, u64), Tree>,
+}
+
+/// What happens to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rot {
+    Flip,
+    Truncation,
+    Deletion,
+    /// With another of the same kind.
+    Exchange,
+    /// By the one of an older step or attempt, of the same kind.
+    Replay,
+}
+
+fn of_step(world: &World, step: u64, attempt: u64) -> Tree {
+    world.step(step + 1000 * (attempt - 1))
+}
+
+impl Rotting {
+    fn new(root: &std::path::Path, store: Store) -> Self {
+        let world = World::of(root, store, &FILES);
+        let mut steps = BTreeMap::new();
+        let mut push = |step: u64, attempt: u64| {
+            let tree = of_step(&world, step, attempt);
+            let directory = world.root.join(format!("outputs/step_{step}"));
+            clear(&directory);
+            write_tree(&directory, &tree);
+            let mut order = world.push(step).with(["--attempt", &attempt.to_string()]);
+            order
+                .variables
+                .push(("STEPVAULT_LAUNCH", format!("launch-{attempt}").into()));
+            let ran = order.run();
+            assert_eq!(ran.code(), Some(0), "{ran:?}");
+            // By attempt, then by step: the newest last.
+            steps.insert((attempt, step), tree);
+        };
+        let done = |ran: Ran| assert_eq!(ran.code(), Some(0), "{ran:?}");
+        for step in 1..=4 {
+            push(step, 1);
+        }
+        // Step 1 goes, and leaves its tombstone.
+        done(world.on_run(["prune", "--keep-last", "3"]).run());
+        done(world.on_run(["pin", "2", "--note", "for the paper"]).run());
+        for step in 3..=5 {
+            push(step, 2);
+        }
+        steps.remove(&(1, 1));
+        done(world.on_run(["gc"]).run());
+        done(
+            world
+                .on_run(["run", "--into", "resumed"])
+                .with(["--", "true"])
+                .run(),
+        );
+        leave_lease(&world);
+        let kept = world.keep();
+        Self { world, kept, steps }
+    }
+
+    /// All as it was.
+    fn mend(&self) {
+        let objects = self.world.store.objects();
+        objects.with(|objects| objects.clone_from(&self.kept.objects));
+        clear(&self.world.scratch);
+        std::fs::create_dir(&self.world.scratch).unwrap();
+    }
+
+    /// Which step a key is of, and whether a reader relies on it.
+    fn promised(key: &str) -> Option<Id> {
+        let rest = key.split_once(&format!("{RUN}/"))?.1;
+        let number = |text: &str| text.parse::<u64>().ok();
+        if let Some(record) = rest.strip_prefix(".stepvault/") {
+            let label = record
+                .strip_prefix("commits/")
+                .or_else(|| record.strip_prefix("parts/"))?;
+            let (step, rest) = label.split_once(".a")?;
+            return Some((number(rest.split(['.', '/']).next()?)?, number(step)?));
+        }
+        let (step, rest) = rest.strip_prefix("step_")?.split_once("/a")?;
+        Some((number(rest.split('/').next()?)?, number(step)?))
+    }
+
+    /// Which kind of object it is.
+    fn kind(key: &str) -> &str {
+        match key.split_once("/.stepvault/") {
+            None => "data",
+            Some((_, record)) => record.split('/').next().unwrap_or(record),
+        }
+    }
+
+    /// Does it to one object; whether anything is other than before.
+    fn hurt(&self, key: &str, rot: Rot, random: &mut Random) -> bool {
+        let like = |other: &String| {
+            let name = |key: &str| key.rsplit('/').next().unwrap_or_default().to_owned();
+            let same_file = Self::kind(key) != "data" || name(other) == name(key);
+            Self::kind(other) == Self::kind(key) && other != key && same_file
+        };
+        self.world.store.objects().with(|objects| {
+            let before = objects.get(key).cloned().unwrap();
+            let others: Vec<&String> = objects.keys().filter(|other| like(other)).collect();
+            let older = others.iter().rfind(|other| other.as_str() < key);
+            let other = match rot {
+                Rot::Exchange => others.get(random.below(others.len().max(1))),
+                Rot::Replay => older,
+                _ => None,
+            };
+            let other = other.map(|other| ((*other).clone(), objects[*other].clone()));
+            // What it is now, as of the same time. A bit or a length that is another leaves the store's checksum as it was:
+            // the store does not know. Objects that are exchanged bring theirs.
+            let body = |body: Bytes| StoredObject {
+                body,
+                ..before.clone()
+            };
+            let is_empty = before.body.is_empty();
+            let now = match (rot, &other) {
+                (Rot::Flip | Rot::Truncation, _) if is_empty => return false,
+                (Rot::Flip, _) => {
+                    let mut bytes = before.body.to_vec();
+                    let at = random.below(bytes.len());
+                    bytes[at] ^= 1 << random.below(8);
+                    body(bytes.into())
+                }
+                (Rot::Truncation, _) => body(before.body.slice(..random.below(before.body.len()))),
+                (Rot::Deletion, _) => {
+                    objects.remove(key);
+                    return true;
+                }
+                (Rot::Exchange | Rot::Replay, None) => return false,
+                (Rot::Exchange | Rot::Replay, Some((_, other))) if other.body == before.body => return false,
+                (Rot::Exchange | Rot::Replay, Some((_, other))) => StoredObject {
+                    modified: before.modified,
+                    ..other.clone()
+                },
+            };
+            if let (Rot::Exchange, Some((name, other))) = (rot, other) {
+                let moved = StoredObject {
+                    modified: other.modified,
+                    ..before
+                };
+                objects.insert(name, moved);
+            }
+            objects.insert(key.to_owned(), now);
+            true
+        })
+    }
+
+    /// The steps whose bytes are others now, as the test sees it.
+    fn hit(&self) -> (BTreeSet<Id>, BTreeSet<Id>) {
+        self.world.store.objects().with(|objects| {
+            let mut hit = BTreeSet::new();
+            let mut gone = BTreeSet::new();
+            for (key, object) in &self.kept.objects {
+                let Some(id) = Self::promised(key) else {
+                    continue;
+                };
+                let now = objects.get(key);
+                if now.is_some_and(|now| now.body == object.body) {
+                    continue;
+                }
+                if now.is_none() && Self::kind(key) == "commits" {
+                    gone.insert(id);
+                } else {
+                    hit.insert(id);
+                }
+            }
+            (hit, gone)
+        })
+    }
+
+    /// `verify` names every step that is hit, and no other.
+    fn verify(&self, hit: &BTreeSet<Id>, gone: &BTreeSet<Id>) -> Result<(), Harm> {
+        let ran = self
+            .world
+            .elsewhere(["verify", "--deep", "--json", "--tier", "store"])
+            .run();
+        let document = ran.document().map_err(Harm::Stuck)?;
+        let mut named = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        for step in document["steps"].as_array().unwrap() {
+            let id = (step["attempt"].as_u64().unwrap(), step["step"].as_u64().unwrap());
+            seen.insert(id);
+            if step["tiers"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|tier| tier["sound"] != true)
+            {
+                named.insert(id);
+            }
+        }
+        let wanted = i32::from(!hit.is_empty());
+        let missing: Vec<_> = self
+            .steps
+            .keys()
+            .filter(|id| !seen.contains(id) && !gone.contains(id))
+            .collect();
+        if named != *hit || ran.code() != Some(wanted) || !missing.is_empty() {
+            return Err(Harm::Torn(format!(
+                "verify ends with {:?} and names {named:?} (attempt, step), not {hit:?}: {}",
+                ran.code(),
+                ran.stdout.replace('\n', " ")
+            )));
+        }
+        Ok(())
+    }
+
+    /// `restore` gives the newest step that is not hit, and says what it passed over. A commit that says another time, or
+    /// other metrics, than its manifests is no reason to give a step up whose bytes are right.
+    fn restore(&self, hit: &BTreeSet<Id>, gone: &BTreeSet<Id>) -> Result<(), Harm> {
+        let target = self.world.scratch.join("got");
+        clear(&target);
+        let ran = self
+            .world
+            .elsewhere(["restore", "--json", "--as", target.to_str().unwrap()])
+            .run();
+        let document = ran.document().map_err(Harm::Stuck)?;
+        let newest = self
+            .steps
+            .keys()
+            .rfind(|id| !hit.contains(id) && !gone.contains(id));
+        let newest = *newest.ok_or_else(|| Harm::Stuck("the test left no step".to_owned()))?;
+        let given = (
+            document["attempt"].as_u64().unwrap_or(0),
+            document["step"].as_u64().unwrap_or(0),
+        );
+        let right = self.steps.get(&given);
+        if target.exists() && right.is_none_or(|right| read_tree(&target) != *right) || given < newest {
+            return Err(Harm::Torn(format!("{newest:?} (attempt, step) was due: {ran:?}")));
+        }
+        let skipped: BTreeSet<Id> = document["skipped"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|step| (step["attempt"].as_u64().unwrap(), step["step"].as_u64().unwrap()))
+            .collect();
+        let due: BTreeSet<Id> = hit.iter().copied().filter(|id| *id > given).collect();
+        if ran.code() != Some(0) || !target.exists() || skipped != due {
+            return Err(Harm::Stuck(format!("{due:?} were to be passed over: {ran:?}")));
+        }
+        Ok(())
+    }
+
+    /// `prune` leaves the newest step that is sound, and the pinned one.
+    fn prune(&self, hit: &BTreeSet<Id>, gone: &BTreeSet<Id>) -> Result<(), Harm> {
+        // The dead reader's lease would keep its step.
+        self.world.let_leases_run_out();
+        let order = self
+            .world
+            .elsewhere(["prune", "--tier", "store", "--keep-last", "1"]);
+        let ran = order.run();
+        if ran.code().is_none() || ran.stderr.contains("panicked at") {
+            return Err(Harm::Stuck(format!("{ran:?}")));
+        }
+        self.restore(hit, gone).map_err(|harm| match harm {
+            Harm::Torn(story) => Harm::Torn(format!("after prune: {story}")),
+            Harm::Lost(story) | Harm::Stuck(story) => Harm::Lost(format!("after prune {ran:?}: {story}")),
+        })
+    }
+}
+
+/// Leaves the lease of a restore that was killed.
+fn leave_lease(world: &World) {
+    let faults = world.store.faults();
+    let path = if world.store.name() == "GCS" {
+        "%2Fmodel.bin"
+    } else {
+        "/model.bin"
+    };
+    faults.inject("GET", path, u64::MAX, FaultAction::Hang);
+    let mut restore = world
+        .elsewhere(["restore", "--into", world.scratch.join("never").to_str().unwrap()])
+        .start();
+    while !world.keys().iter().any(|key| key.contains("/leases/")) {
+        assert!(restore.try_wait().unwrap().is_none(), "the restore ended");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    restore.kill().unwrap();
+    restore.wait().unwrap();
+    faults.clear();
+}
+
+fn rots(store: fn() -> Store, settings: &Settings) -> Vec<Tally> {
+    let place = tempfile::tempdir().unwrap();
+    let rotting = Rotting::new(place.path(), store());
+    let name = rotting.world.store.name();
+    let mut random = Random(settings.seed ^ name.len() as u64);
+    let keys: Vec<String> = rotting.kept.objects.keys().cloned().collect();
+    let kinds: BTreeSet<&str> = keys.iter().map(|key| Rotting::kind(key)).collect();
+    let known = |kind: &&&str| {
+        ["data", "commits", "parts"].contains(kind)
+            || UNPROMISED.iter().any(|(unpromised, _)| *unpromised == **kind)
+    };
+    let unknown: Vec<_> = kinds.iter().filter(|kind| !known(kind)).collect();
+    assert!(unknown.is_empty(), "what do {unknown:?} promise?");
+    let mut tallies = Vec::new();
+    for (rot, what, small, full) in [
+        (Rot::Flip, "a bit", 12, 400),
+        (Rot::Truncation, "cut off", 4, 60),
+        (Rot::Deletion, "gone", 4, 60),
+        (Rot::Exchange, "exchanged with another", 4, 60),
+        (Rot::Replay, "an older one in its place", 4, 60),
+    ] {
+        let mut tally = Tally::new("Rot", &format!("{name}, {what}"), settings.seed);
+        let mut struck: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut found = 0;
+        // Each key has its turn before any has a second one.
+        let mut turns: Vec<&String> = Vec::new();
+        let times = settings.times(small, full);
+        while tally.runs < times {
+            if turns.is_empty() {
+                turns.extend(&keys);
+            }
+            let key = turns.swap_remove(random.below(turns.len()));
+            rotting.mend();
+            if !rotting.hurt(key, rot, &mut random) {
+                continue;
+            }
+            let (hit, gone) = rotting.hit();
+            tally.runs += 1;
+            tally.faults += 1;
+            tally.acknowledged += rotting.steps.len() - hit.len() - gone.len();
+            *struck.entry(Rotting::kind(key)).or_default() += 1;
+            let outcome = rotting
+                .verify(&hit, &gone)
+                .and_then(|()| rotting.restore(&hit, &gone))
+                .and_then(|()| {
+                    // A prune goes by the store's checksums, which say nothing of a bit that rots: `verify --deep` does.
+                    let unseen = rot == Rot::Flip && Rotting::kind(key) == "data";
+                    if tally.runs % 4 == 1 && !unseen {
+                        return rotting.prune(&hit, &gone);
+                    }
+                    Ok(())
+                });
+            match outcome {
+                Ok(()) => found += usize::from(!hit.is_empty()),
+                Err(harm) => tally.harmed(&format!("seed {}, {rot:?} of {key}", settings.seed), harm),
+            }
+        }
+        let struck: Vec<String> = struck
+            .iter()
+            .map(|(kind, times)| format!("{kind} {times}"))
+            .collect();
+        tally.note = format!("{found} damaged steps named by verify; {}", struck.join(", "));
+        tally.report();
+        tallies.push(tally);
+    }
+    tallies
+}
+
+#[test]
+fn rot_on_s3_is_found_and_never_restored() {
+    let tallies = rots(Store::s3, &of_environment());
+    tallies.iter().for_each(Tally::assert_no_harm);
+}
+
+#[test]
+fn rot_on_gcs_is_found_and_never_restored() {
+    let tallies = rots(Store::gcs, &of_environment());
+    tallies.iter().for_each(Tally::assert_no_harm);
+}

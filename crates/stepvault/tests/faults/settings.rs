@@ -1,0 +1,71 @@
+//! How much is done, by the environment.
+
+use crate::tally::say;
+use crate::tracer::can_trace;
+
+/// How much.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
+    pub(crate) seed: u64,
+    /// Whether it is the full tier.
+    pub(crate) full: bool,
+    /// So many runs of each row, where that is given.
+    runs: Option<usize>,
+    /// Of the changing calls of each command, so many are struck; all in the full tier.
+    pub(crate) sites: usize,
+    /// Kills at calls of any kind, for each command.
+    pub(crate) random_kills: usize,
+    /// Power cuts, for each filesystem and tier.
+    pub(crate) power_cuts: usize,
+    /// Runs of the control, for each filesystem and tier.
+    pub(crate) controls: usize,
+}
+
+impl Settings {
+    /// How often to do something: what is given, else so often in the small tier and so often in the full one.
+    pub(crate) fn times(&self, small: usize, full: usize) -> usize {
+        self.runs.unwrap_or(if self.full { full } else { small })
+    }
+}
+
+const SEED: u64 = 1;
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable}={text:?} is not a number")),
+    )
+}
+
+/// What is asked for; `None`, said on standard error, where processes cannot be traced.
+pub(crate) fn settings(what: &str) -> Option<Settings> {
+    if let Err(why) = can_trace() {
+        not_run(what, &why);
+        return None;
+    }
+    Some(of_environment())
+}
+
+/// What is asked for, where nothing is traced.
+pub(crate) fn of_environment() -> Settings {
+    let full = std::env::var("FAULTS_FULL").is_ok_and(|value| value == "1");
+    let runs = number("FAULTS_RUNS").map(|runs| usize::try_from(runs).unwrap());
+    let pick = |short, long| if full { long } else { short };
+    Settings {
+        full,
+        runs,
+        seed: number("FAULTS_SEED").unwrap_or(SEED),
+        sites: if full { usize::MAX } else { runs.unwrap_or(2) },
+        random_kills: pick(runs.unwrap_or(1), runs.unwrap_or(90)),
+        power_cuts: pick(runs.unwrap_or(2), runs.unwrap_or(250)),
+        controls: pick(runs.unwrap_or(1), runs.unwrap_or(50).min(50)),
+    }
+}
+
+/// Says that something was not run; fails where everything has to be.
+pub(crate) fn not_run(what: &str, why: &str) {
+    let required = std::env::var("FAULTS_REQUIRED").is_ok_and(|value| value == "1");
+    assert!(!required, "{what} cannot be had, and FAULTS_REQUIRED=1: {why}");
+    say(&format!("NOT RUN, as {what} cannot be had here: {why}"));
+}

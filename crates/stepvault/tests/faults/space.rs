@@ -1,0 +1,150 @@
+//! A small disk that fills up under an agent, and gets room again: the agent lives, asks seldom, and goes on in time.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::agent::Agent;
+use crate::check::{Harm, holds};
+use crate::image::{run, with_own_mounts};
+use crate::order::PATIENCE;
+use crate::settings::{not_run, settings};
+use crate::tally::Tally;
+use crate::world::{SMALL, Store, World};
+
+/// Within this time after there is room again the step is taken.
+const PROMISED: Duration = Duration::from_secs(10);
+/// For so long it is counted how often the agent tries.
+const WATCHED: Duration = Duration::from_secs(6);
+
+/// Most attempts in a second while there is no room.
+const MOST_ATTEMPTS: f64 = 1.0;
+/// That there is no room is said in one of two ways: seen before anything is written, or met while it is.
+const NO_ROOM: [&str; 2] = ["more bytes", "no space is left"];
+
+/// What the disk lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lack {
+    Bytes,
+    Inodes,
+}
+
+impl Lack {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Bytes => "space",
+            Self::Inodes => "inodes",
+        }
+    }
+}
+
+/// What the log says of each attempt; people are told of the first alone.
+const FAILED_AGAIN: &str = "and tried again later";
+
+/// Takes all that is left of the disk.
+fn fill(disk: &Path, lack: Lack) {
+    let filler = disk.join("filler");
+    fs::create_dir(&filler).unwrap();
+    for number in 0_u64.. {
+        let bytes: &[u8] = if lack == Lack::Bytes { &[7; 4096] } else { &[] };
+        if fs::write(filler.join(number.to_string()), bytes).is_err() {
+            return;
+        }
+    }
+}
+
+/// The agent meets the full disk, and goes on; how often it tried in a second, and how long it took in the end.
+fn meets(world: &World, disk: &Path, lack: Lack) -> Result<(f64, Duration), Harm> {
+    fill(disk, lack);
+    world.write(2);
+    let mut agent = Agent::start(world);
+    match lack {
+        Lack::Bytes => agent.wait_for(&NO_ROOM, PATIENCE)?,
+        Lack::Inodes => agent.wait_for(&["no inode left"], PATIENCE)?,
+    };
+    let (before, begun) = (agent.count(&[FAILED_AGAIN]), Instant::now());
+    std::thread::sleep(WATCHED);
+    #[allow(clippy::cast_precision_loss, reason = "a handful")]
+    let rate = (agent.count(&[FAILED_AGAIN]) - before) as f64 / begun.elapsed().as_secs_f64();
+    fs::remove_dir_all(disk.join("filler")).unwrap();
+    let took = agent.wait_for(&["step 2 (attempt 1) is durable"], PATIENCE)?;
+    agent.end();
+    for tier in ["local", "store"] {
+        holds(world, tier, &[1, 2].into())?;
+    }
+    Ok((rate, took))
+}
+
+fn fills_up(options: &str, lack: Lack, on_vault: bool) -> Result<Tally, String> {
+    with_own_mounts(|| {
+        let place = tempfile::tempdir().unwrap();
+        let disk = place.path().join("small");
+        fs::create_dir(&disk).unwrap();
+        run(
+            "mount",
+            &["-t", "tmpfs", "-o", options, "tmpfs", disk.to_str().unwrap()],
+        )?;
+        let mut world = World::with_directory(&place.path().join("world"), &SMALL);
+        if on_vault {
+            world.vault = disk.join("vault");
+        } else {
+            world.store = Store::Directory(disk.join("store"));
+        }
+        world.have(&[1]);
+        let tier = if on_vault { "vault" } else { "file:// remote" };
+        let mut tally = Tally::new(
+            "Room comes back",
+            &format!("agent, {tier} out of {}", lack.word()),
+            0,
+        );
+        (tally.runs, tally.faults, tally.acknowledged) = (1, 1, 2);
+        match meets(&world, &disk, lack) {
+            Ok((rate, took)) => {
+                tally.note = format!(
+                    "{rate:.1} attempts a second while there was none; durable {:.1} s after there was room",
+                    took.as_secs_f64()
+                );
+                if rate > MOST_ATTEMPTS || took > PROMISED {
+                    tally.harmed("too often, or too late", Harm::Stuck(tally.note.clone()));
+                }
+            }
+            Err(harm) => tally.harmed(options, harm),
+        }
+        // Before the thread's mounts go.
+        let _ = run("umount", &["--lazy", disk.to_str().unwrap()]);
+        Ok(tally)
+    })
+}
+
+fn comes_back(options: &str, lack: Lack, on_vault: bool) {
+    if settings("tracing").is_none() {
+        return;
+    }
+    match fills_up(options, lack, on_vault) {
+        Ok(tally) => {
+            tally.report();
+            tally.assert_no_harm();
+        }
+        Err(why) => not_run("a small disk", &why),
+    }
+}
+
+#[test]
+fn an_agent_whose_vault_was_full_goes_on() {
+    comes_back("size=2m", Lack::Bytes, true);
+}
+
+#[test]
+fn an_agent_whose_vault_had_no_inodes_goes_on() {
+    comes_back("size=8m,nr_inodes=120", Lack::Inodes, true);
+}
+
+#[test]
+fn an_agent_whose_remote_was_full_goes_on() {
+    comes_back("size=2m", Lack::Bytes, false);
+}
+
+#[test]
+fn an_agent_whose_remote_had_no_inodes_goes_on() {
+    comes_back("size=8m,nr_inodes=120", Lack::Inodes, false);
+}

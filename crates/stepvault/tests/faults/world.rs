@@ -1,0 +1,376 @@
+//! A node with its trainer's outputs and its vault, and the remote that it shares with others.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use stepvault_testkit::faults::Faults;
+use stepvault_testkit::gcs::StrictGcs;
+use stepvault_testkit::objects::{Objects, StoredObject};
+use stepvault_testkit::s3::StrictS3;
+
+use crate::order::Order;
+use crate::random::Random;
+
+pub(crate) const RUN: &str = "team/run";
+pub(crate) const BUCKET: &str = "bucket";
+/// What the steps hold. The largest takes more than one part.
+pub(crate) const FILES: [(&str, usize); 4] = [
+    ("model.bin", (8 << 20) + 70_000),
+    ("optimizer/state.bin", 30_000),
+    ("optimizer/rank_0.bin", 1),
+    ("empty.json", 0),
+];
+/// The same without the large one, where nothing depends on it.
+pub(crate) const SMALL: [(&str, usize); 3] = [
+    ("model.bin", 90_000),
+    ("optimizer/state.bin", 30_000),
+    ("empty.json", 0),
+];
+
+/// Files by their path, with their modes.
+pub(crate) type Tree = BTreeMap<PathBuf, (u32, Vec<u8>)>;
+
+/// Where durable steps go.
+#[derive(Debug)]
+pub(crate) enum Store {
+    Directory(PathBuf),
+    S3(StrictS3),
+    Gcs(StrictGcs),
+}
+
+impl Store {
+    /// A strict S3 with the bucket.
+    pub(crate) fn s3() -> Self {
+        let server = StrictS3::start();
+        server.create_bucket(BUCKET);
+        Self::S3(server)
+    }
+
+    /// A strict Google Cloud Storage with the bucket.
+    pub(crate) fn gcs() -> Self {
+        let server = StrictGcs::start();
+        server.create_bucket(BUCKET);
+        Self::Gcs(server)
+    }
+
+    /// For the rows of the report.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Directory(_) => "file://",
+            Self::S3(_) => "S3",
+            Self::Gcs(_) => "GCS",
+        }
+    }
+
+    /// Where the server listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        let endpoint = match self {
+            Self::Directory(path) => panic!("{} has no address", path.display()),
+            Self::S3(server) => server.endpoint(),
+            Self::Gcs(server) => server.endpoint(),
+        };
+        endpoint.trim_start_matches("http://").parse().unwrap()
+    }
+
+    /// The server's objects.
+    pub(crate) fn objects(&self) -> &Objects {
+        match self {
+            Self::Directory(path) => panic!("{} has no server", path.display()),
+            Self::S3(server) => server.objects(),
+            Self::Gcs(server) => server.objects(),
+        }
+    }
+
+    /// The server's faults, and its log of requests.
+    pub(crate) fn faults(&self) -> &Faults {
+        match self {
+            Self::Directory(path) => panic!("{} has no server", path.display()),
+            Self::S3(server) => server.faults(),
+            Self::Gcs(server) => server.faults(),
+        }
+    }
+
+    /// What the server holds of uploads that have not ended: how many, of which keys, and their bytes.
+    pub(crate) fn pending(&self) -> Vec<(String, u64)> {
+        match self {
+            Self::Directory(path) => panic!("{} has no server", path.display()),
+            Self::S3(server) => {
+                let pending = server.pending_uploads().into_iter();
+                pending.map(|upload| (upload.key, upload.part_bytes)).collect()
+            }
+            Self::Gcs(server) => {
+                let pending = server.pending_uploads().into_iter();
+                pending.map(|upload| (upload.key, upload.stored_bytes)).collect()
+            }
+        }
+    }
+
+    /// Makes uploads that have not ended look begun this much earlier.
+    pub(crate) fn age_pending(&self, by: Duration) {
+        match self {
+            Self::Directory(path) => panic!("{} has no server", path.display()),
+            Self::S3(server) => server.age_multipart_uploads(by),
+            Self::Gcs(server) => server.age_multipart_uploads(by),
+        }
+    }
+}
+
+/// Everything.
+#[derive(Debug)]
+pub(crate) struct World {
+    /// Where the node works. What matters on a disk is below it, unless a test puts it elsewhere.
+    pub(crate) root: PathBuf,
+    pub(crate) vault: PathBuf,
+    pub(crate) store: Store,
+    /// Where restored steps go that are only compared.
+    pub(crate) scratch: PathBuf,
+    /// Where clients find the server, if not at its own address.
+    pub(crate) way: Option<SocketAddr>,
+    /// More of the remote's URL: `&stall-timeout=2s`.
+    pub(crate) options: String,
+    files: &'static [(&'static str, usize)],
+}
+
+impl World {
+    /// All in `root`, with a directory as the remote.
+    pub(crate) fn with_directory(root: &Path, files: &'static [(&'static str, usize)]) -> Self {
+        Self::of(root, Store::Directory(root.join("live/disk")), files)
+    }
+
+    /// All in `root`, with a strict S3 as the remote.
+    pub(crate) fn with_s3(root: &Path, files: &'static [(&'static str, usize)]) -> Self {
+        Self::of(root, Store::s3(), files)
+    }
+
+    pub(crate) fn of(root: &Path, store: Store, files: &'static [(&'static str, usize)]) -> Self {
+        for directory in ["live/outputs", "scratch"] {
+            fs::create_dir_all(root.join(directory)).unwrap();
+        }
+        Self {
+            root: root.join("live"),
+            vault: root.join("live/vault"),
+            store,
+            scratch: root.join("scratch"),
+            way: None,
+            options: String::new(),
+            files,
+        }
+    }
+
+    /// The remote's name and URL.
+    pub(crate) fn remote(&self) -> String {
+        let address = || self.way.unwrap_or_else(|| self.store.address());
+        let options = &self.options;
+        match &self.store {
+            Store::Directory(path) => format!("store=file://{}", path.display()),
+            Store::S3(_) => format!(
+                "store=s3://{BUCKET}/prefix?endpoint=http://{}&region=us-east-1&allow-http=true{options}",
+                address()
+            ),
+            Store::Gcs(_) => format!(
+                "store=gs://{BUCKET}/prefix?endpoint=http://{}{options}",
+                address()
+            ),
+        }
+    }
+
+    fn bare(&self) -> Order {
+        let mut order = Order::new(&self.root);
+        if let Store::S3(server) = &self.store {
+            order.variables.extend([
+                ("AWS_ACCESS_KEY_ID", server.access_key().into()),
+                ("AWS_SECRET_ACCESS_KEY", server.secret_key().into()),
+            ]);
+        }
+        order
+    }
+
+    /// A command that names neither run nor tiers.
+    pub(crate) fn order<T: Into<OsString>>(&self, arguments: impl IntoIterator<Item = T>) -> Order {
+        self.bare().with(arguments)
+    }
+
+    /// A command on the run, its vault and the remote.
+    pub(crate) fn on_run<T: Into<OsString>>(&self, arguments: impl IntoIterator<Item = T>) -> Order {
+        let remote = self.remote();
+        self.on_vault(arguments).with(["--remote", &remote])
+    }
+
+    /// A command on the run and its vault alone.
+    pub(crate) fn on_vault<T: Into<OsString>>(&self, arguments: impl IntoIterator<Item = T>) -> Order {
+        let vault = self.vault.to_str().unwrap();
+        self.order(arguments).with(["--run", RUN, "--local", vault])
+    }
+
+    /// A command of another node, which has an empty vault.
+    pub(crate) fn elsewhere<T: Into<OsString>>(&self, arguments: impl IntoIterator<Item = T>) -> Order {
+        let (remote, vault) = (self.remote(), self.scratch.join("vault"));
+        self.order(arguments).with([
+            "--run",
+            RUN,
+            "--remote",
+            &remote,
+            "--local",
+            vault.to_str().unwrap(),
+        ])
+    }
+
+    pub(crate) fn push(&self, step: u64) -> Order {
+        self.on_run(["push", &format!("outputs/step_{step}")])
+    }
+
+    /// What the trainer writes as a step.
+    pub(crate) fn step(&self, step: u64) -> Tree {
+        let mut random = Random(step);
+        let files = self.files.iter();
+        files
+            .map(|(path, bytes)| (PathBuf::from(path), (0o640, random.bytes(*bytes))))
+            .collect()
+    }
+
+    /// The trainer writes a step below `outputs`, under its name at once.
+    pub(crate) fn write(&self, step: u64) {
+        write_tree(&self.root.join(format!("outputs/step_{step}")), &self.step(step));
+    }
+
+    /// Writes and pushes steps.
+    pub(crate) fn have(&self, steps: &[u64]) {
+        for step in steps {
+            self.write(*step);
+            let ran = self.push(*step).run();
+            assert_eq!(ran.code(), Some(0), "{ran:?}");
+        }
+    }
+
+    /// Keeps everything as it is now.
+    pub(crate) fn keep(&self) -> Kept {
+        let base = self.root.with_file_name("base");
+        clear(&base);
+        copy(&self.root, &base);
+        let objects = match &self.store {
+            Store::Directory(_) => BTreeMap::new(),
+            store => store.objects().with(|objects| objects.clone()),
+        };
+        Kept { base, objects }
+    }
+
+    /// Makes everything as it was. Uploads that were begun since stay.
+    pub(crate) fn bring_back(&self, kept: &Kept) {
+        clear(&self.root);
+        clear(&self.scratch);
+        fs::create_dir(&self.scratch).unwrap();
+        copy(&kept.base, &self.root);
+        if !matches!(self.store, Store::Directory(_)) {
+            let objects = self.store.objects();
+            objects.with(|objects| objects.clone_from(&kept.objects));
+        }
+    }
+
+    /// Lets the leases of the dead run out, as if half an hour had passed.
+    pub(crate) fn let_leases_run_out(&self) {
+        let before = SystemTime::now() - Duration::from_mins(30);
+        match &self.store {
+            Store::Directory(path) => {
+                for lease in files_below(&path.join(RUN).join(".stepvault/leases")) {
+                    let lease = fs::File::options().write(true).open(lease).unwrap();
+                    lease.set_modified(before).unwrap();
+                }
+            }
+            store => store.objects().with(|objects| {
+                for (key, object) in objects.iter_mut() {
+                    if key.contains("/.stepvault/leases/") {
+                        object.modified = before;
+                    }
+                }
+            }),
+        }
+    }
+
+    /// The keys of everything on the remote.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        match &self.store {
+            Store::Directory(root) => {
+                let files = files_below(root).into_iter();
+                files
+                    .map(|path| path.strip_prefix(root).unwrap().to_str().unwrap().to_owned())
+                    .collect()
+            }
+            store => store.objects().keys(),
+        }
+    }
+}
+
+/// How a world was.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) base: PathBuf,
+    pub(crate) objects: BTreeMap<String, StoredObject>,
+}
+
+pub(crate) fn write_tree(root: &Path, tree: &Tree) {
+    for (path, (mode, bytes)) in tree {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, bytes).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(*mode)).unwrap();
+    }
+}
+
+pub(crate) fn read_tree(root: &Path) -> Tree {
+    let read = |path: PathBuf| {
+        let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
+        let name = path.strip_prefix(root).unwrap().to_owned();
+        (name, (mode, fs::read(path).unwrap()))
+    };
+    files_below(root).into_iter().map(read).collect()
+}
+
+/// All files below a directory, which need not be there, sorted.
+pub(crate) fn files_below(root: &Path) -> Vec<PathBuf> {
+    let (mut files, mut left) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_dir() {
+                left.push(entry.path());
+            } else {
+                files.push(entry.path());
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+pub(crate) fn clear(path: &Path) {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", path.display()),
+        _ => {}
+    }
+}
+
+/// A vault knows its files by their inodes, and writes to none that it has sealed: those, and what the trainer wrote,
+/// become further names of the same files. Everything else is copied.
+fn copy(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg("-al").args([from, to]).status().unwrap();
+    assert!(status.success());
+    for path in files_below(to) {
+        let name = path.to_str().unwrap();
+        let is_sealed = name.contains("/vault/") && name.contains("/data/");
+        if is_sealed || name.contains("/outputs/") || path.is_symlink() {
+            continue;
+        }
+        let (bytes, metadata) = (fs::read(&path).unwrap(), path.metadata().unwrap());
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, bytes).unwrap();
+        fs::set_permissions(&path, metadata.permissions()).unwrap();
+        let copy = fs::File::options().write(true).open(&path).unwrap();
+        copy.set_modified(metadata.modified().unwrap()).unwrap();
+    }
+}
