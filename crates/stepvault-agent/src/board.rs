@@ -53,6 +53,7 @@ struct State {
     warned: BTreeMap<String, String>,
     pulses: BTreeMap<(RunName, RemoteName), RemotePulse>,
     next_prunes: BTreeMap<RemoteName, Timestamp>,
+    unfinished: BTreeMap<RunName, BTreeMap<PathBuf, String>>,
 }
 
 impl State {
@@ -112,6 +113,26 @@ impl Board {
             path: path.to_owned(),
             reason,
         });
+    }
+
+    /// What stands in a run's directory and is not taken over yet, and why; gives back what was not among it before.
+    pub(crate) fn unfinished(&self, run: &RunName, found: Vec<(PathBuf, String)>) -> Vec<(PathBuf, String)> {
+        let mut state = self.state();
+        let before = state.unfinished.entry(run.clone()).or_default();
+        let is_new = |(path, _): &&(PathBuf, String)| !before.contains_key(path);
+        let new = found.iter().filter(is_new).cloned().collect();
+        *before = found.into_iter().collect();
+        new
+    }
+
+    /// What was not taken over yet at the last look, by path.
+    pub(crate) fn unfinished_of(&self, run: &RunName, most: usize) -> Vec<(PathBuf, String)> {
+        let state = self.state();
+        let found = state.unfinished.get(run).into_iter().flatten();
+        found
+            .take(most)
+            .map(|(path, why)| (path.clone(), why.clone()))
+            .collect()
     }
 
     pub(crate) fn upload_began(&self, step: &StepOnRemote) {
@@ -300,6 +321,10 @@ impl Board {
                 standing.reason = Some(format!("{} was passed over: {reason}", path.display()));
                 return;
             }
+        }
+        let mut unfinished = self.unfinished_of(&standing.run, usize::MAX).into_iter();
+        if let Some((path, reason)) = unfinished.find(|(path, _)| is_this(path)) {
+            standing.reason = Some(format!("{} is not taken over yet: {reason}", path.display()));
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the service is told to do.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +68,24 @@ impl AgentRun {
             ..RunSettings::new(run)
         };
         Self::of(settings, remotes)
+    }
+
+    /// What is going to be done for it, for the log: `run-1: watching /out, for the vault /ssd/vault and s3`.
+    pub(crate) fn beginning(&self, vault: &Path) -> String {
+        let what = match &self.watch_directory {
+            Some(directory) => format!("watching {}", directory.display()),
+            None => "watching nothing: steps of it are announced, or pushed by hand".to_owned(),
+        };
+        let places: Vec<&str> = self.remotes.iter().map(RemoteName::as_str).collect();
+        let remotes = match &places[..] {
+            [] => "and no remote".to_owned(),
+            places => format!("and {}", places.join(", ")),
+        };
+        format!(
+            "{}: {what}, for the vault {} {remotes}",
+            self.run,
+            vault.display()
+        )
     }
 
     fn of(settings: RunSettings, remotes: Vec<RemoteName>) -> Self {

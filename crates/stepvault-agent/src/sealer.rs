@@ -190,7 +190,7 @@ impl Sealer {
                 None => self.shared.board.is_well(&about),
             }
             if let Some(news) = look.news {
-                tracing::info!(%run, "{news}");
+                self.shared.tell(&format!("{run}: {news}"));
             }
             if let Some(advice) = look.advice {
                 self.shared
@@ -206,6 +206,12 @@ impl Sealer {
                     break;
                 }
                 self.take_over(index, &mut discovery, ready).await;
+            }
+            let run = &self.runs[index].run;
+            for (path, why) in self.shared.board.unfinished(run, discovery.unfinished()) {
+                let path = path.display();
+                self.shared
+                    .tell(&format!("{run}: {path} is there, and not taken over yet: {why}"));
             }
             let is_due = self.runs[index]
                 .clean_at

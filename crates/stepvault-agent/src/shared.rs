@@ -48,6 +48,11 @@ impl Shared {
         }
     }
 
+    /// Says what is worth a line in the log.
+    pub(crate) fn tell(&self, text: &str) {
+        self.observer.on_event(&Event::Info { message: text });
+    }
+
     /// Something is new in the vault.
     pub(crate) fn wake_lanes(&self) {
         self.lanes.iter().for_each(|lane| lane.notify_one());

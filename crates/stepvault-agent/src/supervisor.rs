@@ -91,6 +91,9 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
         stopping: stop,
         all_sealed: CancellationToken::new(),
     });
+    for run in &options.runs {
+        shared.tell(&run.beginning(&options.vault_directory));
+    }
     let own_start = OwnStart::note(&options, &shared).await;
     let tasks = tasks(&options, &shared, discoveries);
     // All tasks stay on the caller's thread: what takes time is in the engine's own tasks and on blocking threads.

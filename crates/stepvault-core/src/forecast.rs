@@ -22,6 +22,16 @@ impl Taken {
     pub const fn inodes(&self) -> u64 {
         self.files.saturating_add(self.directories)
     }
+
+    /// This and something else.
+    #[must_use]
+    pub const fn and(&self, other: &Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            files: self.files.saturating_add(other.files),
+            directories: self.directories.saturating_add(other.directories),
+        }
+    }
 }
 
 /// What the next step is expected to take.

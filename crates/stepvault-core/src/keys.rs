@@ -196,9 +196,14 @@ impl RunKeys {
         self.record("leases/")
     }
 
+    /// The leases on a step.
+    pub fn step_leases_prefix(&self, id: StepId) -> String {
+        self.record(&format!("leases/{}/", id.label()))
+    }
+
     /// A reader's lease on a step. `holder` is one plain segment.
     pub fn lease(&self, id: StepId, holder: &str) -> String {
-        self.record(&format!("leases/{}/{holder}.json", id.label()))
+        format!("{}{holder}.json", self.step_leases_prefix(id))
     }
 
     /// The lease of a pruner. `holder` is one plain segment.

@@ -196,6 +196,11 @@ pub enum Event<'a> {
         /// Why.
         error: &'a Error,
     },
+    /// Something that is worth a line in a log, and nothing to do about.
+    Info {
+        /// The text.
+        message: &'a str,
+    },
     /// Something a person should know that stopped nothing.
     Warning {
         /// The text.

@@ -75,9 +75,24 @@ pub fn fsync_name_found(path: &Path) -> Result<()> {
     })
 }
 
-fn is_absent(path: &Path) -> bool {
-    path.symlink_metadata()
-        .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+/// What stood where a directory could not be created.
+#[derive(Debug, PartialEq, Eq)]
+enum InTheWay {
+    /// A directory, which is as good.
+    Directory,
+    /// Nothing any more.
+    Gone,
+    /// A file, or a link that leads to no directory.
+    Other,
+}
+
+/// Looks once: others create and remove the same directory meanwhile, and two looks may see two of its lives.
+fn in_the_way(path: &Path) -> InTheWay {
+    match path.symlink_metadata() {
+        Ok(facts) if facts.is_dir() || facts.is_symlink() && path.is_dir() => InTheWay::Directory,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => InTheWay::Gone,
+        _ => InTheWay::Other,
+    }
 }
 
 /// Whether a directory holds nothing. One that cannot be read counts as one that does: what is put there says so.
@@ -105,14 +120,11 @@ pub fn create_directories(path: &Path) -> Result<()> {
             // The next call would find it there and take it for durable.
             let _ = std::fs::remove_dir(path);
         }),
-        // Somebody else was faster, which is as good once the name is on disk; a file there is not.
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => {
-            fsync_name_found(path)
-        }
-        // And took it away again since.
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && is_absent(path) => {
-            create_directories(path)
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => match in_the_way(path) {
+            InTheWay::Directory => fsync_name_found(path),
+            InTheWay::Gone => create_directories(path),
+            InTheWay::Other => Err(errors::io("cannot create the directory", path, error)),
+        },
         Err(error) => Err(errors::io("cannot create the directory", path, error)),
     }
 }
@@ -198,6 +210,26 @@ mod tests {
             error.to_string().ends_with("missing/a.json: it does not exist"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_directory_counts_also_behind_a_link_and_nothing_else_does() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        std::fs::write(at("file"), "").unwrap();
+        let link = |to: &str, name: &str| std::os::unix::fs::symlink(at(to), at(name)).unwrap();
+        link("file", "to-file");
+        link("nothing", "dangling");
+        std::fs::create_dir(at("there")).unwrap();
+        link("there", "to-there");
+        let looks = ["there", "to-there", "nothing"].map(|name| in_the_way(&at(name)));
+        assert_eq!(looks, [InTheWay::Directory, InTheWay::Directory, InTheWay::Gone]);
+        create_directories(&at("to-there")).unwrap();
+        for name in ["file", "to-file", "dangling"] {
+            assert_eq!(in_the_way(&at(name)), InTheWay::Other, "{name}");
+            let error = create_directories(&at(name)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+        }
     }
 
     #[test]

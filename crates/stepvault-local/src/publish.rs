@@ -29,12 +29,9 @@ impl Staging {
     /// `Conflict` when something stands at the target and `existing` says to refuse; `Failed` when a file that was
     /// opened was not finished. What was staged stays for another try.
     pub fn finish(self, shape: Shape, directories: &[DirectoryEntry], existing: Existing) -> Result<()> {
-        let moves = if self.members.is_empty() {
-            self.check_free(existing)?;
-            None
-        } else {
-            Some(self.plan_members(existing)?)
-        };
+        let moves = (!self.members.is_empty())
+            .then(|| self.plan_members(existing))
+            .transpose()?;
         for path in directories.iter().filter_map(|directory| directory.path.as_ref()) {
             for ancestor in path.ancestors() {
                 self.make_directory(&RelativePath::new(ancestor)?)?;
@@ -91,15 +88,6 @@ impl Staging {
         if let Err(error) = self.clean_up() {
             // The step is in place and right; only what it replaced is still there.
             tracing::warn!(%error, "what the restore replaced could not be deleted");
-        }
-        Ok(())
-    }
-
-    fn check_free(&self, existing: Existing) -> Result<()> {
-        let stands_there =
-            rustix::fs::statat(&self.target_parent, &self.target_name, AtFlags::SYMLINK_NOFOLLOW);
-        if existing == Existing::Refuse && stands_there.is_ok() {
-            return Err(taken(&self.target));
         }
         Ok(())
     }

@@ -101,6 +101,19 @@ impl SealRecord {
         }
     }
 
+    /// What of it is the vault's alone, on the disk that the trainer's own files are on.
+    pub fn copied(&self) -> Taken {
+        let own = |method| self.files.iter().filter(move |file| file.method == method);
+        let copies = own(SnapshotMethod::Copy);
+        Taken {
+            bytes: copies
+                .clone()
+                .fold(0, |sum, file| sum.saturating_add(file.size_bytes)),
+            files: (copies.count() + own(SnapshotMethod::Reflink).count() + self.symlinks.len()) as u64,
+            directories: self.directories.len() as u64,
+        }
+    }
+
     /// Bytes of all files.
     pub fn data_bytes(&self) -> u64 {
         self.files

@@ -107,6 +107,9 @@ pub struct RunStatus {
     pub remotes: Vec<RemoteNote>,
     /// What was passed over in the watched directory, the latest first, at most 32.
     pub skipped: Vec<Skipped>,
+    /// What stands in the watched directory and is not taken over yet, by path, at most 32.
+    #[serde(default)]
+    pub unfinished: Vec<Skipped>,
 }
 
 /// Something in a watched directory that was not taken over.
@@ -114,7 +117,7 @@ pub struct RunStatus {
 pub struct Skipped {
     /// Where it is, or was.
     pub path: PathBuf,
-    /// Why it was passed over.
+    /// Why it was not taken over.
     pub reason: String,
 }
 

@@ -19,6 +19,8 @@ use super::{Desk, drain, wait};
 
 /// How long an announcement is waited for before it is answered that it waits.
 const SEALED_WITHIN: Duration = Duration::from_secs(5);
+/// Most entries that are not taken over yet.
+const MOST_UNFINISHED: usize = 32;
 /// How long a question about an announcement waits for news.
 const NEWS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -103,6 +105,12 @@ fn other_method(path: &str, allowed: &'static str) -> Answer {
     answer
 }
 
+fn entries(of: Vec<(PathBuf, String)>) -> Vec<Skipped> {
+    of.into_iter()
+        .map(|(path, reason)| Skipped { path, reason })
+        .collect()
+}
+
 fn status(desk: &Desk) -> StatusAnswer {
     let notes = desk.notes.current(&desk.shared.board);
     let complaints = desk.metrics.complaints(desk);
@@ -110,14 +118,8 @@ fn status(desk: &Desk) -> StatusAnswer {
     let runs = notes.iter().map(|(run, note)| RunStatus {
         run: run.clone(),
         remotes: note.remotes.clone(),
-        skipped: note
-            .skipped
-            .iter()
-            .map(|(path, reason)| Skipped {
-                path: path.clone(),
-                reason: reason.clone(),
-            })
-            .collect(),
+        skipped: entries(note.skipped.clone()),
+        unfinished: entries(desk.shared.board.unfinished_of(run, MOST_UNFINISHED)),
     });
     let remotes: BTreeSet<&RemoteName> = notes
         .iter()

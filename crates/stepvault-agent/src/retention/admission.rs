@@ -6,6 +6,7 @@ use stepvault_core::Result;
 use stepvault_core::forecast::{Forecast, Taken, next_step};
 use stepvault_core::ids::RunName;
 use stepvault_core::room::Room;
+use stepvault_local::seal_record::SealRecord;
 use stepvault_local::space;
 use stepvault_local::vault::Vault;
 
@@ -16,6 +17,8 @@ pub(super) struct Need {
     /// Where it is written.
     pub(super) place: PathBuf,
     pub(super) forecast: Forecast,
+    /// What is written there before it.
+    pub(super) after: Taken,
     /// Whether evicting from the vault makes room there.
     pub(super) shares_vault: bool,
     /// Whether it is the trainer that writes there, or the copy into the vault.
@@ -24,25 +27,34 @@ pub(super) struct Need {
 
 /// What the next step of a run takes: where the trainer writes it, and in the vault where it has to be copied there.
 pub(super) fn needs(vault: &Vault, run: &RunName, watched: &Path) -> Result<Vec<Need>> {
-    let taken: Vec<Taken> = vault
-        .steps(run)?
-        .steps
-        .iter()
-        .map(|step| step.record().taken())
-        .collect();
-    let Some(forecast) = next_step(&taken) else {
+    let steps = vault.steps(run)?.steps;
+    let by = |of: fn(&SealRecord) -> Taken| {
+        let taken: Vec<Taken> = steps.iter().map(|step| of(step.record())).collect();
+        next_step(&taken)
+    };
+    let Some(forecast) = by(SealRecord::taken) else {
         return Ok(Vec::new());
     };
     let shares_vault = space::same_filesystem(watched, vault.root())?;
+    // On one filesystem files are mostly linked; where the last steps were copied, the next one is.
+    let (of_copy, after) = if shares_vault {
+        (by(SealRecord::copied), forecast.taken)
+    } else {
+        (Some(forecast), Taken::default())
+    };
     let trainers = Need {
         run: run.clone(),
         place: watched.to_path_buf(),
         forecast,
+        after: Taken::default(),
         shares_vault,
         is_trainers: true,
     };
-    let copy = (!shares_vault).then(|| Need {
+    let of_copy = of_copy.filter(|forecast| forecast.taken.bytes > 0);
+    let copy = of_copy.map(|forecast| Need {
         place: vault.root().to_owned(),
+        forecast,
+        after,
         shares_vault: true,
         is_trainers: false,
         ..trainers.clone()
@@ -67,14 +79,18 @@ pub(super) fn wanted_bytes(needs: &[Need], vault: Room) -> u64 {
 /// What to tell of a need that is not met by now; `None` for one that is.
 pub(super) fn shortfall(need: &Need) -> Result<Option<String>> {
     let room = space::free(&need.place)?;
-    let Some(numbers) = need.forecast.shortfall(room) else {
+    let both = Forecast {
+        taken: need.forecast.taken.and(&need.after),
+        ..need.forecast
+    };
+    let Some(numbers) = both.shortfall(room) else {
         return Ok(None);
     };
     let (run, place) = (&need.run, need.place.display());
-    let consequence = if need.is_trainers {
-        "the trainer's next save is expected to fail there"
-    } else {
-        "it is expected not to be taken over"
+    let consequence = match (need.is_trainers, need.after.bytes) {
+        (true, _) => "the trainer's next save is expected to fail there",
+        (false, 0) => "it is expected not to be taken over",
+        (false, _) => "with its copy in the vault, without which it is not taken over",
     };
     let remedy = if need.shares_vault {
         "nothing more can be evicted: free some space, have the trainer keep fewer steps, or lower keep.local"
@@ -101,6 +117,7 @@ mod tests {
                 directories: 0,
             }])
             .unwrap(),
+            after: Taken::default(),
             shares_vault,
             is_trainers: true,
         }
@@ -133,5 +150,19 @@ mod tests {
             "{text}"
         );
         assert!(text.contains(" are free at /: the trainer's next save is expected to fail there (nothing more can be evicted: "), "{text}");
+        let copy = Need {
+            after: Taken {
+                bytes: u64::MAX / 2,
+                ..Taken::default()
+            },
+            is_trainers: false,
+            ..need(1 + u64::MAX / 2, 1, true)
+        };
+        let text = shortfall(&copy).unwrap().unwrap();
+        assert!(text.contains("takes about 16.0 EiB "), "{text}");
+        assert!(
+            text.contains(": with its copy in the vault, without which it is not taken over ("),
+            "{text}"
+        );
     }
 }

@@ -10,6 +10,7 @@ use stepvault_core::ErrorKind;
 use stepvault_core::config::Completion;
 use stepvault_core::ids::{Attempt, NodeName, Step};
 use stepvault_core::keys::RunKeys;
+use stepvault_core::path::RelativePath;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
@@ -68,6 +69,46 @@ async fn the_socket_is_its_users_alone_and_goes_with_the_service() {
     std::fs::rename(&dead, node.socket()).unwrap();
     let (service, _) = node.start_controlled(options).await;
     service.stop();
+}
+
+#[tokio::test]
+async fn what_is_not_taken_over_yet_is_told_once_and_shown_until_it_is() {
+    let node = Node::new();
+    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    options.runs[0].completion = Completion::Marker(RelativePath::new("DONE").unwrap());
+    let path = node.save_small(7, 9);
+    let (service, client) = node.start_controlled(options).await;
+    let begun = format!(
+        "info: {}: watching {}, for the vault {} and disk",
+        run_name(),
+        node.outputs().display(),
+        node.vault_directory().display()
+    );
+    node.until_heard(&begun).await;
+    let told = format!("{} is there, and not taken over yet: ", path.display());
+    node.until_heard(&told).await;
+    let status = client.status(PATIENCE).await.unwrap();
+    let unfinished = &status.runs[0].unfinished;
+    assert_eq!(unfinished.len(), 1, "{unfinished:?}");
+    assert_eq!(unfinished[0].path, path);
+    let answer = client
+        .wait(&wait_for(7, Goal::Staged, 0), PATIENCE)
+        .await
+        .unwrap();
+    let reason = answer.standing.reason.unwrap();
+    let expected = format!(
+        "{} is not taken over yet: {}",
+        path.display(),
+        unfinished[0].reason
+    );
+    assert_eq!((answer.outcome, reason), (Outcome::Unknown, expected));
+
+    std::fs::write(path.join("DONE"), "").unwrap();
+    node.until_heard("durable on disk: step 7").await;
+    let status = client.status(PATIENCE).await.unwrap();
+    assert_eq!(status.runs[0].unfinished, []);
+    service.stop();
+    assert_eq!(node.recorder.lines_with(&told).len(), 1);
 }
 
 #[tokio::test]

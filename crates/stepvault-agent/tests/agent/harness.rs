@@ -50,6 +50,7 @@ impl Recorder {
 impl Observer for Recorder {
     fn on_event(&self, event: &Event<'_>) {
         let line = match event {
+            Event::Info { message } => format!("info: {message}"),
             Event::Warning { message } => format!("warning: {message}"),
             Event::Durable { tier, id } => format!("durable on {tier}: {id}"),
             Event::Skipped { tier, id, reason } => format!("skipped on {tier}: {id}: {reason}"),

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use stepvault_local::seal::LinkPolicy;
+
 use crate::harness::{Node, id};
 use crate::support::committed;
 
@@ -124,4 +126,33 @@ async fn room_for_the_next_step_is_made_before_it_is_written() {
     let report = service.stop();
     assert!(report.is_safe());
     assert_eq!(report.evicted.total, 1, "{report:?}");
+}
+
+#[tokio::test]
+async fn where_steps_are_copied_the_copy_needs_its_room_too() {
+    let node = Node::new();
+    // One small disk for the trainer and the vault.
+    let Some(_disk) = Tmpfs::mount(&node.place.path().join("ssd"), "size=8m") else {
+        return;
+    };
+    let outputs = node.place.path().join("ssd/outputs");
+    std::fs::create_dir(&outputs).unwrap();
+    std::fs::remove_dir(node.outputs()).unwrap();
+    std::os::unix::fs::symlink(&outputs, node.outputs()).unwrap();
+    let remote = node.directory_remote("disk").await;
+    let mut options = node.options(vec![remote]);
+    options.vault_directory = node.place.path().join("ssd/vault");
+    options.runs[0].watch_directory = Some(outputs);
+    options.links = LinkPolicy::Copy;
+    let service = node.start(options);
+    node.save("step_1", &[("model.bin", 1 << 20)], 9);
+    node.until_heard("durable on disk: step 1 (attempt 1)").await;
+    node.save("step_2", &[("model.bin", 1 << 20)], 8);
+    // Four MiB are taken, and of the four that are free some by records: a step of one fits twice.
+    node.until_heard("durable on disk: step 2 (attempt 1)").await;
+    node.save("step_3", &[("model.bin", 1 << 20)], 7);
+    // Less than two MiB are left: the first copy goes before the next step comes.
+    node.until_heard("removed from local: step 1 (attempt 1)").await;
+    assert!(node.recorder.lines_with("copy takes").is_empty());
+    assert!(service.stop().is_safe());
 }

@@ -37,9 +37,38 @@ pub enum Takeover {
     Copy,
 }
 
+/// Which ways are allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinkRule {
+    policy: Links,
+    /// The profile of a framework that may overwrite finished files, where nothing but that forbids hard links.
+    overwritten_by: Option<String>,
+}
+
+impl LinkRule {
+    /// The configuration's setting. `overwritten_by` is the profile that the steps are found by, where its files may be
+    /// overwritten in place: a hard link would change with them.
+    pub fn new(configured: Links, overwritten_by: Option<String>) -> Self {
+        match configured {
+            Links::Auto => Self {
+                policy: match overwritten_by {
+                    Some(_) => Links::ReflinkOrCopy,
+                    None => Links::Auto,
+                },
+                overwritten_by,
+            },
+            policy => Self {
+                policy,
+                overwritten_by: None,
+            },
+        }
+    }
+}
+
 impl LinkFacts {
-    /// How files are taken over with this setting.
-    pub fn takeover(&self, policy: Links) -> Takeover {
+    /// How files are taken over by this rule.
+    pub fn takeover(&self, rule: &LinkRule) -> Takeover {
+        let policy = rule.policy;
         if policy != Links::Copy && self.reflink == Ability::Works {
             return Takeover::Reflink;
         }
@@ -54,22 +83,32 @@ impl LinkFacts {
 pub fn links(
     subject: &str,
     facts: &LinkFacts,
-    policy: Links,
+    rule: &LinkRule,
     forecast: Option<&Forecast>,
     rates: Option<&Rates>,
 ) -> Vec<Finding> {
-    let takeover = facts.takeover(policy);
+    let policy = rule.policy;
+    let takeover = facts.takeover(rule);
     let cost = cost(forecast, rates);
     let reflinks = match &facts.reflink {
         Ability::Works => Finding::pass("reflinks", subject, "work"),
-        Ability::Refused(why) => match takeover {
-            Takeover::Copy if policy == Links::ReflinkOrCopy => Finding::warn(
+        Ability::Refused(why) => match (takeover, &rule.overwritten_by) {
+            (Takeover::Copy, Some(profile)) => Finding::warn(
+                "reflinks",
+                subject,
+                format!(
+                    "none ({why}), and by profile '{profile}' finished files may be overwritten in place: {cost}"
+                ),
+                "put both on one XFS or btrfs; or name the trainer's own profile in [run.NAME], or set complete = \"quiet\" \
+                 there, if it never changes a finished file",
+            ),
+            (Takeover::Copy, None) if policy == Links::ReflinkOrCopy => Finding::warn(
                 "reflinks",
                 subject,
                 format!("none ({why}): {cost}"),
                 "put both on one XFS or btrfs, or set local.links = \"auto\" if the trainer never changes a finished file",
             ),
-            Takeover::Copy => Finding::pass("reflinks", subject, format!("none: {why}")),
+            (Takeover::Copy, None) => Finding::pass("reflinks", subject, format!("none: {why}")),
             _ => Finding::pass("reflinks", subject, format!("none ({why}), and none are needed")),
         },
     };
@@ -89,6 +128,9 @@ pub fn links(
             subject,
             format!("work, and local.links = \"copy\" does without them: {cost}"),
         ),
+        (Ability::Works, _) if takeover == Takeover::Copy && rule.overwritten_by.is_some() => {
+            Finding::pass("hard links", subject, "work, and are not used")
+        }
         (Ability::Works, _) => Finding::pass("hard links", subject, "work"),
         (Ability::Refused(why), _) if takeover == Takeover::Copy && policy == Links::Auto => Finding::warn(
             "hard links",
@@ -135,8 +177,12 @@ mod tests {
         }
     }
 
-    fn outcomes(facts: &LinkFacts, policy: Links) -> Vec<Outcome> {
-        let found = links("a to b", facts, policy, None, None);
+    fn rule(configured: Links) -> LinkRule {
+        LinkRule::new(configured, None)
+    }
+
+    fn outcomes(facts: &LinkFacts, configured: Links) -> Vec<Outcome> {
+        let found = links("a to b", facts, &rule(configured), None, None);
         found.iter().map(|finding| finding.outcome).collect()
     }
 
@@ -153,9 +199,27 @@ mod tests {
             ..facts(true, false)
         };
         assert_eq!(outcomes(&foreign, Links::Auto), [Warn, Pass]);
-        assert_eq!(foreign.takeover(Links::Auto), Takeover::Copy);
-        assert_eq!(facts(true, true).takeover(Links::Auto), Takeover::Reflink);
-        assert_eq!(facts(true, false).takeover(Links::Auto), Takeover::HardLink);
+        let auto = rule(Links::Auto);
+        assert_eq!(foreign.takeover(&auto), Takeover::Copy);
+        assert_eq!(facts(true, true).takeover(&auto), Takeover::Reflink);
+        assert_eq!(facts(true, false).takeover(&auto), Takeover::HardLink);
+    }
+
+    #[test]
+    fn what_a_framework_overwrites_is_not_linked_and_that_is_said() {
+        let of = |configured| LinkRule::new(configured, Some("areal".to_owned()));
+        assert_eq!(facts(true, false).takeover(&of(Links::Auto)), Takeover::Copy);
+        assert_eq!(facts(true, true).takeover(&of(Links::Auto)), Takeover::Reflink);
+        let found = links("a to b", &facts(true, false), &of(Links::Auto), None, None);
+        assert_eq!(found[0].measured, "work, and are not used");
+        assert_eq!(found[1].outcome, Outcome::Warn);
+        assert_eq!(
+            found[1].measured,
+            "none (not supported), and by profile 'areal' finished files may be overwritten in place: every byte of a step \
+             is copied"
+        );
+        // Where the configuration says so it is the configuration that says so.
+        assert_eq!(of(Links::Copy), rule(Links::Copy));
     }
 
     #[test]
@@ -179,7 +243,7 @@ mod tests {
         let found = links(
             "a to b",
             &facts(false, false),
-            Links::Auto,
+            &rule(Links::Auto),
             Some(&forecast),
             Some(&rates),
         );

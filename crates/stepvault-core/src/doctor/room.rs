@@ -5,6 +5,9 @@ use super::forecast::Forecast;
 use super::words;
 use crate::room::Room;
 
+/// Files and directories that the vault keeps beside each step's own: its records, its journal, its names.
+pub const RECORDS_OF_A_STEP: u64 = 12;
+
 /// With room for fewer steps than this the disk is soon full.
 const FEW_STEPS: u64 = 3;
 /// Less than this is little, whatever the steps are.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use stepvault_core::doctor::forecast::{Forecast, PastStep};
 use stepvault_core::doctor::leftovers::{Kind, Leftover};
+use stepvault_core::doctor::room::RECORDS_OF_A_STEP;
 use stepvault_core::forecast::Taken;
 use stepvault_core::ids::RunName;
 use stepvault_core::timestamp::Timestamp;
@@ -34,22 +35,24 @@ pub(super) struct History {
     pub(super) leftovers: Vec<Leftover>,
     /// One of the trainer's own files.
     pub(super) example: Option<PathBuf>,
+    /// The profile by which there are steps.
+    pub(super) profile: Option<String>,
 }
 
-/// What the vault holds of all runs.
-pub(super) fn kept_bytes(vault: &Path) -> u64 {
+/// What the vault holds of all runs, its records among the files.
+pub(super) fn kept(vault: &Path) -> Taken {
     let Ok(Some(vault)) = Vault::open(vault) else {
-        return 0;
+        return Taken::default();
     };
-    let runs = vault.runs().unwrap_or_default();
-    let of_run = |run: &RunName| {
-        let steps = vault.steps(run).map(|scan| scan.steps).unwrap_or_default();
-        steps
-            .iter()
-            .map(|step| step.record().data_bytes())
-            .fold(0, u64::saturating_add)
-    };
-    runs.iter().map(of_run).fold(0, u64::saturating_add)
+    let mut kept = Taken::default();
+    for run in vault.runs().unwrap_or_default() {
+        let steps = vault.steps(&run).map(|scan| scan.steps).unwrap_or_default();
+        for taken in steps.iter().map(|step| step.record().taken()) {
+            kept = kept.and(&taken);
+            kept.files = kept.files.saturating_add(RECORDS_OF_A_STEP);
+        }
+    }
+    kept
 }
 
 /// Looks at the vault first, since what was sealed was whole, and else at the trainer's directory. Blocks.
@@ -119,6 +122,9 @@ fn add_inspected(history: &mut History, inspection: &Inspection, watch: &Path, n
         // Half a step says at least that the next one is no smaller.
         history.forecast = Forecast::of(&resumable(&valid), &there)
             .or_else(|| Forecast::of(&resumable(&half), &format!("{there}, none of them whole")));
+    }
+    if !inspection.steps.is_empty() {
+        history.profile = Some(inspection.framework.clone());
     }
     history.example = valid
         .last()

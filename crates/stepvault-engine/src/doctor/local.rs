@@ -9,10 +9,12 @@ use stepvault_core::doctor::Finding;
 use stepvault_core::doctor::directory::{Maker, Place};
 use stepvault_core::doctor::forecast::Forecast;
 use stepvault_core::doctor::leftovers::leftovers;
-use stepvault_core::doctor::links::{LinkFacts, Takeover, links};
+use stepvault_core::doctor::links::{LinkFacts, LinkRule, Takeover, links};
 use stepvault_core::doctor::memory::memory;
 use stepvault_core::doctor::speed::{Rates, not_measured, speed};
 use stepvault_core::doctor::variables::{self, Value};
+use stepvault_core::forecast::Taken;
+use stepvault_formats::profile;
 use stepvault_local::probe;
 use stepvault_local::probe::mounts::Mounts;
 
@@ -44,7 +46,7 @@ pub async fn check_local(check: &LocalToCheck) -> LocalLook {
     .await;
     let at = |path: Option<&PathBuf>| places.iter().find(|looked| Some(&looked.path) == path);
     let vault = at(check.vault.as_ref());
-    let kept_bytes = kept_bytes(vault).await;
+    let kept = kept(vault).await;
     let runs = join_all(
         check
             .runs
@@ -67,9 +69,10 @@ pub async fn check_local(check: &LocalToCheck) -> LocalLook {
         let mut takeover = Takeover::Copy;
         match (&examined.links, &examined.run.watch, &check.vault) {
             (Some(Ok(facts)), Some(watch), Some(vault)) => {
-                takeover = facts.takeover(check.links);
+                let rule = LinkRule::new(check.links, overwritten_by(check, examined));
+                takeover = facts.takeover(&rule);
                 let subject = format!("{} to {}", watch.display(), vault.display());
-                findings.extend(links(&subject, facts, check.links, forecast, rates.as_ref()));
+                findings.extend(links(&subject, facts, &rule, forecast, rates.as_ref()));
             }
             (Some(Err(_)), ..) => {}
             _ => takeover = Takeover::HardLink,
@@ -81,8 +84,8 @@ pub async fn check_local(check: &LocalToCheck) -> LocalLook {
             takeover,
             shares_disk: device(vault).is_some() && device(vault) == device(examined.watch),
             disk_rates: rates,
-            room: vault.and_then(LookedAt::room),
-            kept_bytes,
+            room: vault.and_then(|vault| Some(vault.room()?.within(vault.quota()))),
+            kept,
         });
     }
     findings.extend(rooms(&uses(&places, &runs, &looks, vault)));
@@ -134,14 +137,14 @@ fn places(check: &LocalToCheck) -> Vec<(Place, PathBuf)> {
     places
 }
 
-async fn kept_bytes(vault: Option<&LookedAt>) -> u64 {
+async fn kept(vault: Option<&LookedAt>) -> Taken {
     let Some(path) = vault
         .filter(|vault| vault.answers())
         .map(|vault| vault.path.clone())
     else {
-        return 0;
+        return Taken::default();
     };
-    let kept = bounded(HISTORY, move || history::kept_bytes(&path)).await;
+    let kept = bounded(HISTORY, move || history::kept(&path)).await;
     kept.unwrap_or_default()
 }
 
@@ -193,6 +196,16 @@ async fn examine<'a>(
         forecast,
         links,
     }
+}
+
+/// The profile that the agent is going to find the run's steps by, where its framework may overwrite finished files. An
+/// empty directory shows none.
+fn overwritten_by(check: &LocalToCheck, examined: &Examined<'_>) -> Option<String> {
+    let run = examined.run;
+    let seen = || examined.history.as_ref()?.profile.clone();
+    let name = run.by_profile.then(|| run.profile.clone().or_else(seen))??;
+    let profile = check.profiles.get(&name)?;
+    (profile.links == profile::Links::CopyOrReflink).then_some(name)
 }
 
 /// Measures the disks of checkpoints and vault, one after the other, so that none disturbs another.

@@ -47,7 +47,9 @@ pub struct RunToCheck {
     pub run: Option<RunName>,
     /// The directory that its trainer writes steps into.
     pub watch: Option<PathBuf>,
-    /// The profile to go by.
+    /// Whether its steps are found by a profile, or by one rule for all.
+    pub by_profile: bool,
+    /// The profile to go by; `None` to tell from what is there.
     pub profile: Option<String>,
     /// How long nothing has to have been written.
     pub quiet_seconds: u64,
@@ -86,10 +88,10 @@ pub struct RunLook {
     pub shares_disk: bool,
     /// What the vault's disk does, or the checkpoints' where there is no vault.
     pub disk_rates: Option<Rates>,
-    /// What the vault's disk has left.
+    /// What the vault's disk, and a quota on it, have left.
     pub room: Option<Room>,
-    /// What the vault holds of all runs.
-    pub kept_bytes: u64,
+    /// What the vault holds of all runs, its records among the files.
+    pub kept: Taken,
 }
 
 impl GivenForecast {

@@ -5,11 +5,8 @@ use std::collections::BTreeMap;
 use stepvault_core::doctor::Finding;
 use stepvault_core::doctor::forecast::Forecast;
 use stepvault_core::doctor::links::Takeover;
-use stepvault_core::doctor::room::{Demand, Limit, room, temporary};
+use stepvault_core::doctor::room::{Demand, Limit, RECORDS_OF_A_STEP, room, temporary};
 use stepvault_core::room::Room;
-
-/// Files and directories that the vault keeps beside each step's own: its records, its journal, its names.
-const RECORDS_OF_A_STEP: u64 = 12;
 
 /// What a directory is for, as far as room goes.
 #[derive(Debug, Clone)]

@@ -302,9 +302,7 @@ async fn erase(prune: &RemotePrune, id: StepId, name: &str) -> Result<Option<Str
         remote.delete(vec![remote.keys.tombstone(id)]).await?;
         return Ok(Some("it was pinned meanwhile".to_owned()));
     }
-    let step_leases = remote
-        .list(&remote.keys.lease(id, "").replace(".json", ""))
-        .await?;
+    let step_leases = remote.list(&remote.keys.step_leases_prefix(id)).await?;
     if !step_leases.is_empty() {
         let all = leases(remote).await?;
         let now = all

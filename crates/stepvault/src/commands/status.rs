@@ -32,6 +32,8 @@ use steps::StepStatus;
 /// An agent that does not answer by then is as good as none, for this.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
+/// Of a long list the first ones say what the others are about.
+const MOST_UNFINISHED_SHOWN: usize = 4;
 
 /// Show the local vault: what is staged, what is durable where, and how much disk is left
 ///
@@ -87,6 +89,8 @@ struct AgentDocument {
     /// How fast uploads go, and when retention is applied next.
     paces: Vec<RemotePace>,
     skipped: Vec<Skipped>,
+    /// What stands in the watched directory and is not taken over yet.
+    unfinished: Vec<Skipped>,
 }
 
 /// The vault's steps on one remote, as far as this node knows.
@@ -177,7 +181,8 @@ async fn ask_agent(settings: &Settings, run: &RunName) -> Option<AgentDocument> 
         serves_run: serves.is_some(),
         remotes: serves.as_ref().map(|run| run.remotes.clone()).unwrap_or_default(),
         paces: answer.paces,
-        skipped: serves.map(|run| run.skipped).unwrap_or_default(),
+        skipped: serves.as_ref().map(|run| run.skipped.clone()).unwrap_or_default(),
+        unfinished: serves.map(|run| run.unfinished).unwrap_or_default(),
     })
 }
 
@@ -323,6 +328,18 @@ impl StatusDocument {
         }
         for pace in &agent.paces {
             let _ = write!(line, "{}", pace_text(pace));
+        }
+        for entry in agent.unfinished.iter().take(MOST_UNFINISHED_SHOWN) {
+            let path = entry.path.display();
+            let _ = write!(line, "\n       {path} is not taken over yet: {}", entry.reason);
+        }
+        if let Some(more) = agent
+            .unfinished
+            .len()
+            .checked_sub(MOST_UNFINISHED_SHOWN)
+            .filter(|more| *more > 0)
+        {
+            let _ = write!(line, "\n       and {} more", human::count(more as u64, "entry"));
         }
         for complaint in &agent.complaints {
             let _ = write!(line, "\n       {complaint}");

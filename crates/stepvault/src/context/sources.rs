@@ -168,11 +168,22 @@ fn read_named(path: &Path) -> Result<FileText> {
 
 fn search() -> Result<Option<FileText>> {
     for path in candidates() {
+        // A process that was started as another user often has root's HOME still. Whether there is a file cannot be told.
+        if is_hidden(&path) {
+            let path = path.display();
+            tracing::warn!(%path, "this user may not look for a configuration there: it goes on without that one");
+            continue;
+        }
         if let Some(file) = read(&path)? {
             return Ok(Some(file));
         }
     }
     Ok(None)
+}
+
+/// Whether a directory above is closed to this user.
+fn is_hidden(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 fn candidates() -> Vec<PathBuf> {

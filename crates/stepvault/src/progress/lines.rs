@@ -152,6 +152,7 @@ pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
         Event::RemovalStarted { .. } | Event::Removed { .. } | Event::RemovalFailed { .. } => {
             return of_removal(event);
         }
+        Event::Info { message } => (*message).to_owned(),
         Event::Warning { message } => format!("warning: {message}"),
         _ => return None,
     })

@@ -43,8 +43,8 @@ fn requests(place: &str) -> Vec<Request> {
             None,
             "`stopping` says why the agent was asked to stop, `complaints` what keeps it from its work: the lines of \
              the [health check](metrics.md). `remotes[].failed` are steps that are given up until the agent is started \
-             again, `skipped` what was passed over in the watched directory, the latest first; each list has at most \
-             32 entries.",
+             again, `skipped` what was passed over in the watched directory, the latest first, `unfinished` what stands \
+             there and is not taken over yet; each list has at most 32 entries.",
         ),
         (
             "Announcing a finished step",

@@ -87,10 +87,54 @@ fn a_step_of_many_files_does_not_fit_a_disk_of_few_inodes() {
     );
     ran.finding("free bytes", "checkpoints")
         .expect("pass", "room for", "");
+    ran.finding("hard links", "run to ")
+        .expect("pass", "none: different filesystems or mounts", "");
+    ran.finding("reflinks", "run to ").expect(
+        "warn",
+        "none (different filesystems or mounts), and by profile 'generic' finished files may be overwritten in place: 120 B \
+         of each step are copied",
+        "put both on one XFS or btrfs",
+    );
+    // What never changes could be linked.
+    let quiet = "printf '[run.mine]\\nwatch = \"run\"\\ncomplete = \"quiet\"\\n' >stepvault.toml\n";
+    let Some(ran) = place.doctor_after(&format!("{quiet}{small}"), &[]) else {
+        return;
+    };
     ran.finding("hard links", "run to ").expect(
         "warn",
         "none (different filesystems or mounts): 120 B of each step are copied",
         "put the vault on the checkpoints' own mount",
+    );
+}
+
+#[test]
+fn a_step_that_may_be_overwritten_is_counted_twice() {
+    let place = Place::new();
+    place.write_step("step_5", 3_000_000, 0);
+    let ran = place.doctor(&[]).expect_code(0);
+    if ran.finding("reflinks", "run to ").measured == "work" {
+        eprintln!("not run: this filesystem shares blocks, so that nothing is copied");
+        return;
+    }
+    ran.finding("free bytes", "checkpoints, vault").expect(
+        "pass",
+        "the next step takes 5.7 MiB (by the one step in ",
+        "",
+    );
+    // A framework's own profile says that its files stay as they are.
+    place.write_step("checkpoint-5", 3_000_000, 0);
+    std::fs::write(
+        place.path("run/checkpoint-5/trainer_state.json"),
+        "{\"global_step\": 5}",
+    )
+    .unwrap();
+    std::fs::write(place.path("run/checkpoint-5/training_args.bin"), "PK").unwrap();
+    std::fs::remove_dir_all(place.path("run/step_5")).unwrap();
+    let ran = place.doctor(&[]).expect_code(0);
+    ran.finding("free bytes", "checkpoints, vault").expect(
+        "pass",
+        "the next step takes 2.9 MiB (by the one step in ",
+        "",
     );
 }
 

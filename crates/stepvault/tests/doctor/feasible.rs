@@ -9,7 +9,7 @@ fn sealed(place: &Place, more: &str) {
         place.path("stepvault.toml"),
         format!(
             "[local]\ndirectory = \"vault\"\n[remote.main]\nurl = \"file://{}\"\n\
-             [run.my-run]\nwatch = \"run\"\n{more}",
+             [run.my-run]\nwatch = \"run\"\ncomplete = \"quiet\"\n{more}",
             remote.display()
         ),
     )

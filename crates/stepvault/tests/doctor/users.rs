@@ -44,9 +44,41 @@ fn a_directory_of_another_user_fails() {
 }
 
 #[test]
+fn a_home_of_another_user_hides_no_configuration_that_counts() {
+    let place = Place::new();
+    for name in ["vault", "tmp", "run"] {
+        chown(place.path(name), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let closed = place.path(".config");
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let Some(ran) = as_nobody(&place) else { return };
+    assert!(
+        ran.stderr.contains("may not look for a configuration there"),
+        "{}",
+        ran.stderr
+    );
+    ran.expect_code(0)
+        .finding("directory", "run")
+        .expect("pass", "written", "");
+    // One that is seen and cannot be read is another matter.
+    let own = place.path(".config/stepvault");
+    std::fs::create_dir(&own).unwrap();
+    std::fs::write(own.join("stepvault.toml"), "").unwrap();
+    std::fs::set_permissions(own.join("stepvault.toml"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let Some(ran) = as_nobody(&place) else { return };
+    let ran = ran.expect_code(2);
+    assert!(ran.stderr.contains("this user may not do that"), "{}", ran.stderr);
+}
+
+#[test]
 fn files_of_another_user_are_copied_and_that_is_said() {
     let place = Place::new();
     place.write_step("step_5", 3000, 0);
+    // By its profile a step of nobody knows whom is copied in any case.
+    let configuration = "[run.mine]\nwatch = \"run\"\ncomplete = \"quiet\"\n";
+    std::fs::write(place.path("stepvault.toml"), configuration).unwrap();
     for name in ["vault", "tmp", "run"] {
         let _ = chown(place.path(name), Some(NOBODY), Some(NOBODY));
     }

@@ -3,6 +3,7 @@
 use super::super::words;
 use super::Situation;
 use crate::doctor::Finding;
+use crate::doctor::room::RECORDS_OF_A_STEP;
 use crate::retention::KeepRules;
 
 const CHECK: &str = "steps on disk";
@@ -39,26 +40,54 @@ fn kept(rules: &KeepRules, interval_seconds: Option<u64>) -> Kept {
 }
 
 /// How many steps there is room for in the vault, beside the one that is being written.
-fn capacity(situation: &Situation) -> Option<u64> {
-    let room = situation.room?;
-    let each = situation.forecast.taken.bytes.max(1);
-    let fits = room.free_bytes.saturating_add(situation.kept_bytes) / each;
-    Some(fits.saturating_sub(u64::from(situation.shares_disk)))
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Capacity {
+    steps: u64,
+    /// Inodes run out before bytes do.
+    by_inodes: bool,
+}
+
+fn capacity(situation: &Situation) -> Option<Capacity> {
+    let (room, kept) = (situation.room?, situation.kept);
+    let fits = |free: u64, kept: u64, each: u64| free.saturating_add(kept) / each.max(1);
+    let by_bytes = fits(room.free_bytes, kept.bytes, situation.forecast.taken.bytes);
+    let by_inodes = room
+        .free_inodes
+        .map(|free| fits(free, kept.inodes(), inodes_of_a_step(situation)))
+        .filter(|fits| *fits < by_bytes);
+    let steps = by_inodes.unwrap_or(by_bytes);
+    Some(Capacity {
+        steps: steps.saturating_sub(u64::from(situation.shares_disk)),
+        by_inodes: by_inodes.is_some(),
+    })
+}
+
+/// Files and directories of a step in the vault. Those it shares with the trainer's own copy are its alone once that goes.
+fn inodes_of_a_step(situation: &Situation) -> u64 {
+    situation
+        .forecast
+        .taken
+        .inodes()
+        .saturating_add(RECORDS_OF_A_STEP)
 }
 
 /// Whether the disk holds what the rules keep; nothing where there is no vault.
 pub(super) fn steps(situation: &Situation) -> Option<Finding> {
-    let capacity = capacity(situation)?;
+    let Capacity {
+        steps: capacity,
+        by_inodes,
+    } = capacity(situation)?;
+    let each = if by_inodes {
+        words::count(inodes_of_a_step(situation), "inode")
+    } else {
+        words::bytes(situation.forecast.taken.bytes)
+    };
     let beside = if situation.shares_disk {
         " beside the one being written"
     } else {
         ""
     };
-    let there = format!(
-        "room for {} of {}{beside}",
-        words::count(capacity, "step"),
-        words::bytes(situation.forecast.taken.bytes)
-    );
+    let there = format!("room for {} of {each}{beside}", words::count(capacity, "step"));
     let run = situation.run.clone();
     let warn = |what: String| {
         Some(Finding::warn(
@@ -110,7 +139,7 @@ const REMEDY: &str =
 
 fn full_after(situation: &Situation, capacity: u64) -> String {
     match situation.forecast.interval_seconds {
-        Some(interval) if situation.kept_bytes == 0 => {
+        Some(interval) if situation.kept.bytes == 0 => {
             let seconds = words::seconds_for(interval.saturating_mul(capacity), 1);
             format!(": the disk is full after {}", words::time(seconds))
         }
@@ -124,10 +153,14 @@ pub(super) fn suggestion(situation: &Situation) -> Vec<String> {
     let Some(capacity) = capacity(situation).filter(|_| warned) else {
         return Vec::new();
     };
-    let Some(last) = capacity.checked_sub(1).filter(|last| *last > 0) else {
-        return vec![format!(
-            "# No value of keep.local fits: {} are kept at least, the newest and the one that waits for its upload.",
+    let Some(last) = capacity.steps.checked_sub(1).filter(|last| *last > 0) else {
+        let two = if capacity.by_inodes {
+            words::count(inodes_of_a_step(situation).saturating_mul(2), "inode")
+        } else {
             words::bytes(situation.forecast.taken.bytes.saturating_mul(2))
+        };
+        return vec![format!(
+            "# No value of keep.local fits: {two} are kept at least, of the newest and the one that waits for its upload."
         )];
     };
     let rules = &situation.keep_local;
@@ -241,7 +274,35 @@ mod tests {
         assert_eq!(
             suggestion(&small),
             [
-                "# No value of keep.local fits: 22.4 GiB are kept at least, the newest and the one that waits for its upload."
+                "# No value of keep.local fits: 22.4 GiB are kept at least, of the newest and the one that waits for its upload."
+            ]
+        );
+    }
+
+    #[test]
+    fn inodes_count_where_they_run_out_before_bytes() {
+        let mut few = situation();
+        let room = few.room.as_mut().unwrap();
+        (room.free_inodes, room.total_inodes) = (Some(70), Some(1000));
+        let found = steps(&few).unwrap();
+        assert_eq!(found.outcome, Outcome::Warn);
+        assert!(
+            found.measured.starts_with(
+                "room for 2 steps of 22 inodes beside the one being written; [keep.local] keeps up to 2"
+            ),
+            "{}",
+            found.measured
+        );
+        // What the vault holds already is room for what comes after it.
+        few.kept.files = 22;
+        assert_eq!(steps(&few).unwrap().outcome, Outcome::Pass);
+        few.kept.files = 0;
+        few.room.as_mut().unwrap().free_inodes = Some(43);
+        assert_eq!(
+            suggestion(&few),
+            [
+                "# No value of keep.local fits: 44 inodes are kept at least, of the newest and the one that waits for its \
+                 upload."
             ]
         );
     }

@@ -8,6 +8,7 @@ use super::Finding;
 use super::forecast::Forecast;
 use super::links::Takeover;
 use super::speed::Rates;
+use crate::forecast::Taken;
 use crate::retention::{KeepRules, LocalLimits};
 use crate::room::Room;
 
@@ -26,10 +27,10 @@ pub struct Situation {
     pub shares_disk: bool,
     /// What the vault's disk does; `None` where nothing could be measured.
     pub disk_rates: Option<Rates>,
-    /// What the vault's disk has left; `None` where that cannot be told, or there is no vault.
+    /// What the vault's disk, and a quota on it, have left; `None` where that cannot be told, or there is no vault.
     pub room: Option<Room>,
-    /// What the vault holds of all runs.
-    pub kept_bytes: u64,
+    /// What the vault holds of all runs, its records among the files.
+    pub kept: Taken,
     /// The run's remotes.
     pub remotes: Vec<MeasuredRemote>,
     /// The notices that this machine may get before it is taken away.
@@ -86,7 +87,6 @@ pub fn feasibility(situation: &Situation) -> Feasibility {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::forecast::Taken;
 
     /// A step of 12 GB every 10 minutes; a disk of 1 GB/s with 100 GB free; a remote of 100 MB/s.
     pub(super) fn situation() -> Situation {
@@ -117,7 +117,7 @@ mod tests {
                 free_inodes: None,
                 total_inodes: None,
             }),
-            kept_bytes: 0,
+            kept: Taken::default(),
             remotes: vec![MeasuredRemote {
                 remote: "s3-main".to_owned(),
                 required: true,

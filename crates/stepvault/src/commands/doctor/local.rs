@@ -129,6 +129,7 @@ fn run_to_check(run: &ChosenRun) -> RunToCheck {
         title: run.title.clone(),
         run: run.name.clone(),
         watch: run.settings.watch.clone(),
+        by_profile: matches!(run.settings.complete, Completion::Auto(_)),
         profile: run.settings.profile.clone(),
         quiet_seconds: quiet,
     }

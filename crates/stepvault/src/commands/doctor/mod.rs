@@ -117,7 +117,7 @@ fn answer(
         shares_disk: look.shares_disk,
         disk_rates: look.disk_rates,
         room: look.room,
-        kept_bytes: look.kept_bytes,
+        kept: look.kept,
         remotes: remote.rates_of(settings, run),
         notices: notices.to_vec(),
         keep_local: run.settings.keep_local.clone(),

@@ -43,6 +43,11 @@ pub(super) const OF_DOCUMENTS: &[(&str, &str, &str)] = &[
         "what was passed over in the watched directory, the latest first, at most 32, each with `path` and `reason`",
     ),
     (
+        "status",
+        "agent.unfinished",
+        "what stands in the watched directory and is not taken over yet, by path, at most 32, each with `path` and `reason`",
+    ),
+    (
         "wait",
         "reason",
         "why there is no such step, or why it is bad; null when that is not known",
