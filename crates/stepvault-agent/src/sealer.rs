@@ -207,12 +207,7 @@ impl Sealer {
                 }
                 self.take_over(index, &mut discovery, ready).await;
             }
-            let run = &self.runs[index].run;
-            for (path, why) in self.shared.board.unfinished(run, discovery.unfinished()) {
-                let path = path.display();
-                self.shared
-                    .tell(&format!("{run}: {path} is there, and not taken over yet: {why}"));
-            }
+            self.tell_unfinished(index, &discovery, &look.ready);
             let is_due = self.runs[index]
                 .clean_at
                 .is_some_and(|time| time <= Instant::now());
@@ -227,6 +222,20 @@ impl Sealer {
             self.runs[index].discovery = Some(discovery);
         }
         Ok(look_again)
+    }
+
+    /// Says once of what is new in a run's directory why it is not taken over yet. Of what was tried, and failed, people
+    /// are told elsewhere.
+    fn tell_unfinished(&self, index: usize, discovery: &Discovery, tried: &[Ready]) {
+        let run = &self.runs[index].run;
+        let tried: BTreeSet<PathBuf> = tried.iter().map(|ready| discovery.path_of(ready)).collect();
+        for (path, why) in self.shared.board.unfinished(run, discovery.unfinished()) {
+            if !tried.contains(&path) {
+                let path = path.display();
+                self.shared
+                    .tell(&format!("{run}: {path} is there, and not taken over yet: {why}"));
+            }
+        }
     }
 
     /// Removes what the trainers can spare, in all runs that ask for it.

@@ -63,7 +63,7 @@ pub async fn sweep(
     }
     let lease = HeldLease::on_run(remote).await?;
     let outcome = sweep_leased(remote, grace, dry_run, lease.taken(), observer).await;
-    lease.release().await;
+    let _ = lease.release().await;
     outcome
 }
 

@@ -92,11 +92,15 @@ impl HeldLease {
     }
 
     /// Gives the lease back. Failing to is no harm: it runs out.
-    pub async fn release(self) {
+    ///
+    /// # Errors
+    /// When it could not be deleted, for whom that says something.
+    pub async fn release(self) -> Result<()> {
         self.renewal.abort();
-        if let Err(error) = self.remote.store.delete(std::slice::from_ref(&self.key)).await {
-            tracing::debug!(%error, key = self.key, "a lease could not be given back and will run out");
-        }
+        let deleted = self.remote.store.delete(std::slice::from_ref(&self.key)).await;
+        deleted.inspect_err(
+            |error| tracing::debug!(%error, key = self.key, "a lease could not be given back and will run out"),
+        )
     }
 }
 

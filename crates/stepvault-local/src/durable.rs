@@ -216,11 +216,11 @@ mod tests {
     fn a_directory_counts_also_behind_a_link_and_nothing_else_does() {
         let place = tempfile::tempdir().unwrap();
         let at = |name: &str| place.path().join(name);
-        std::fs::write(at("file"), "").unwrap();
+        fs::write(at("file"), "").unwrap();
         let link = |to: &str, name: &str| std::os::unix::fs::symlink(at(to), at(name)).unwrap();
         link("file", "to-file");
         link("nothing", "dangling");
-        std::fs::create_dir(at("there")).unwrap();
+        fs::create_dir(at("there")).unwrap();
         link("there", "to-there");
         let looks = ["there", "to-there", "nothing"].map(|name| in_the_way(&at(name)));
         assert_eq!(looks, [InTheWay::Directory, InTheWay::Directory, InTheWay::Gone]);

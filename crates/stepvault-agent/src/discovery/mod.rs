@@ -249,6 +249,11 @@ impl Discovery {
         }
     }
 
+    /// Where an entry is, as [`Self::unfinished`] says it.
+    pub(crate) fn path_of(&self, ready: &Ready) -> PathBuf {
+        self.directory.join(&ready.key)
+    }
+
     /// When the first pause ends.
     pub(crate) fn next_try(&self) -> Option<Instant> {
         self.entries.values().filter_map(Entry::next_try).min()

@@ -57,11 +57,18 @@ pub async fn plan_remote(prune: &RemotePrune) -> Result<RetentionPlan> {
 /// # Invariants
 /// The commit goes before any data (S5); the guards of the plan hold (S4, S8); a step that somebody began to read
 /// since it was planned is spared; the name is spent for good (S9).
+///
+/// # Errors
+/// [`ErrorKind::Held`] while another prune is under way; [`ErrorKind::Denied`] without the right to delete, also where
+/// nothing had to go.
 pub async fn prune_remote(prune: &RemotePrune) -> Result<PruneReport> {
     let lease = HeldLease::on_run(&prune.remote).await?;
     let outcome = prune_leased(prune, &lease).await;
-    lease.release().await;
-    outcome
+    match (outcome, lease.release().await) {
+        // Nothing had to go, and whoever prunes next would be held up by the lease that nobody may take away.
+        (Ok(_), Err(error)) if error.kind() == ErrorKind::Denied => Err(error),
+        (outcome, _) => outcome,
+    }
 }
 
 async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneReport> {

@@ -53,7 +53,8 @@ pub(super) async fn execute(
     let leases = take_leases(context, &left.resolved).await;
     let outcome = fetch_and_place(context, left, decision, handover).await;
     for lease in leases {
-        lease.release().await;
+        // Who may only read cannot.
+        let _ = lease.release().await;
     }
     outcome
 }

@@ -150,7 +150,7 @@ async fn a_condemned_step_that_is_being_restored_goes_at_the_next_prune() {
     );
     assert!(rig.remote_root().join("grpo/checkpoints/step_2/a1/x").exists());
     for reader in readers {
-        reader.release().await;
+        reader.release().await.unwrap();
     }
     let report = prune_remote(&prune(&rig, 4)).await.unwrap();
     assert_eq!(report.removed, [id(1, 2)]);

@@ -102,7 +102,7 @@ async fn pins_and_leases_hold() {
     let lease = HeldLease::on_step(&rig.remotes[0], id(1, 2)).await.unwrap();
     let report = prune_remote(&remote_prune(&rig, last(1))).await.unwrap();
     assert_eq!(report.removed, [id(1, 3), id(1, 4)]);
-    lease.release().await;
+    lease.release().await.unwrap();
     assert!(pins::unpin(&rig.remotes[0], id(1, 1)).await.unwrap());
     let report = prune_remote(&remote_prune(&rig, last(1))).await.unwrap();
     assert_eq!(report.removed, [id(1, 1), id(1, 2)]);

@@ -94,7 +94,7 @@ async fn a_store_that_refuses_to_show_a_record_says_nothing_of_what_it_holds() {
         assert_eq!(stored(), before, "{key}");
     }
     server.faults().clear();
-    reader.release().await;
+    reader.release().await.unwrap();
 }
 
 #[tokio::test]
