@@ -20,6 +20,8 @@ const WHAT: &str = "cannot tell the size";
 pub struct Measured {
     /// Which of several steps of a directory this is; none where the path itself is the step.
     pub chosen: Option<String>,
+    /// The profile that it was found by; none where its own headers or a file alone were looked at.
+    pub profile: Option<String>,
     /// Bytes of its files.
     pub bytes: u64,
     /// Bytes that the filesystem has given to them; none where that cannot be told.
@@ -75,9 +77,13 @@ pub fn measure(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
     let Some(newest) = inspection.newest_valid().or(inspection.steps.last()) else {
         return Ok(whole());
     };
-    let doubts = newest.reasons();
+    let (doubts, profile) = (newest.reasons(), Some(inspection.framework.clone()));
     if is_itself(newest) {
-        return Ok(Measured { doubts, ..whole() });
+        return Ok(Measured {
+            profile,
+            doubts,
+            ..whole()
+        });
     }
     let members = &newest.step.members;
     let is_of_step = |path: &str| {
@@ -92,6 +98,7 @@ pub fn measure(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         .collect();
     Ok(Measured {
         chosen: Some(newest.step.path.clone()),
+        profile,
         doubts,
         ..measured(&Tree::new(step), &files)
     })
@@ -135,6 +142,7 @@ fn measure_file(path: &Path) -> Result<Measured> {
 fn measured(tree: &Tree, files: &SurveyFiles) -> Measured {
     let mut sizes = Measured {
         chosen: None,
+        profile: None,
         bytes: 0,
         allocated_bytes: Some(0),
         files: 0,

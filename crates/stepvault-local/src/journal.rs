@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use serde::{Deserialize, Serialize};
-use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES};
+use stepvault_core::codec::FORMAT;
 use stepvault_core::digest::{Crc32c, PartDigest, Sha256Digest};
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::path::RelativePath;
@@ -20,6 +20,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable;
 use crate::errors;
+use crate::kept;
 use crate::sealed::SEAL;
 use crate::vault::Vault;
 
@@ -249,7 +250,7 @@ fn open(path: &Path) -> Result<OwnedFd> {
 
 fn seal_digest(vault: &Vault, run: &RunName, id: StepId) -> Result<Sha256Digest> {
     let path = vault.step_directory(run, id).join(SEAL);
-    let seal = durable::read_bounded(&path, MAX_RECORD_BYTES)?.ok_or_else(|| {
+    let seal = durable::read_bounded(&path, kept::MAX_BYTES)?.ok_or_else(|| {
         Error::new(ErrorKind::NotFound, "cannot open the journal")
             .on(path.display())
             .because("the step is not sealed here")

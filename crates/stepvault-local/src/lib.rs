@@ -15,6 +15,7 @@ pub mod evict;
 pub mod handover;
 pub mod journal;
 mod journal_standing;
+pub mod kept;
 pub mod leftovers;
 pub mod lock;
 pub mod log_source;

@@ -16,6 +16,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable::{self, parent_of};
 use crate::errors;
+use crate::kept;
 use crate::remove;
 use crate::rename::{self, Place};
 use crate::seal_record::{SealRecord, SealedFile, SnapshotMethod};
@@ -101,7 +102,7 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<SealedStep> {
     record.check()?;
     let files = record.files.iter().map(|file| &file.path);
     barrier.sync(&data, files, record.directories.iter())?;
-    durable::create_new(&staging.path.join(SEAL), &bytes)?;
+    durable::create_new(&staging.path.join(SEAL), &kept::with_digest(bytes))?;
     staging.publish(&destination)?;
     Ok(SealedStep::new(destination, record))
 }

@@ -50,7 +50,7 @@ pub struct SealedFile {
     pub inode: u64,
 }
 
-/// What `seal.json` says: the step's files and what is known of the step.
+/// What `seal.json` says ([kept](crate::kept) with its digest): the step's files and what is known of the step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SealRecord {

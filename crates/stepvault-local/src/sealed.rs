@@ -11,6 +11,7 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable::{self, CreateOutcome};
+use crate::kept;
 use crate::seal_record::SealRecord;
 use crate::vault::{Vault, entries};
 
@@ -127,7 +128,7 @@ impl SealedStep {
 
     /// The part manifest, once the files have been hashed.
     pub fn manifest(&self) -> Result<Option<PartManifest>> {
-        let manifest: Option<PartManifest> = read_record(&self.directory.join(MANIFEST))?;
+        let manifest: Option<PartManifest> = kept::read(&self.directory.join(MANIFEST))?;
         manifest.map(|manifest| self.own(manifest)).transpose()
     }
 
@@ -139,8 +140,8 @@ impl SealedStep {
         manifest.check()?;
         let manifest = self.own(manifest.clone())?;
         let path = self.directory.join(MANIFEST);
-        if durable::create_new(&path, &encode(&manifest)?)? == CreateOutcome::Exists
-            && read_record::<PartManifest>(&path)?.as_ref() != Some(&manifest)
+        if durable::create_new(&path, &kept::with_digest(encode(&manifest)?))? == CreateOutcome::Exists
+            && kept::read::<PartManifest>(&path)?.as_ref() != Some(&manifest)
         {
             return Err(Error::new(ErrorKind::Conflict, "cannot keep the part manifest")
                 .on(path.display())
@@ -238,7 +239,7 @@ fn read_step(path: &Path, run: &RunName, id: StepId) -> Result<SealedStep> {
             .on(path.display())
             .because(why.to_owned())
     };
-    let record: SealRecord = read_record(&path.join(SEAL))?.ok_or_else(|| damaged("it has no seal.json"))?;
+    let record: SealRecord = kept::read(&path.join(SEAL))?.ok_or_else(|| damaged("it has no seal.json"))?;
     if record.run != *run || record.id != id {
         return Err(damaged(&format!("its seal is of {}, {}", record.run, record.id)));
     }

@@ -8,6 +8,7 @@ use stepvault_core::digest::PartDigest;
 use stepvault_core::ids::{Attempt, RemoteName, RunName, Step, StepId};
 use stepvault_core::path::RelativePath;
 use stepvault_local::journal::{Journal, JournalRecord, JournalState, read_state};
+use stepvault_local::kept::with_digest;
 use stepvault_local::vault::Vault;
 
 use super::seals;
@@ -43,7 +44,10 @@ impl Place {
             vault,
             _directory: directory,
         };
-        write(&place.step().join("seal.json"), &seals::seeds()[0]);
+        write(
+            &place.step().join("seal.json"),
+            &with_digest(seals::seeds()[0].clone()),
+        );
         assert_eq!(place.vault.steps(&run()).unwrap().steps.len(), 1);
         place
     }
@@ -146,7 +150,8 @@ fn assert_goes_on(place: &Place) {
 fn check_seal(place: &Place, bytes: &[u8]) {
     let seal = place.step().join("seal.json");
     let right = fs::read(&seal).unwrap();
-    fs::write(&seal, bytes).unwrap();
+    // Its digest alone would refuse every change.
+    fs::write(&seal, with_digest(bytes.to_vec())).unwrap();
     let scan = place.vault.steps(&run()).unwrap();
     assert_eq!(scan.steps.len() + scan.faults.len(), 1);
     for step in &scan.steps {
@@ -162,7 +167,7 @@ fn check_seal(place: &Place, bytes: &[u8]) {
 fn check_state(place: &Place, bytes: &[u8]) {
     let path = place.step().join("remotes/bucket.json");
     write(&path, bytes);
-    write(&place.step().join("manifest.json"), bytes);
+    write(&place.step().join("manifest.json"), &with_digest(bytes.to_vec()));
     let step = place.vault.step(&run(), id()).unwrap().unwrap();
     if let Ok(state) = step.remote_state(&remote()) {
         assert_eq!(state.unwrap().remote, remote());

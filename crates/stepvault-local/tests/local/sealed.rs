@@ -7,6 +7,7 @@ use stepvault_core::ErrorKind;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, StepId};
 use stepvault_core::manifest::PartManifest;
+use stepvault_local::kept::with_digest;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 use stepvault_local::vault::Vault;
 
@@ -39,6 +40,13 @@ fn steps_come_sorted_by_attempt_then_step() {
     assert!(place.vault.step(&run(), id(99)).unwrap().is_none());
 }
 
+/// A seal that says something else, with the right digest.
+fn anew(seal: &str, from: &str, to: &str) -> Vec<u8> {
+    let (record, _) = seal.split_once('\n').unwrap();
+    assert!(record.contains(from));
+    with_digest(record.replace(from, to).into_bytes())
+}
+
 #[test]
 fn a_damaged_step_is_a_fault_and_hides_no_other() {
     let place = Place::new();
@@ -53,12 +61,12 @@ fn a_damaged_step_is_a_fault_and_hides_no_other() {
         &|step| {
             let path = step.directory().join("seal.json");
             let text = fs::read_to_string(&path).unwrap();
-            fs::write(path, text.replace("\"step\":4", "\"step\":5")).unwrap();
+            fs::write(path, anew(&text, "\"step\":4", "\"step\":5")).unwrap();
         },
         &|step| {
             let path = step.directory().join("seal.json");
             let text = fs::read_to_string(&path).unwrap();
-            fs::write(path, text.replace("trainer/.metadata", "../../../../.metadata")).unwrap();
+            fs::write(path, anew(&text, "trainer/.metadata", "../../../../.metadata")).unwrap();
         },
     ];
     place.sealed(100);

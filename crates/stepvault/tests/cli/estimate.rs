@@ -308,3 +308,28 @@ fn wrong_numbers_say_what_to_write() {
         assert!(!outcome.stderr.contains("panicked"), "{line}: {outcome:#?}");
     }
 }
+
+#[test]
+fn what_a_framework_may_overwrite_is_counted_as_copied() {
+    let place = Place::new();
+    place.checkpoint("step_1", "a");
+    let estimate = |more: &[&str]| {
+        let line = [&["estimate", "checkpoints", "--json"], more].concat();
+        place.run(&line).expect_code(0).json()
+    };
+    let document = estimate(&[]);
+    assert_eq!(document["saving"]["vault"], "copy");
+    let notes = document["notes"].as_array().unwrap();
+    let says_why = |note: &serde_json::Value| {
+        let text = note.as_str().unwrap();
+        text.starts_with("by profile 'generic' finished files may be overwritten in place")
+    };
+    assert!(notes.iter().any(says_why), "{document:#}");
+    assert_eq!(estimate(&["--vault", "reflink"])["saving"]["vault"], "reflink");
+
+    let step = place.path("checkpoints/checkpoint-5");
+    std::fs::rename(place.path("checkpoints/step_1"), &step).unwrap();
+    std::fs::write(step.join("trainer_state.json"), "{\"global_step\": 5}").unwrap();
+    let document = estimate(&[]);
+    assert_eq!(document["saving"]["vault"], "hard-link", "{document:#}");
+}

@@ -119,7 +119,7 @@ struct TierArguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     trainer_keep: u64,
     /// How steps get into the vault: hard-link, reflink, copy, or none [default: by local.links, where "auto" counts as
-    /// hard-link]
+    /// hard-link, or as copy for steps at PATH that their framework may overwrite]
     #[arg(long, value_name = "HOW", value_parser = values::checked::<VaultCopy>)]
     vault: Option<VaultCopy>,
     /// The framework writes the whole step into TMPDIR first, as TensorFlow does for a bucket; torch.save does not
@@ -138,12 +138,17 @@ pub(crate) async fn run(session: &Session, arguments: EstimateArguments) -> Resu
         ));
     }
     let settings = Settings::load(session)?;
-    let mut document = match &arguments.path {
+    let (mut document, overwritten_by) = match &arguments.path {
         Some(path) => there::document(path, &settings).await?,
-        None => model::document(&arguments.model, &settings)?,
+        None => (model::document(&arguments.model, &settings)?, None),
     };
     add_buffer(&mut document, &arguments.buffer)?;
-    tiers::add(&mut document, &arguments.tiers, &settings)?;
+    tiers::add(
+        &mut document,
+        &arguments.tiers,
+        &settings,
+        overwritten_by.as_deref(),
+    )?;
     session.output.result(&document)?;
     Ok(ExitCode::Done)
 }

@@ -1,6 +1,7 @@
 //! An estimate from what is there: a step, or headers.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use stepvault_agent::SystemClock;
 use stepvault_core::Result;
@@ -9,6 +10,7 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::inspect::InspectRequest;
 use stepvault_engine::size::{Measured, measure};
 use stepvault_formats::find::FindOptions;
+use stepvault_formats::profile::Links;
 use stepvault_formats::sizes::{HeaderKind, Told};
 
 use super::document::{EstimateDocument, FoundDocument, HeaderDocument, HeaderFileDocument, UnreadDocument};
@@ -17,9 +19,10 @@ use crate::context::Settings;
 /// Most reasons for which a step may not be whole that are told; 'stepvault inspect' has all.
 const MOST_DOUBTS: usize = 4;
 
-/// What is there, and what it will be when it is whole.
-pub(super) async fn document(path: &Path, settings: &Settings) -> Result<EstimateDocument> {
+/// What is there, and what it will be when it is whole; and the profile of a framework that may overwrite its files.
+pub(super) async fn document(path: &Path, settings: &Settings) -> Result<(EstimateDocument, Option<String>)> {
     let (looked_at, profiles) = (path.to_owned(), settings.profiles()?);
+    let known = Arc::clone(&profiles);
     let measured = blocking(move || {
         let request = InspectRequest {
             profiles: &profiles,
@@ -30,6 +33,11 @@ pub(super) async fn document(path: &Path, settings: &Settings) -> Result<Estimat
     })
     .await?;
     let lacking = Lacking::of(&measured.told);
+    let overwritten_by = measured.profile.clone().filter(|name| {
+        known
+            .get(name)
+            .is_some_and(|profile| profile.links == Links::CopyOrReflink)
+    });
     let mut step = Written::nothing(1);
     step.directories = measured.directories;
     step.parts.push(part("files", measured.files, measured.bytes));
@@ -56,7 +64,7 @@ pub(super) async fn document(path: &Path, settings: &Settings) -> Result<Estimat
         directories: measured.directories,
         inodes: measured.files.saturating_add(measured.directories),
     });
-    Ok(document)
+    Ok((document, overwritten_by))
 }
 
 fn part(what: &'static str, files: u64, bytes: u64) -> Part {

@@ -22,11 +22,13 @@ struct Rules {
     notes: Vec<String>,
 }
 
-/// Adds both to the document.
+/// Adds both to the document. `overwritten_by` is the profile of a framework that may overwrite finished files: those are
+/// not linked.
 pub(super) fn add(
     document: &mut EstimateDocument,
     arguments: &TierArguments,
     settings: &Settings,
+    overwritten_by: Option<&str>,
 ) -> Result<()> {
     let mut rules = rules(arguments, settings)?;
     if rules.local.is_unset() && arguments.steps.is_none() {
@@ -34,11 +36,19 @@ pub(super) fn add(
         rules.notes.push(note.to_owned());
     }
     let first = document.step.on_first_node()?;
-    let links = arguments.vault.unwrap_or(match settings.config.local.links {
-        Links::Auto => VaultCopy::HardLink,
-        Links::ReflinkOrCopy => VaultCopy::Reflink,
-        Links::Copy => VaultCopy::Copy,
-    });
+    let links = match (arguments.vault, settings.config.local.links, overwritten_by) {
+        (Some(given), ..) => given,
+        (None, Links::Auto, Some(profile)) => {
+            rules.notes.push(format!(
+                "by profile '{profile}' finished files may be overwritten in place, so that a copy in the vault is \
+                 counted; for a filesystem that shares blocks give --vault reflink"
+            ));
+            VaultCopy::Copy
+        }
+        (None, Links::Auto, None) => VaultCopy::HardLink,
+        (None, Links::ReflinkOrCopy, _) => VaultCopy::Reflink,
+        (None, Links::Copy, _) => VaultCopy::Copy,
+    };
     let interval_seconds = arguments.save_interval.map(|interval| interval.as_secs());
     let saves = match (arguments.steps, arguments.every) {
         (Some(steps), Some(every)) => Some(Saves::new(steps, every, interval_seconds)?),

@@ -1,0 +1,89 @@
+//! Records that nothing else vouches for: a line of JSON, and a line with the digest of the first.
+//!
+//! On a store a commit has the digest of every part manifest. In the vault a flipped bit would give a file another mode,
+//! a link another target, or a step another name, and nobody would notice.
+
+use std::path::Path;
+
+use stepvault_core::codec::{MAX_RECORD_BYTES, Record, decode};
+use stepvault_core::digest::Sha256Digest;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use crate::durable;
+
+/// Of the second line, with the end of the first: 64 hexadecimal digits in quotes.
+const DIGEST_BYTES: usize = 68;
+/// Most bytes of such a file.
+pub(crate) const MAX_BYTES: u64 = MAX_RECORD_BYTES + DIGEST_BYTES as u64;
+
+/// What the file holds for a record's canonical bytes.
+pub fn with_digest(mut record: Vec<u8>) -> Vec<u8> {
+    let end = digest_line(&record);
+    record.extend_from_slice(end.as_bytes());
+    record
+}
+
+fn digest_line(record: &[u8]) -> String {
+    format!("\n\"{}\"\n", Sha256Digest::of(record))
+}
+
+/// Reads a record that was kept so; `None` when there is none.
+pub(crate) fn read<R: Record>(path: &Path) -> Result<Option<R>> {
+    let Some(bytes) = durable::read_bounded(path, MAX_BYTES)? else {
+        return Ok(None);
+    };
+    let record = bytes
+        .len()
+        .checked_sub(DIGEST_BYTES)
+        .map(|end| bytes.split_at(end))
+        .filter(|(record, end)| digest_line(record).as_bytes() == *end);
+    let Some((record, _)) = record else {
+        return Err(
+            Error::new(ErrorKind::Damaged, format!("cannot read the {}", R::WHAT))
+                .on(path.display())
+                .because("it is not what was written: its digest is another"),
+        );
+    };
+    decode(record, &path.display().to_string()).map(Some)
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, clippy::unwrap_used)]
+mod tests {
+    use std::fs;
+
+    use stepvault_core::codec::{FORMAT, encode};
+    use stepvault_core::records::Lease;
+
+    use super::*;
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_noticed() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("record.json");
+        assert!(read::<Lease>(&path).unwrap().is_none());
+        let lease = Lease {
+            format: FORMAT,
+            holder: "me".to_owned(),
+            purpose: "prune".to_owned(),
+            time_to_live_seconds: 120,
+        };
+        let whole = with_digest(encode(&lease).unwrap());
+        assert_eq!(whole.len() - DIGEST_BYTES, encode(&lease).unwrap().len());
+        fs::write(&path, &whole).unwrap();
+        assert_eq!(read::<Lease>(&path).unwrap().unwrap(), lease);
+        let is_damaged = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            let error = read::<Lease>(&path).unwrap_err();
+            error.kind() == ErrorKind::Damaged
+        };
+        for at in 0..whole.len() {
+            for bit in 0..8 {
+                let mut flipped = whole.clone();
+                flipped[at] ^= 1 << bit;
+                assert!(is_damaged(&flipped), "bit {bit} of byte {at}");
+            }
+            assert!(is_damaged(&whole[..at]), "cut at {at}");
+        }
+    }
+}
