@@ -320,7 +320,7 @@ fn what_a_framework_may_overwrite_is_counted_as_copied() {
     let document = estimate(&[]);
     assert_eq!(document["saving"]["vault"], "copy");
     let notes = document["notes"].as_array().unwrap();
-    let says_why = |note: &serde_json::Value| {
+    let says_why = |note: &Value| {
         let text = note.as_str().unwrap();
         text.starts_with("by profile 'generic' finished files may be overwritten in place")
     };
