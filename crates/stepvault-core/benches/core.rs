@@ -14,7 +14,7 @@ use stepvault_core::codec::{FORMAT, decode, encode};
 use stepvault_core::commit::{Commit, FoundPart};
 use stepvault_core::digest::{PartDigest, Sha256Digest};
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
-use stepvault_core::manifest::{FileEntry, PartManifest, Shape};
+use stepvault_core::manifest::{DirectoryEntry, FileEntry, PartManifest, Shape};
 use stepvault_core::observe::Tier;
 use stepvault_core::path::RelativePath;
 use stepvault_core::restore_plan::{self, Candidate, CandidateState, CandidateTier, RestoreRequest};
@@ -40,6 +40,11 @@ fn manifest(step: u64, files: u32) -> PartManifest {
         let path = RelativePath::new(format!("rank-{number:04}/model.safetensors")).expect("a path");
         FileEntry::from_parts(path, 0o644, Timestamp::default(), &[digest]).expect("an entry")
     };
+    let directory = |path: Option<String>| DirectoryEntry {
+        path: path.map(|path| RelativePath::new(path).expect("a path")),
+        mode: 0o755,
+        mtime: Timestamp::default(),
+    };
     PartManifest {
         format: FORMAT,
         run: RunName::new("bench").expect("a run"),
@@ -51,7 +56,10 @@ fn manifest(step: u64, files: u32) -> PartManifest {
         metrics: BTreeMap::from([("loss".to_owned(), 0.5)]),
         shared_tree_sha256: None,
         files: (0..files).map(file).collect(),
-        directories: Vec::new(),
+        directories: std::iter::once(None)
+            .chain((0..files).map(|number| Some(format!("rank-{number:04}"))))
+            .map(directory)
+            .collect(),
         symlinks: Vec::new(),
         members: Vec::new(),
     }

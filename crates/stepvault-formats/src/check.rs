@@ -105,7 +105,6 @@ fn make(checks: Vec<Check>, step: &FoundStep, tree: &Tree, files: &dyn OpenFile)
 pub fn plan(step: &FoundStep, tree: &Tree) -> Vec<Check> {
     let mut checks = Vec::new();
     let mut covered = Covered::default();
-    let sharded: BTreeSet<&str> = hf_index::sharded_directories(tree).into_iter().collect();
     for member in &step.members {
         if !tree.is_directory(member) {
             continue;
@@ -114,7 +113,7 @@ pub fn plan(step: &FoundStep, tree: &Tree) -> Vec<Check> {
         for directory in std::iter::once(member.as_str()).chain(inside) {
             if tree.is_directory(directory) && !covered.has(directory) {
                 plan_directory(directory, tree, &mut checks, &mut covered);
-                if sharded.contains(directory) && !covered.has(directory) {
+                if !covered.has(directory) && hf_index::holds_shards(tree, directory) {
                     checks.push(Check::HfShards(directory.to_owned()));
                 }
             }
@@ -244,10 +243,7 @@ fn plan_directory(directory: &str, tree: &Tree, checks: &mut Vec<Check>, covered
 /// A TensorFlow bundle, if there is data beside what has the name of an index.
 fn plan_bundle(prefix: &str, index: &str, tree: &Tree, checks: &mut Vec<Check>, covered: &mut Covered) {
     let data = format!("{prefix}.data-");
-    let parts = tree
-        .entries()
-        .map(|(path, _)| path)
-        .filter(|path| path.starts_with(&data));
+    let parts = tree.starting_with(&data).map(|(path, _)| path);
     let before = covered.files.len();
     covered.files.extend(parts.map(str::to_owned));
     if covered.files.len() > before {

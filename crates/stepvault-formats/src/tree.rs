@@ -100,7 +100,12 @@ impl Tree {
 
     /// Everything below one of its directories, by paths of this tree.
     pub fn inside<'a>(&'a self, directory: &str) -> impl Iterator<Item = (&'a str, &'a Entry)> {
-        let prefix = format!("{directory}/");
+        self.starting_with(&format!("{directory}/"))
+    }
+
+    /// Every entry whose path starts so.
+    pub fn starting_with<'a>(&'a self, prefix: &str) -> impl Iterator<Item = (&'a str, &'a Entry)> + use<'a> {
+        let prefix = prefix.to_owned();
         self.entries
             .range(prefix.clone()..)
             .take_while(move |(path, _)| path.starts_with(&prefix))

@@ -21,8 +21,9 @@ pub(super) struct Surroundings<'a> {
     pub(super) pointers: &'a [PointerFound],
     pub(super) now: Timestamp,
     pub(super) options: &'a FindOptions,
-    /// Complete steps of the same series with lower numbers.
-    pub(super) earlier: &'a [&'a Unit<'a>],
+    /// For each of the series' [`as_before`](crate::profile::Complete::as_before), the newest complete step with a lower
+    /// number that has such a file.
+    pub(super) had: &'a [Option<&'a str>],
     /// Ranks of the complete step before it.
     pub(super) earlier_ranks: Option<u32>,
     /// Steps of the same series with higher numbers.
@@ -120,16 +121,12 @@ fn expected_files(unit: &Unit<'_>, around: &Surroundings<'_>, reasons: &mut Vec<
             reasons.push(reason);
         }
     }
-    for glob in complete.as_before.iter().filter(|_| !extent.is_part()) {
-        let matches = |unit: &Unit<'_>| unit.files.iter().any(|file| glob.is_match(&file.inside));
-        if !matches(unit)
-            && let Some(before) = around.earlier.iter().rev().find(|before| matches(before))
+    let as_before = complete.as_before.iter().zip(around.had);
+    for (glob, had) in as_before.filter(|_| !extent.is_part()) {
+        if let Some(before) = had
+            && !unit.has(glob)
         {
-            reasons.push(format!(
-                "{} is not there yet, which {} has",
-                glob.text(),
-                before.path()
-            ));
+            reasons.push(format!("{} is not there yet, which {before} has", glob.text()));
         }
     }
 }

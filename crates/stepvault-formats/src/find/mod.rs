@@ -152,7 +152,11 @@ pub fn find_steps(
     units.retain(|unit| !(unit.series.alias && is_known_copy(unit, &pointers)));
     let mut steps = Vec::new();
     for series in units.chunk_by(|one, other| one.series.name == other.series.name) {
-        let mut earlier: Vec<&Unit<'_>> = Vec::new();
+        let as_before = series
+            .first()
+            .map_or(&[][..], |unit| &unit.series.complete.as_before);
+        // A directory may hold thousands of steps: none of them looks at all the others.
+        let mut had: Vec<Option<&str>> = vec![None; as_before.len()];
         let mut earlier_ranks = None;
         for (index, unit) in series.iter().enumerate() {
             let later = series.get(index..).unwrap_or_default();
@@ -163,13 +167,17 @@ pub fn find_steps(
                 pointers: &pointers,
                 now,
                 options,
-                earlier: &earlier,
+                had: &had,
                 earlier_ranks,
                 later: later.get(first_later..).unwrap_or_default(),
             };
             let (complete, ranks) = judge(unit, &surroundings);
             if matches!(complete, Completeness::Complete { .. }) {
-                earlier.push(unit);
+                for (glob, had) in as_before.iter().zip(&mut had) {
+                    if unit.has(glob) {
+                        *had = Some(unit.path());
+                    }
+                }
                 earlier_ranks = ranks.or(earlier_ranks);
             }
             steps.push(found_step(unit, complete, ranks));

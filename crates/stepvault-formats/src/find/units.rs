@@ -7,7 +7,7 @@ use stepvault_core::timestamp::Timestamp;
 use super::areal;
 use crate::profile::pattern::PathParts;
 use crate::profile::template::{last_component, parent_prefix};
-use crate::profile::{Profile, Series, StepKind, UnitRule};
+use crate::profile::{PathGlob, Profile, Series, StepKind, UnitRule};
 use crate::step_name;
 use crate::temporary::{is_temporary, is_unfinished_file};
 use crate::tree::{Entry, EntryKind, OpenFile, Tree};
@@ -44,6 +44,11 @@ impl Unit<'_> {
     /// The first of its paths.
     pub(crate) fn path(&self) -> &str {
         self.members.first().map_or("", |member| &member.path)
+    }
+
+    /// Whether one of its files is of this kind.
+    pub(crate) fn has(&self, glob: &PathGlob) -> bool {
+        self.files.iter().any(|file| glob.is_match(&file.inside))
     }
 
     pub(crate) fn newest(&self) -> Option<Timestamp> {

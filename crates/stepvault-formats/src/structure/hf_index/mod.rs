@@ -16,7 +16,7 @@ mod weight_map;
 use std::collections::BTreeMap;
 
 pub use self::listed::{Listed, listed};
-pub use self::sharded::{check_sharded, sharded_directories};
+pub use self::sharded::{check_sharded, holds_shards};
 pub use self::weight_map::MOST_WEIGHTS;
 
 use super::holes;

@@ -20,17 +20,10 @@ use crate::structure::safetensors::MOST_TENSORS;
 use crate::structure::text::shown;
 use crate::tree::{OpenFile, Tree};
 
-/// The directories of a tree that hold shards of ranks, `""` for its own.
-pub fn sharded_directories(tree: &Tree) -> Vec<&str> {
-    let mut directories: Vec<_> = tree
-        .files()
-        .map(|(path, _)| path.rsplit_once('/').unwrap_or(("", path)))
-        .filter(|(_, name)| shard_set(name).is_some())
-        .map(|(directory, _)| directory)
-        .collect();
-    directories.sort_unstable();
-    directories.dedup();
-    directories
+/// Whether a directory of a tree, `""` for its own, holds shards of ranks.
+pub fn holds_shards(tree: &Tree, directory: &str) -> bool {
+    tree.children(directory)
+        .any(|(name, _)| shard_set(name).is_some() && tree.is_file(&joined(directory, name)))
 }
 
 /// Checks a directory that holds shards of ranks. Each file must be a sound safetensors file; together they must be
