@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::find::{Found, FoundStep};
 use crate::profile::template::last_component;
-use crate::profile::{Links, Profile, Protects};
+use crate::profile::{Profile, Protects};
 use crate::text_file::read_json;
 use crate::tree::{OpenFile, Tree};
 
@@ -36,7 +36,7 @@ pub fn expendable<'a>(
                 && newer.step > step.step
         })
     };
-    let in_place = profile.links == Links::CopyOrReflink;
+    let in_place = profile.overwrites_finished_files();
     found
         .steps
         .iter()

@@ -13,7 +13,7 @@ use stepvault_core::ids::Step;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::find::{Extent, FindOptions, Found, FoundStep, find_steps};
-use stepvault_formats::profile::{Links, Profile, ProfileSet};
+use stepvault_formats::profile::{Profile, ProfileSet};
 use stepvault_formats::tree::{OpenFile, Tree};
 use stepvault_local::seal::LinkPolicy;
 use stepvault_local::sealed::SealedStep;
@@ -259,9 +259,10 @@ pub(super) struct FoundThere {
 }
 
 fn links_of(profile: &Profile) -> LinkPolicy {
-    match profile.links {
-        Links::Hard => LinkPolicy::Auto,
-        Links::CopyOrReflink => LinkPolicy::ReflinkOrCopy,
+    if profile.overwrites_finished_files() {
+        LinkPolicy::ReflinkOrCopy
+    } else {
+        LinkPolicy::Auto
     }
 }
 

@@ -49,18 +49,14 @@ impl LinkRule {
     /// The configuration's setting. `overwritten_by` is the profile that the steps are found by, where its files may be
     /// overwritten in place: a hard link would change with them.
     pub fn new(configured: Links, overwritten_by: Option<String>) -> Self {
-        match configured {
-            Links::Auto => Self {
-                policy: match overwritten_by {
-                    Some(_) => Links::ReflinkOrCopy,
-                    None => Links::Auto,
-                },
-                overwritten_by,
-            },
-            policy => Self {
-                policy,
-                overwritten_by: None,
-            },
+        let overwritten_by = overwritten_by.filter(|_| configured == Links::Auto);
+        let policy = match overwritten_by {
+            Some(_) => Links::ReflinkOrCopy,
+            None => configured,
+        };
+        Self {
+            policy,
+            overwritten_by,
         }
     }
 }

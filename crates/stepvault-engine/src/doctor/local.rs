@@ -14,7 +14,6 @@ use stepvault_core::doctor::memory::memory;
 use stepvault_core::doctor::speed::{Rates, not_measured, speed};
 use stepvault_core::doctor::variables::{self, Value};
 use stepvault_core::forecast::Taken;
-use stepvault_formats::profile;
 use stepvault_local::probe;
 use stepvault_local::probe::mounts::Mounts;
 
@@ -205,7 +204,7 @@ fn overwritten_by(check: &LocalToCheck, examined: &Examined<'_>) -> Option<Strin
     let seen = || examined.history.as_ref()?.profile.clone();
     let name = run.by_profile.then(|| run.profile.clone().or_else(seen))??;
     let profile = check.profiles.get(&name)?;
-    (profile.links == profile::Links::CopyOrReflink).then_some(name)
+    profile.overwrites_finished_files().then_some(name)
 }
 
 /// Measures the disks of checkpoints and vault, one after the other, so that none disturbs another.

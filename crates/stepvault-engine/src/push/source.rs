@@ -4,7 +4,7 @@ use std::path::Path;
 
 use stepvault_core::clock::Clock;
 use stepvault_formats::find::{Extent, FindOptions};
-use stepvault_formats::profile::{GENERIC, Links, ProfileSet};
+use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
 use stepvault_local::seal::LinkPolicy;
 
 use crate::inspect::{InspectRequest, inspect};
@@ -48,11 +48,9 @@ pub fn check_source(
         return SourceCheck::default();
     };
     let framework = Some(inspection.framework.as_str()).filter(|name| *name != GENERIC);
-    let links = framework
-        .and_then(|name| profiles.get(name))
-        .map(|profile| profile.links);
+    let profile = framework.and_then(|name| profiles.get(name));
     SourceCheck {
-        is_overwritten_in_place: links == Some(Links::CopyOrReflink),
+        is_overwritten_in_place: profile.is_some_and(Profile::overwrites_finished_files),
         faults: inspection
             .steps
             .iter()

@@ -212,6 +212,11 @@ pub enum Links {
 }
 
 impl Profile {
+    /// Whether finished files may be written to again, so that a second name for one would change with it.
+    pub fn overwrites_finished_files(&self) -> bool {
+        self.links == Links::CopyOrReflink
+    }
+
     /// True when a restore or a seal must not leave this path in the watched directory, and why.
     pub fn hazard_of(&self, path: &str) -> Option<&Hazard> {
         self.hazard.iter().find(|hazard| hazard.path.is_match(path))

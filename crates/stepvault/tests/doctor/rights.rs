@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use stepvault_testkit::faults::{FaultAction, RequestRecord};
+use stepvault_testkit::faults::{FaultAction, Faults, RequestRecord};
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
 
@@ -158,23 +158,35 @@ fn documented(rights: &[Right], command: &str, of: impl Fn(&Right) -> &Vec<Strin
     asked.flat_map(|right| of(right).clone()).collect()
 }
 
+/// Runs each command, and holds the rights that its requests take against those that are documented for it.
+fn assert_documented(
+    place: &RemotePlace,
+    faults: &Faults,
+    taken: impl Fn(&RequestRecord) -> Vec<&'static str>,
+    of: impl Fn(&Right) -> &Vec<String>,
+) {
+    let rights = rights();
+    for (command, arguments) in COMMANDS {
+        faults.clear_requests();
+        let ran = run(place, arguments).expect_code(0);
+        let requests = faults.requests();
+        let asked = requests.iter().flat_map(&taken);
+        let asked: BTreeSet<String> = asked.map(str::to_owned).collect();
+        assert_eq!(asked, documented(&rights, command, &of), "{command}: {ran:?}");
+    }
+}
+
 #[test]
 fn each_command_asks_s3_for_what_is_documented() {
     let server = StrictS3::start();
     let place = RemotePlace::of_s3(&server);
     furnish(&place, |age| server.age_multipart_uploads(age));
-    let rights = rights();
-    for (command, arguments) in COMMANDS {
-        server.faults().clear_requests();
-        let ran = run(&place, arguments).expect_code(0);
-        let requests = server.faults().requests();
-        let asked: BTreeSet<String> = requests.iter().map(|one| right_on_s3(one).to_owned()).collect();
-        assert_eq!(
-            asked,
-            documented(&rights, command, |right| &right.s3),
-            "{command}: {ran:?}"
-        );
-    }
+    assert_documented(
+        &place,
+        server.faults(),
+        |one| vec![right_on_s3(one)],
+        |right| &right.s3,
+    );
 }
 
 #[test]
@@ -182,19 +194,12 @@ fn each_command_asks_google_cloud_storage_for_what_is_documented() {
     let server = StrictGcs::start();
     let place = RemotePlace::of_gcs(&server);
     furnish(&place, |age| server.age_multipart_uploads(age));
-    let rights = rights();
-    for (command, arguments) in COMMANDS {
-        server.faults().clear_requests();
-        let ran = run(&place, arguments).expect_code(0);
-        let requests = server.faults().requests();
-        let asked = requests.iter().flat_map(rights_on_gcs);
-        let asked: BTreeSet<String> = asked.map(|right| (*right).to_owned()).collect();
-        assert_eq!(
-            asked,
-            documented(&rights, command, |right| &right.gcs),
-            "{command}: {ran:?}"
-        );
-    }
+    assert_documented(
+        &place,
+        server.faults(),
+        |one| rights_on_gcs(one).to_vec(),
+        |right| &right.gcs,
+    );
 }
 
 /// Refuses every request that takes the right.

@@ -10,7 +10,7 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::inspect::InspectRequest;
 use stepvault_engine::size::{Measured, measure};
 use stepvault_formats::find::FindOptions;
-use stepvault_formats::profile::Links;
+use stepvault_formats::profile::Profile;
 use stepvault_formats::sizes::{HeaderKind, Told};
 
 use super::document::{EstimateDocument, FoundDocument, HeaderDocument, HeaderFileDocument, UnreadDocument};
@@ -33,11 +33,10 @@ pub(super) async fn document(path: &Path, settings: &Settings) -> Result<(Estima
     })
     .await?;
     let lacking = Lacking::of(&measured.told);
-    let overwritten_by = measured.profile.clone().filter(|name| {
-        known
-            .get(name)
-            .is_some_and(|profile| profile.links == Links::CopyOrReflink)
-    });
+    let overwritten_by = measured
+        .profile
+        .clone()
+        .filter(|name| known.get(name).is_some_and(Profile::overwrites_finished_files));
     let mut step = Written::nothing(1);
     step.directories = measured.directories;
     step.parts.push(part("files", measured.files, measured.bytes));
