@@ -170,6 +170,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
     fn names(directory: &Path) -> Vec<String> {
         let entries = fs::read_dir(directory).unwrap();
         entries
@@ -282,6 +284,34 @@ mod tests {
             fsync_directory(&place.path().join("missing")).unwrap_err().kind(),
             ErrorKind::NotFound
         );
+    }
+
+    #[test]
+    fn a_name_is_synced_where_it_is_unless_it_cannot_be_ours() {
+        let place = tempfile::tempdir().unwrap();
+        let missing = fsync_name_found(&place.path().join("missing/name")).unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing}");
+        let others = place.path().join("others");
+        fs::create_dir(&others).unwrap();
+        let search_only = fs::Permissions::from_mode(0o311);
+        fs::set_permissions(&others, search_only).unwrap();
+        let synced = as_a_user_with_no_rights(|| {
+            let refused = fsync_directory(&others).unwrap_err();
+            (refused.kind(), fsync_name_found(&others.join("ours")))
+        });
+        assert_eq!(synced.0, ErrorKind::Denied);
+        synced.1.unwrap();
+    }
+
+    /// In a thread of its own, without what lets root read what nobody may.
+    fn as_a_user_with_no_rights<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+        let act = || {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+            set_capabilities(None, sets).unwrap();
+            act()
+        };
+        std::thread::scope(|scope| scope.spawn(act).join().unwrap())
     }
 
     #[test]

@@ -58,6 +58,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_digest_takes_what_is_reckoned_for_it() {
+        assert_eq!(MAX_BYTES - MAX_RECORD_BYTES, with_digest(Vec::new()).len() as u64);
+    }
+
+    #[test]
     fn every_flipped_bit_and_every_cut_is_noticed() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("record.json");

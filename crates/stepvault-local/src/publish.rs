@@ -158,8 +158,9 @@ impl Staging {
         }
         if shape == Shape::File && (tree.files.len() != 1 || !tree.symlinks.is_empty()) {
             return Err(fault(format!(
-                "a single-file checkpoint has {} files",
-                tree.files.len()
+                "a single-file checkpoint has {} files and {} links",
+                tree.files.len(),
+                tree.symlinks.len()
             )));
         }
         Ok(())

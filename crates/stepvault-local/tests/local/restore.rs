@@ -391,3 +391,24 @@ fn a_target_without_a_name_is_refused() {
         assert_eq!(refused.kind(), ErrorKind::Usage, "{bad}");
     }
 }
+
+#[test]
+fn a_single_file_has_nothing_beside_it() {
+    let place = Place::new();
+    for (files, links) in [(0, 0), (2, 0), (1, 1)] {
+        let target = place.at(&format!("into/{files}-{links}.pt"));
+        let staging = Staging::open(&target, None, "one").unwrap();
+        for file in 0..files {
+            let staged = staging.file(&path(&format!("file_{file}")), 1).unwrap();
+            staged.write_at(0, b"x").unwrap();
+            staged.finish(0o644, Timestamp::from_seconds(1)).unwrap();
+        }
+        for link in 0..links {
+            staging.symlink(&path(&format!("link_{link}")), "file_0").unwrap();
+        }
+        let refused = error(staging.finish(Shape::File, &[], Existing::Refuse));
+        let said = format!("a single-file checkpoint has {files} files and {links} links");
+        assert!(refused.to_string().contains(&said), "{refused}");
+        assert!(target.symlink_metadata().is_err());
+    }
+}

@@ -118,6 +118,36 @@ fn a_link_in_the_place_of_the_staged_directory_is_not_published() {
     assert_unharmed(&victim);
 }
 
+/// Its files are the very ones that were finished, so that they say nothing.
+#[test]
+fn another_directory_with_the_same_files_is_not_published() {
+    let place = Place::new();
+    let source = place.checkpoint("step_1");
+    let tree = scan(&source).unwrap();
+    let target = place.at("into/step_1");
+    let staging = Staging::open(&target, None, "one").unwrap();
+    fill(&staging, &source, &tree).unwrap();
+    let own = staging.directory().to_path_buf();
+    let (data, aside) = (own.join("data"), own.join("aside"));
+    fs::rename(&data, &aside).unwrap();
+    fs::create_dir(&data).unwrap();
+    for path in tree.directories.iter().filter_map(|entry| entry.path.as_ref()) {
+        fs::create_dir_all(data.join(path)).unwrap();
+    }
+    for file in &tree.files {
+        fs::hard_link(aside.join(&file.path), data.join(&file.path)).unwrap();
+    }
+    for link in &tree.symlinks {
+        symlink(&link.target, data.join(&link.path)).unwrap();
+    }
+    let refused = error(staging.finish(Shape::Directory, &tree.directories, Existing::Refuse));
+    assert!(
+        refused.to_string().contains("somebody has put another directory"),
+        "{refused}"
+    );
+    assert!(target.symlink_metadata().is_err());
+}
+
 #[test]
 fn a_file_swapped_after_it_was_finished_is_not_published() {
     let place = Place::new();
