@@ -45,6 +45,10 @@ pub struct GcReport {
 /// between them (S7); nothing goes while a commit or manifest cannot be read (S8); a step without a commit is
 /// condemned by a tombstone first, which its writer asks for before it acknowledges (S9), and pardoned when the writer
 /// was faster (S1).
+///
+/// # Errors
+/// [`ErrorKind::Refused`] where the run has no marker or a record cannot be read; [`ErrorKind::Denied`] without the right
+/// to delete, also where nothing had to go.
 pub async fn sweep(
     remote: &RunRemote,
     grace: Duration,
@@ -63,8 +67,7 @@ pub async fn sweep(
     }
     let lease = HeldLease::on_run(remote).await?;
     let outcome = sweep_leased(remote, grace, dry_run, lease.taken(), observer).await;
-    let _ = lease.release().await;
-    outcome
+    lease.end(outcome).await
 }
 
 async fn sweep_leased(

@@ -102,6 +102,18 @@ impl HeldLease {
             |error| tracing::debug!(%error, key = self.key, "a lease could not be given back and will run out"),
         )
     }
+
+    /// Gives the lease back after a removal, and says what came of both.
+    ///
+    /// # Errors
+    /// The removal's own. [`ErrorKind::Denied`] without the right to delete, also where nothing had to go: whoever
+    /// removes next would be held up by the lease that nobody may take away.
+    pub async fn end<Report>(self, outcome: Result<Report>) -> Result<Report> {
+        match (outcome, self.release().await) {
+            (Ok(_), Err(error)) if error.kind() == ErrorKind::Denied => Err(error),
+            (outcome, _) => outcome,
+        }
+    }
 }
 
 impl Drop for HeldLease {

@@ -1,6 +1,6 @@
 //! Which steps of the watched directory a clean-up may remove, once they are safe elsewhere.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
@@ -28,14 +28,12 @@ pub fn expendable<'a>(
     let Some(protected) = protected(profile, tree, files, found) else {
         return Vec::new();
     };
-    let older = |step: &&FoundStep| {
-        found.steps.iter().any(|newer| {
-            newer.series == step.series
-                && newer.is_complete()
-                && newer.step.is_some()
-                && newer.step > step.step
-        })
-    };
+    let mut newest = BTreeMap::new();
+    for step in found.steps.iter().filter(|step| step.is_complete()) {
+        let of_series = newest.entry(&step.series).or_insert(step.step);
+        *of_series = step.step.max(*of_series);
+    }
+    let older = |step: &&FoundStep| newest.get(&step.series).is_some_and(|newest| *newest > step.step);
     let in_place = profile.overwrites_finished_files();
     found
         .steps

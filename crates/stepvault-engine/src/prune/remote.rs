@@ -1,6 +1,6 @@
 //! Retention on a remote.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -64,11 +64,7 @@ pub async fn plan_remote(prune: &RemotePrune) -> Result<RetentionPlan> {
 pub async fn prune_remote(prune: &RemotePrune) -> Result<PruneReport> {
     let lease = HeldLease::on_run(&prune.remote).await?;
     let outcome = prune_leased(prune, &lease).await;
-    match (outcome, lease.release().await) {
-        // Nothing had to go, and whoever prunes next would be held up by the lease that nobody may take away.
-        (Ok(_), Err(error)) if error.kind() == ErrorKind::Denied => Err(error),
-        (outcome, _) => outcome,
-    }
+    lease.end(outcome).await
 }
 
 async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneReport> {
@@ -89,14 +85,15 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
             prune.remote.store.sync(&keys.collect::<Vec<_>>()).await?;
         }
     }
-    for id in report
+    let commits: BTreeMap<StepId, &Commit> = commits.iter().map(|commit| (commit.id, commit)).collect();
+    let doomed: Vec<StepId> = report
         .plan
         .deletions()
         .iter()
         .map(|decision| decision.id)
-        .collect::<Vec<_>>()
-    {
-        let Some(commit) = commits.iter().find(|commit| commit.id == id) else {
+        .collect();
+    for id in doomed {
+        let Some(commit) = commits.get(&id) else {
             continue;
         };
         let removal = removal(prune, id, &commit.name, Some(commit.data_bytes()));

@@ -341,3 +341,57 @@ fn select(
     });
     Ok(resolved)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::disallowed_methods)]
+mod tests {
+    use stepvault_core::digest::PartDigest;
+    use stepvault_core::ids::{Attempt, Step};
+    use stepvault_core::timestamp::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn one_path_of_a_step_is_its_files_and_the_directories_around_them() {
+        let path = |text: &str| RelativePath::new(text).unwrap();
+        let time = Timestamp::from_seconds(1);
+        let file =
+            |name: &str| FileEntry::from_parts(path(name), 0o644, time, &[PartDigest::of(b"12345")]).unwrap();
+        let link = |name: &str| SymlinkEntry {
+            path: path(name),
+            target: "x".to_owned(),
+        };
+        let directory = |name: Option<&str>| DirectoryEntry {
+            path: name.map(path),
+            mode: 0o755,
+            mtime: time,
+        };
+        let step = Resolved {
+            id: StepId::new(Attempt::new(1).unwrap(), Step::new(4).unwrap()),
+            name: "4".to_owned(),
+            shape: Shape::Directory,
+            files: ["actor/4/x", "critic/4/x"].map(file).to_vec(),
+            directories: [
+                None,
+                Some("actor"),
+                Some("actor/4"),
+                Some("actor/4/empty"),
+                Some("critic"),
+                Some("critic/4"),
+            ]
+            .map(directory)
+            .to_vec(),
+            symlinks: ["actor/4/link", "critic/4/link"].map(link).to_vec(),
+            members: ["actor/4", "critic/4"].map(path).to_vec(),
+            sources: Vec::new(),
+            identity: String::new(),
+        };
+        assert_eq!(step.data_bytes(), 10);
+        let one = step.only(&[path("actor/4")]);
+        assert_eq!((one.data_bytes(), one.files), (5, vec![file("actor/4/x")]));
+        let around = [None, Some("actor"), Some("actor/4"), Some("actor/4/empty")].map(directory);
+        assert_eq!(one.directories, around);
+        assert_eq!(one.symlinks, [link("actor/4/link")]);
+        assert_eq!(one.members, [path("actor/4")]);
+    }
+}

@@ -23,6 +23,7 @@ async fn round_trip(mut rig: Rig) {
     rig.lose_node();
     let restored = rig.restore().await.unwrap();
     assert_eq!(restored.decision.id, id(1, 100));
+    assert_eq!(restored.decision.data_bytes, 3_000 + (21 << 20) + 17);
     assert_eq!(snapshot(&restored.decision.path), written);
     assert!(restored.decision.path.ends_with("restored/step_100"));
     let again = rig.restore().await.unwrap();
