@@ -160,7 +160,7 @@ pub(super) async fn resolve(
     );
     let planned = match (planned, outage) {
         (Ok(planned), _) => planned,
-        (Err(_), Some(error)) if holders.is_empty() => return Err(error),
+        (Err(_), Some(error)) => return Err(error),
         (Err(error), _) => {
             reasons.push(error.to_string());
             return Ok(Err(reasons));

@@ -11,7 +11,7 @@ use stepvault_core::nodes::{NodePlace, NodeSet, Writer, ranked};
 use stepvault_engine::catalog::{read_commit, read_part_manifest};
 use stepvault_engine::push::StageRequest;
 
-use crate::harness::{Rig, id, text};
+use crate::harness::{Rig, id, run_name, snapshot, text};
 
 /// Two steps on a directory remote.
 async fn rig() -> Rig {
@@ -174,4 +174,21 @@ async fn a_part_that_is_not_what_its_key_says_is_not_committed() {
         let commit = read_commit(remote, id(1, 100)).await;
         assert_eq!(text(commit).0.kind(), ErrorKind::NotFound);
     }
+}
+
+#[tokio::test]
+async fn a_sealed_copy_that_is_another_than_the_commits_is_no_copy_of_the_step() {
+    let mut rig = rig().await;
+    let committed = snapshot(&rig.write_step(200, &[("x", 100), ("y", 7)], 200, 200));
+    rig.lose_node();
+    let remotes = std::mem::take(&mut rig.remotes);
+    let other = rig.write_step(200, &[("x", 100), ("y", 7)], 201, 200);
+    assert_eq!(rig.push(&other).await.unwrap().id, id(1, 200));
+    rig.remotes = remotes;
+    let sealed = || rig.vault.step(&run_name(), id(1, 200)).unwrap().is_some();
+    assert!(sealed());
+    let restored = rig.restore().await.unwrap().decision;
+    assert_eq!(restored.sources, [rig.remotes[0].tier.clone()]);
+    assert_eq!(snapshot(&restored.path), committed);
+    assert!(sealed(), "it is the only copy of what this node has saved");
 }

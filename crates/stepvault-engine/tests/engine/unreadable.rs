@@ -192,6 +192,35 @@ async fn a_tombstone_that_cannot_be_read_stops_no_plan_that_deletes_nothing() {
     assert!(report.removed.is_empty() && report.spared.is_empty());
 }
 
+/// An older step in its place would take the trainer back, though nothing is wrong with the newest.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_a_store_refuses_to_show_is_not_passed_over_for_an_older_one() {
+    let server = StrictS3::start();
+    let mut rig = Rig::new();
+    rig.add_s3("aws", &server).await;
+    push_steps(&rig).await;
+    rig.lose_node();
+    let node = stepvault_core::ids::NodeName::new("node-0").unwrap();
+    let keys = rig.remotes[0].keys.clone();
+    for key in [keys.commit(id(1, 3)), keys.part(id(1, 3), &node)] {
+        for (status, code, kind) in [
+            (403, "AccessDenied", ErrorKind::Denied),
+            (503, "SlowDown", ErrorKind::Unreachable),
+        ] {
+            let action = FaultAction::Refuse {
+                status,
+                retry_after_seconds: None,
+                code: code.to_owned(),
+            };
+            server.faults().inject("GET", &key, u64::MAX, action);
+            let (error, message) = text(rig.restore().await);
+            assert_eq!(error.kind(), kind, "{key}: {message}");
+            server.faults().clear();
+        }
+    }
+    assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 3));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tombstone_that_a_store_refuses_to_show_ends_the_prune() {
     let server = StrictS3::start();
