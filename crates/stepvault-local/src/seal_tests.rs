@@ -191,3 +191,18 @@ fn whatever_is_written_after_the_wait_has_another_time() {
         assert_ne!(before.files[0].mtime, after.files[0].mtime, "round {round}");
     }
 }
+
+/// The race that it avoids is seldom met where files are slow to write.
+#[test]
+fn the_wait_takes_a_tick_where_there_is_need() {
+    let place = tempfile::tempdir().unwrap();
+    let (root, staging) = (place.path().join("step_1"), place.path().join("staging"));
+    std::fs::create_dir(&root).unwrap();
+    std::fs::create_dir(&staging).unwrap();
+    let file = std::fs::File::create(root.join("x")).unwrap();
+    let now = std::time::SystemTime::now();
+    file.set_modified(now + Duration::from_hours(1)).unwrap();
+    let begun = std::time::Instant::now();
+    let_the_clock_tick(&staging, &tree::scan(&root).unwrap()).unwrap();
+    assert!(begun.elapsed() >= TICK);
+}

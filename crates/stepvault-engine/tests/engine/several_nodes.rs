@@ -377,6 +377,28 @@ async fn a_condemned_step_is_acknowledged_by_nobody() {
     }
 }
 
+/// Whoever waits for the others' parts finds what another node of its name has committed.
+#[tokio::test]
+async fn a_commit_with_another_part_of_this_node_is_not_its_own() {
+    let cluster = Cluster::new(2).await;
+    cluster.save(0, 100, 1000).await;
+    cluster.save(1, 100, 1000).await;
+    let (remote, rig) = (cluster.remote(), &cluster.rigs[0]);
+    let sealed = rig.vault.step(&run_name(), id(1, 100)).unwrap().unwrap();
+    let lane = lane(rig).await;
+    assert!(lane.settle(&sealed).await.unwrap().is_durable());
+    let key = remote.keys.commit(id(1, 100));
+    let (mut commit, _) = remote.read_record::<Commit>(&key).await.unwrap().unwrap();
+    // Its part is there, and its name is, but not together.
+    let own = commit.parts[0].manifest_sha256;
+    commit.parts[0].manifest_sha256 = commit.parts[1].manifest_sha256;
+    commit.parts[1].manifest_sha256 = own;
+    remote.replace_record(&key, &commit).await.unwrap();
+    let error = lane.settle(&sealed).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    assert!(error.to_string().contains("another part of this node"), "{error}");
+}
+
 #[tokio::test]
 async fn a_commit_follows_from_its_parts_alone() {
     let cluster = Cluster::new(2).await;
