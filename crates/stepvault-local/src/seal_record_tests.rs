@@ -299,3 +299,47 @@ fn the_seal_of_a_single_file_holds_nothing_else() {
         assert!(text.ends_with("a single file must be all there is"), "{text}");
     }
 }
+
+#[test]
+fn a_hard_link_takes_nothing_and_a_reflink_a_file_without_bytes() {
+    let by = |method, size_bytes| SealedFile {
+        method,
+        ..file("x", size_bytes)
+    };
+    let of = |files: &[SealedFile]| {
+        SealRecord {
+            files: files.to_vec(),
+            ..record()
+        }
+        .copied()
+    };
+    let (linked, cloned, copied) = (
+        by(SnapshotMethod::HardLink, 1_000),
+        by(SnapshotMethod::Reflink, 100),
+        by(SnapshotMethod::Copy, 10),
+    );
+    // The record has two links and three directories besides.
+    for (files, bytes, count) in [
+        (vec![linked.clone()], 0, 2),
+        (vec![linked.clone(), cloned.clone()], 0, 3),
+        (
+            vec![
+                linked,
+                cloned.clone(),
+                cloned,
+                copied.clone(),
+                copied.clone(),
+                copied,
+            ],
+            30,
+            7,
+        ),
+    ] {
+        let taken = Taken {
+            bytes,
+            files: count,
+            directories: 3,
+        };
+        assert_eq!(of(&files), taken);
+    }
+}

@@ -345,32 +345,87 @@ fn select(
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::disallowed_methods)]
 mod tests {
+    use stepvault_core::codec::FORMAT;
     use stepvault_core::digest::PartDigest;
-    use stepvault_core::ids::{Attempt, Step};
+    use stepvault_core::ids::{Attempt, NodeName, RunName, Step};
     use stepvault_core::timestamp::Timestamp;
 
     use super::*;
 
-    #[test]
-    fn one_path_of_a_step_is_its_files_and_the_directories_around_them() {
-        let path = |text: &str| RelativePath::new(text).unwrap();
+    fn path(text: &str) -> RelativePath {
+        RelativePath::new(text).unwrap()
+    }
+
+    fn file(name: &str, bytes: &[u8]) -> FileEntry {
         let time = Timestamp::from_seconds(1);
-        let file =
-            |name: &str| FileEntry::from_parts(path(name), 0o644, time, &[PartDigest::of(b"12345")]).unwrap();
-        let link = |name: &str| SymlinkEntry {
+        FileEntry::from_parts(path(name), 0o644, time, &[PartDigest::of(bytes)]).unwrap()
+    }
+
+    fn link(name: &str, target: &str) -> SymlinkEntry {
+        SymlinkEntry {
             path: path(name),
-            target: "x".to_owned(),
-        };
-        let directory = |name: Option<&str>| DirectoryEntry {
+            target: target.to_owned(),
+        }
+    }
+
+    fn directory(name: Option<&str>) -> DirectoryEntry {
+        DirectoryEntry {
             path: name.map(path),
             mode: 0o755,
-            mtime: time,
-        };
-        let step = Resolved {
-            id: StepId::new(Attempt::new(1).unwrap(), Step::new(4).unwrap()),
+            mtime: Timestamp::from_seconds(1),
+        }
+    }
+
+    fn step_id() -> StepId {
+        StepId::new(Attempt::new(1).unwrap(), Step::new(4).unwrap())
+    }
+
+    fn part(node: &str, bytes: &[u8], target: &str) -> PartManifest {
+        PartManifest {
+            format: FORMAT,
+            run: RunName::new("run").unwrap(),
+            id: step_id(),
+            node: NodeName::new(node).unwrap(),
             name: "4".to_owned(),
             shape: Shape::Directory,
-            files: ["actor/4/x", "critic/4/x"].map(file).to_vec(),
+            written_at: Timestamp::from_seconds(1),
+            metrics: BTreeMap::new(),
+            shared_tree_sha256: None,
+            files: vec![file(node, b"own"), file("tokenizer", bytes)],
+            directories: vec![directory(None)],
+            symlinks: vec![link("latest", target)],
+            members: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn parts_may_share_what_is_the_same_in_all_of_them() {
+        let merge_with = |bytes: &[u8], target| {
+            let parts = vec![part("node-0", b"same", "node-0"), part("node-1", bytes, target)];
+            merge(step_id(), parts).map_err(|error| error.to_string())
+        };
+        let merged = merge_with(b"same", "node-0").unwrap();
+        let names: Vec<_> = merged.files.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(names, ["node-0", "node-1", "tokenizer"]);
+        assert_eq!(merged.symlinks, [link("latest", "node-0")]);
+        for (bytes, target, at) in [
+            (&b"other"[..], "node-0", "tokenizer"),
+            (b"same", "node-1", "latest"),
+        ] {
+            let error = merge_with(bytes, target).unwrap_err();
+            assert_eq!(error, format!("the parts of a step contradict each other: {at}"));
+        }
+    }
+
+    #[test]
+    fn one_path_of_a_step_is_its_files_and_the_directories_around_them() {
+        let step = Resolved {
+            id: step_id(),
+            name: "4".to_owned(),
+            shape: Shape::Directory,
+            files: ["actor/4/x", "critic/4/x"]
+                .map(|name| file(name, b"12345"))
+                .to_vec(),
             directories: [
                 None,
                 Some("actor"),
@@ -381,17 +436,22 @@ mod tests {
             ]
             .map(directory)
             .to_vec(),
-            symlinks: ["actor/4/link", "critic/4/link"].map(link).to_vec(),
+            symlinks: ["actor/4/link", "critic/4/link"]
+                .map(|name| link(name, "x"))
+                .to_vec(),
             members: ["actor/4", "critic/4"].map(path).to_vec(),
             sources: Vec::new(),
             identity: String::new(),
         };
         assert_eq!(step.data_bytes(), 10);
         let one = step.only(&[path("actor/4")]);
-        assert_eq!((one.data_bytes(), one.files), (5, vec![file("actor/4/x")]));
+        assert_eq!(
+            (one.data_bytes(), one.files),
+            (5, vec![file("actor/4/x", b"12345")])
+        );
         let around = [None, Some("actor"), Some("actor/4"), Some("actor/4/empty")].map(directory);
         assert_eq!(one.directories, around);
-        assert_eq!(one.symlinks, [link("actor/4/link")]);
+        assert_eq!(one.symlinks, [link("actor/4/link", "x")]);
         assert_eq!(one.members, [path("actor/4")]);
     }
 }
