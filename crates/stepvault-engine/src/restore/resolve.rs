@@ -9,7 +9,7 @@ use stepvault_core::ids::StepId;
 use stepvault_core::links::check_links;
 use stepvault_core::manifest::{DirectoryEntry, FileEntry, PartManifest, Shape, SymlinkEntry};
 use stepvault_core::members::{self, MemberSet};
-use stepvault_core::observe::Tier;
+use stepvault_core::observe::{Event, Tier};
 use stepvault_core::path::RelativePath;
 use stepvault_core::restore_plan::{self, CandidateState, CandidateTier, IncludeFilter};
 use stepvault_core::{Error, ErrorKind, Result};
@@ -159,7 +159,18 @@ pub(super) async fn resolve(
             .collect::<Vec<_>>(),
     );
     let planned = match (planned, outage) {
-        (Ok(planned), _) => planned,
+        (Ok(planned), outage) => {
+            if let Some(error) = outage {
+                // Should the others turn out damaged, an older step comes in its place.
+                context.observer.on_event(&Event::Warning {
+                    message: &format!(
+                        "{} is not taken from where it cannot be read: {error}",
+                        candidate.id
+                    ),
+                });
+            }
+            planned
+        }
         (Err(_), Some(error)) => return Err(error),
         (Err(error), _) => {
             reasons.push(error.to_string());

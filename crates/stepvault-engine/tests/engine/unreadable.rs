@@ -222,6 +222,33 @@ async fn a_step_that_a_store_refuses_to_show_is_not_passed_over_for_an_older_one
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_restore_from_elsewhere_says_which_store_refused_to_show_the_step() {
+    let server = StrictS3::start();
+    let mut rig = Rig::with_directory().await;
+    rig.add_s3("aws", &server).await;
+    push_steps(&rig).await;
+    rig.lose_node();
+    let action = FaultAction::Refuse {
+        status: 403,
+        retry_after_seconds: None,
+        code: "AccessDenied".to_owned(),
+    };
+    let key = rig.remotes[1].keys.commit(id(1, 3));
+    server.faults().inject("GET", &key, u64::MAX, action);
+    let restored = rig.restore().await.unwrap().decision;
+    assert_eq!(restored.id, id(1, 3));
+    assert_eq!(restored.sources, [rig.remotes[0].tier.clone()]);
+    let warnings = rig.recorder.warnings.lock().unwrap();
+    let said = "step 3 (attempt 1) is not taken from where it cannot be read: ";
+    assert!(
+        warnings
+            .iter()
+            .any(|warning| warning.starts_with(said) && warning.contains("s3://bucket")),
+        "{warnings:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_tombstone_that_a_store_refuses_to_show_ends_the_prune() {
     let server = StrictS3::start();
     let mut rig = Rig::new();
