@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, Mode};
@@ -9,22 +10,32 @@ use stepvault_core::ErrorKind;
 use stepvault_core::manifest::Shape;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_local::staging::{Existing, Staging};
-use stepvault_local::tree::scan;
+use stepvault_local::tree::{Tree, scan};
 
 use crate::restore::fill;
 use crate::support::{Place, Stop, error, names, path};
 
 /// The victim of each attack, which must stay as it is.
-fn victim(place: &Place) -> std::path::PathBuf {
+fn victim(place: &Place) -> PathBuf {
     let victim = place.at("victim");
     fs::create_dir_all(&victim).unwrap();
     fs::write(victim.join("file"), "precious").unwrap();
     victim
 }
 
-fn assert_unharmed(victim: &std::path::Path) {
+fn assert_unharmed(victim: &Path) {
     assert_eq!(names(victim), ["file"]);
     assert_eq!(fs::read(victim.join("file")).unwrap(), b"precious");
+}
+
+/// A checkpoint as it was scanned, and all of it staged, to be put in place at the path.
+fn staged(place: &Place) -> (Tree, PathBuf, Staging) {
+    let source = place.checkpoint("step_1");
+    let tree = scan(&source).unwrap();
+    let target = place.at("into/step_1");
+    let staging = Staging::open(&target, None, "one").unwrap();
+    fill(&staging, &source, &tree).unwrap();
+    (tree, target, staging)
 }
 
 #[test]
@@ -101,11 +112,7 @@ fn swapping_links_meanwhile_reaches_nothing() {
 fn a_link_in_the_place_of_the_staged_directory_is_not_published() {
     let place = Place::new();
     let victim = victim(&place);
-    let source = place.checkpoint("step_1");
-    let tree = scan(&source).unwrap();
-    let target = place.at("into/step_1");
-    let staging = Staging::open(&target, None, "one").unwrap();
-    fill(&staging, &source, &tree).unwrap();
+    let (tree, target, staging) = staged(&place);
     let own = staging.directory().to_path_buf();
     fs::rename(own.join("data"), own.join("aside")).unwrap();
     symlink(&victim, own.join("data")).unwrap();
@@ -122,11 +129,7 @@ fn a_link_in_the_place_of_the_staged_directory_is_not_published() {
 #[test]
 fn another_directory_with_the_same_files_is_not_published() {
     let place = Place::new();
-    let source = place.checkpoint("step_1");
-    let tree = scan(&source).unwrap();
-    let target = place.at("into/step_1");
-    let staging = Staging::open(&target, None, "one").unwrap();
-    fill(&staging, &source, &tree).unwrap();
+    let (tree, target, staging) = staged(&place);
     let own = staging.directory().to_path_buf();
     let (data, aside) = (own.join("data"), own.join("aside"));
     fs::rename(&data, &aside).unwrap();
@@ -151,11 +154,7 @@ fn another_directory_with_the_same_files_is_not_published() {
 #[test]
 fn a_file_swapped_after_it_was_finished_is_not_published() {
     let place = Place::new();
-    let source = place.checkpoint("step_1");
-    let tree = scan(&source).unwrap();
-    let target = place.at("into/step_1");
-    let staging = Staging::open(&target, None, "one").unwrap();
-    fill(&staging, &source, &tree).unwrap();
+    let (tree, target, staging) = staged(&place);
     let data = staging.directory().join("data");
     fs::write(data.join("other"), "metadata of step_X").unwrap();
     fs::rename(data.join("other"), data.join("trainer/.metadata")).unwrap();
@@ -187,7 +186,7 @@ fn what_an_interrupted_swap_left_is_cleared_away() {
     let source = place.checkpoint("step_1");
     let tree = scan(&source).unwrap();
     let target = place.at("into/step_1");
-    let remains: [&dyn Fn(&std::path::Path); 3] = [
+    let remains: [&dyn Fn(&Path); 3] = [
         &|data| symlink(&victim, data).unwrap(),
         &|data| fs::write(data, "a file").unwrap(),
         &|data| {
