@@ -97,7 +97,7 @@ pub(super) async fn resolve(
     candidate: &Candidate,
 ) -> Result<std::result::Result<Vec<Resolved>, Vec<String>>> {
     let mut reasons = candidate.reasons.clone();
-    let mut outage = None;
+    let mut outages = Vec::new();
     let mut tiers = Vec::new();
     let mut holders: Vec<(Source, Vec<PartManifest>)> = Vec::new();
     for remote in &candidate.remotes {
@@ -107,7 +107,7 @@ pub(super) async fn resolve(
                 CandidateState::Committed(Box::new(commit))
             }
             Err(error) if is_outage(&error) => {
-                outage = Some(error);
+                outages.push(error);
                 continue;
             }
             Err(error) => CandidateState::Unreadable(error.to_string()),
@@ -158,25 +158,25 @@ pub(super) async fn resolve(
             .map(|remote| remote.name().clone())
             .collect::<Vec<_>>(),
     );
-    let planned = match (planned, outage) {
-        (Ok(planned), outage) => {
-            if let Some(error) = outage {
-                // Should the others turn out damaged, an older step comes in its place.
-                context.observer.on_event(&Event::Warning {
-                    message: &format!(
-                        "{} is not taken from where it cannot be read: {error}",
-                        candidate.id
-                    ),
-                });
+    let planned = match planned {
+        Ok(planned) => planned,
+        Err(error) => {
+            if let Some(outage) = outages.pop() {
+                return Err(outage);
             }
-            planned
-        }
-        (Err(_), Some(error)) => return Err(error),
-        (Err(error), _) => {
             reasons.push(error.to_string());
             return Ok(Err(reasons));
         }
     };
+    // Should the tiers that show it turn out damaged, an older step comes in its place.
+    for error in outages {
+        context.observer.on_event(&Event::Warning {
+            message: &format!(
+                "{} is not taken from where it cannot be read: {error}",
+                candidate.id
+            ),
+        });
+    }
     let mut resolved = Vec::new();
     for step in planned.to_try() {
         reasons.extend(step.unusable.iter().cloned());
@@ -354,7 +354,7 @@ fn select(
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::disallowed_methods)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use stepvault_core::codec::FORMAT;
     use stepvault_core::digest::PartDigest;
