@@ -40,6 +40,17 @@ pub enum FaultAction {
     },
 }
 
+impl FaultAction {
+    /// Answers with this status and provider error code, and says nothing of when to ask again.
+    pub fn refuse(status: u16, code: &str) -> Self {
+        Self::Refuse {
+            status,
+            retry_after_seconds: None,
+            code: code.to_owned(),
+        }
+    }
+}
+
 /// One rule: which requests it matches, how many it lets pass first, how many it hits.
 #[derive(Debug, Clone)]
 pub struct FaultRule {

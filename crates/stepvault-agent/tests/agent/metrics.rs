@@ -66,11 +66,7 @@ const HERE: &str = "{run=\"grpo/checkpoints\",remote=\"disk\"}";
 #[tokio::test]
 async fn what_happened_is_counted_and_what_waits_is_measured() {
     let (node, server) = (Node::new(), StrictS3::start());
-    let down = FaultAction::Refuse {
-        status: 503,
-        retry_after_seconds: None,
-        code: "SlowDown".to_owned(),
-    };
+    let down = FaultAction::refuse(503, "SlowDown");
     for method in ["GET", "HEAD", "PUT", "POST"] {
         server.faults().inject(method, "", u64::MAX, down.clone());
     }

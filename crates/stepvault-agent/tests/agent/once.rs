@@ -60,11 +60,7 @@ async fn a_remote_that_cannot_be_reached_is_given_up_and_named() {
         node.directory_remote("disk").await,
         node.s3_remote("s3", &server, 2).await,
     ];
-    let down = FaultAction::Refuse {
-        status: 503,
-        retry_after_seconds: None,
-        code: "SlowDown".to_owned(),
-    };
+    let down = FaultAction::refuse(503, "SlowDown");
     for method in ["GET", "HEAD", "PUT", "POST"] {
         server.faults().inject(method, "", u64::MAX, down.clone());
     }

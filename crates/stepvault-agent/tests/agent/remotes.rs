@@ -9,14 +9,6 @@ use stepvault_testkit::s3::StrictS3;
 use crate::harness::{Node, id, run_name};
 use crate::support::{committed, keep_last};
 
-fn refuse(status: u16, code: &str) -> FaultAction {
-    FaultAction::Refuse {
-        status,
-        retry_after_seconds: None,
-        code: code.to_owned(),
-    }
-}
-
 #[tokio::test]
 async fn while_one_remote_hangs_the_other_gets_every_step() {
     let (node, server) = (Node::new(), StrictS3::start());
@@ -57,7 +49,7 @@ async fn a_remote_that_comes_back_gets_what_waited_the_newest_first() {
     for method in ["GET", "HEAD", "PUT", "POST"] {
         server
             .faults()
-            .inject(method, "", u64::MAX, refuse(503, "SlowDown"));
+            .inject(method, "", u64::MAX, FaultAction::refuse(503, "SlowDown"));
     }
     let mut options = node.options(remotes.clone());
     options.maximum_backlog_steps = 2;
@@ -114,7 +106,7 @@ async fn a_remote_that_was_out_is_recognised_and_not_probed_again() {
     for method in ["GET", "HEAD", "PUT", "POST"] {
         server
             .faults()
-            .inject(method, "", u64::MAX, refuse(503, "SlowDown"));
+            .inject(method, "", u64::MAX, FaultAction::refuse(503, "SlowDown"));
     }
     node.save_small(2, 8);
     node.until_heard("is not durable on s3").await;
@@ -131,7 +123,7 @@ async fn denied_is_tried_again_and_said_once() {
     let remote = node.s3_remote("s3", &server, 2).await;
     server
         .faults()
-        .inject("PUT", "", u64::MAX, refuse(403, "AccessDenied"));
+        .inject("PUT", "", u64::MAX, FaultAction::refuse(403, "AccessDenied"));
     let service = node.start(node.options(vec![remote.clone()]));
     node.save_small(1, 5);
     node.until_heard("is not durable on s3").await;
@@ -149,7 +141,7 @@ async fn a_step_whose_sealed_files_were_changed_fails_alone_and_says_why() {
     for method in ["GET", "HEAD", "PUT", "POST"] {
         server
             .faults()
-            .inject(method, "", u64::MAX, refuse(503, "SlowDown"));
+            .inject(method, "", u64::MAX, FaultAction::refuse(503, "SlowDown"));
     }
     let mut options = node.options(vec![remote.clone()]);
     options.runs[0].watch_directory = Some(node.outputs());
@@ -186,7 +178,7 @@ async fn an_optional_remote_that_lacks_a_step_does_not_make_it_unsafe() {
     optional.settings = std::sync::Arc::new(settings);
     server
         .faults()
-        .inject("PUT", "", u64::MAX, refuse(503, "SlowDown"));
+        .inject("PUT", "", u64::MAX, FaultAction::refuse(503, "SlowDown"));
     node.save_small(1, 5);
     let report = node.once(node.options(vec![node.directory_remote("disk").await, optional]));
     assert_eq!(report.not_durable.len(), 1);

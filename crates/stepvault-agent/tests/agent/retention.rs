@@ -147,11 +147,7 @@ async fn a_step_that_gets_another_file_is_a_new_save() {
 async fn without_the_right_to_delete_it_warns_once_and_goes_on() {
     let (node, server) = (Node::new(), StrictS3::start());
     let remote = node.s3_remote("s3", &server, 5).await;
-    let denied = FaultAction::Refuse {
-        status: 403,
-        retry_after_seconds: None,
-        code: "AccessDenied".to_owned(),
-    };
+    let denied = FaultAction::refuse(403, "AccessDenied");
     server.faults().inject("DELETE", "", u64::MAX, denied.clone());
     server.faults().inject("POST", "?delete", u64::MAX, denied);
     let mut options = node.options(vec![remote.clone()]);

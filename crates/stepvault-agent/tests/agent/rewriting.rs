@@ -32,11 +32,7 @@ fn save_again(step: &Path, content: &[u8]) {
 async fn a_sealed_file_that_is_written_over_in_place_is_not_uploaded_as_the_old_step() {
     let (node, server) = (Node::new(), StrictS3::start());
     let remote = node.s3_remote("s3", &server, 5).await;
-    let down = FaultAction::Refuse {
-        status: 503,
-        retry_after_seconds: None,
-        code: "SlowDown".to_owned(),
-    };
+    let down = FaultAction::refuse(503, "SlowDown");
     server.faults().inject("PUT", "", u64::MAX, down.clone());
     server.faults().inject("POST", "", u64::MAX, down);
     let service = node.start(node.options(vec![remote.clone()]));

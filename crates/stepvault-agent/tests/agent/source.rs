@@ -144,11 +144,7 @@ async fn a_required_remote_without_the_step_holds_it_back() {
     let remote = node.s3_remote("s3", &server, 2).await;
     options.runs[0].remotes.push(remote.settings.name.clone());
     options.remotes.push(remote);
-    let down = FaultAction::Refuse {
-        status: 503,
-        retry_after_seconds: None,
-        code: "SlowDown".to_owned(),
-    };
+    let down = FaultAction::refuse(503, "SlowDown");
     for method in ["PUT", "POST"] {
         server.faults().inject(method, "", u64::MAX, down.clone());
     }

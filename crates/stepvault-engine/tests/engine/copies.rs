@@ -354,11 +354,7 @@ async fn a_store_without_copies_is_sent_everything() {
 async fn a_gcs_server_without_rewrites_is_sent_everything() {
     let (server, mut rig) = over_gcs().await;
     pushed(&rig, 100, &first()).await;
-    let refusal = FaultAction::Refuse {
-        status: 501,
-        retry_after_seconds: None,
-        code: "NotImplemented".to_owned(),
-    };
+    let refusal = FaultAction::refuse(501, "NotImplemented");
     server.faults().inject("POST", "rewriteTo", u64::MAX, refusal);
     assert_eq!(pushed(&rig, 200, &second()).await, (UNCHANGED + CHANGED, 0));
     let before = asked(server.faults(), "POST", "rewriteTo");
@@ -372,11 +368,7 @@ async fn a_gcs_server_without_rewrites_is_sent_everything() {
 async fn rights_that_do_not_suffice_for_a_copy_are_no_failure() {
     let (server, mut rig) = over_gcs().await;
     pushed(&rig, 100, &first()).await;
-    let refusal = FaultAction::Refuse {
-        status: 403,
-        retry_after_seconds: None,
-        code: "AccessDenied".to_owned(),
-    };
+    let refusal = FaultAction::refuse(403, "AccessDenied");
     server.faults().inject("POST", "rewriteTo", u64::MAX, refusal);
     assert_eq!(pushed(&rig, 200, &second()).await, (UNCHANGED + CHANGED, 0));
     assert_restores(&mut rig, 200, &second()).await;

@@ -72,11 +72,7 @@ async fn examine_s3(server: &StrictS3) -> RemoteReport {
 }
 
 fn refuse(code: &str) -> FaultAction {
-    FaultAction::Refuse {
-        status: 403,
-        retry_after_seconds: None,
-        code: code.to_owned(),
-    }
+    FaultAction::refuse(403, code)
 }
 
 fn find<'a>(report: &'a RemoteReport, check: &str) -> &'a Finding {

@@ -269,11 +269,7 @@ async fn with_a_second_remote(server: &StrictS3, required: bool, status: u16, co
     };
     rig.add("aws", "s3://bucket/prefix", adjust, Some(keys)).await;
     push_steps(&rig, 3).await;
-    let action = FaultAction::Refuse {
-        status,
-        retry_after_seconds: None,
-        code: code.to_owned(),
-    };
+    let action = FaultAction::refuse(status, code);
     for method in ["GET", "HEAD"] {
         server.faults().inject(method, "", u64::MAX, action.clone());
     }

@@ -166,11 +166,7 @@ async fn a_writer_that_was_condemned_meanwhile_does_not_acknowledge() {
 async fn without_the_right_to_delete_it_says_so_though_nothing_has_to_go_yet() {
     let server = StrictS3::start();
     let rig = with_orphans(&server).await;
-    let refused = FaultAction::Refuse {
-        status: 403,
-        retry_after_seconds: None,
-        code: "AccessDenied".to_owned(),
-    };
+    let refused = FaultAction::refuse(403, "AccessDenied");
     server.faults().inject("DELETE", "", u64::MAX, refused.clone());
     server.faults().inject("POST", "?delete", u64::MAX, refused);
     let (error, message) = text(sweep(&rig.remotes[0], DAY, false, &rig.observer).await);

@@ -73,11 +73,7 @@ async fn a_store_that_refuses_to_show_a_record_says_nothing_of_what_it_holds() {
         remote.keys.sweep(),
     ];
     let refuse = |key: &str| {
-        let action = FaultAction::Refuse {
-            status: 403,
-            retry_after_seconds: None,
-            code: "AccessDenied".to_owned(),
-        };
+        let action = FaultAction::refuse(403, "AccessDenied");
         server.faults().clear();
         server.faults().inject("GET", key, u64::MAX, action);
     };
@@ -207,11 +203,7 @@ async fn a_step_that_a_store_refuses_to_show_is_not_passed_over_for_an_older_one
             (403, "AccessDenied", ErrorKind::Denied),
             (503, "SlowDown", ErrorKind::Unreachable),
         ] {
-            let action = FaultAction::Refuse {
-                status,
-                retry_after_seconds: None,
-                code: code.to_owned(),
-            };
+            let action = FaultAction::refuse(status, code);
             server.faults().inject("GET", &key, u64::MAX, action);
             let (error, message) = text(rig.restore().await);
             assert_eq!(error.kind(), kind, "{key}: {message}");
@@ -228,11 +220,7 @@ async fn a_restore_from_elsewhere_says_which_store_refused_to_show_the_step() {
     rig.add_s3("aws", &server).await;
     push_steps(&rig).await;
     rig.lose_node();
-    let action = FaultAction::Refuse {
-        status: 403,
-        retry_after_seconds: None,
-        code: "AccessDenied".to_owned(),
-    };
+    let action = FaultAction::refuse(403, "AccessDenied");
     let key = rig.remotes[1].keys.commit(id(1, 3));
     server.faults().inject("GET", &key, u64::MAX, action);
     let restored = rig.restore().await.unwrap().decision;
@@ -262,11 +250,7 @@ async fn a_tombstone_that_a_store_refuses_to_show_ends_the_prune() {
         table.insert(at(keys.commit(id(1, 1))), other.clone());
         table.insert(at(keys.tombstone(id(1, 2))), other);
     });
-    let action = FaultAction::Refuse {
-        status: 403,
-        retry_after_seconds: None,
-        code: "AccessDenied".to_owned(),
-    };
+    let action = FaultAction::refuse(403, "AccessDenied");
     server
         .faults()
         .inject("GET", &keys.tombstone(id(1, 2)), u64::MAX, action);

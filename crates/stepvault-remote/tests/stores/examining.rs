@@ -124,11 +124,7 @@ async fn a_look_tells_the_stores_clock_also_when_it_is_refused() {
         "GET",
         "list-type",
         1,
-        FaultAction::Refuse {
-            status: 403,
-            retry_after_seconds: None,
-            code: "RequestTimeTooSkewed".to_owned(),
-        },
+        FaultAction::refuse(403, "RequestTimeTooSkewed"),
     );
     let look = examined.look("").await;
     assert!((7_100..=7_200).contains(&ahead(&look)), "{look:?}");

@@ -94,11 +94,7 @@ async fn a_store_that_overwrites_is_found_out() {
 #[tokio::test]
 async fn credentials_that_may_not_delete_suffice() {
     let strict = Strict::start();
-    let denied = FaultAction::Refuse {
-        status: 403,
-        retry_after_seconds: None,
-        code: "AccessDenied".to_owned(),
-    };
+    let denied = FaultAction::refuse(403, "AccessDenied");
     strict
         .server
         .faults()
@@ -124,11 +120,7 @@ async fn credentials_that_may_not_delete_suffice() {
 #[tokio::test]
 async fn a_store_that_cannot_be_asked_is_an_error_and_no_verdict() {
     let strict = Strict::start();
-    let denied = FaultAction::Refuse {
-        status: 403,
-        retry_after_seconds: None,
-        code: "AccessDenied".to_owned(),
-    };
+    let denied = FaultAction::refuse(403, "AccessDenied");
     strict.server.faults().inject("PUT", "", u64::MAX, denied);
     probe(&*strict.open().await, &keys()).await.unwrap_err();
 }

@@ -168,11 +168,7 @@ async fn inside_an_environment_with_a_home() {
     let mut settings = settings("s3://checkpoints/vault");
     settings.profile = Some("training".to_owned());
     let store = open(&settings, Arc::new(SilentObserver)).await.unwrap();
-    let expired = FaultAction::Refuse {
-        status: 400,
-        retry_after_seconds: None,
-        code: "ExpiredToken".to_owned(),
-    };
+    let expired = FaultAction::refuse(400, "ExpiredToken");
     server.faults().inject("PUT", "", 1, expired);
     // The keys are not read again right after they were read.
     tokio::time::sleep(Duration::from_millis(2_100)).await;

@@ -10,14 +10,6 @@ use stepvault_testkit::faults::FaultAction;
 
 use crate::support::{Strict, bytes, create, listed, settings, shown};
 
-fn refuse(status: u16, code: &str) -> FaultAction {
-    FaultAction::Refuse {
-        status,
-        retry_after_seconds: None,
-        code: code.to_owned(),
-    }
-}
-
 #[tokio::test]
 async fn wrong_keys() {
     let strict = Strict::start();
@@ -82,10 +74,12 @@ async fn a_missing_bucket_is_a_matter_of_configuration() {
 async fn a_wrong_clock_is_said_once() {
     let strict = Strict::start();
     let store = strict.open().await;
-    strict
-        .server
-        .faults()
-        .inject("PUT", "", u64::MAX, refuse(403, "RequestTimeTooSkewed"));
+    strict.server.faults().inject(
+        "PUT",
+        "",
+        u64::MAX,
+        FaultAction::refuse(403, "RequestTimeTooSkewed"),
+    );
     let error = create(&*store, "a", &bytes(1, 1)).await.unwrap_err();
     assert_eq!(
         shown(&error),
@@ -102,7 +96,7 @@ async fn expired_credentials_are_read_again() {
     strict
         .server
         .faults()
-        .inject("PUT", "", 2, refuse(400, "ExpiredToken"));
+        .inject("PUT", "", 2, FaultAction::refuse(400, "ExpiredToken"));
     create(&*store, "a", &bytes(1, 1)).await.unwrap();
     let retries = strict.listener.retries();
     assert_eq!(retries.len(), 2, "{retries:?}");
@@ -121,7 +115,7 @@ async fn credentials_that_stay_expired_are_named_at_the_end() {
     strict
         .server
         .faults()
-        .inject("PUT", "", u64::MAX, refuse(400, "ExpiredToken"));
+        .inject("PUT", "", u64::MAX, FaultAction::refuse(400, "ExpiredToken"));
     let error = create(&*store, "a", &bytes(1, 1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
     let text = shown(&error);
@@ -144,7 +138,7 @@ async fn another_region_is_named() {
     strict
         .server
         .faults()
-        .inject("GET", "", u64::MAX, refuse(301, "PermanentRedirect"));
+        .inject("GET", "", u64::MAX, FaultAction::refuse(301, "PermanentRedirect"));
     let error = listed(&*store, "").await.unwrap_err();
     assert_eq!(
         shown(&error),

@@ -66,11 +66,7 @@ async fn resets_and_server_faults_are_survived() {
     let file = File::new((16 << 20) + 1, 1);
     faults.inject("PUT", "partNumber=1", 1, FaultAction::Reset);
     faults.inject("PUT", "partNumber=2", 1, FaultAction::ApplyThenReset);
-    let internal = FaultAction::Refuse {
-        status: 500,
-        retry_after_seconds: None,
-        code: "InternalError".to_owned(),
-    };
+    let internal = FaultAction::refuse(500, "InternalError");
     faults.inject("PUT", "partNumber=3", 1, internal);
     faults.inject("POST", "uploads", 1, FaultAction::Reset);
     faults.inject("HEAD", "", 1, FaultAction::Reset);

@@ -161,11 +161,7 @@ async fn the_store_keeps_the_digests_that_manifests_hold() {
 async fn stores_without_batch_deletes_or_upload_listings_still_work() {
     let strict = Strict::start();
     let store = strict.open().await;
-    let refuse = |code: &str| FaultAction::Refuse {
-        status: 501,
-        retry_after_seconds: None,
-        code: code.to_owned(),
-    };
+    let refuse = |code: &str| FaultAction::refuse(501, code);
     strict
         .server
         .faults()

@@ -65,11 +65,7 @@ async fn a_body_is_sent_again_whole() {
 #[tokio::test]
 async fn a_skew_that_no_signature_heals_is_one_clear_error() {
     let strict = off_by(3_600);
-    let refusal = FaultAction::Refuse {
-        status: 403,
-        retry_after_seconds: None,
-        code: "RequestTimeTooSkewed".to_owned(),
-    };
+    let refusal = FaultAction::refuse(403, "RequestTimeTooSkewed");
     strict.server.faults().inject("PUT", "", u64::MAX, refusal);
     // With the retries of every remote above it.
     let store = strict.open().await;
@@ -97,16 +93,10 @@ async fn nothing_else_is_sent_a_second_time() {
     ] {
         let strict = Strict::start();
         let store = strict.open_bare().await;
-        strict.server.faults().inject(
-            "GET",
-            "",
-            u64::MAX,
-            FaultAction::Refuse {
-                status,
-                retry_after_seconds: None,
-                code: code.to_owned(),
-            },
-        );
+        strict
+            .server
+            .faults()
+            .inject("GET", "", u64::MAX, FaultAction::refuse(status, code));
         listed(&*store, "").await.unwrap_err();
         assert_eq!(strict.server.faults().requests().len(), 1, "{code}");
         strict.server.faults().clear();

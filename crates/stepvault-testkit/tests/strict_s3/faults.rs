@@ -4,14 +4,6 @@ use stepvault_testkit::faults::{FaultAction, FaultRule};
 
 use super::*;
 
-fn refuse(status: u16, code: &str) -> FaultAction {
-    FaultAction::Refuse {
-        status,
-        retry_after_seconds: None,
-        code: code.to_owned(),
-    }
-}
-
 #[tokio::test]
 async fn a_refusal_carries_status_code_and_retry_after_and_does_nothing() {
     let (server, client) = strict();
@@ -42,7 +34,9 @@ async fn a_refusal_carries_status_code_and_retry_after_and_does_nothing() {
 #[tokio::test]
 async fn expired_credentials_are_a_refusal() {
     let (server, client) = strict();
-    server.faults().inject("GET", "", 1, refuse(400, "ExpiredToken"));
+    server
+        .faults()
+        .inject("GET", "", 1, FaultAction::refuse(400, "ExpiredToken"));
     put(&client, "k", b"x").await;
     assert_refused(
         client.get_object().bucket(BUCKET).key("k").send().await,
@@ -227,7 +221,7 @@ async fn rules_skip_count_and_leave_a_log() {
         path_contains: "partNumber=".to_owned(),
         skip: 1,
         times: 1,
-        action: refuse(500, "InternalError"),
+        action: FaultAction::refuse(500, "InternalError"),
     });
     let created = client
         .create_multipart_upload()

@@ -218,11 +218,7 @@ fn refuse(server: &StrictS3, right: &str) {
         _ => panic!("{right} is refused to nobody"),
     };
     for (method, part) in requests {
-        let refusal = FaultAction::Refuse {
-            status: 403,
-            retry_after_seconds: None,
-            code: "AccessDenied".to_owned(),
-        };
+        let refusal = FaultAction::refuse(403, "AccessDenied");
         server.faults().inject(method, part, u64::MAX, refusal);
     }
 }

@@ -99,11 +99,7 @@ fn a_store_that_refuses_to_tell_is_said_to_and_nothing_fails() {
     server.age_multipart_uploads(THREE_DAYS);
     let refuse = |query: &str, status: u16, code: &str| {
         server.faults().clear();
-        let refusal = FaultAction::Refuse {
-            status,
-            retry_after_seconds: None,
-            code: code.to_owned(),
-        };
+        let refusal = FaultAction::refuse(status, code);
         server.faults().inject("GET", query, u64::MAX, refusal);
         place.doctor().expect_code(0).finding("leftovers", "main")
     };

@@ -156,11 +156,7 @@ fn writes() -> Vec<Write> {
 
 /// What goes wrong, one time after the other. Google documents no 409 for objects.
 fn actions(random: &mut Random, on_gcs: bool) -> (Vec<FaultAction>, &'static str) {
-    let refusal = |status: u16, code: &str| FaultAction::Refuse {
-        status,
-        retry_after_seconds: None,
-        code: code.to_owned(),
-    };
+    let refusal = |status: u16, code: &str| FaultAction::refuse(status, code);
     let lost = || FaultAction::ApplyThenReset;
     let conflict = || {
         if on_gcs {
