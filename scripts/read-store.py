@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Restores the newest valid step of a run from a file:// remote, by docs/format.md and nothing else.
+"""Restores the newest valid step of a run from a file:// remote. Implemented from docs/format.md alone.
 
 usage: read-store.py URL RUN TARGET [STEP]
 """
 import hashlib, json, os, pathlib, re, shutil, sys, urllib.parse
 
 def record(data):
-    """A record, read strictly: format 1, in the one spelling that it has (numbers of metrics aside)."""
+    """Parses a record strictly: format 1, in its canonical form (except for the numbers of metrics)."""
     value = json.loads(data)
     spelled = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     if value["format"] != 1 or (spelled != data and not value.get("metrics")):
@@ -21,14 +21,14 @@ def checked(path):
 def read_part(records, label, commit, part):
     data = (records / "parts" / label / f"{part['node']}.json").read_bytes()
     if len(data) != part["manifest_bytes"] or hashlib.sha256(data).hexdigest() != part["manifest_sha256"]:
-        raise ValueError("a part manifest is not the one that the commit names")
+        raise ValueError("a part manifest differs from the one that the commit names")
     manifest = record(data)
     if any(manifest[key] != commit[key] for key in ("run", "id", "name", "shape")):
         raise ValueError("a part manifest contradicts its commit")
     return manifest
 
 def copy_file(source, target, entry):
-    """Copies a file part by part; a part is written only once its digest is found right."""
+    """Copies a file part by part; writes a part only after its digest is verified."""
     size, cut, composite = entry["size_bytes"], 8 << 20, hashlib.sha256()
     while size > cut * 10_000:
         cut *= 2
@@ -39,7 +39,7 @@ def copy_file(source, target, entry):
         for index, expected in enumerate(entry["parts_sha256"]):
             part = data.read(min(cut, size - index * cut))
             if hashlib.sha256(part).hexdigest() != expected:
-                raise ValueError(f"{entry['path']}: part {index} is not what was saved")
+                raise ValueError(f"{entry['path']}: part {index} differs from what was saved")
             composite.update(bytes.fromhex(expected))
             out.write(part)
         if data.read(1) or composite.hexdigest() != entry["sha256"]:
@@ -53,13 +53,13 @@ def settle(path, entry):
 def restore(root, label, staging):
     commit = record((root / ".stepvault/commits" / f"{label}.json").read_bytes())
     if label != f"{commit['id']['step']:012}.a{commit['id']['attempt']}":
-        raise ValueError("the commit is another step's")
+        raise ValueError("the commit belongs to another step")
     manifests = [read_part(root / ".stepvault", label, commit, part) for part in commit["parts"]]
     every = lambda kind: [entry for manifest in manifests for entry in manifest[kind]]
     place = staging if commit["shape"] == "file" else staging / checked(commit["name"])
     for entry in every("files"):
         path = checked(entry["path"])
-        copy_file(root / commit["name"] / f"a{commit['id']['attempt']}" / path, place / path, entry)
+        copy_file(root / label / commit["name"] / path, place / path, entry)
     folders = {entry["path"] or "": entry for entry in every("directories")}
     for path in filter(None, folders):
         (place / checked(path)).mkdir(parents=True, exist_ok=True)
@@ -67,13 +67,13 @@ def restore(root, label, staging):
         os.symlink(link["target"], place / checked(link["path"]))
     for path in sorted(folders, reverse=True):  # the deepest first: a directory's time changes with what is in it
         settle(place / path, folders[path])
-    # A path that several parts name comes where the last of them has it.
+    # A path that several parts name takes the position that it has in the last of them.
     named = [checked(path) for manifest in manifests for path in manifest.get("members", [])]
     members = list(dict.fromkeys(reversed(named)))[::-1]
     return (place, members) if members else (staging, [commit["name"]])
 
 def put(place, paths, target):
-    """Renames each path to where the trainer looks for it; the last one tells the trainer that the step is there."""
+    """Renames each path to where the trainer looks for it. The last one makes the step visible to the trainer."""
     for path in paths:
         if os.path.lexists(target / path):
             sys.exit(f"{target / path} exists")
@@ -98,7 +98,7 @@ def main(url, run, target, step=None):
         try:
             return put(*restore(root, label, staging), target)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            print(f"{label} is passed over: {error}", file=sys.stderr)
+            print(f"skipped {label}: {error}", file=sys.stderr)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
     sys.exit("no valid step")

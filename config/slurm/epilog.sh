@@ -1,25 +1,27 @@
 #!/bin/bash
-# Epilog of slurm.conf: uploads what a job left on the node's disk, then removes its directory. prolog.sh says how both
-# are installed, and made the directory.
+# Epilog for slurm.conf: uploads the steps that a job left on the node's disk, then removes its directory. prolog.sh
+# creates the directory and describes the installation of both.
 #
-# Most jobs leave nothing to upload: `stepvault run` has drained before they ended. It is for those that were killed.
-# The node stays in the state COMPLETING as long as an epilog runs, and goes down when one fails: this one hands the work
-# to a process of its own and ends at once, always with 0. That process ends after two hours at the latest.
+# Most jobs leave nothing to upload, because `stepvault run` drains before they end. This is for killed jobs. The node
+# stays in the state COMPLETING while an epilog runs, and goes down if one fails: this one starts a separate process for
+# the work and exits at once, always with 0. That process ends after two hours at the latest.
 #
-# Who runs as whom: slurmd runs this as root. The agent runs as the job's user, from the configuration that the job left
-# in its directory; root only removes the directory, and only when the agent says that every step in it is safe. What is
-# not safe stays, and the log says so. A save that was cut off goes with the directory: nothing could go on from it.
+# Users: slurmd runs this as root. The agent runs as the job's user, with the configuration that the job left in its
+# directory. Root only removes the directory, and only if the agent reports that every finished step in it is durable:
+# in every vault in the directory and for every run in each, including steps that could not be sealed and runs that the
+# configuration does not (or no longer) name. Otherwise the directory is kept, and the log reports it. An interrupted
+# save is removed with the directory, because no trainer could resume from it.
 #
-# Credentials: the job's environment is gone by now. They come from the node's own identity, or from files in the home
-# of the job's user.
+# Credentials: the job's environment no longer exists. They come from the node's identity, or from files in the home
+# directory of the job's user.
 
-# slurmd sets no search path.
+# slurmd sets no PATH.
 PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 scratch=${JOB_SCRATCH:-/mnt/nvme/jobs}
 
 say() { logger -t stepvault-epilog -- "job ${1##*/}: ${*:2}" 2>/dev/null || true; }
 
-# Runs a command as the owner of directory $1, with nothing of root's in its environment.
+# Runs a command as the owner of directory $1, without root's environment.
 as_owner() {
   local place=$1 owner group home
   owner=$(stat -c %u "$place") && group=$(stat -c %g "$place") || return 1
@@ -29,27 +31,32 @@ as_owner() {
     env -i PATH="$PATH" HOME="${home:-/}" "$@"
 }
 
-# What outlives the epilog: once every step is safe, the job's directory is no longer needed.
+# The process that outlives the epilog: removes the job's directory once every step is durable.
 finish() {
   local place=$1 code
   exec 9>"$place.lock"
   flock --nonblock 9 || return 0
   echo "$BASHPID" >"$place.pid"
-  # The job left its identity in a file of variables, which only a process of the job's user may read as a script. All of
-  # this stays in one process group and keeps the lock, so that the prolog can end it and knows when it has ended.
+  # The job left its identity in a file of variables, which only a process of the job's user may source. All processes
+  # stay in one process group and hold the lock, so that the prolog can kill them and detect their end.
   # shellcheck disable=SC2016 # $1 is the inner shell's
   as_owner "$place" timeout --foreground --kill-after=2m 2h sh -c '
     cd "$1" || exit 1
     if [ -f launch ]; then . ./launch; fi
-    exec stepvault agent --once --config stepvault.toml
+    stepvault agent --once --config stepvault.toml || exit
+    # The directory may also hold vaults that the configuration does not name, from a manual push or a changed
+    # configuration.
+    find . -name vault.json -type f | while IFS= read -r marker; do
+      stepvault agent --once --config stepvault.toml --local "${marker%/vault.json}" </dev/null || exit
+    done
   ' sh "$place"
   code=$?
   rm -f -- "$place.pid"
   if [ "$code" -ne 0 ]; then
-    say "$place" "some step is not safe; $place stays (exit code $code)"
+    say "$place" "some steps are not durable; keeping $place (exit code $code)"
     return
   fi
-  # In one rename: a job that starts again finds the whole directory or none. What a killed one left goes too.
+  # Rename first, so that a restarted job finds the complete directory or none. Also remove what a killed epilog left.
   mv -- "$place" "$scratch/.over-${place##*/}"
   rm -rf -- "$scratch"/.over-*
   rm -f -- "$place.lock"
@@ -58,19 +65,19 @@ finish() {
 main() {
   local place=$scratch/$SLURM_JOB_ID
   if [[ ! $SLURM_JOB_ID =~ ^[0-9]+$ ]]; then
-    say unknown "SLURM_JOB_ID is not a number; nothing was done"
+    say unknown "SLURM_JOB_ID is not a number; doing nothing"
     return
   fi
   [ -d "$place" ] || return
-  # Nobody used it.
+  # An unused directory.
   rmdir -- "$place" 2>/dev/null && return
   if [ ! -f "$place/stepvault.toml" ]; then
-    say "$place" "$place holds files and no stepvault.toml; it stays"
+    say "$place" "$place has files but no stepvault.toml; keeping it"
     return
   fi
-  # Of a process that is long gone, when the node went down under it.
+  # The file is stale if the node went down while the process ran.
   rm -f -- "$place.pid"
-  # Out of slurmd's control group where there is systemd, which would end it with the epilog's.
+  # With systemd, run outside of slurmd's control group, whose processes are killed with the epilog.
   if [ -d /run/systemd/system ]; then
     systemd-run --quiet --collect --no-block --unit="stepvault-epilog-$SLURM_JOB_ID" --property=MemoryMax=512M \
       "$0" finish "$place" && return

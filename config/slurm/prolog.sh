@@ -1,32 +1,32 @@
 #!/bin/bash
-# Prolog of slurm.conf: makes a directory of the job's own on the node's disk, for job.sbatch to keep the vault and the
-# checkpoints in. Install it with epilog.sh under /etc/slurm, and set in slurm.conf:
+# Prolog for slurm.conf: creates a directory for the job on the node's disk, in which job.sbatch keeps the vault and the
+# checkpoints. Install it with epilog.sh under /etc/slurm, and set in slurm.conf:
 #
 #   Prolog=/etc/slurm/prolog.sh
 #   Epilog=/etc/slurm/epilog.sh
 #   PrologFlags=Alloc
 #
-# Change `scratch`, here, in epilog.sh and in job.sbatch alike: a directory of root's on the fast disk, mode 0755.
+# Set `scratch` here, in epilog.sh and in job.sbatch to the same directory on the fast disk, owned by root, mode 0755.
 #
-# Who runs as whom: slurmd runs this as root. The job's directory belongs to the job's user, and everything in it is
-# written by that user's processes, the trainer and the agent alike, or the agent could not link what the trainer writes.
+# Users: slurmd runs this as root. The job's user owns the job's directory, and only that user's processes write to it,
+# both the trainer and the agent; otherwise the agent could not hard-link what the trainer writes.
 #
-# Slurm drains the node of a prolog that fails and holds up the job meanwhile. A node without a disk for checkpoints can
-# still run the job, so this one always ends with 0, asks no store, and waits five seconds at most.
+# Slurm drains the node if its prolog fails, and delays the job while it runs. A node without a disk for checkpoints can
+# still run the job, so this prolog always exits with 0, contacts no store, and waits five seconds at most.
 
-# slurmd sets no search path.
+# slurmd sets no PATH.
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 scratch=${JOB_SCRATCH:-/mnt/nvme/jobs}
 
 say() { logger -t stepvault-prolog -- "job $SLURM_JOB_ID: $*" 2>/dev/null || true; }
 
-# The epilog of an earlier start of this job on this node may still be uploading what that one left, and has the vault.
-# The agent of this start goes on with it; a killed one leaves nothing half done.
+# The epilog of an earlier start of this job on this node may still be uploading, and holds the vault. Kill it: the
+# agent of this start continues its uploads, and a killed agent leaves nothing inconsistent.
 take_over() {
   local process
   [ -e "$1.lock" ] || return 0
   flock --nonblock "$1.lock" true && return 0
-  # Written by whoever holds the lock, and the leader of its own process group.
+  # The holder of the lock wrote its process ID, and leads its own process group.
   process=$(cat "$1.pid") || return 1
   [[ $process =~ ^[1-9][0-9]*$ ]] || return 1
   kill -KILL -- "-$process" 2>/dev/null
@@ -36,14 +36,14 @@ take_over() {
 main() {
   local place group
   if [[ ! $SLURM_JOB_ID =~ ^[0-9]+$ || ! $SLURM_JOB_UID =~ ^[0-9]+$ ]]; then
-    say "SLURM_JOB_ID or SLURM_JOB_UID is not a number; no directory was made"
+    say "SLURM_JOB_ID or SLURM_JOB_UID is not a number; no directory is created"
     return
   fi
-  [ -d "$scratch" ] || { say "there is no $scratch on this node"; return; }
+  [ -d "$scratch" ] || { say "$scratch does not exist on this node"; return; }
   place=$scratch/$SLURM_JOB_ID
-  take_over "$place" || say "what an earlier start left is still being uploaded"
+  take_over "$place" || say "the epilog of an earlier start is still uploading"
   group=$(id -g "$SLURM_JOB_UID") || { say "user $SLURM_JOB_UID has no group"; return; }
-  install -d -m 0700 -o "$SLURM_JOB_UID" -g "$group" "$place" || say "cannot make $place"
+  install -d -m 0700 -o "$SLURM_JOB_UID" -g "$group" "$place" || say "cannot create $place"
 }
 
 main

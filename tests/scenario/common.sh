@@ -93,12 +93,12 @@ expect_text() {
   grep -qF -- "$1" <<<"$said" || fail "nothing says: $1"
 }
 
-# The commands to go on from a step, run as they are printed. What is not a command is what to tell the trainer.
+# The commands to resume from a step, run as they are printed. Other lines are instructions for the trainer.
 obey() {
   local command
   while IFS= read -r command; do
     case "$command" in
       "  mv "* | "  printf "* | "  ln "* | "  cp "* | "  stepvault "*) bash -c "$command" || fail "$command" ;;
     esac
-  done < <(sed -n '/^to go on from /,$p' <<<"$said")
+  done < <(sed -n '/^to resume from /,$p' <<<"$said")
 }

@@ -10,7 +10,7 @@ command -v git > /dev/null || skip "there is no git"
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null
 git init --quiet --initial-branch main upstream
 git -C upstream -c user.name=a -c user.email=a@example.com commit --quiet --allow-empty --message first
-mkdir -p outputs
+mkdir -p outputs archive
 cat > start.sh <<'START'
 git clone --quiet upstream AReaL || exit
 echo "step 57: Loading weights from disk done"

@@ -51,4 +51,4 @@ expect_line fail "checkpoints $PWD/mnt/checkpoints"
 said=$(HOME=/nonexistent TMPDIR=/tmp setpriv --reuid 65534 --regid 65534 --clear-groups ./stepvault explain mnt/checkpoints)
 printf '%s\n' "$said"
 expect_cause permission-denied
-expect_text "user 65534 may not write to $PWD/mnt/checkpoints; its owner is user 0"
+expect_text "user 65534 has no permission to write to $PWD/mnt/checkpoints; its owner is user 0"

@@ -20,7 +20,7 @@ expect_cause time-out
 expect_text "rank_1.log:2: Checkpoint barrier timeout on rank 1"
 expect_cause partial-step
 expect_text "step_30"
-expect_text "to go on from step 20, $PWD/work_dir/checkpoints/step_20"
+expect_text "to resume from step 20, $PWD/work_dir/checkpoints/step_20"
 
 say "a save that fails is said by the trainer, and by explain with its reason"
 cat > rank_0.log <<'LOG'

@@ -30,7 +30,7 @@ expect_first disk-full
 expect_text "of 6.0 MiB free"
 expect_text "rank_0.log:7: with _open_zipfile_writer(f) as opened_zipfile:"
 expect_cause partial-step
-expect_text "to go on from step 20, $PWD/run/outputs/grpo_30b/checkpoints/step_20"
+expect_text "to resume from step 20, $PWD/run/outputs/grpo_30b/checkpoints/step_20"
 
 say "it is the inodes, and bytes are free"
 rm run/outputs/grpo_30b/step_30.pt.tmp
@@ -49,7 +49,7 @@ expect_first partial-step
 obey
 explain run/outputs/grpo_30b
 expect_no_cause partial-step
-expect_text "to go on from step 20"
+expect_text "to resume from step 20"
 
 say "the agent removes what is durable from the trainer's directory, so that the disk does not fill up"
 cat > stepvault.toml <<TOML

@@ -1,54 +1,89 @@
-//! Steps that somebody says are finished, on their way to the task that seals.
+//! Queue of announced steps: finished steps on their way to the task that seals.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use stepvault_core::digest::Sha256Digest;
+use stepvault_core::document::ErrorInfo;
 use stepvault_core::ids::{RunName, Step, StepId};
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::tree::scan;
 use tokio::sync::{Notify, watch};
 
-use crate::control::{AnnounceAnswer, AnnouncementState, ErrorInfo};
+use crate::control::{AnnounceAnswer, AnnouncementState};
 
-/// Most that wait for their turn.
-const MOST_WAITING: usize = 64;
-/// Most of which is remembered what became of them.
-const MOST_REMEMBERED: usize = 512;
+/// Maximum number of waiting announcements.
+const MAX_WAITING: usize = 64;
+/// Maximum number of announcements whose outcome is kept.
+const MAX_REMEMBERED: usize = 512;
 
-/// One of them.
+/// The sealed step of an announcement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) id: StepId,
+    /// Whether its attempt may still change.
+    pub(crate) provisional: bool,
+    /// Whether it was sealed for this announcement.
+    pub(crate) newly_sealed: bool,
+}
+
+/// One announced step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Announcement {
     pub(crate) id: u64,
     pub(crate) run: RunName,
-    /// Absolute.
+    /// The absolute path.
     pub(crate) path: PathBuf,
     pub(crate) step: Option<Step>,
     pub(crate) name: Option<String>,
+    /// Fingerprint of the files when they were announced with an explicit number: the next step may be written over
+    /// them before they are sealed. `None` if the name contains the number.
+    pub(crate) announced: Option<Sha256Digest>,
 }
 
 impl Announcement {
+    /// Checks that the path still holds what was announced. Blocks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::SourceChanged`] when it was modified since.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        let Some(announced) = self.announced else {
+            return Ok(());
+        };
+        if scan(&self.path)?.fingerprint() == announced {
+            return Ok(());
+        }
+        Err(
+            Error::new(ErrorKind::SourceChanged, "cannot seal the announced step")
+                .on(self.path.display())
+                .because("it was modified after it was announced and before it was sealed")
+                .hint("write the next step under this name only after the announcement is 'sealed'"),
+        )
+    }
+
     fn is_for_the_same(&self, other: &Self) -> bool {
         (&self.run, &self.path, self.step, &self.name) == (&other.run, &other.path, other.step, &other.name)
     }
 }
 
-/// All of them.
+/// All announcements.
 #[derive(Debug, Default)]
 pub(crate) struct Announcements {
     state: Mutex<State>,
-    /// Wakes whoever seals.
-    pub(crate) bell: Notify,
-    /// Counts what was settled.
+    /// Wakes the task that seals.
+    pub(crate) wake: Notify,
+    /// Counts settled announcements.
     settled: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Nobody seals any more.
+    /// Whether sealing has ended.
     closed: bool,
     last_id: u64,
     waiting: VecDeque<Announcement>,
-    /// By number, what is known of each, also of those that wait.
+    /// The state of each announcement by number, including waiting ones.
     known: BTreeMap<u64, AnnounceAnswer>,
 }
 
@@ -57,7 +92,7 @@ impl Announcements {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one, and gives the number by which it is known. The same again, while it waits, is the same one.
+    /// Adds an announcement and returns its number. Repeating an announcement that still waits returns the same number.
     ///
     /// # Errors
     /// [`ErrorKind::Interrupted`] when nothing more is sealed; [`ErrorKind::Held`] when too many wait.
@@ -67,6 +102,7 @@ impl Announcements {
         path: PathBuf,
         step: Option<Step>,
         name: Option<String>,
+        announced: Option<Sha256Digest>,
     ) -> Result<u64> {
         let mut state = self.state();
         let announcement = Announcement {
@@ -75,26 +111,25 @@ impl Announcements {
             path,
             step,
             name,
+            announced,
         };
         let fault = |kind, why: &str| {
-            Error::new(kind, "cannot take the announcement")
+            Error::new(kind, "cannot accept the announcement")
                 .on(announcement.path.display())
                 .because(why)
         };
         if state.closed {
             return Err(fault(ErrorKind::Interrupted, ENDING).hint(AFTER_ENDING));
         }
-        if let Some(same) = state
-            .waiting
-            .iter()
-            .find(|waiting| waiting.is_for_the_same(&announcement))
-        {
+        if let Some(same) = state.waiting.iter().find(|waiting| {
+            waiting.is_for_the_same(&announcement) && waiting.announced == announcement.announced
+        }) {
             return Ok(same.id);
         }
-        if state.waiting.len() >= MOST_WAITING {
-            let why = format!("{MOST_WAITING} others wait to be sealed");
+        if state.waiting.len() >= MAX_WAITING {
+            let why = format!("{MAX_WAITING} other announcements wait to be sealed");
             return Err(fault(ErrorKind::Held, &why)
-                .hint("announce it again later; a watched directory is looked at in any case"));
+                .hint("announce it again later; a watched directory is scanned anyway"));
         }
         state.last_id = announcement.id;
         let answer = AnnounceAnswer {
@@ -104,22 +139,23 @@ impl Announcements {
             state: AnnouncementState::Queued,
             step: None,
             attempt: None,
+            provisional: false,
             newly_sealed: false,
             error: None,
         };
-        while state.known.len() >= MOST_REMEMBERED {
-            // More are remembered than may wait: the oldest does not.
+        while state.known.len() >= MAX_REMEMBERED {
+            // More are kept than may wait, so the oldest is not waiting.
             state.known.pop_first();
         }
         state.known.insert(announcement.id, answer);
         state.waiting.push_back(announcement);
         let id = state.last_id;
         drop(state);
-        self.bell.notify_one();
+        self.wake.notify_one();
         Ok(id)
     }
 
-    /// Those of a run, in their order; whoever takes them settles each.
+    /// Takes the waiting announcements of a run, in order; the caller settles each.
     pub(crate) fn take(&self, run: &RunName) -> Vec<Announcement> {
         let mut state = self.state();
         let (taken, left) = state.waiting.drain(..).partition(|waiting| waiting.run == *run);
@@ -127,16 +163,17 @@ impl Announcements {
         Vec::from(taken)
     }
 
-    /// Says what became of one: the step, and whether it was sealed for this.
-    pub(crate) fn settle(&self, id: u64, result: &Result<(StepId, bool)>) {
+    /// Records the outcome of an announcement.
+    pub(crate) fn settle(&self, id: u64, result: &Result<Taken>) {
         let mut state = self.state();
         if let Some(answer) = state.known.get_mut(&id) {
             match result {
-                Ok((step, new)) => {
+                Ok(taken) => {
                     answer.state = AnnouncementState::Sealed;
-                    answer.step = Some(step.step);
-                    answer.attempt = Some(step.attempt);
-                    answer.newly_sealed = *new;
+                    answer.step = Some(taken.id.step);
+                    answer.attempt = Some(taken.id.attempt);
+                    answer.provisional = taken.provisional;
+                    answer.newly_sealed = taken.newly_sealed;
                 }
                 Err(error) => {
                     answer.state = AnnouncementState::Failed;
@@ -148,12 +185,12 @@ impl Announcements {
         self.settled.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// What is known of one; `None` when it was forgotten, or never was.
+    /// Returns the state of an announcement; `None` if it was forgotten or never existed.
     pub(crate) fn answer(&self, id: u64) -> Option<AnnounceAnswer> {
         self.state().known.get(&id).cloned()
     }
 
-    /// Ends when one is settled, or forgotten.
+    /// Returns when an announcement is settled or forgotten.
     pub(crate) async fn settled(&self, id: u64) {
         let mut settled = self.settled.subscribe();
         let waits = |answer: AnnounceAnswer| answer.state == AnnouncementState::Queued;
@@ -164,14 +201,14 @@ impl Announcements {
         }
     }
 
-    /// Takes no more, and settles those that wait.
+    /// Accepts no more announcements, and settles the waiting ones.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
         let left = std::mem::take(&mut state.waiting);
         drop(state);
         for announcement in left {
-            let error = Error::new(ErrorKind::Interrupted, "did not seal the step")
+            let error = Error::new(ErrorKind::Interrupted, "cannot seal the step")
                 .on(announcement.path.display())
                 .because(ENDING)
                 .hint(AFTER_ENDING);
@@ -180,8 +217,8 @@ impl Announcements {
     }
 }
 
-const ENDING: &str = "the agent was asked to stop, and seals no more";
-const AFTER_ENDING: &str = "the next start finds what stands in a watched directory";
+const ENDING: &str = "the agent is stopping and seals no more steps";
+const AFTER_ENDING: &str = "start the agent again: it finds the steps in a watched directory";
 
 #[cfg(test)]
 mod tests {
@@ -192,7 +229,7 @@ mod tests {
     }
 
     fn add(all: &Announcements, path: &str) -> Result<u64> {
-        all.add(run(), path.into(), None, None)
+        all.add(run(), path.into(), None, None, None)
     }
 
     #[tokio::test]
@@ -200,15 +237,20 @@ mod tests {
         let all = Announcements::default();
         let id = add(&all, "/out/step_1").unwrap();
         assert_eq!(add(&all, "/out/step_1").unwrap(), id);
-        let numbered = all.add(run(), "/out/step_1".into(), Step::new(7).ok(), None);
+        let numbered = all.add(run(), "/out/step_1".into(), Step::new(7).ok(), None, None);
         assert_ne!(numbered.unwrap(), id);
         assert_eq!(all.take(&"demo/b".parse().unwrap()), []);
         let taken = all.take(&run());
         assert_eq!(taken.len(), 2);
         assert_ne!(add(&all, "/out/step_1").unwrap(), id);
         let step = StepId::from_label("000000000001.a2").unwrap();
+        let taken = Taken {
+            id: step,
+            provisional: false,
+            newly_sealed: true,
+        };
         let settled = async {
-            tokio::join!(all.settled(id), async { all.settle(id, &Ok((step, true))) });
+            tokio::join!(all.settled(id), async { all.settle(id, &Ok(taken)) });
         };
         settled.await;
         let answer = all.answer(id).unwrap();
@@ -221,22 +263,22 @@ mod tests {
     #[test]
     fn neither_the_queue_nor_the_memory_grows_without_bound() {
         let all = Announcements::default();
-        for number in 0..MOST_WAITING {
+        for number in 0..MAX_WAITING {
             add(&all, &format!("/out/step_{number}")).unwrap();
         }
         let error = add(&all, "/out/step_x").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Held);
         assert_eq!(
             error.to_string(),
-            "cannot take the announcement: /out/step_x: 64 others wait to be sealed"
+            "cannot accept the announcement: /out/step_x: 64 other announcements wait to be sealed"
         );
-        for round in 0..2 * MOST_REMEMBERED {
+        for round in 0..2 * MAX_REMEMBERED {
             for announcement in all.take(&run()) {
                 all.settle(announcement.id, &Err(Error::new(ErrorKind::Damaged, "broken")));
             }
             add(&all, &format!("/again/{round}")).unwrap();
         }
-        assert_eq!(all.state().known.len(), MOST_REMEMBERED);
+        assert_eq!(all.state().known.len(), MAX_REMEMBERED);
         assert_eq!(all.answer(1), None);
     }
 

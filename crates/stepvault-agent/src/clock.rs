@@ -1,4 +1,5 @@
-//! The machine's clock. It decides whether files have been quiet for long enough and nothing that deletes on a remote.
+//! The machine's clock. It decides whether files have been unchanged for long enough, but nothing that deletes on a
+//! remote.
 
 use stepvault_core::clock::Clock;
 use stepvault_core::timestamp::Timestamp;

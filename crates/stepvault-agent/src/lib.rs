@@ -1,46 +1,73 @@
-//! The background service on one node: it finds finished steps, seals them, and keeps every remote and both retention
-//! policies up to date.
+//! The background service on one node: it finds finished steps, seals them, uploads them to every remote, and applies
+//! retention on every tier.
 //!
-//! [`run`] is the whole service. It holds no policy of its own: what counts as finished is a profile or a configured rule
-//! of `stepvault-formats`, what stays is decided by the plans of `stepvault-core`, and what is sent is up to the engine.
+//! [`run`] is the whole service. One task seals; one task for each remote uploads and one prunes; one task evicts local
+//! copies. The tasks share no queue: what is sealed and not yet durable is read from the vault, so that nothing is lost
+//! with the process. [`control`] serves other processes over a Unix socket.
 //!
-//! One task seals, one task for each remote uploads, one task for each remote prunes it, and one evicts local copies.
-//! [`control`] lets other processes ask and tell it something. They meet in the vault: whatever was sealed and is not durable yet is found there by looking, so that nothing is
-//! lost with the process.
+//! It must not hold policy: the profiles of `stepvault-formats` decide what is finished, the plans of `stepvault-core`
+//! decide what stays, and `stepvault-engine` decides how it is uploaded.
+//!
+//! Main types:
+//!
+//! - [`AgentOptions`], with an [`AgentRun`] for each run and an [`AgentRemote`] for each remote.
+//! - [`Stop`]: asks the service to drain, by a deadline.
+//! - [`AgentReport`]: what the service did, and what is not durable.
+//! - [`control`]: requests and responses of the control socket, and its client.
+//!
+//! # Example
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use stepvault_agent::{AgentOptions, AgentReport, Stop};
+//! use stepvault_core::observe::SilentObserver;
+//!
+//! /// Serves until `stop` is requested, then drains.
+//! async fn serve(options: AgentOptions, stop: Stop) -> stepvault_core::Result<AgentReport> {
+//!     stepvault_agent::run(options, Arc::new(SilentObserver), stop).await
+//! }
+//! ```
 
+mod agent_status;
 mod announcements;
 mod assembly;
-mod board;
+mod attempts;
 mod clock;
 pub mod control;
 mod discovery;
 mod drain;
 mod lane;
+mod left_in_vault;
 mod metrics;
 mod note;
 mod notice;
 mod occupied;
 mod options;
+mod other_writers;
 mod outcome;
 mod pause;
 mod profiles;
-mod prompt_store;
 mod rates;
 mod report;
 mod retention;
+mod retries;
 mod sealer;
 mod shared;
 pub mod standing;
 mod starts;
 mod stop;
 mod supervisor;
+mod timeout_store;
+mod vault_watch;
 
 pub use clock::SystemClock;
 pub use drain::read_drain;
 pub use note::{AgentNote, FailedStep, RemoteNote, read_note};
 pub use notice::NoticeOptions;
 pub use options::{AgentOptions, AgentRemote, AgentRun};
+pub use other_writers::OtherWriter;
 pub use profiles::profiles;
-pub use report::{AgentReport, NotDurable, RunStep, SkippedEntry, StepOnRemote, Tally};
+pub use report::{AgentReport, NotDurable, RunStep, SkippedEntry, StepOnRemote, Tally, UnservedRun};
 pub use stop::{Stop, StopReason, StopRequest};
 pub use supervisor::run;

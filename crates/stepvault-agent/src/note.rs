@@ -1,4 +1,4 @@
-//! What a running service leaves in the vault for `status`.
+//! The status file that a running service keeps in the vault for `status`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,22 +11,21 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_local::vault::Vault;
 
-use crate::board::Board;
+use crate::agent_status::{AgentStatus, Trouble};
 use crate::options::{AgentOptions, AgentRun};
 use crate::shared::Shared;
 
 const KEY: &str = "agent.json";
 const FORMAT: u32 = 1;
-/// Most entries of each list.
+/// Maximum number of entries of each list.
 const MOST: usize = 32;
-/// Each note that says something new costs a sync.
+/// Minimum interval between writes, as each costs a sync.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// A service's state in one run, as it was when something last changed. Whether the service still runs is told by the
-/// vault's lock alone.
+/// A service's state in one run at the last change. Only the vault's lock shows whether the service still runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentNote {
-    /// Version of this note.
+    /// Version of this format.
     pub format: u32,
     /// The node.
     pub node: NodeName,
@@ -36,7 +35,7 @@ pub struct AgentNote {
     pub started_at: Timestamp,
     /// By remote, in the configured order.
     pub remotes: Vec<RemoteNote>,
-    /// What was passed over in the watched directory and why, the latest first, at most 32.
+    /// Entries skipped in the watched directory with the cause, the latest first, at most 32.
     pub skipped: Vec<(PathBuf, String)>,
 }
 
@@ -47,11 +46,17 @@ pub struct RemoteNote {
     pub remote: RemoteName,
     /// The step that is being uploaded.
     pub uploading: Option<StepId>,
-    /// Why the remote is waited for, if it is.
+    /// The error that prevents all uploads to the remote, if there is one.
     pub last_error: Option<String>,
-    /// Steps that are given up there until the service is started again, at most 32.
+    /// The kind of that error, as in JSON documents.
+    #[serde(default)]
+    pub error_kind: Option<String>,
+    /// Whether the error needs an operator: credentials, a missing bucket, a certificate. It is retried regardless.
+    #[serde(default)]
+    pub needs_operator: bool,
+    /// Steps whose last upload to it failed, the newest first, at most 32. Each is retried.
     pub failed: Vec<FailedStep>,
-    /// Steps whose part of this node is there and that lack other nodes' parts, at most 32.
+    /// Steps whose part of this node is uploaded but that lack other nodes' parts, at most 32.
     #[serde(default)]
     pub lacking_parts: Vec<FailedStep>,
 }
@@ -62,11 +67,14 @@ pub struct FailedStep {
     /// Step and attempt.
     #[serde(flatten)]
     pub id: StepId,
-    /// Why.
+    /// The cause.
     pub reason: String,
+    /// Whether it needs an operator.
+    #[serde(default)]
+    pub needs_operator: bool,
 }
 
-/// Reads the note of a run; `None` when there is none, or it is of a version that this program does not know.
+/// Reads the status file of a run; `None` when there is none, or its version is unknown.
 pub fn read_note(vault: &Vault, run: &RunName) -> Result<Option<AgentNote>> {
     let Some(bytes) = vault.read_note(run, KEY)? else {
         return Ok(None);
@@ -75,7 +83,7 @@ pub fn read_note(vault: &Vault, run: &RunName) -> Result<Option<AgentNote>> {
     Ok(note.filter(|note| note.format == FORMAT))
 }
 
-/// Writes the notes of all runs whenever they say something new.
+/// Writes the status files of all runs when they change.
 #[derive(Debug, Clone)]
 pub(crate) struct Notes {
     node: NodeName,
@@ -116,15 +124,15 @@ impl Notes {
         self.started_at
     }
 
-    /// What the notes say now, by run.
-    pub(crate) fn current(&self, board: &Board) -> Vec<(RunName, AgentNote)> {
+    /// Returns the current contents, by run.
+    pub(crate) fn current(&self, status: &AgentStatus) -> Vec<(RunName, AgentNote)> {
         let notes = self.writers.iter();
         notes
-            .map(|writer| (writer.run.clone(), writer.note(board)))
+            .map(|writer| (writer.run.clone(), writer.note(status)))
             .collect()
     }
 
-    /// Writes now and then until nothing more will be sealed.
+    /// Writes periodically until nothing more will be sealed.
     pub(crate) async fn work(mut self, shared: Arc<Shared>) {
         while !shared.all_sealed.is_cancelled() {
             self = self.write(&shared).await;
@@ -135,7 +143,7 @@ impl Notes {
         }
     }
 
-    /// Writes what is new.
+    /// Writes the files that changed.
     pub(crate) async fn write(mut self, shared: &Arc<Shared>) -> Self {
         let shared = Arc::clone(shared);
         let fallback = Self {
@@ -144,9 +152,9 @@ impl Notes {
         };
         let write = move || {
             for writer in &mut self.writers {
-                // On a full disk there are better things to say than this.
-                if let Err(error) = writer.write(&shared.vault, &shared.board) {
-                    tracing::debug!(%error, "the note for 'status' was not written");
+                // A full disk has its own warnings.
+                if let Err(error) = writer.write(&shared.vault, &shared.status) {
+                    tracing::debug!(%error, "cannot write the agent's status file");
                 }
             }
             Ok(self)
@@ -156,21 +164,33 @@ impl Notes {
 }
 
 impl NoteWriter {
-    fn note(&self, board: &Board) -> AgentNote {
+    fn note(&self, status: &AgentStatus) -> AgentNote {
         let remotes = self.remotes.iter().map(|remote| {
-            let (uploading, last_error, failed) = board.on_remote(&self.run, remote);
-            let told = |steps: Vec<(StepId, String)>| {
+            let troubles = status.on_remote(&self.run, remote);
+            let told = |steps: Vec<&(StepId, Trouble)>| {
                 let newest_first = steps.into_iter().rev().take(MOST);
                 newest_first
-                    .map(|(id, reason)| FailedStep { id, reason })
+                    .map(|(id, trouble)| FailedStep {
+                        id: *id,
+                        reason: trouble.reason.clone(),
+                        needs_operator: trouble.needs_operator,
+                    })
                     .collect()
             };
             RemoteNote {
                 remote: remote.clone(),
-                uploading,
-                last_error,
-                failed: told(failed),
-                lacking_parts: told(board.lacking_parts(&self.run, remote)),
+                uploading: troubles.uploading,
+                failed: told(troubles.failing().collect()),
+                lacking_parts: told(troubles.lacking_parts().collect()),
+                error_kind: troubles
+                    .remote
+                    .as_ref()
+                    .and_then(|trouble| Some(trouble.kind?.name().to_owned())),
+                needs_operator: troubles
+                    .remote
+                    .as_ref()
+                    .is_some_and(|trouble| trouble.needs_operator),
+                last_error: troubles.remote.map(|trouble| trouble.reason),
             }
         });
         AgentNote {
@@ -179,18 +199,18 @@ impl NoteWriter {
             process_id: std::process::id(),
             started_at: self.started_at,
             remotes: remotes.collect(),
-            skipped: board.skipped_of(&self.run, MOST),
+            skipped: status.skipped_of(&self.run, MOST),
         }
     }
 
     /// Blocks: it syncs.
-    fn write(&mut self, vault: &Vault, board: &Board) -> Result<()> {
-        let note = self.note(board);
+    fn write(&mut self, vault: &Vault, status: &AgentStatus) -> Result<()> {
+        let note = self.note(status);
         if self.written.as_ref() == Some(&note) {
             return Ok(());
         }
         let bytes = serde_json::to_vec(&note)
-            .map_err(|error| Error::new(ErrorKind::Failed, "cannot encode a note").caused_by(error))?;
+            .map_err(|error| Error::new(ErrorKind::Failed, "cannot encode a record").caused_by(error))?;
         vault.write_note(&self.run, KEY, &bytes)?;
         self.written = Some(note);
         Ok(())

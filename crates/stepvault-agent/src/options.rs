@@ -1,11 +1,11 @@
-//! What the service is told to do.
+//! Options of the service.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepvault_core::config::{Completion, Config, Links, RunSettings, faults_error};
+use stepvault_core::config::{Completion, Config, LinkPolicy, RunSettings, faults_error};
 use stepvault_core::ids::{Attempt, RemoteName, RunName};
 use stepvault_core::nodes::Writer;
 use stepvault_core::remote_settings::RemoteSettings;
@@ -15,7 +15,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_formats::find::Extent;
 use stepvault_formats::profile::ProfileSet;
-use stepvault_local::seal::LinkPolicy;
+use stepvault_local::ownership::Parents;
 use stepvault_remote::store::RemoteStore;
 
 use crate::notice::NoticeOptions;
@@ -24,7 +24,7 @@ use crate::profiles::profiles;
 /// A remote and its opened store.
 #[derive(Debug, Clone)]
 pub struct AgentRemote {
-    /// What is configured.
+    /// The configuration.
     pub settings: Arc<RemoteSettings>,
     /// The store, with its decorators.
     pub store: Arc<dyn RemoteStore>,
@@ -35,33 +35,35 @@ pub struct AgentRemote {
 pub struct AgentRun {
     /// The run.
     pub run: RunName,
-    /// The directory that the trainer writes steps into. `None` for a run whose steps are only pushed by hand: what is
-    /// sealed of it is uploaded and retained all the same.
+    /// The directory in which the trainer writes steps. `None` for a run whose steps are only pushed by hand: its
+    /// sealed steps are still uploaded and retained.
     pub watch_directory: Option<PathBuf>,
-    /// Glob on the names of steps; `None` for every step by its profile, or by the default pattern without one.
+    /// Glob for step names; `None` for every step of its profile, or for the default pattern without a profile.
     pub pattern: Option<String>,
-    /// How a finished step is known.
+    /// How a finished step is recognized.
     pub completion: Completion,
-    /// The profile to go by; `None` to tell from what is there.
+    /// The profile to use; `None` to detect it.
     pub profile: Option<String>,
-    /// The profile's series to take; `None` for all that a trainer can go on from.
+    /// The profile's series to seal; `None` for all that a trainer can resume from.
     pub series: Option<Vec<String>>,
-    /// Whether the trainer's own steps are removed once they are safe and the trainer can do without them.
+    /// Whether the trainer's own steps are removed once they are durable and the trainer no longer needs them.
     pub clean_source: bool,
-    /// Whether all nodes see the directory, and share the files of its steps out among them.
+    /// Whether all nodes see the directory and divide the files of its steps among them.
     pub shared: bool,
-    /// Where metrics stand in a checkpoint.
+    /// Whether nothing is uploaded while another training job writes the run.
+    pub exclusive: bool,
+    /// Where checkpoints contain metrics.
     pub metrics_source: MetricsSource,
-    /// What stays on the local tier.
+    /// Retention rules of the local tier.
     pub keep_local: KeepRules,
-    /// What stays on each remote.
+    /// Retention rules of each remote.
     pub keep_remote: KeepRules,
     /// The remotes its steps go to, by name.
     pub remotes: Vec<RemoteName>,
 }
 
 impl AgentRun {
-    /// A run with every key's default that is served on `remotes`.
+    /// Creates a run with all defaults that is served on `remotes`.
     pub fn new(run: RunName, watch_directory: Option<PathBuf>, remotes: Vec<RemoteName>) -> Self {
         let settings = RunSettings {
             watch: watch_directory,
@@ -70,11 +72,11 @@ impl AgentRun {
         Self::of(settings, remotes)
     }
 
-    /// What is going to be done for it, for the log: `run-1: watching /out, for the vault /ssd/vault and s3`.
+    /// Describes the work for this run, for the log: `run-1: watching /out, for the vault /ssd/vault and s3`.
     pub(crate) fn beginning(&self, vault: &Path) -> String {
         let what = match &self.watch_directory {
             Some(directory) => format!("watching {}", directory.display()),
-            None => "watching nothing: steps of it are announced, or pushed by hand".to_owned(),
+            None => "watching no directory: its steps are announced, or pushed by hand".to_owned(),
         };
         let places: Vec<&str> = self.remotes.iter().map(RemoteName::as_str).collect();
         let remotes = match &places[..] {
@@ -98,6 +100,7 @@ impl AgentRun {
             series: settings.series,
             clean_source: settings.clean_source,
             shared: settings.shared,
+            exclusive: settings.exclusive,
             metrics_source: MetricsSource {
                 file: settings.metrics_file,
                 pointers: settings.metrics,
@@ -109,55 +112,61 @@ impl AgentRun {
     }
 }
 
-/// Everything that [`run`](crate::run) needs to know.
+/// The options of [`run`](crate::run).
 #[derive(Debug, Clone)]
 pub struct AgentOptions {
-    /// The vault's directory; made when it does not exist.
+    /// The vault's directory; created when it does not exist.
     pub vault_directory: PathBuf,
+    /// Whether the directories above it may be open to other users.
+    pub vault_parents: Parents,
     /// The runs.
     pub runs: Vec<AgentRun>,
+    /// Configured runs that are not served now: their steps in the vault are compared with their own remotes.
+    pub other_runs: Vec<AgentRun>,
     /// The remotes, in the configured order.
     pub remotes: Vec<AgentRemote>,
-    /// Who writes the steps here. Whether a run's directory is shared, the run says.
+    /// The writer of the steps on this node. Each run says whether its directory is shared.
     pub writer: Writer,
-    /// The attempt of every step that is found from now on; `None` to find it out.
+    /// The attempt of all steps found from now on; `None` to determine it.
     pub attempt: Option<Attempt>,
     /// The profiles of frameworks.
     pub profiles: Arc<ProfileSet>,
-    /// How files are taken over into the vault, unless a profile asks for more.
+    /// How files are linked or copied into the vault, unless a profile is stricter.
     pub links: LinkPolicy,
     /// Limits on the local tier's space, over all runs.
     pub local_limits: LocalLimits,
-    /// How often watched directories are looked at.
+    /// The interval between scans of watched directories.
     pub poll_interval: Duration,
-    /// How often retention runs.
+    /// The interval of retention.
     pub retention_interval: Duration,
-    /// How long the service may take to end once it is told to, where nobody names a time.
+    /// How long the service may take to end after a request without a deadline.
     pub drain_deadline: Duration,
-    /// Where notices that the machine will be taken away come from.
+    /// The sources of notices that the machine will be reclaimed.
     pub notices: NoticeOptions,
-    /// The Unix socket on which the service is controlled; `None` for none.
+    /// The Unix socket for controlling the service; `None` to disable it.
     pub control_socket: Option<PathBuf>,
-    /// Where metrics and health are served, on this machine alone; `None` for nowhere.
+    /// The loopback address for metrics and health; `None` to disable them.
     pub metrics_listen: Option<SocketAddr>,
-    /// Most steps that wait for one remote before those that retention would drop anyway have to stand back.
+    /// Maximum number of steps waiting for one remote; beyond that, steps that retention would remove anyway are
+    /// deferred.
     pub maximum_backlog_steps: usize,
-    /// A step whose other parts are not there so long after this node's is marked incomplete.
+    /// How long after this node's part a step may lack other parts before it is marked incomplete.
     pub incomplete_after: Duration,
-    /// Most bytes held in buffers at once.
+    /// Maximum number of bytes in buffers.
     pub memory_budget_bytes: u64,
-    /// When starts of the service are a restart loop.
+    /// The rule by which starts of the service are a restart loop.
     pub restart_loop: RestartLoopRule,
-    /// Take over and upload what is there, apply retention, and end.
+    /// Whether to seal and upload what exists, apply retention, and end.
     pub once: bool,
 }
 
 impl AgentOptions {
-    /// Options from a configuration. `remotes` are the configured ones, opened by the caller; runs that name others
-    /// are refused.
+    /// Creates options from a configuration. `remotes` are the configured ones, opened by the caller; runs that name
+    /// others are refused.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when the configuration names no vault, a run names a remote that is not given, or something is
+    /// [`ErrorKind::Usage`] when the configuration names no vault, a run names a remote that is not given, or the
+    /// profiles are invalid.
     /// wrong with profiles.
     pub fn from_config(
         config: &Config,
@@ -180,20 +189,18 @@ impl AgentOptions {
             AgentRun::of(settings.clone(), names)
         };
         let profiles =
-            profiles(config).map_err(|faults| faults_error("the configuration is wrong", &faults))?;
+            profiles(config).map_err(|faults| faults_error("the configuration is invalid", &faults))?;
         let control_socket = config.agent.control_socket.path(Some(&vault_directory));
         let options = Self {
             vault_directory,
+            vault_parents: Parents::allowed_if(config.local.allow_shared_parents),
             runs: config.runs.iter().map(run).collect(),
+            other_runs: Vec::new(),
             remotes,
             writer,
             attempt,
             profiles: Arc::new(profiles),
-            links: match config.local.links {
-                Links::Auto => LinkPolicy::Auto,
-                Links::ReflinkOrCopy => LinkPolicy::ReflinkOrCopy,
-                Links::Copy => LinkPolicy::Copy,
-            },
+            links: config.local.links,
             local_limits: config.local.limits,
             poll_interval: config.agent.poll_interval,
             retention_interval: config.agent.retention_interval,
@@ -211,7 +218,23 @@ impl AgentOptions {
         Ok(options)
     }
 
-    /// How much of each step a run's directory holds.
+    /// Adds the configured runs that are not served.
+    #[must_use]
+    pub fn with_other_runs_of(mut self, config: &Config) -> Self {
+        let is_served = |settings: &&RunSettings| self.runs.iter().any(|run| run.run == settings.name);
+        let others = config.runs.iter().filter(|settings| !is_served(settings));
+        let others = others.map(|settings| {
+            let remotes = config.remotes_of(settings).into_iter();
+            AgentRun::of(
+                settings.clone(),
+                remotes.map(|remote| remote.name.clone()).collect(),
+            )
+        });
+        self.other_runs = others.collect();
+        self
+    }
+
+    /// Returns how much of each step a run's directory holds.
     pub(crate) fn extent_of(&self, run: &AgentRun) -> Extent {
         Extent::of(&Writer {
             shared: run.shared,

@@ -1,46 +1,55 @@
-//! What a failure means for what comes next.
+//! Decides what happens after a failure.
+
+use std::time::Duration;
 
 use stepvault_core::{Error, ErrorKind};
 
-/// What a failed upload leads to.
+use crate::pause::{LONGEST, LONGEST_FOR_OPERATOR};
+
+/// What a failed upload blocks. Nothing is given up permanently: the step is retried for as long as it is in the vault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterUpload {
-    /// Nothing of this run goes to this remote for a while.
+    /// Uploads of this run to this remote pause.
     RemoteLater,
-    /// This step waits a while; others go on.
+    /// This step pauses; others continue.
     StepLater,
-    /// Trying again would fail again.
-    StepFailed,
 }
 
-/// Judges a failed upload.
-pub(crate) fn after_upload(error: &Error) -> AfterUpload {
+/// Classifies a failed upload; `opening` if the remote itself could not be opened.
+pub(crate) fn after_upload(error: &Error, opening: bool) -> AfterUpload {
     match error.kind() {
         ErrorKind::Unreachable | ErrorKind::Denied => AfterUpload::RemoteLater,
-        _ if error.is_transient() => AfterUpload::StepLater,
-        ErrorKind::Conflict
-        | ErrorKind::Refused
-        | ErrorKind::SourceChanged
-        | ErrorKind::Usage
-        | ErrorKind::NewerFormat => AfterUpload::StepFailed,
+        // The vault's disk: this says nothing about the remote.
+        ErrorKind::NoSpace => AfterUpload::StepLater,
+        _ if opening => AfterUpload::RemoteLater,
         _ => AfterUpload::StepLater,
     }
 }
 
-/// What a failed take-over leads to.
+/// Returns the maximum pause before the next try: short for transient faults, minutes for others.
+pub(crate) fn longest_pause(error: &Error) -> Duration {
+    let may_pass = error.is_transient() || error.kind() == ErrorKind::NoSpace;
+    if may_pass && !error.needs_operator() {
+        LONGEST
+    } else {
+        LONGEST_FOR_OPERATOR
+    }
+}
+
+/// What a failed seal leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterStaging {
-    /// It was still being written, or vanished: looked at again soon.
+    /// It was still being written, or vanished: checked again soon.
     Unfinished,
     /// The disk is full.
     NoSpace,
-    /// An old save, or one that cannot be taken over as it is: left alone until it changes.
+    /// An old checkpoint, or one that cannot be sealed as it is: ignored until it changes.
     LeftAlone,
-    /// Something went wrong that may pass.
+    /// A fault that may be transient.
     Later,
 }
 
-/// Judges a failed take-over.
+/// Classifies a failed seal.
 pub(crate) fn after_staging(error: &Error) -> AfterStaging {
     match error.kind() {
         ErrorKind::SourceChanged | ErrorKind::NotFound => AfterStaging::Unfinished,
@@ -55,23 +64,62 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_cannot_pass_fails_a_step_for_good() {
-        let of = |kind| after_upload(&Error::new(kind, "cannot upload"));
-        assert_eq!(of(ErrorKind::Unreachable), AfterUpload::RemoteLater);
-        assert_eq!(of(ErrorKind::Denied), AfterUpload::RemoteLater);
-        for kind in [ErrorKind::Conflict, ErrorKind::Refused, ErrorKind::SourceChanged] {
-            assert_eq!(of(kind), AfterUpload::StepFailed, "{kind:?}");
-        }
-        for kind in [
-            ErrorKind::Failed,
-            ErrorKind::Damaged,
-            ErrorKind::NoSpace,
-            ErrorKind::NotFound,
+    fn what_concerns_the_remote_holds_up_all_of_its_steps_and_what_needs_a_person_waits_longer() {
+        let of = |kind| Error::new(kind, "cannot upload");
+        for (kind, opening, after, longest) in [
+            (ErrorKind::Unreachable, false, AfterUpload::RemoteLater, LONGEST),
+            (
+                ErrorKind::Denied,
+                false,
+                AfterUpload::RemoteLater,
+                LONGEST_FOR_OPERATOR,
+            ),
+            (
+                ErrorKind::Usage,
+                true,
+                AfterUpload::RemoteLater,
+                LONGEST_FOR_OPERATOR,
+            ),
+            (
+                ErrorKind::Usage,
+                false,
+                AfterUpload::StepLater,
+                LONGEST_FOR_OPERATOR,
+            ),
+            (
+                ErrorKind::Refused,
+                true,
+                AfterUpload::RemoteLater,
+                LONGEST_FOR_OPERATOR,
+            ),
+            (
+                ErrorKind::Conflict,
+                false,
+                AfterUpload::StepLater,
+                LONGEST_FOR_OPERATOR,
+            ),
+            (
+                ErrorKind::SourceChanged,
+                false,
+                AfterUpload::StepLater,
+                LONGEST_FOR_OPERATOR,
+            ),
+            // Each try may read back the whole step.
+            (
+                ErrorKind::Damaged,
+                false,
+                AfterUpload::StepLater,
+                LONGEST_FOR_OPERATOR,
+            ),
+            (ErrorKind::NoSpace, true, AfterUpload::StepLater, LONGEST),
         ] {
-            assert_eq!(of(kind), AfterUpload::StepLater, "{kind:?}");
+            let error = of(kind);
+            assert_eq!(after_upload(&error, opening), after, "{kind:?}");
+            assert_eq!(longest_pause(&error), longest, "{kind:?}");
         }
-        let busy = Error::new(ErrorKind::Conflict, "cannot write").transient();
-        assert_eq!(after_upload(&busy), AfterUpload::StepLater);
+        assert_eq!(longest_pause(&of(ErrorKind::Conflict).transient()), LONGEST);
+        let certificate = of(ErrorKind::Unreachable).for_operator();
+        assert_eq!(longest_pause(&certificate), LONGEST_FOR_OPERATOR);
     }
 
     #[test]

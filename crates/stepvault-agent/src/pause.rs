@@ -5,20 +5,22 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How often something failed in a row, and when it may be tried again.
+/// Counts consecutive failures, and the time of the next try.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pause {
     failures: u32,
     until: Option<Instant>,
 }
 
-/// The longest pause after a failure that may pass by itself.
+/// Maximum pause after a failure that may be transient.
 pub(crate) const LONGEST: Duration = Duration::from_mins(1);
+/// Maximum pause after a failure that needs an operator, or is unlikely to be transient.
+pub(crate) const LONGEST_FOR_OPERATOR: Duration = Duration::from_mins(5);
 const FIRST: Duration = Duration::from_secs(1);
 
 impl Pause {
-    /// Counts a failure: the pause doubles from one second up to `longest`, give or take a quarter, and is at least as
-    /// long as the other side asked for.
+    /// Counts a failure: the pause doubles from one second up to `longest`, plus or minus a quarter, and is at least as
+    /// long as the server requested.
     pub(crate) fn failed(&mut self, longest: Duration, asked_for: Option<Duration>) {
         let doubled = FIRST.saturating_mul(1 << self.failures.min(16)).min(longest);
         self.failures = self.failures.saturating_add(1);
@@ -35,18 +37,18 @@ impl Pause {
         *self = Self::default();
     }
 
-    /// How often it failed in a row.
+    /// Returns the number of consecutive failures.
     pub(crate) fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// When it may be tried again; `None` for at once.
+    /// Returns when it may be retried; `None` for immediately.
     pub(crate) fn until(&self) -> Option<Instant> {
         self.until.filter(|until| *until > Instant::now())
     }
 }
 
-/// A number from 0 to 1 that differs between nodes that failed at the same moment.
+/// Returns a number from 0 to 1 that differs between nodes that failed at the same moment.
 fn jitter() -> f64 {
     let random = RandomState::new().hash_one(0_u8);
     f64::from(u32::try_from(random >> 32).unwrap_or(0)) / f64::from(u32::MAX)

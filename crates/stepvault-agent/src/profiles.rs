@@ -1,12 +1,12 @@
-//! The profiles that a configuration gives and asks for.
+//! Validates the profiles in a configuration.
 
 use stepvault_core::config::{Config, Finding, RunSettings, Source, nearest};
 use stepvault_formats::profile::ProfileSet;
 
-/// The built-in profiles and the configuration's own, after checking that its runs name profiles and series that exist.
+/// Returns the built-in and the configured profiles, after checking that the runs name existing profiles and series.
 ///
 /// # Errors
-/// Everything that is wrong with them, each with the place it stands at.
+/// All faults, each with its position.
 pub fn profiles(config: &Config) -> Result<ProfileSet, Vec<Finding>> {
     let set = own(config)?;
     let faults: Vec<Finding> = config
@@ -51,10 +51,10 @@ fn unknown_profile(config: &Config, run: &RunSettings, set: &ProfileSet) -> Opti
     Some(finding.hint(meant(name, &names, "the profiles are")))
 }
 
-/// Without a profile a series of any of them will do: which it is shows once steps are there.
+/// Without a profile, a series of any profile is accepted: the right one shows once steps exist.
 fn unknown_series(config: &Config, run: &RunSettings, set: &ProfileSet) -> Option<Finding> {
     let chosen = run.profile.as_deref();
-    // Its own fault.
+    // This fault is reported separately.
     if chosen.is_some_and(|name| set.get(name).is_none()) {
         return None;
     }
@@ -79,7 +79,7 @@ fn unknown_series(config: &Config, run: &RunSettings, set: &ProfileSet) -> Optio
     Some(config.finding(&key, why).hint(meant(unknown, &known, list)))
 }
 
-/// The name that was probably meant, or all there are.
+/// Returns a hint with the name that was probably meant, or all names.
 fn meant(name: &str, known: &[&str], list: &str) -> String {
     if let Some(near) = nearest(name, known.iter().copied()) {
         return format!("did you mean '{near}'?");
@@ -154,7 +154,7 @@ mod tests {
         );
     }
 
-    /// The reference file's example with every key in use.
+    /// The reference file's example with every key set.
     #[test]
     fn the_profile_in_the_reference_file_is_a_right_one() {
         let reference = include_str!("../../../config/stepvault.toml");

@@ -1,4 +1,4 @@
-//! How fast each remote takes bytes, measured from what was moved to it lately.
+//! Measures each remote's recent upload throughput.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,11 +8,11 @@ use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::{Event, Observer, Tier};
 use tokio::time::Instant;
 
-/// Only so much time of uploading counts. Long enough for the parts of slow remotes, which come in by bursts.
+/// Length of the measured upload time. Long enough for slow remotes, whose parts complete in bursts.
 const WINDOW: Duration = Duration::from_mins(1);
-/// What moved within so much time is remembered as one.
+/// Transfers within this time are recorded together.
 const GRAIN: Duration = Duration::from_millis(250);
-/// Less time than this tells too little: what goes first may go in a burst.
+/// Minimum time for a measurement: the first bytes may be sent in a burst.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// The rates of all remotes.
@@ -21,7 +21,7 @@ pub(crate) struct Rates {
     meters: Mutex<BTreeMap<RemoteName, Meter>>,
 }
 
-/// One remote's. Its clock runs only while something is uploaded.
+/// The meter of one remote. Its clock runs only during uploads.
 #[derive(Debug, Default)]
 struct Meter {
     busy: usize,
@@ -79,7 +79,7 @@ impl Meter {
     }
 }
 
-/// An upload to a remote is under way until this is dropped.
+/// Marks an upload to a remote as running until dropped.
 #[derive(Debug)]
 pub(crate) struct Busy {
     rates: Arc<Rates>,
@@ -98,7 +98,7 @@ impl Rates {
         work(meters.entry(remote.clone()).or_default())
     }
 
-    /// Something is being uploaded to this remote.
+    /// Marks an upload to this remote as running.
     pub(crate) fn busy(self: &Arc<Self>, remote: &RemoteName) -> Busy {
         self.with(remote, |meter| meter.begin(Instant::now()));
         Busy {
@@ -107,13 +107,13 @@ impl Rates {
         }
     }
 
-    /// What the remote took in a second of uploading lately; `None` where nothing was moved.
+    /// Returns the remote's recent bytes per second of upload time; `None` if nothing was sent.
     pub(crate) fn bytes_per_second(&self, remote: &RemoteName) -> Option<u64> {
         self.with(remote, |meter| meter.bytes_per_second(Instant::now()))
     }
 }
 
-/// Passes every event on and counts the bytes.
+/// Forwards every event and counts the bytes.
 #[derive(Debug)]
 pub(crate) struct Metered {
     pub(crate) inner: Arc<dyn Observer>,

@@ -1,4 +1,4 @@
-//! What a service that has ended says of its life.
+//! The final report of a service.
 
 use std::path::PathBuf;
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::starts::RestartLoop;
 
-/// Most entries of each list that are kept: a service may live for months.
+/// Maximum number of entries kept in each list: a service may run for months.
 const LATEST: usize = 1000;
 
-/// How often something happened, and the latest of it.
+/// How often something happened, and the latest occurrences.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Tally<T> {
-    /// How often in all.
+    /// Total number.
     pub total: u64,
     /// The latest 1,000, in order.
     pub latest: Vec<T>,
@@ -69,52 +69,91 @@ pub struct NotDurable {
     pub id: StepId,
     /// The remote.
     pub remote: RemoteName,
-    /// Whether a step is only safe once it is durable there.
+    /// Whether the step is safe only once it is durable on this remote.
     pub required: bool,
-    /// Whether it is given up on this remote until the service is started again.
+    /// Whether the fault needs an operator. The next start retries regardless.
     pub failed: bool,
-    /// Bytes that were not sent there yet.
+    /// Bytes that were not sent to it yet.
     pub missing_bytes: u64,
-    /// Why it is not there.
+    /// Why it is not durable on it.
     pub reason: String,
 }
 
-/// Something in a watched directory that was not taken over.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A run that the service does not serve but whose steps in the vault are not durable: they are neither uploaded nor
+/// evicted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnservedRun {
+    /// The run.
+    pub run: RunName,
+    /// Number of its steps that are not durable on every required remote, according to the vault's records.
+    pub steps: u64,
+}
+
+impl std::fmt::Display for UnservedRun {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { run, steps } = self;
+        let (noun, verb) = if *steps == 1 {
+            ("step", "is")
+        } else {
+            ("steps", "are")
+        };
+        write!(
+            out,
+            "the vault holds {steps} {noun} of the run '{run}' that {verb} not durable, but the agent does not serve \
+             the run: upload with 'stepvault agent --once --run {run}' and the same configuration, or configure the \
+             run again"
+        )
+    }
+}
+
+/// An entry of a watched directory, or of the vault, that is not sealed or cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedEntry {
     /// The run.
     pub run: RunName,
-    /// Where it is, or was.
+    /// Its path, which may no longer exist.
     pub path: PathBuf,
-    /// Why it was passed over.
+    /// The cause.
     pub reason: String,
 }
 
 /// What the service did, and what it left undone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct AgentReport {
-    /// Steps that were taken over into the vault.
+    /// Steps that were sealed into the vault.
     pub sealed: Tally<RunStep>,
-    /// Steps that became durable on a remote. One that was durable there before does not count.
+    /// Steps that became durable on a remote. Steps that were already durable on it do not count.
     pub uploaded: Tally<StepOnRemote>,
     /// Local copies that retention removed.
     pub evicted: Tally<RunStep>,
-    /// Steps of the trainer's own that were removed from a watched directory.
+    /// Steps that the vault gave up before they were durable, for lack of space.
+    pub given_up: Tally<RunStep>,
+    /// The trainer's own steps that were removed from a watched directory.
     pub cleaned: Tally<RunStep>,
     /// Steps that retention removed from a remote.
     pub pruned: Tally<StepOnRemote>,
-    /// Sealed steps that are not durable on one of their remotes, oldest first within each run.
+    /// Sealed steps of any run in the vault that are not durable on one of their remotes, oldest first within each run.
     pub not_durable: Vec<NotDurable>,
-    /// What was not taken over, and why.
+    /// Finished steps that could not be sealed, and directories that may hold one but could not be read.
+    pub unsealed: Vec<SkippedEntry>,
+    /// Steps in the vault that are unreadable or damaged and not known to be durable.
+    pub unreadable: Vec<SkippedEntry>,
+    /// Runs that this service does not serve but whose steps in the vault are not durable.
+    pub unserved: Vec<UnservedRun>,
+    /// Entries that were not sealed, with the cause.
     pub skipped: Tally<SkippedEntry>,
-    /// That the service is started again and again, and how it ended before.
+    /// Set when the service is in a restart loop, with how earlier runs ended.
     pub restart_loop: Option<RestartLoop>,
 }
 
 impl AgentReport {
-    /// Whether every sealed step is durable on every remote that it has to be on.
+    /// Whether every finished and every sealed step, of any run in the vault, is durable on every remote that it must
+    /// be on, and none was given up. Anything that could not be checked is not safe.
     pub fn is_safe(&self) -> bool {
-        !self.not_durable.iter().any(|step| step.required)
+        self.given_up.total == 0
+            && self.unsealed.is_empty()
+            && self.unreadable.is_empty()
+            && !self.not_durable.iter().any(|step| step.required)
     }
 }
 

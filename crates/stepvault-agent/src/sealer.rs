@@ -1,4 +1,4 @@
-//! The task that finds finished steps and takes them over.
+//! The task that finds finished steps and seals them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use stepvault_core::clock::Clock as _;
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::{Attempt, RunName};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Event;
@@ -18,46 +19,48 @@ use stepvault_engine::push::{Placed, StageRequest, stage};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_formats::find::Extent;
 use stepvault_formats::profile::ProfileSet;
-use stepvault_local::seal::LinkPolicy;
 use tokio::time::Instant;
 
-use crate::announcements::Announcement;
+use crate::announcements::{Announcement, Taken};
 use crate::clock::SystemClock;
 use crate::discovery::{Discovery, Ready, Wake, ready_alone};
 use crate::outcome::{AfterStaging, after_staging};
 use crate::pause::LONGEST;
 use crate::retention::clean_source;
+use crate::retries::Retries;
 use crate::shared::Shared;
 use crate::stop::StopReason;
 
-/// After a full disk nothing is sealed for this long, whatever else is ready.
+/// After the disk was full, nothing is sealed for this long, whatever else is ready.
 const FULL_DISK_PAUSE: Duration = Duration::from_secs(1);
-/// A step that found the disk full is tried again at least this often.
+/// Maximum interval between tries of a step that found the disk full.
 const LONGEST_FULL_DISK_PAUSE: Duration = Duration::from_secs(5);
-/// Many things may happen at once in a directory; they are looked at together.
+/// Many events may happen at once in a directory; they are handled together.
 const GATHER: Duration = Duration::from_millis(100);
-/// Looks are never closer together than this.
+/// Minimum interval between scans.
 const SHORTEST_WAIT: Duration = Duration::from_millis(50);
 
-/// One run, as far as taking over its steps goes.
+/// One run, as far as sealing its steps is concerned.
 #[derive(Debug)]
 pub(crate) struct SealedRun {
     pub(crate) run: RunName,
-    /// `None` for a run that is not watched, and while somebody is looking.
+    /// `None` for a run that is not watched, and during a scan.
     pub(crate) discovery: Option<Discovery>,
     pub(crate) shared: bool,
-    /// What the first look found: only of that can anything be older than this service. What came later was written
-    /// since, whatever the clock says.
+    /// What the first scan found: only these entries can be older than this service. Entries that appear later were
+    /// written since, whatever their times are.
     pub(crate) there_at_first: Option<BTreeSet<String>>,
-    /// The profile to go by for what is announced, where one is configured.
+    /// The profile for announced steps, if one is configured.
     pub(crate) profile: Option<String>,
     pub(crate) metrics_source: MetricsSource,
-    /// Its remotes, such that asking them takes no longer than it may.
+    /// Its remotes, each wrapped in a timeout.
     pub(crate) remotes: Vec<RunRemote>,
-    /// When the trainer's own steps are to be cleaned next; `None` for a run that does not ask for it.
+    /// When the trainer's own steps are cleaned next; `None` for a run without cleaning.
     pub(crate) clean_at: Option<Instant>,
-    /// How often they were.
+    /// Number of cleaning rounds so far.
     pub(crate) clean_turn: usize,
+    /// Announced steps that could not be sealed and that no entry of a watched directory represents.
+    pub(crate) retries: Retries,
 }
 
 /// The task that seals.
@@ -67,23 +70,23 @@ pub(crate) struct Sealer {
     pub(crate) runs: Vec<SealedRun>,
     pub(crate) writer: Writer,
     pub(crate) attempt: Option<Attempt>,
-    /// What is older was not written in the launch that this service is part of.
+    /// Steps older than this were not written in the launch that this service is part of.
     pub(crate) launch_since: Timestamp,
     pub(crate) profiles: Arc<ProfileSet>,
     pub(crate) links: LinkPolicy,
     pub(crate) poll_interval: Duration,
-    /// Between two rounds of cleaning.
+    /// Interval between cleaning rounds.
     pub(crate) clean_interval: Duration,
-    /// Come to an end once all that can be finished by waiting out its quiet time is taken over.
+    /// Whether to end once everything is sealed that waiting out a quiet time can finish.
     pub(crate) once: bool,
     pub(crate) not_before: Option<Instant>,
 }
 
 impl Sealer {
-    /// Looks and seals until told to stop; with `once`, until nothing is left to wait for.
+    /// Scans and seals until told to stop; with `once`, until there is nothing left to wait for.
     pub(crate) async fn work(&mut self) -> Result<()> {
         let mut wake = Some(Wake::new());
-        let bell = wake.as_ref().map(Wake::bell).unwrap_or_default();
+        let changed = wake.as_ref().map(Wake::changed).unwrap_or_default();
         let quiet_times = self
             .runs
             .iter()
@@ -92,7 +95,7 @@ impl Sealer {
         let mut give_up = Instant::now() + patience;
         loop {
             let asked = self.shared.stopping.requested();
-            // Asked before looking: this look is the last one, and takes what is complete by now.
+            // Checked before the scan: this scan is the last one, and seals what is complete by now.
             let last = asked
                 .as_ref()
                 .is_some_and(|request| !request.uses_all_of_its_time());
@@ -106,9 +109,10 @@ impl Sealer {
             }
             let begun = Instant::now();
             let look_again = self.look_and_seal().await?;
-            // What is sealed for a long time must not take the others' time to become quiet.
+            // A long seal must not shorten the other steps' quiet time.
             give_up += begun.elapsed();
-            // Nobody writes any more: what only silence can prove is worth its quiet time, within the drain's.
+            // The trainer no longer writes: a step that only silence proves is worth its quiet time, within the drain's
+            // deadline.
             let proves_silence = look_again.is_some()
                 && asked
                     .as_ref()
@@ -124,21 +128,21 @@ impl Sealer {
             tokio::select! {
                 () = self.asked_to_end(already_asked), if !proves_silence => {}
                 () = tokio::time::sleep_until(next) => {}
-                () = bell.notified() => tokio::time::sleep(GATHER).await,
-                () = self.shared.announcements.bell.notified() => {}
+                () = changed.notified() => tokio::time::sleep(GATHER).await,
+                () = self.shared.announcements.wake.notified() => {}
             }
         }
         self.shared.announcements.close();
         for run in &self.runs {
             for (path, why) in run.discovery.iter().flat_map(Discovery::unfinished) {
-                self.shared.board.skipped(&run.run, &path, why);
+                self.shared.status.skipped(&run.run, &path, why);
             }
         }
         Ok(())
     }
 
-    /// Ends when this look should be followed by the next at once: with the first request to stop, then with one from
-    /// somebody who waits for the end.
+    /// Returns when the current scan should be followed by the next at once: on the first request to stop, then on one
+    /// from a client that waits for the end.
     async fn asked_to_end(&self, already_asked: bool) {
         let now = |waits: bool| waits.then(Instant::now);
         self.shared
@@ -151,25 +155,37 @@ impl Sealer {
         self.runs.iter().filter_map(|run| run.discovery.as_ref())
     }
 
-    /// One round over all runs; when to look again at the latest, if something is worth waiting for.
+    /// One round over all runs; returns when to scan again at the latest, if something is worth waiting for.
     async fn look_and_seal(&mut self) -> Result<Option<Instant>> {
         let mut look_again: Option<Instant> = None;
         for index in 0..self.runs.len() {
             let run = self.runs[index].run.clone();
+            let is_last = self.shared.stopping.is_requested();
             let announced = self.shared.announcements.take(&run);
+            self.retry_announced(index).await;
             let Some(mut discovery) = self.runs[index].discovery.take() else {
                 for announcement in announced {
                     self.take_announced(index, None, announcement).await?;
                 }
+                self.note_unsealed(index, None, None);
+                look_again = [look_again, self.runs[index].retries.next_try()]
+                    .into_iter()
+                    .flatten()
+                    .min();
                 continue;
             };
             if !announced.is_empty() {
                 discovery.hurry();
             }
+            if is_last && !self.shared.status.has_looked_last(&run) {
+                // There may be no time left after a pause.
+                discovery.hurry();
+                discovery.try_now();
+            }
             let vault = self.shared.vault.clone();
             let (discovery, look) = blocking(move || {
                 let mut discovery = discovery;
-                // An unreadable vault makes everything news; sealing then says what is wrong with it.
+                // With an unreadable vault everything seems new; sealing then reports the vault's fault.
                 let sealed = || vault.steps(&run).map(|scan| scan.steps).unwrap_or_default();
                 let look = discovery.look(SystemClock.now(), sealed);
                 Ok((discovery, look))
@@ -187,7 +203,7 @@ impl Sealer {
             let about = format!("watch {run}");
             match &look.fault {
                 Some(error) => self.shared.warn(&about, &format!("{run}: {error}")),
-                None => self.shared.board.is_well(&about),
+                None => self.shared.status.is_well(&about),
             }
             if let Some(news) = look.news {
                 self.shared.tell(&format!("{run}: {news}"));
@@ -197,9 +213,11 @@ impl Sealer {
                     .warn(&format!("series {run}"), &format!("{run}: {advice}"));
             }
             for (path, reason) in look.passed_over {
-                tracing::info!(path = %path.display(), reason, "passed over");
-                self.shared.board.skipped(run, &path, reason);
+                tracing::info!(path = %path.display(), reason, "skipped");
+                self.shared.status.skipped(run, &path, reason);
             }
+            // Before the first step is sealed, which may take longer than the remaining time.
+            self.note_unsealed(index, Some(&discovery), look.fault.as_ref());
             for ready in &look.ready {
                 if let Some(time) = self.not_before.filter(|time| *time > Instant::now()) {
                     look_again = [look_again, Some(time)].into_iter().flatten().min();
@@ -208,6 +226,10 @@ impl Sealer {
                 self.take_over(index, &mut discovery, ready).await;
             }
             self.tell_unfinished(index, &discovery, &look.ready);
+            self.note_unsealed(index, Some(&discovery), look.fault.as_ref());
+            if is_last {
+                self.shared.status.looked_last(&self.runs[index].run);
+            }
             let is_due = self.runs[index]
                 .clean_at
                 .is_some_and(|time| time <= Instant::now());
@@ -215,7 +237,8 @@ impl Sealer {
             if is_due && !self.once {
                 discovery = self.clean(index, discovery).await?;
             }
-            look_again = [look_again, look.again_at, discovery.next_try()]
+            let retry_at = self.runs[index].retries.next_try();
+            look_again = [look_again, look.again_at, discovery.next_try(), retry_at]
                 .into_iter()
                 .flatten()
                 .min();
@@ -224,21 +247,47 @@ impl Sealer {
         Ok(look_again)
     }
 
-    /// Says once of what is new in a run's directory why it is not taken over yet. Of what was tried, and failed, people
-    /// are told elsewhere.
-    fn tell_unfinished(&self, index: usize, discovery: &Discovery, tried: &[Ready]) {
-        let run = &self.runs[index].run;
-        let tried: BTreeSet<PathBuf> = tried.iter().map(|ready| discovery.path_of(ready)).collect();
-        for (path, why) in self.shared.board.unfinished(run, discovery.unfinished()) {
-            if !tried.contains(&path) {
-                let path = path.display();
-                self.shared
-                    .tell(&format!("{run}: {path} is there, and not taken over yet: {why}"));
+    /// Records what is finished but not sealed, for clients that ask what is safe.
+    fn note_unsealed(&self, index: usize, discovery: Option<&Discovery>, fault: Option<&Error>) {
+        let run = &self.runs[index];
+        let mut unsealed = discovery.map(Discovery::unsealed).unwrap_or_default();
+        if let (Some(discovery), Some(error)) = (discovery, fault) {
+            let directory = discovery.directories().into_iter().next();
+            let why = format!("cannot determine whether it holds a finished step: {error}");
+            unsealed.extend(directory.map(|directory| (directory, why)));
+        }
+        unsealed.extend(run.retries.unsealed());
+        self.shared.status.unsealed(&run.run, unsealed);
+    }
+
+    /// Retries announced steps that could not be sealed, while they are unchanged.
+    async fn retry_announced(&mut self, index: usize) {
+        for ready in self.runs[index].retries.due() {
+            let run = self.runs[index].run.clone();
+            match self.stage(index, &ready).await {
+                Ok(placed) => {
+                    self.runs[index].retries.forget(&ready.path);
+                    self.taken_over(index, Some((None, &ready)), &placed);
+                }
+                Err(error) => self.not_taken_over(index, &run, None, &ready, &error),
             }
         }
     }
 
-    /// Removes what the trainers can spare, in all runs that ask for it.
+    /// Reports once why a new entry of a run's directory is not sealed yet. Failed seals are reported separately.
+    fn tell_unfinished(&self, index: usize, discovery: &Discovery, tried: &[Ready]) {
+        let run = &self.runs[index].run;
+        let tried: BTreeSet<PathBuf> = tried.iter().map(|ready| discovery.path_of(ready)).collect();
+        for (path, why) in self.shared.status.unfinished(run, discovery.unfinished()) {
+            if !tried.contains(&path) {
+                let path = path.display();
+                self.shared
+                    .tell(&format!("{run}: {path} exists but is not sealed yet: {why}"));
+            }
+        }
+    }
+
+    /// Removes the steps that the trainers no longer need, in all runs with cleaning.
     pub(crate) async fn clean_all(&mut self) -> Result<()> {
         for index in 0..self.runs.len() {
             let asks = self.runs[index].clean_at.is_some();
@@ -249,8 +298,8 @@ impl Sealer {
         Ok(())
     }
 
-    /// Removes the trainer's own steps that are safe and spent. What goes wrong is warned of, and tried again the next
-    /// time.
+    /// Removes the trainer's own steps that are durable and no longer needed. Faults are warned of, and retried the
+    /// next time.
     async fn clean(&mut self, index: usize, mut discovery: Discovery) -> Result<Discovery> {
         let run = &mut self.runs[index];
         if self.shared.stopping.is_requested() {
@@ -271,9 +320,12 @@ impl Sealer {
             Err(error) => Err(error),
         };
         match cleaned {
-            Ok(()) => self.shared.board.is_well(&about),
+            Ok(()) => self.shared.status.is_well(&about),
             Err(error) => {
-                let text = format!("{}: the trainer's own steps stay for now: {error}", run.run);
+                let text = format!(
+                    "{}: cannot clean the trainer's own steps; they stay for now: {error}",
+                    run.run
+                );
                 self.shared.warn(&about, &text);
             }
         }
@@ -283,12 +335,12 @@ impl Sealer {
     async fn take_over(&mut self, index: usize, discovery: &mut Discovery, ready: &Ready) {
         let run = self.runs[index].run.clone();
         match self.stage(index, ready).await {
-            Ok(placed) => self.taken_over(index, Some((discovery, ready)), &placed),
-            Err(error) => self.not_taken_over(&run, discovery, ready, &error),
+            Ok(placed) => self.taken_over(index, Some((Some(discovery), ready)), &placed),
+            Err(error) => self.not_taken_over(index, &run, Some(discovery), ready, &error),
         }
     }
 
-    /// Seals what somebody says is finished, and says what became of it. Gives the discovery back.
+    /// Seals announced steps and reports the outcome. Returns the discovery.
     async fn take_announced(
         &mut self,
         index: usize,
@@ -303,9 +355,10 @@ impl Sealer {
             ..self.writer.clone()
         });
         let (mut discovery, ready) = blocking(move || {
-            let there = discovery
-                .as_ref()
-                .map_or(Ok(None), |discovery| discovery.ready_there(&announcement));
+            let there = announcement.check_unchanged().and_then(|()| match &discovery {
+                Some(discovery) => discovery.ready_there(&announcement),
+                None => Ok(None),
+            });
             let key = discovery
                 .as_ref()
                 .map(|discovery| discovery.key_of(&announcement.path))
@@ -315,58 +368,67 @@ impl Sealer {
                 Ok(None) => ready_alone(&announcement, key, &profiles, profile.as_deref(), extent),
                 Err(error) => Err(error),
             };
+            // Exactly what was checked here is sealed.
+            let ready = ready.and_then(|ready| announcement.check_unchanged().map(|()| ready));
             Ok((discovery, ready))
         })
         .await?;
         let placed = match ready {
             Ok(ready) => {
                 let placed = self.stage(index, &ready).await;
-                match (&placed, &mut discovery) {
-                    (Ok(placed), discovery) => {
-                        self.taken_over(index, discovery.as_mut().map(|known| (known, &ready)), placed);
+                match &placed {
+                    Ok(placed) => {
+                        self.runs[index].retries.forget(&ready.path);
+                        self.taken_over(index, Some((discovery.as_mut(), &ready)), placed);
                     }
-                    (Err(error), Some(discovery)) => {
+                    Err(error) => {
                         let run = self.runs[index].run.clone();
-                        self.not_taken_over(&run, discovery, &ready, error);
+                        let known = discovery.as_mut().filter(|discovery| discovery.knows(&ready));
+                        self.not_taken_over(index, &run, known, &ready, error);
                     }
-                    (Err(error), None) if after_staging(error) == AfterStaging::NoSpace => {
-                        self.make_room(ready.bytes);
-                    }
-                    (Err(_), None) => {}
                 }
                 placed
             }
             Err(error) => Err(error),
         };
         let result = placed.map(|placed| {
-            let (step, ..) = placed.summary();
-            (step, matches!(placed, Placed::Sealed { new: true, .. }))
+            let (id, ..) = placed.summary();
+            Taken {
+                id,
+                provisional: placed.is_provisional(),
+                newly_sealed: matches!(placed, Placed::Sealed { new: true, .. }),
+            }
         });
         self.shared.announcements.settle(id, &result);
         Ok(discovery)
     }
 
-    /// A step is in the vault, or durable on every remote: everybody who has to do with it is told.
-    fn taken_over(&self, index: usize, found: Option<(&mut Discovery, &Ready)>, placed: &Placed) {
+    /// Notifies all interested tasks that a step is in the vault, or durable on every remote.
+    fn taken_over(&self, index: usize, found: Option<(Option<&mut Discovery>, &Ready)>, placed: &Placed) {
         if let Some((discovery, ready)) = found {
-            discovery.handled(ready);
+            if let Some(discovery) = discovery {
+                discovery.handled(ready);
+            }
             self.shared
-                .board
+                .status
                 .is_well(&format!("seal {}", ready.path.display()));
         }
         if let Placed::Sealed { step, new } = placed {
             if *new {
-                self.shared.board.sealed(&self.runs[index].run, step.id());
+                self.shared.status.sealed(&self.runs[index].run, step.id());
+                self.shared.provisional.notify_one();
             }
             self.shared.wake_lanes();
-            // Space is taken: the marks may be reached.
+            // Space was used: the limits may be reached.
             self.shared.evict.notify_one();
         }
     }
 
-    /// In a task of its own, so that what breaks down over one checkpoint breaks that one.
+    /// Runs in its own task, so that a panic over one checkpoint affects only that one.
     async fn stage(&self, index: usize, ready: &Ready) -> Result<Placed> {
         let run = &self.runs[index];
+        let was_there = |there: &BTreeSet<String>| there.contains(&ready.key);
+        let has_appeared = !self.once && !run.there_at_first.as_ref().is_some_and(was_there);
         let mut request = StageRequest {
             run: run.run.clone(),
             source: ready.origin.source.clone(),
@@ -380,11 +442,8 @@ impl Sealer {
             },
             launch_since: self.launch_since,
             // A single round finds what was written before it, in the same launch.
-            in_launch: self.once
-                || !run
-                    .there_at_first
-                    .as_ref()
-                    .is_some_and(|there| there.contains(&ready.key)),
+            in_launch: self.once || has_appeared,
+            not_before: has_appeared.then_some(self.launch_since),
             metrics: std::collections::BTreeMap::new(),
             metrics_source: run.metrics_source.clone(),
             links: stricter(self.links, ready.links),
@@ -394,15 +453,16 @@ impl Sealer {
         let found = ready.clone();
         let work = tokio::task::spawn_local(async move {
             request.expected = Some(blocking(move || found.unchanged()).await?);
+            let _placing = shared.placing.lock().await;
             stage(&shared.vault, &remotes, request, &shared.observer).await
         });
         match work.await {
             Ok(placed) => placed,
-            Err(error) => Err(Error::new(ErrorKind::Failed, "sealing ended early").caused_by(error)),
+            Err(error) => Err(Error::new(ErrorKind::Failed, "sealing ended unexpectedly").caused_by(error)),
         }
     }
 
-    /// Has local copies evicted that can be, until so many bytes are free.
+    /// Evicts local copies until this many bytes are free, as far as possible.
     fn make_room(&self, bytes: u64) {
         self.shared
             .missing_bytes
@@ -410,43 +470,65 @@ impl Sealer {
         self.shared.evict.notify_one();
     }
 
-    fn not_taken_over(&mut self, run: &RunName, discovery: &mut Discovery, ready: &Ready, error: &Error) {
+    /// Records why a finished step was not sealed, and when to retry: in `discovery` if an entry of a watched directory
+    /// represents it.
+    fn not_taken_over(
+        &mut self,
+        index: usize,
+        run: &RunName,
+        discovery: Option<&mut Discovery>,
+        ready: &Ready,
+        error: &Error,
+    ) {
         let about = format!("seal {}", ready.path.display());
         let reason = error.to_string();
-        let hint = error
-            .hint_text()
-            .map(|hint| format!(" ({hint})"))
-            .unwrap_or_default();
-        let text = format!("{run}: {reason}{hint}");
-        match after_staging(error) {
+        let text = format!("{run}: {}", error.text_with_hint());
+        let after = after_staging(error);
+        match after {
             AfterStaging::LeftAlone => {
-                discovery.handled(ready);
-                self.shared.board.skipped(run, &ready.path, reason.clone());
+                self.runs[index].retries.forget(&ready.path);
+                self.shared.status.skipped(run, &ready.path, reason.clone());
                 if error.kind() == ErrorKind::Refused {
-                    // What retention removed and the trainer still has is nothing to worry about.
-                    tracing::info!(path = %ready.path.display(), reason, "passed over");
+                    if let Some(discovery) = discovery {
+                        discovery.handled(ready);
+                    }
+                    // A step that retention removed and the trainer still has is no fault.
+                    tracing::info!(path = %ready.path.display(), reason, "skipped");
                 } else {
+                    // An empty directory has nothing to lose.
+                    match discovery {
+                        Some(discovery) if ready.bytes > 0 => discovery.unfit(ready, reason),
+                        Some(discovery) => discovery.handled(ready),
+                        None => {}
+                    }
                     self.shared.warn(&about, &text);
                 }
+                return;
             }
             AfterStaging::NoSpace => {
-                discovery.failed(ready, LONGEST_FULL_DISK_PAUSE, reason);
-                // How much is free changes all the time; that it is not enough is the news.
-                if self.shared.board.is_news(&about, "no space") {
+                // The free space changes constantly; only the shortage itself is new.
+                if self.shared.status.is_news(&about, "no space") {
                     self.shared.observer.on_event(&Event::Warning { message: &text });
                 }
                 self.not_before = Some(Instant::now() + FULL_DISK_PAUSE);
                 self.make_room(ready.bytes);
             }
-            AfterStaging::Unfinished | AfterStaging::Later => {
-                discovery.failed(ready, LONGEST, reason);
-                self.shared.warn(&about, &text);
-            }
+            AfterStaging::Unfinished | AfterStaging::Later => self.shared.warn(&about, &text),
+        }
+        let longest = match after {
+            AfterStaging::NoSpace => LONGEST_FULL_DISK_PAUSE,
+            _ => LONGEST,
+        };
+        match (discovery, after) {
+            (Some(discovery), _) => discovery.failed(ready, longest, reason),
+            // The process that modifies it announces it again.
+            (None, AfterStaging::Unfinished) => self.runs[index].retries.forget(&ready.path),
+            (None, _) => self.runs[index].retries.failed(ready, longest, reason),
         }
     }
 }
 
-/// The policy that satisfies both.
+/// Returns the policy that satisfies both.
 fn stricter(one: LinkPolicy, other: LinkPolicy) -> LinkPolicy {
     let strictness = |policy: &LinkPolicy| match policy {
         LinkPolicy::Auto => 0,

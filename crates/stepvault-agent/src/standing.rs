@@ -1,7 +1,7 @@
-//! How far a step has come: what a trainer that waits for it has to know.
+//! Determines how far a step has come, for a trainer that waits for it.
 //!
-//! One look, whether the agent takes it or a command without one: in the vault first, and on the remotes for a step
-//! that the vault does not hold.
+//! The agent, and commands without one, use the same checks: first of the vault, then of the remotes for a step that
+//! the vault does not hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use stepvault_core::ids::{Attempt, RemoteName, RunName, Step, StepId};
 use stepvault_core::retention::abandoned_steps;
 use stepvault_core::{Error, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::catalog::{committed_ids, tombstones};
+use stepvault_engine::catalog::{committed_ids, removed_steps};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::sealed::{SealedStep, UploadState};
 use stepvault_local::vault::Vault;
 
-use crate::prompt_store::PromptStore;
+use crate::timeout_store::TimeoutStore;
 
 /// How far a step can come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Goal {
-    /// Sealed in the vault: the trainer may do with its files what it likes.
+    /// Sealed in the vault: the trainer may modify or delete its files.
     Staged,
     /// This node's part is verified on every required remote.
     Uploaded,
@@ -35,7 +35,7 @@ impl Goal {
     /// Every goal, the nearest first.
     pub const ALL: [Self; 3] = [Self::Staged, Self::Uploaded, Self::Durable];
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Staged => "staged",
@@ -45,17 +45,17 @@ impl Goal {
     }
 }
 
-/// What waiting came to.
+/// The outcome of waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// The step is there.
+    /// The step has reached the goal.
     Reached,
-    /// It will not get there by waiting.
+    /// Waiting will not help.
     Failed,
-    /// There is no such step, as far as could be seen.
+    /// There is no such step, as far as could be checked.
     Unknown,
-    /// The step is known, and not there yet.
+    /// The step is known but has not reached the goal yet.
     Late,
 }
 
@@ -64,13 +64,13 @@ pub enum Outcome {
 pub struct RemoteStanding {
     /// The remote.
     pub remote: RemoteName,
-    /// Whether the step has to come there.
+    /// Whether the step has to be on this remote.
     pub required: bool,
-    /// How far it has come there; null when it has not.
+    /// How far it has come on this remote; null when it is not on it.
     pub reached: Option<Goal>,
-    /// Whether it is given up there.
+    /// Whether the fault needs an operator. It is retried regardless.
     pub failed: bool,
-    /// Why it is not durable there, when that is known.
+    /// Why it is not durable on this remote, if known.
     pub reason: Option<String>,
 }
 
@@ -83,30 +83,33 @@ pub struct Standing {
     pub step: Step,
     /// Its attempt; null when there is no such step.
     pub attempt: Option<Attempt>,
-    /// How far it has come on every required remote, or on one where none is required; null when it is not sealed.
+    /// Whether the attempt may still change because no remote has answered since the step was sealed.
+    #[serde(default)]
+    pub provisional: bool,
+    /// How far it has come on every required remote, or on one if none is required; null when it is not sealed.
     pub reached: Option<Goal>,
     /// By remote, in the configured order.
     pub remotes: Vec<RemoteStanding>,
-    /// Why there is no such step, or why it is bad, when that is known.
+    /// Why there is no such step, or why it is damaged, if known.
     pub reason: Option<String>,
     /// Whether that reason is final.
     pub failed: bool,
 }
 
-/// A step that is looked for.
+/// A requested step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     /// The run.
     pub run: RunName,
     /// The step.
     pub step: Step,
-    /// Its attempt; `None` for the newest that has this step.
+    /// Its attempt; `None` for the newest attempt that has this step.
     pub attempt: Option<Attempt>,
 }
 
 impl Wanted {
-    /// The step among these. An attempt that a later one has left behind is no answer to a question that names none:
-    /// a trainer that went back would be told of the step it wrote before it failed.
+    /// Returns the step among these. An attempt superseded by a later one does not match a request without an attempt:
+    /// a trainer that went back would otherwise get the step that it wrote before it failed.
     fn among(&self, ids: impl IntoIterator<Item = StepId>) -> Option<StepId> {
         let ids: BTreeSet<StepId> = ids.into_iter().collect();
         let abandoned = match self.attempt {
@@ -124,7 +127,7 @@ impl Wanted {
 }
 
 impl Standing {
-    /// Nothing is known of it.
+    /// Creates the state of an unknown step.
     fn unknown(wanted: &Wanted, remotes: &[RunRemote]) -> Self {
         let on = |remote: &RunRemote| RemoteStanding {
             remote: remote.name().clone(),
@@ -137,6 +140,7 @@ impl Standing {
             run: wanted.run.clone(),
             step: wanted.step,
             attempt: None,
+            provisional: false,
             reached: None,
             remotes: remotes.iter().map(on).collect(),
             reason: None,
@@ -144,7 +148,7 @@ impl Standing {
         }
     }
 
-    /// The remotes that decide: the required ones, or all where none is.
+    /// Returns the remotes that decide: the required ones, or all if none is required.
     fn deciding(&self) -> impl Iterator<Item = &RemoteStanding> {
         let some_required = self.remotes.iter().any(|remote| remote.required);
         self.remotes
@@ -152,7 +156,7 @@ impl Standing {
             .filter(move |remote| remote.required || !some_required)
     }
 
-    /// How far it has come, from how far it has come on each remote. `sealed` when the vault holds it.
+    /// Derives the step's progress from its progress on each remote. `sealed` if the vault holds it.
     fn conclude(&mut self, sealed: bool) {
         let some_required = self.remotes.iter().any(|remote| remote.required);
         let on_remotes = self.deciding().map(|remote| remote.reached);
@@ -165,7 +169,7 @@ impl Standing {
         self.reached = there.flatten().max(floor);
     }
 
-    /// What waiting for `goal` comes to, as things are.
+    /// Returns the outcome of waiting for `goal` in the current state.
     pub fn outcome(&self, goal: Goal) -> Outcome {
         if self.reached.is_some_and(|reached| reached >= goal) {
             return Outcome::Reached;
@@ -186,14 +190,14 @@ impl Standing {
         }
     }
 
-    /// Step and attempt, once known.
+    /// Returns step and attempt, once known.
     pub fn id(&self) -> Option<StepId> {
         self.attempt.map(|attempt| StepId::new(attempt, self.step))
     }
 }
 
-/// Looks once: in the vault, and on the remotes for what the vault does not hold. A remote that does not answer in
-/// time is one on which nothing is known, with the reason.
+/// Checks once: the vault, and the remotes for a step that the vault does not hold. For a remote that does not answer
+/// in time the state is unknown, with the cause.
 ///
 /// # Errors
 /// When the vault cannot be read.
@@ -206,7 +210,7 @@ pub async fn look(vault: Option<&Vault>, remotes: &[RunRemote], wanted: &Wanted)
     look_elsewhere(vault, remotes, wanted).await
 }
 
-/// Looks for a step that the vault does not hold: on the remotes, then among what was found invalid.
+/// Checks for a step that the vault does not hold: on the remotes, then in quarantine.
 pub(crate) async fn look_elsewhere(
     vault: Option<&Vault>,
     remotes: &[RunRemote],
@@ -222,7 +226,7 @@ pub(crate) async fn look_elsewhere(
     }
 }
 
-/// Looks in the vault alone; `None` when the step is not there.
+/// Checks only the vault; `None` when the step is not in it.
 pub(crate) async fn look_in_vault(
     vault: &Vault,
     remotes: &[RunRemote],
@@ -230,23 +234,29 @@ pub(crate) async fn look_in_vault(
 ) -> Result<Option<Standing>> {
     let (vault, remotes, wanted) = (vault.clone(), remotes.to_vec(), wanted.clone());
     blocking(move || {
-        let sealed = if let Some(attempt) = wanted.attempt {
-            vault.step(&wanted.run, StepId::new(attempt, wanted.step))?
-        } else {
-            let steps = vault.steps(&wanted.run)?.steps;
-            let id = wanted.among(steps.iter().map(SealedStep::id));
-            steps.into_iter().find(|step| Some(step.id()) == id)
-        };
+        let steps = vault.steps(&wanted.run)?.steps;
+        let id = renamed(&steps, &wanted).or_else(|| wanted.among(steps.iter().map(SealedStep::id)));
+        let sealed = steps.into_iter().find(|step| Some(step.id()) == id);
         sealed.map(|step| of_sealed(&step, &remotes, &wanted)).transpose()
     })
     .await
 }
 
+/// Returns the step that had the wanted attempt when it was announced, and has another one since. Other steps that have
+/// or had the wanted attempt were not requested.
+fn renamed(steps: &[SealedStep], wanted: &Wanted) -> Option<StepId> {
+    let attempt = wanted.attempt?;
+    let was_called_so =
+        |step: &&SealedStep| step.id().step == wanted.step && step.record().attempt.former.contains(&attempt);
+    steps.iter().rev().find(was_called_so).map(SealedStep::id)
+}
+
 fn of_sealed(step: &SealedStep, remotes: &[RunRemote], wanted: &Wanted) -> Result<Standing> {
     let mut standing = Standing::unknown(wanted, remotes);
     standing.attempt = Some(step.id().attempt);
+    standing.provisional = step.record().is_provisional();
     for (remote, on) in remotes.iter().zip(&mut standing.remotes) {
-        // At another URL it stood somewhere else.
+        // A state recorded for a different URL does not apply.
         let state = step.remote_state(remote.name())?;
         let state = state.filter(|state| state.url == remote.store.url());
         on.reached = state.map(|state| match state.state {
@@ -267,7 +277,7 @@ fn in_quarantine(vault: &Vault, standing: Standing, wanted: &Wanted) -> Result<S
     Ok(Standing {
         attempt: Some(id.attempt),
         reason: Some(format!(
-            "it was found invalid and put into quarantine: {}",
+            "it was found damaged and quarantined: {}",
             reason.unwrap_or_default()
         )),
         failed: true,
@@ -275,7 +285,7 @@ fn in_quarantine(vault: &Vault, standing: Standing, wanted: &Wanted) -> Result<S
     })
 }
 
-/// Looks on the remotes alone: at what is committed.
+/// Checks only the remotes, for committed steps.
 async fn look_on_remotes(remotes: &[RunRemote], wanted: &Wanted) -> Standing {
     let found = join_all(remotes.iter().map(standing_commits)).await;
     let mut standing = Standing::unknown(wanted, remotes);
@@ -291,7 +301,7 @@ async fn look_on_remotes(remotes: &[RunRemote], wanted: &Wanted) -> Standing {
     for (found, on) in found.into_iter().zip(&mut standing.remotes) {
         match found {
             Ok(ids) if ids.contains(&id) => on.reached = Some(Goal::Durable),
-            Ok(_) => on.reason = Some("it is not committed there".to_owned()),
+            Ok(_) => on.reason = Some("it is not committed on this remote".to_owned()),
             Err(error) => on.reason = Some(error.to_string()),
         }
     }
@@ -307,22 +317,19 @@ fn not_asked(remotes: &[RunRemote], found: &[Result<BTreeSet<StepId>>]) -> Optio
         .collect();
     let texts: Vec<String> = unanswered
         .iter()
-        .map(|(remote, error)| format!("{remote} was not asked: {error}"))
+        .map(|(remote, error)| format!("{remote} was not queried: {error}"))
         .collect();
     (!texts.is_empty()).then(|| texts.join("; "))
 }
 
-/// The steps that are committed on a remote and not being removed.
+/// Returns the steps that are committed on a remote and not being removed.
 async fn standing_commits(remote: &RunRemote) -> Result<BTreeSet<StepId>> {
-    let prompt = RunRemote {
-        store: Arc::new(PromptStore::new(Arc::clone(&remote.store))),
-        ..remote.clone()
-    };
+    let prompt = remote.through(Arc::new(TimeoutStore::new(Arc::clone(&remote.store))));
     let committed = committed_ids(&prompt).await?;
-    let condemned: BTreeSet<StepId> = tombstones(&prompt).await?.into_iter().collect();
+    let removed = removed_steps(&prompt).await?;
     Ok(committed
         .into_keys()
-        .filter(|id| !condemned.contains(id))
+        .filter(|id| !removed.contains(*id))
         .collect())
 }
 

@@ -1,4 +1,4 @@
-//! The service's own starts: noted in the vault of each run, copied to its remotes, and a restart loop named.
+//! The service's own starts: recorded in the vault of each run, copied to its remotes, and checked for a restart loop.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::clock::SystemClock;
 use crate::options::AgentOptions;
 use crate::shared::Shared;
 
-/// What is noted of this start.
+/// The record of this start.
 pub(crate) struct OwnStart {
     start: Start,
     runs: Vec<RunName>,
@@ -27,8 +27,8 @@ pub(crate) struct OwnStart {
 }
 
 impl OwnStart {
-    /// Notes the start, and warns when it is one of too many. A round from cron is no start of a service. What goes
-    /// wrong is warned of and keeps nobody from working.
+    /// Records the start, and warns if it is one of too many. A round started by cron does not count as a start. Faults
+    /// are warned of and block nothing.
     pub(crate) async fn note(options: &AgentOptions, shared: &Arc<Shared>) -> Self {
         let start = Start {
             id: uuid::Uuid::new_v4().simple().to_string(),
@@ -61,7 +61,7 @@ impl OwnStart {
                         options.writer.place.node(),
                         options.restart_loop,
                     );
-                    let remotes = remotes_of(run, &options.remotes);
+                    let remotes = remotes_of(run, &options.remotes, &shared.vault);
                     let (shared, name) = (Arc::clone(shared), run.run.clone());
                     let (node, rule) = (options.writer.place.node().clone(), options.restart_loop);
                     own.copies
@@ -69,22 +69,27 @@ impl OwnStart {
                 }
                 Err(error) => shared.warn(
                     "starts",
-                    &format!("{}: the start is not remembered: {error}", run.run),
+                    &format!("{}: cannot record the start: {error}", run.run),
                 ),
             }
         }
         own
     }
 
-    /// Notes the end.
-    pub(crate) async fn note_end(self, shared: &Arc<Shared>, lived: &Result<()>) {
+    /// Drops the start, because the vault that it was recorded in no longer exists.
+    pub(crate) fn abandon(self) {
+        self.copies.iter().for_each(JoinHandle::abort);
+    }
+
+    /// Records the end.
+    pub(crate) async fn note_end<T>(self, shared: &Arc<Shared>, lived: &Result<T>) {
         let requested = shared.stopping.requested();
         let end = End {
             lasted_seconds: self.begun.elapsed().as_secs(),
             how: match (lived, requested) {
                 (Err(error), _) => Ending::failed(error),
-                (Ok(()), Some(request)) => Ending::stopped(request.reason),
-                (Ok(()), None) => Ending::Exited(0),
+                (Ok(_), Some(request)) => Ending::stopped(request.reason),
+                (Ok(_), None) => Ending::Exited(0),
             },
         };
         self.copies.iter().for_each(JoinHandle::abort);
@@ -96,12 +101,12 @@ impl OwnStart {
             Ok(())
         });
         if let Err(error) = noted.await {
-            tracing::debug!(%error, "the end was not noted");
+            tracing::debug!(%error, "cannot record the end");
         }
     }
 }
 
-/// Takes over what the remotes remember of this node, for a disk that is new, and leaves them what is known here.
+/// Imports what the remotes recorded of this node, for a new disk, and exports what is recorded here.
 async fn copy(
     shared: Arc<Shared>,
     run: RunName,
@@ -121,13 +126,13 @@ async fn copy(
     }
     for fault in faults {
         // An outage has its own warnings.
-        tracing::debug!(fault, "the history of starts is not on every remote");
+        tracing::debug!(fault, "cannot copy the history of starts to every remote");
     }
 }
 
 fn tell_of_loop(shared: &Shared, history: &[Start], node: &NodeName, rule: RestartLoopRule) {
     if let Some(found) = restart_loop(history, node, Who::Agent, rule, SystemClock.now()) {
         shared.warn("restart loop", &found.to_string());
-        shared.board.restart_loop(found);
+        shared.status.restart_loop(found);
     }
 }

@@ -1,4 +1,4 @@
-//! Asking the service to stop, and by when.
+//! Requests to stop the service, with a deadline.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,20 +9,20 @@ use tokio::time::Instant;
 /// Why the service was asked to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
-    /// The process got a signal.
+    /// The process received a signal.
     Signal,
-    /// Somebody asked through the control socket.
+    /// A client asked through the control socket.
     Control,
     /// The trainer that it served has ended.
     TrainerEnded,
-    /// The provider takes the machine away: its own word for it.
+    /// The provider is reclaiming the machine; holds the event name it sent.
     Notice(String),
-    /// A file appeared that stands for such a notice.
+    /// The drain file appeared.
     File(PathBuf),
 }
 
 impl StopReason {
-    /// Whether the machine goes whatever the service does, so that ending before the deadline gains nothing.
+    /// Whether the machine will go away in any case, so that ending before the deadline gains nothing.
     fn takes_the_machine(&self) -> bool {
         matches!(self, Self::Notice(_) | Self::File(_))
     }
@@ -43,15 +43,15 @@ impl std::fmt::Display for StopReason {
 /// A request to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopRequest {
-    /// Why; that of the first request.
+    /// The reason of the first request.
     pub reason: StopReason,
-    /// When the service has to be gone, by whoever named a time; the earliest of them.
+    /// The earliest deadline that a request has named.
     pub deadline: Option<Instant>,
-    /// When the first request came.
+    /// When the first request arrived.
     requested_at: Instant,
-    /// When the first request came that named no time.
+    /// When the first request without a deadline arrived.
     configured_from: Option<Instant>,
-    /// Nobody but providers and files has asked: see [`uses_all_of_its_time`](Self::uses_all_of_its_time).
+    /// Whether only providers and files have requested it: see [`uses_all_of_its_time`](Self::uses_all_of_its_time).
     notices_only: bool,
 }
 
@@ -74,26 +74,26 @@ impl StopRequest {
         self.notices_only &= later.notices_only;
     }
 
-    /// When the process has to be gone, where `configured` is how long it may take if nobody names a time.
-    pub fn leave_by(&self, configured: Duration) -> Instant {
+    /// Returns when the process has to be gone; `configured` is the time allowed by requests without a deadline.
+    pub fn exit_deadline(&self, configured: Duration) -> Instant {
         let configured = self.configured_from.map(|from| from + configured);
         let named = self.deadline.into_iter().chain(configured).min();
-        // One of the two is always there.
+        // At least one of the two is set.
         named.unwrap_or(self.requested_at)
     }
 
-    /// When uploads end, so that what they left can still be written down.
+    /// Returns when uploads end, which leaves time to record what they left.
     pub(crate) fn uploads_end(&self, configured: Duration) -> Instant {
-        let leave_by = self.leave_by(configured);
-        let total = leave_by.saturating_duration_since(self.requested_at);
+        let exit_deadline = self.exit_deadline(configured);
+        let total = exit_deadline.saturating_duration_since(self.requested_at);
         let reserve = (total / 10)
             .clamp(SHORTEST_RESERVE, LONGEST_RESERVE)
             .min(total / 2);
-        leave_by.checked_sub(reserve).unwrap_or(leave_by)
+        exit_deadline.checked_sub(reserve).unwrap_or(exit_deadline)
     }
 
-    /// Whether the service goes on to the end of its time: the machine is lost anyway, and the trainer may be about to
-    /// save a last step.
+    /// Whether the service runs until its deadline: the machine is lost anyway, and the trainer may be about to save a
+    /// last step.
     pub(crate) fn uses_all_of_its_time(&self) -> bool {
         self.notices_only
     }
@@ -102,19 +102,19 @@ impl StopRequest {
 const SHORTEST_RESERVE: Duration = Duration::from_millis(500);
 const LONGEST_RESERVE: Duration = Duration::from_secs(5);
 
-/// Where a service is asked to stop. Cheap to clone; all clones are one.
+/// Handle for requesting the service to stop. Clones are cheap and share one state.
 #[derive(Debug, Clone, Default)]
 pub struct Stop {
     request: watch::Sender<Option<StopRequest>>,
 }
 
 impl Stop {
-    /// Nobody has asked yet.
+    /// Creates a handle without a request.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Asks. A later request can bring the deadline forward, and never puts it off.
+    /// Requests a stop. A later request can bring the deadline forward, but never postpones it.
     pub fn request(&self, reason: StopReason, deadline: Option<Instant>) {
         let later = StopRequest::new(reason, deadline);
         self.request.send_modify(|request| match request {
@@ -123,23 +123,24 @@ impl Stop {
         });
     }
 
-    /// Whether somebody has asked.
+    /// Whether a stop was requested.
     pub fn is_requested(&self) -> bool {
         self.request.borrow().is_some()
     }
 
-    /// What was asked for so far.
+    /// Returns the combined requests so far.
     pub fn requested(&self) -> Option<StopRequest> {
         self.request.borrow().clone()
     }
 
-    /// Ends when somebody asks.
+    /// Returns when a stop is requested.
     pub async fn wait(&self) {
-        // The sender is at hand, so this ends with a request alone.
+        // The sender lives in `self`, so this ends only with a request.
         let _ = self.request.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Ends when somebody has asked and `judge` finds that it is time; asked anew whenever the request changes.
+    /// Returns when a stop was requested and the time given by `judge` has come; `judge` is called again whenever the
+    /// request changes.
     pub(crate) async fn until(&self, judge: impl Fn(&StopRequest) -> Option<Instant>) {
         let mut requests = self.request.subscribe();
         loop {
@@ -176,10 +177,10 @@ mod tests {
         assert_eq!(request.reason, StopReason::Signal);
         assert_eq!(request.deadline, Some(now + Duration::from_secs(20)));
         assert_eq!(
-            request.leave_by(Duration::from_mins(1)),
+            request.exit_deadline(Duration::from_mins(1)),
             now + Duration::from_secs(20)
         );
-        let sooner = request.leave_by(Duration::from_secs(5));
+        let sooner = request.exit_deadline(Duration::from_secs(5));
         assert!(sooner >= now + Duration::from_secs(5) && sooner < now + Duration::from_secs(20));
     }
 
@@ -187,8 +188,8 @@ mod tests {
     fn some_of_the_time_is_kept_for_what_has_to_be_written_down() {
         let reserve = |total| {
             let request = StopRequest::new(StopReason::Signal, Some(Instant::now() + total));
-            let leave_by = request.leave_by(Duration::ZERO);
-            (leave_by - request.uploads_end(Duration::ZERO)).as_millis()
+            let exit_deadline = request.exit_deadline(Duration::ZERO);
+            (exit_deadline - request.uploads_end(Duration::ZERO)).as_millis()
         };
         assert_eq!(reserve(Duration::from_mins(2)), 5000);
         assert!((2990..=3000).contains(&reserve(Duration::from_secs(30))));
@@ -215,7 +216,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             stop.request(StopReason::Control, Some(begun + Duration::from_secs(5)));
         };
-        let end = stop.until(|request| Some(request.leave_by(Duration::from_secs(90))));
+        let end = stop.until(|request| Some(request.exit_deadline(Duration::from_secs(90))));
         tokio::join!(end, sooner);
         assert_eq!(begun.elapsed().as_secs(), 5);
     }

@@ -1,86 +1,138 @@
-//! Starting all tasks, stopping them, and saying what came of it.
+//! Starts all tasks, stops them, and returns the report.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use stepvault_core::clock::Clock as _;
-use stepvault_core::ids::RunName;
+use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::run_remote::RunRemote;
-use stepvault_engine::upload::missing_bytes;
-use stepvault_local::lock::VaultLock;
 use stepvault_local::vault::Vault;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent_status::AgentStatus;
 use crate::announcements::Announcements;
 use crate::assembly::{Tasks, remotes_of, tasks};
-use crate::board::Board;
 use crate::clock::SystemClock;
 use crate::control::Control;
 use crate::discovery::{Discovery, Pace};
 use crate::drain::{Hurry, NotForNow, announce, leave_word, say_what_was_left};
-use crate::lane::is_durable;
+use crate::left_in_vault::{LeftInVault, report};
 use crate::metrics::{CountingObserver, Metrics};
 use crate::note::Notes;
 use crate::notice;
 use crate::occupied::Occupied;
 use crate::options::AgentOptions;
 use crate::rates::{Metered, Rates};
-use crate::report::{AgentReport, StepOnRemote};
+use crate::report::{AgentReport, NotDurable};
 use crate::shared::Shared;
 use crate::starts::OwnStart;
 use crate::stop::Stop;
+use crate::vault_watch::VaultWatch;
 
-/// Runs the service until `stop` is requested, or with `once` until everything there is has been taken care of.
+/// Runs the service until `stop` is requested, or with `once` until all existing work is done.
 ///
-/// Once requested it takes what is complete, uploads first what is closest to being durable, and returns in time to be
-/// gone by the deadline; after a provider's notice it also takes what is finished later. Dropping the
-/// future is like killing the process: the next start goes on where it was. The future is not `Send`: it is for the
-/// runtime's main thread. A seal may still be under way on a blocking thread when it returns at the deadline: shut the
-/// runtime down without waiting for those, and the next start clears away what is left.
+/// When a stop is requested, it seals what is complete, uploads the steps closest to durable first, and returns in time
+/// for the process to be gone by the deadline; after a provider's notice it also seals steps that are finished later.
+/// Dropping the future is like killing the process: the next start resumes. The future is not `Send`: it is for the
+/// runtime's main thread. A seal may still be running on a blocking thread when it returns at the deadline: shut the
+/// runtime down without waiting for those threads, and the next start cleans up.
+///
+/// If the vault is deleted under the service, the service warns and, without `once`, creates a new one. The report
+/// contains what was lost with the old one.
 ///
 /// # Errors
-/// [`ErrorKind::Held`] when another process holds the vault; [`ErrorKind::Usage`] for options that contradict
-/// themselves; whatever keeps the vault from being opened. What goes wrong later is told to the observer and stands in
-/// the report.
+/// [`ErrorKind::Held`] when another process holds the vault; [`ErrorKind::Usage`] for contradictory options; the cause
+/// if the vault cannot be opened, or created again after it was deleted. Later faults are reported to the observer and
+/// in the report.
 pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop) -> Result<AgentReport> {
     options.check()?;
-    let pace = if options.once { Pace::Once } else { Pace::Lasting };
+    let mut lost = Vec::new();
+    loop {
+        let (watch, waiting) = match serve_vault(&options, &observer, &stop, &lost).await? {
+            Served::Ended(report) => return Ok(*report),
+            Served::VaultGone { watch, waiting } => (watch, waiting),
+        };
+        let steps: BTreeSet<(&RunName, StepId)> = waiting.iter().map(|step| (&step.run, step.id)).collect();
+        let lost_with_it = match steps.len() {
+            0 => "every step in it was durable".to_owned(),
+            1 => "it held 1 step that was not durable".to_owned(),
+            steps => format!("it held {steps} steps that were not durable"),
+        };
+        let what = format!(
+            "the vault {} was deleted or replaced under the agent: {lost_with_it}",
+            options.vault_directory.display()
+        );
+        lost.extend(waiting);
+        if options.once {
+            return Err(Error::new(ErrorKind::Failed, what)
+                .hint("run it again: it seals the steps that the trainer still has"));
+        }
+        observer.on_event(&Event::Warning { message: &what });
+        watch.may_begin_anew().await?;
+        let text = format!(
+            "creating a new vault in {}; the steps that the trainer still has are sealed again",
+            options.vault_directory.display()
+        );
+        observer.on_event(&Event::Warning { message: &text });
+    }
+}
+
+/// How serving one vault ended.
+enum Served {
+    /// Regularly.
+    Ended(Box<AgentReport>),
+    /// The vault no longer exists.
+    VaultGone {
+        watch: VaultWatch,
+        /// What was not durable, as far as known.
+        waiting: Vec<NotDurable>,
+    },
+}
+
+/// Serves one vault. `lost` is what was lost with earlier vaults.
+async fn serve_vault(
+    options: &AgentOptions,
+    observer: &Arc<dyn Observer>,
+    stop: &Stop,
+    lost: &[NotDurable],
+) -> Result<Served> {
+    let rate = if options.once { Pace::Once } else { Pace::Lasting };
     let discoveries = options
         .runs
         .iter()
-        .map(|run| Discovery::new(run, &options.profiles, pace, options.extent_of(run)))
+        .map(|run| Discovery::new(run, &options.profiles, rate, options.extent_of(run)))
         .collect::<Result<Vec<_>>>()?;
     let hurry = Hurry::new(stop.clone(), options.drain_deadline);
     let open = async {
-        let (vault, lock) = open_vault(&options).await?;
-        warn_of_strangers(&options, &vault, &observer).await?;
-        Ok((vault, lock))
+        let watch = open_vault(options).await?;
+        warn_of_unserved_runs(options, watch.vault(), observer).await?;
+        Ok(watch)
     };
-    let (vault, lock) = tokio::select! {
+    let watch = tokio::select! {
         biased;
         opened = open => opened?,
-        () = hurry.uploads_end() => return Err(stopped_before_it_began(&options)),
+        () = hurry.uploads_end() => return Err(stopped_before_it_began(options)),
     };
     let rates = Arc::new(Rates::default());
     let started_at = SystemClock.now();
-    let metrics = Arc::new(Metrics::new(&options, started_at));
+    let metrics = Arc::new(Metrics::new(options, started_at));
     let observer: Arc<dyn Observer> = Arc::new(CountingObserver {
         metrics: Arc::clone(&metrics),
-        next: observer,
+        next: Arc::clone(observer),
     });
     let shared = Arc::new(Shared {
-        vault,
+        vault: watch.vault().clone(),
         observer: Arc::new(Metered {
             inner: observer,
             rates: Arc::clone(&rates),
         }),
-        board: Board::default(),
+        status: AgentStatus::default(),
         occupied: Occupied::default(),
         announcements: Announcements::default(),
         lanes: options.remotes.iter().map(|_| Arc::new(Notify::new())).collect(),
@@ -88,57 +140,88 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
         missing_bytes: AtomicU64::new(0),
         rates,
         hurry,
-        stopping: stop,
+        stopping: stop.clone(),
         all_sealed: CancellationToken::new(),
+        all_determined: CancellationToken::new(),
+        placing: Mutex::new(()),
+        provisional: Notify::new(),
     });
     for run in &options.runs {
         shared.tell(&run.beginning(&options.vault_directory));
     }
-    let own_start = OwnStart::note(&options, &shared).await;
-    let tasks = tasks(&options, &shared, discoveries);
-    // All tasks stay on the caller's thread: what takes time is in the engine's own tasks and on blocking threads.
-    let notes = Notes::new(&options, started_at);
-    let control = Control::start(&options, &shared, &notes, metrics).await?;
+    let own_start = OwnStart::note(options, &shared).await;
+    let tasks = tasks(options, &shared, discoveries);
+    // All tasks stay on the caller's thread: long operations run in the engine's own tasks and on blocking threads.
+    let notes = Notes::new(options, started_at);
+    let control = Control::start(options, &shared, &notes, metrics).await?;
     let lived = LocalSet::new()
-        .run_until(live(&options, &shared, tasks, notes.clone()))
+        .run_until(live(options, &shared, &watch, tasks, notes.clone()))
         .await;
+    if let Ok(Lived::VaultGone) = lived {
+        own_start.abandon();
+        control.end(None).await;
+        let waiting = shared.status.waiting(options);
+        return Ok(Served::VaultGone { watch, waiting });
+    }
     own_start.note_end(&shared, &lived).await;
     lived?;
-    let report = last_words(&options, &shared, notes).await;
+    let report = last_words(options, &shared, notes, lost).await;
     control.end(report.as_ref().ok()).await;
-    drop(lock);
-    report
+    drop(watch);
+    report.map(|report| Served::Ended(Box::new(report)))
 }
 
-/// The notes and the report; after a drain within what is left of its time.
-async fn last_words(options: &AgentOptions, shared: &Arc<Shared>, notes: Notes) -> Result<AgentReport> {
+/// Writes the status files and the report; after a drain, within its remaining time.
+async fn last_words(
+    options: &AgentOptions,
+    shared: &Arc<Shared>,
+    notes: Notes,
+    lost: &[NotDurable],
+) -> Result<AgentReport> {
     let Some(last_word_by) = shared.hurry.last_word_by() else {
         notes.write(shared).await;
-        return report(options, shared).await;
+        return report(options, shared, lost).await;
     };
-    // First what tells safe from lost. Without it nothing is said: no report would be taken for a good one.
-    let report =
-        timeout_at(last_word_by, report(options, shared))
-            .await
-            .map_err(|_| {
-                Error::new(ErrorKind::Failed, "cannot say what the drain has left")
-            .on(shared.vault.root().display())
-            .because("the vault could not be read before the deadline")
-            .hint("'stepvault status' tells, as long as the vault is there; the next start goes on with it")
-            })??;
+    // First the report, which separates durable from lost steps. If it fails, an error is returned: any other report
+    // would look like success.
+    let report = timeout_at(last_word_by, report(options, shared, lost))
+        .await
+        .map_err(|_| {
+            Error::new(ErrorKind::Failed, "cannot report what the drain left")
+                .on(shared.vault.root().display())
+                .because("the vault could not be read before the deadline")
+                .hint("run 'stepvault status' while the vault exists; the next start continues with it")
+        })??;
     leave_word(options, shared, &report, last_word_by).await;
-    // Whoever reads it without this sees the state of two seconds before.
+    // Without this, readers would see the state of two seconds before.
     let _ = timeout_at(last_word_by, notes.write(shared)).await;
     Ok(report)
 }
 
-/// From the first look to the end of the drain.
-async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks, notes: Notes) -> Result<()> {
+/// How the tasks ended.
+#[derive(Debug, Clone, Copy)]
+enum Lived {
+    /// There was nothing more to do, or no time left.
+    Ended,
+    /// The vault no longer exists.
+    VaultGone,
+}
+
+/// Runs from the first scan to the end of the drain.
+async fn live(
+    options: &AgentOptions,
+    shared: &Arc<Shared>,
+    watch: &VaultWatch,
+    tasks: Tasks,
+    notes: Notes,
+) -> Result<Lived> {
     let Tasks {
         mut sealer,
+        attempts,
         lanes,
         local,
         prunes,
+        other_writers,
     } = tasks;
     let mut running = JoinSet::new();
     let mut at_the_end = None;
@@ -147,13 +230,14 @@ async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks, notes:
         .iter()
         .map(|lane| lane.outlook(NotForNow::default()))
         .collect();
+    running.spawn_local(attempts.work());
     for lane in lanes {
         running.spawn_local(lane.work());
     }
     if options.once {
         at_the_end = Some((local, prunes));
     } else {
-        // What became of the vault while nobody ran.
+        // The vault may have changed while no service ran.
         shared.evict.notify_one();
         running.spawn_local(local.work());
         for prune in prunes {
@@ -163,10 +247,11 @@ async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks, notes:
     let mut beside = JoinSet::new();
     beside.spawn_local(announce(outlooks));
     let runs = options.runs.iter();
-    let runs = runs.map(|run| (run.clone(), remotes_of(run, &options.remotes)));
+    let runs = runs.map(|run| (run.clone(), remotes_of(run, &options.remotes, &shared.vault)));
     beside.spawn_local(say_what_was_left(Arc::clone(shared), runs.collect()));
     if !options.once {
         notice::watch(&options.notices, shared, &mut beside);
+        beside.spawn_local(other_writers.work());
     }
     let life = async {
         let seal = async {
@@ -184,102 +269,63 @@ async fn live(options: &AgentOptions, shared: &Arc<Shared>, tasks: Tasks, notes:
         }
         Ok(())
     };
-    tokio::select! {
+    let lived = tokio::select! {
         biased;
-        ended = life => ended?,
-        () = shared.hurry.uploads_end() => {}
-    }
+        // Checked first: results of tasks on a missing vault are meaningless.
+        () = watch.until_gone() => Ok(Lived::VaultGone),
+        ended = life => if watch.is_gone().await {
+            Ok(Lived::VaultGone)
+        } else {
+            ended.map(|()| Lived::Ended)
+        },
+        () = shared.hurry.uploads_end() => Ok(Lived::Ended),
+    };
     running.shutdown().await;
     beside.shutdown().await;
-    Ok(())
+    lived
 }
 
-/// The vault, locked, and without what a killed process left in it.
-async fn open_vault(options: &AgentOptions) -> Result<(Vault, VaultLock)> {
-    let directory = options.vault_directory.clone();
+/// Opens and locks the vault, and cleans up after a killed process.
+async fn open_vault(options: &AgentOptions) -> Result<VaultWatch> {
+    let (directory, parents) = (options.vault_directory.clone(), options.vault_parents);
     blocking(move || {
-        let vault = Vault::open_or_create(&directory)?;
+        let vault = Vault::open_or_create_below(&directory, parents)?;
         let lock = vault.lock()?;
         vault.clean_leftovers(&lock)?;
-        Ok((vault, lock))
+        Ok(VaultWatch::new(vault, lock))
     })
     .await
 }
 
-/// A vault that takes so long to open is on a disk that hangs, or is being cleaned up after.
+/// A vault that takes this long to open is on a disk that hangs, or is being cleaned up.
 fn stopped_before_it_began(options: &AgentOptions) -> Error {
-    Error::new(ErrorKind::Interrupted, "the agent was stopped before it began")
+    Error::new(ErrorKind::Interrupted, "the agent was stopped before it started")
         .on(options.vault_directory.display())
         .because("the vault was not open by the deadline")
-        .hint("what is sealed in it is safe from this; the next start goes on with it")
+        .hint("start the agent again: it continues with the sealed steps, which are unaffected")
 }
 
-/// Steps of a run that is not configured would wait for ever without a word.
-async fn warn_of_strangers(
+/// Steps of an unserved run would otherwise wait forever without a message.
+async fn warn_of_unserved_runs(
     options: &AgentOptions,
     vault: &Vault,
     observer: &Arc<dyn Observer>,
 ) -> Result<()> {
-    let configured: Vec<RunName> = options.runs.iter().map(|run| run.run.clone()).collect();
-    let vault = vault.clone();
-    let strangers = blocking(move || {
-        let mut strangers = Vec::new();
-        for run in vault.runs()?.into_iter().filter(|run| !configured.contains(run)) {
-            let steps = vault.steps(&run)?.steps.len();
-            if steps > 0 {
-                strangers.push((run, steps));
-            }
-        }
-        Ok(strangers)
-    })
-    .await?;
-    for (run, steps) in strangers {
-        let message = format!(
-            "the vault holds {steps} steps of the run {run}, which is not configured: they are neither uploaded nor \
-             evicted"
-        );
-        observer.on_event(&Event::Warning { message: &message });
+    let (options, vault) = (options.clone(), vault.clone());
+    let left = blocking(move || LeftInVault::look(&vault, &options)).await?;
+    for run in left.unserved {
+        observer.on_event(&Event::Warning {
+            message: &run.to_string(),
+        });
     }
     Ok(())
 }
 
-/// Waits for all tasks. One that broke down ends the service: whoever started it starts it again.
+/// Waits for all tasks. A task that panicked ends the service, so that its supervisor restarts it.
 async fn all_end(running: &mut JoinSet<()>) -> Result<()> {
     while let Some(ended) = running.join_next().await {
-        ended.map_err(|error| {
-            Error::new(ErrorKind::Failed, "a task of the agent broke down").caused_by(error)
-        })?;
+        ended
+            .map_err(|error| Error::new(ErrorKind::Failed, "a task of the agent failed").caused_by(error))?;
     }
     Ok(())
-}
-
-async fn report(options: &AgentOptions, shared: &Arc<Shared>) -> Result<AgentReport> {
-    let mut report = shared.board.report();
-    let runs: Vec<(RunName, Vec<RunRemote>)> = options
-        .runs
-        .iter()
-        .map(|run| (run.run.clone(), remotes_of(run, &options.remotes)))
-        .collect();
-    let shared = Arc::clone(shared);
-    report.not_durable = blocking(move || {
-        let mut missing = Vec::new();
-        for (run, remotes) in runs {
-            for step in shared.vault.steps(&run)?.steps {
-                for remote in remotes.iter().filter(|remote| !is_durable(&step, remote)) {
-                    let here = StepOnRemote {
-                        run: run.clone(),
-                        id: step.id(),
-                        remote: remote.name().clone(),
-                    };
-                    let required = remote.settings.required;
-                    let missing_bytes = missing_bytes(&shared.vault, &step, remote.name())
-                        .unwrap_or_else(|_| step.record().data_bytes());
-                    missing.push(shared.board.why_not_durable(here, required, missing_bytes));
-                }
-            }
-        }
-        Ok(missing)
-    })
-    .await?;
-    Ok(report)
 }

@@ -69,12 +69,7 @@ fn commit(step: u64) -> Commit {
     let manifest = manifest(step, 1);
     let bytes = encode(&manifest).expect("a record");
     let sha256 = Sha256Digest::of(&bytes);
-    Commit::of(vec![FoundPart {
-        manifest,
-        sha256,
-        bytes: bytes.len() as u64,
-    }])
-    .expect("a commit")
+    Commit::of(vec![FoundPart::of(&manifest, sha256, bytes.len() as u64)]).expect("a commit")
 }
 
 fn records(criterion: &mut Criterion) {
@@ -102,6 +97,7 @@ fn view(steps: u64) -> TierView {
         created: Timestamp::from_seconds(i64::try_from(step * 600).expect("a time")),
         written_at: Timestamp::default(),
         bytes: 1 << 30,
+        reclaimable_bytes: 1 << 30,
         metrics: BTreeMap::from([(
             "loss".to_owned(),
             1.0 / f64::from(u32::try_from(step).expect("small")),
@@ -112,6 +108,8 @@ fn view(steps: u64) -> TierView {
         durable_on: vec![remote()],
         retired_on: Vec::new(),
         uploading: false,
+        unproven: None,
+        needs_other_nodes: false,
         abandoned: false,
     };
     TierView {

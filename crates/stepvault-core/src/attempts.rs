@@ -1,9 +1,9 @@
-//! Which attempt a newly found checkpoint belongs to.
+//! Decides which attempt a newly found checkpoint belongs to.
 //!
-//! A run that goes back to an earlier step and saves again starts a new attempt, so that its saves never mix with
-//! the abandoned ones and 'newest' stays the highest (attempt, step). A step found late (a backlog, a copy pushed
-//! by hand) is no such thing. What tells the two apart is when the files were written: a regression is written
-//! after the newest step known, a late find before it.
+//! A run that goes back to an earlier step and saves again starts a new attempt. Its saves therefore never mix with
+//! the abandoned ones, and the newest step is always the highest (attempt, step). A step that is found late (a
+//! backlog, a copy pushed by hand) does not start an attempt. The write times of the files tell the two apart: after a
+//! regression they are newer than the newest known step, and for a late find they are older.
 
 use crate::error::Result;
 use crate::ids::{Attempt, Step, StepId};
@@ -14,24 +14,24 @@ use crate::timestamp::Timestamp;
 pub struct KnownStep {
     /// Its identity.
     pub id: StepId,
-    /// The newest modification time of its files; `None` when only its tombstone or claim is left.
+    /// The newest modification time of its files; `None` when only its tombstone or claim remains.
     pub written_at: Option<Timestamp>,
-    /// Whether it holds the very same files as the checkpoint at hand.
+    /// Whether its files are identical to those of the checkpoint at hand.
     pub same_content: bool,
 }
 
 /// What to do with a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// It is this known step already.
+    /// It is this known step.
     Known(StepId),
     /// It is a new step under this identity.
     New(StepId),
-    /// It is an old save whose place another one took, or that retention has removed: leave it alone.
+    /// It is an old save that another one replaced, or that retention removed: leave it alone.
     Stale(StepId),
 }
 
-/// Places the checkpoint of `step`, whose newest file was written at `written_at`.
+/// Decides where the checkpoint of `step`, whose newest file was written at `written_at`, belongs.
 pub fn place(known: &[KnownStep], step: Step, written_at: Timestamp) -> Result<Placement> {
     let same = known
         .iter()
@@ -59,21 +59,21 @@ pub fn place(known: &[KnownStep], step: Step, written_at: Timestamp) -> Result<P
     let newest_write = later_steps.filter_map(|entry| entry.written_at).max();
     let went_back = newest_write.is_some_and(|newest| newest < written_at);
     match taken {
-        // Its content is gone; an old save of it must not come back as the newest step of a new attempt.
+        // The content of the step is gone; an old save of it must not return as the newest step of a new attempt.
         Some(entry) if entry.written_at.is_none() && !went_back => Ok(Placement::Stale(entry.id)),
-        // What is left of that save after somebody removed a part of it (verl removes `actor/` alone), or an older
-        // one: written no later, so it is no new save.
+        // Either the rest of that save after a part of it was removed (verl removes `actor/` alone), or an older save.
+        // It was not written later, so it is not a new save.
         Some(entry) if entry.written_at.is_some_and(|taken_at| written_at <= taken_at) => {
             Ok(Placement::Stale(entry.id))
         }
-        // Saved again with other bytes.
+        // The step was saved again with different bytes.
         Some(_) => Ok(Placement::New(StepId::new(current.next()?, step))),
         None if went_back => Ok(Placement::New(StepId::new(current.next()?, step))),
         None => Ok(Placement::New(StepId::new(current, step))),
     }
 }
 
-/// An attempt that this node has been part of, by launches.
+/// An attempt that this node has taken part in, as the launches record it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaunchSpan {
     /// The attempt.
@@ -82,22 +82,24 @@ pub struct LaunchSpan {
     pub since: Timestamp,
 }
 
-/// What to do with a checkpoint whose attempt is a matter of launches.
+/// What to do with a checkpoint whose attempt depends on launches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaunchPlacement {
-    /// As without launches.
+    /// The placement is the same as without launches.
     Placed(Placement),
-    /// The launch went back without a restart, and saved this step again: it goes on with another attempt.
+    /// The launch went back without a restart and saved this step again: the launch continues under another attempt.
     WentBack(StepId),
-    /// It is older than anything this node knows of launches: nobody can tell which one wrote it.
+    /// It is older than every launch that this node knows, so the launch that wrote it is unknown.
     OfUnknownLaunch,
 }
 
-/// Places the checkpoint of `step`, written at `written_at`, by the launches that this node has been part of, the
-/// latest last. `known` is what this node itself has saved: other nodes' clocks say nothing about its files.
+/// Decides where the checkpoint of `step`, written at `written_at`, belongs, from the launches that this node has
+/// taken part in, the latest last. `known` contains only what this node itself has saved, because other nodes' clocks
+/// say nothing about its files.
 ///
-/// A file that is older than the latest launch was written in the one before it, and must not become a step of the
-/// latest, which may have gone back beyond it. `in_latest` when it is known to be of the latest, whatever the clock says.
+/// A file older than the latest launch was written during the launch before it. It must not become a step of the
+/// latest launch, which may have gone back to an earlier step. `in_latest` is true when the file is known to belong to
+/// the latest launch, whatever its time is.
 pub fn place_by_launch(
     known: &[KnownStep],
     spans: &[LaunchSpan],
@@ -143,7 +145,46 @@ pub fn place_by_launch(
     })
 }
 
-/// The attempt that was under way at a time: the highest that had written something by then, else the lowest known.
+/// A restore from which this node's trainer resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResumedFrom {
+    /// The restored step.
+    pub id: StepId,
+    /// The time of the restore, by this node's clock.
+    pub since: Timestamp,
+    /// The attempt of the steps saved since; `None` before the first such save.
+    pub attempt: Option<Attempt>,
+}
+
+/// Decides where the checkpoint of `step` belongs that this node wrote after it had restored a step.
+///
+/// The restore abandoned every step after the restored one, whichever node wrote it and whatever its time is. The
+/// first save therefore joins the attempt of the restored step only if no later step exists in it; otherwise it starts
+/// a new attempt.
+pub fn place_resumed(
+    known: &[KnownStep],
+    resumed: &ResumedFrom,
+    step: Step,
+    written_at: Timestamp,
+) -> Result<Placement> {
+    let ids = known.iter().map(|entry| entry.id);
+    let newest = ids.fold(resumed.id, StepId::max);
+    let attempt = resumed.attempt.unwrap_or(resumed.id.attempt);
+    let span = LaunchSpan {
+        attempt,
+        since: resumed.since,
+    };
+    let id = StepId::new(attempt, step);
+    match place_by_launch(known, &[span], step, written_at, true) {
+        Some(LaunchPlacement::Placed(placement @ Placement::Known(_))) => Ok(placement),
+        _ if resumed.attempt.is_none() && newest == resumed.id && id > newest => Ok(Placement::New(id)),
+        Some(LaunchPlacement::Placed(placement)) if resumed.attempt.is_some() => Ok(placement),
+        _ => Ok(Placement::New(StepId::new(newest.attempt.next()?, step))),
+    }
+}
+
+/// Returns the attempt that was active at a time: the highest one that had written a step by then, or the lowest
+/// known.
 fn attempt_at(known: &[KnownStep], current: Attempt, written_at: Timestamp) -> Attempt {
     let begun = known
         .iter()
@@ -339,6 +380,90 @@ mod tests {
             LaunchPlacement::Placed(Placement::Stale(id(2, 50)))
         );
     }
+
+    fn resumed(id: StepId, attempt: Option<u32>) -> ResumedFrom {
+        ResumedFrom {
+            id,
+            since: Timestamp::from_seconds(5000),
+            attempt: attempt.map(|number| Attempt::new(number).unwrap()),
+        }
+    }
+
+    fn after_restore(known: &[KnownStep], from: &ResumedFrom, step: u64, written: i64) -> Placement {
+        let written_at = Timestamp::from_seconds(written);
+        place_resumed(known, from, Step::new(step).unwrap(), written_at).unwrap()
+    }
+
+    #[test]
+    fn the_first_save_after_a_restore_joins_its_attempt_where_nothing_stands_beyond() {
+        let first = resumed(id(2, 300), None);
+        assert_eq!(after_restore(&[], &first, 400, 6000), Placement::New(id(2, 400)));
+        let older = [known(1, 900, 9000), known(2, 300, 9000)];
+        // Whatever the clocks of other nodes say.
+        assert_eq!(
+            after_restore(&older, &first, 400, 6000),
+            Placement::New(id(2, 400))
+        );
+        let beyond = [known(2, 300, 100), known(2, 350, 9000)];
+        assert_eq!(
+            after_restore(&beyond, &first, 400, 6000),
+            Placement::New(id(3, 400))
+        );
+        let taken = [known(2, 300, 100), known(2, 400, 9000)];
+        assert_eq!(
+            after_restore(&taken, &first, 400, 6000),
+            Placement::New(id(3, 400))
+        );
+        let later_attempt = [known(2, 300, 100), known(4, 10, 9000)];
+        assert_eq!(
+            after_restore(&later_attempt, &first, 400, 6000),
+            Placement::New(id(5, 400))
+        );
+        // The very step that was restored, saved again.
+        assert_eq!(after_restore(&[], &first, 300, 6000), Placement::New(id(3, 300)));
+    }
+
+    #[test]
+    fn a_name_that_is_spent_never_holds_up_what_was_saved_after_a_restore() {
+        let spent = KnownStep {
+            written_at: None,
+            ..known(2, 400, 0)
+        };
+        let first = resumed(id(2, 300), None);
+        assert_eq!(
+            after_restore(&[spent], &first, 400, 6000),
+            Placement::New(id(3, 400))
+        );
+    }
+
+    #[test]
+    fn later_saves_after_a_restore_stay_in_the_attempt_of_the_first_unless_they_go_back() {
+        let later = resumed(id(2, 300), Some(3));
+        let steps = [known(2, 500, 9000), known(3, 400, 6000)];
+        assert_eq!(
+            after_restore(&steps, &later, 500, 7000),
+            Placement::New(id(3, 500))
+        );
+        assert_eq!(
+            after_restore(&steps, &later, 350, 7000),
+            Placement::New(id(4, 350))
+        );
+        assert_eq!(
+            after_restore(&steps, &later, 400, 7000),
+            Placement::New(id(4, 400))
+        );
+        assert_eq!(
+            after_restore(&steps, &later, 400, 6000),
+            Placement::Stale(id(3, 400))
+        );
+        let mut same = steps;
+        same[0].same_content = true;
+        assert_eq!(
+            after_restore(&same, &later, 500, 7000),
+            Placement::Known(id(2, 500))
+        );
+    }
+
     #[test]
     fn by_launches_too_the_same_files_are_the_same_step() {
         let spans = [span(1, 0), span(2, 1000)];

@@ -1,4 +1,4 @@
-//! The commit: the record, written last and once, that makes a step visible on a remote.
+//! The commit: the record that makes a step visible on a remote. It is written once, after everything else.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::manifest::{PartManifest, Shape};
 use crate::nodes::MAX_NODES;
 use crate::timestamp::Timestamp;
 
-/// What a commit says of one node's part.
+/// What a commit records about one node's part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommittedPart {
@@ -29,7 +29,7 @@ pub struct CommittedPart {
     pub file_count: u64,
 }
 
-/// A step that is whole on this remote.
+/// A complete step on this remote.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Commit {
@@ -47,30 +47,66 @@ pub struct Commit {
     pub parts: Vec<CommittedPart>,
     /// The newest modification time of any file, by the trainer's clock: evidence of when the step was written.
     pub written_at: Timestamp,
-    /// Metrics by name, for keeping the best; finite numbers.
+    /// Metrics by name, used to keep the best steps; finite numbers.
     pub metrics: BTreeMap<String, f64>,
 }
 
-/// A part manifest as it stands on a remote.
+/// What a commit needs from a part manifest on a remote. The list of files is not needed, and may be long.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundPart {
-    /// What it says.
-    pub manifest: PartManifest,
-    /// SHA-256 of its bytes.
-    pub sha256: Sha256Digest,
-    /// How many bytes it has.
-    pub bytes: u64,
+    /// The part's summary, without its files.
+    summary: PartSummary,
+    /// SHA-256 of the manifest's bytes.
+    sha256: Sha256Digest,
+    /// Length of the manifest in bytes.
+    bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct PartSummary {
+    run: RunName,
+    id: StepId,
+    node: NodeName,
+    name: String,
+    shape: Shape,
+    written_at: Timestamp,
+    metrics: BTreeMap<String, f64>,
+    shared_tree_sha256: Option<Sha256Digest>,
+    data_bytes: u64,
+    file_count: u64,
+}
+
+impl FoundPart {
+    /// Summarizes a manifest of `bytes` bytes that has this digest.
+    pub fn of(manifest: &PartManifest, sha256: Sha256Digest, bytes: u64) -> Self {
+        Self {
+            summary: PartSummary {
+                run: manifest.run.clone(),
+                id: manifest.id,
+                node: manifest.node.clone(),
+                name: manifest.name.clone(),
+                shape: manifest.shape,
+                written_at: manifest.written_at,
+                metrics: manifest.metrics.clone(),
+                shared_tree_sha256: manifest.shared_tree_sha256,
+                data_bytes: manifest.data_bytes(),
+                file_count: manifest.files.len() as u64,
+            },
+            sha256,
+            bytes,
+        }
+    }
 }
 
 impl Commit {
-    /// The commit of a step whose parts these are. It follows from them alone, so that all who write it write the
-    /// same bytes, whoever is first.
+    /// Returns the commit of the step that consists of these parts. The commit depends only on the parts, so that
+    /// every writer writes the same bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] when they are not parts of one step, naming the node that differs.
+    /// [`ErrorKind::Conflict`] when they are not parts of one step; the error names the node that differs.
     pub fn of(mut parts: Vec<FoundPart>) -> Result<Self> {
-        parts.sort_by(|left, right| left.manifest.node.cmp(&right.manifest.node));
-        let Some(first) = parts.first().map(|part| part.manifest.clone()) else {
+        parts.sort_by(|left, right| left.summary.node.cmp(&right.summary.node));
+        let Some(first) = parts.first().map(|part| part.summary.clone()) else {
             return Err(Error::new(
                 ErrorKind::Failed,
                 "cannot commit a step without parts",
@@ -80,30 +116,30 @@ impl Commit {
         let mut metrics = BTreeMap::new();
         let mut committed = Vec::with_capacity(parts.len());
         for FoundPart {
-            manifest,
+            summary,
             sha256,
             bytes,
         } in parts
         {
-            if let Some(what) = difference(&first, &manifest) {
+            if let Some(what) = difference(&first, &summary) {
                 return Err(Error::new(
                     ErrorKind::Conflict,
-                    format!("the parts of {} do not fit", first.id),
+                    format!("the parts of {} do not match", first.id),
                 )
-                .on(format!("{} and {}", first.node, manifest.node))
+                .on(format!("{} and {}", first.node, summary.node))
                 .because(format!("they differ in {what}"))
-                .hint("the nodes saved different things under one step: save it again as a new attempt"));
+                .hint("the nodes saved different data under one step: save it again under a new attempt"));
             }
-            written_at = written_at.max(manifest.written_at);
+            written_at = written_at.max(summary.written_at);
             committed.push(CommittedPart {
-                node: manifest.node.clone(),
+                node: summary.node,
                 manifest_sha256: sha256,
                 manifest_bytes: bytes,
-                data_bytes: manifest.data_bytes(),
-                file_count: manifest.files.len() as u64,
+                data_bytes: summary.data_bytes,
+                file_count: summary.file_count,
             });
-            // The first node's word counts where several have one.
-            for (name, value) in manifest.metrics {
+            // If several nodes give a metric, the first node's value counts.
+            for (name, value) in summary.metrics {
                 metrics.entry(name).or_insert(value);
             }
         }
@@ -119,14 +155,14 @@ impl Commit {
         })
     }
 
-    /// Bytes of all parts.
+    /// Returns the number of bytes of all parts.
     pub fn data_bytes(&self) -> u64 {
         self.parts
             .iter()
             .fold(0, |sum, part| sum.saturating_add(part.data_bytes))
     }
 
-    /// Files of all parts.
+    /// Returns the number of files of all parts.
     pub fn file_count(&self) -> u64 {
         self.parts
             .iter()
@@ -138,7 +174,7 @@ impl Record for Commit {
     const WHAT: &'static str = "commit";
 
     fn check(&self) -> Result<()> {
-        let fault = |why: &str| Error::new(ErrorKind::Damaged, "the commit contradicts itself").because(why);
+        let fault = |why: &str| Error::new(ErrorKind::Damaged, "the commit is inconsistent").because(why);
         if self.format != FORMAT {
             return Err(fault("its format is not known"));
         }
@@ -147,12 +183,10 @@ impl Record for Commit {
             return Err(fault("it has no part, or more than 65,536"));
         }
         if !self.parts.windows(2).all(|pair| pair[0].node < pair[1].node) {
-            return Err(fault(
-                "its parts are not sorted by node, or one stands there twice",
-            ));
+            return Err(fault("its parts are not sorted by node, or one is listed twice"));
         }
         if !self.written_at.is_canonical() {
-            return Err(fault("its time has a second's worth of nanoseconds or more"));
+            return Err(fault("the nanoseconds of its time are not below one second"));
         }
         if !self.metrics.values().all(|value| value.is_finite()) {
             return Err(fault("a metric is not a finite number"));
@@ -161,16 +195,16 @@ impl Record for Commit {
     }
 }
 
-/// In what two parts contradict each other, as parts of one step.
-fn difference(one: &PartManifest, other: &PartManifest) -> Option<&'static str> {
+/// Returns the property in which two parts of one step differ.
+fn difference(one: &PartSummary, other: &PartSummary) -> Option<&'static str> {
     if (&one.run, one.id) != (&other.run, other.id) {
-        Some("the step that they are of")
+        Some("the step they belong to")
     } else if one.name != other.name {
         Some("the name of the step's directory")
     } else if one.shape != other.shape {
         Some("whether the step is a directory or a file")
     } else if one.shared_tree_sha256 != other.shared_tree_sha256 {
-        Some("what they saw in the directory that they share")
+        Some("the content of the shared directory")
     } else {
         None
     }

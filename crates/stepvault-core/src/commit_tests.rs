@@ -30,37 +30,37 @@ fn commit(metric: f64) -> Commit {
     }
 }
 
-/// The part of a node that saved files of these sizes.
-fn found(node: &str, sizes_bytes: &[u64]) -> FoundPart {
+/// Returns the part of a node that saved files of these sizes.
+fn manifest_of(node: &str, sizes_bytes: &[u64]) -> PartManifest {
     let file = |(index, size_bytes): (usize, &u64)| {
         let mut digest = crate::digest::PartDigest::of(b"x");
         digest.size_bytes = *size_bytes;
         let path = RelativePath::new(format!("{node}-{index}")).unwrap();
         FileEntry::from_parts(path, 0o644, Timestamp::default(), &[digest]).unwrap()
     };
-    FoundPart {
-        manifest: PartManifest {
-            format: FORMAT,
-            run: RunName::new("run").unwrap(),
-            id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
-            node: NodeName::new(node).unwrap(),
-            name: "step_1".to_owned(),
-            shape: Shape::Directory,
-            written_at: Timestamp::from_seconds(100),
-            metrics: BTreeMap::new(),
-            shared_tree_sha256: None,
-            files: sizes_bytes.iter().enumerate().map(file).collect(),
-            directories: vec![DirectoryEntry {
-                path: None,
-                mode: 0o755,
-                mtime: Timestamp::default(),
-            }],
-            symlinks: Vec::new(),
-            members: Vec::new(),
-        },
-        sha256: Sha256Digest::of(node.as_bytes()),
-        bytes: 7,
+    PartManifest {
+        format: FORMAT,
+        run: RunName::new("run").unwrap(),
+        id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
+        node: NodeName::new(node).unwrap(),
+        name: "step_1".to_owned(),
+        shape: Shape::Directory,
+        written_at: Timestamp::from_seconds(100),
+        metrics: BTreeMap::new(),
+        shared_tree_sha256: None,
+        files: sizes_bytes.iter().enumerate().map(file).collect(),
+        directories: vec![DirectoryEntry {
+            path: None,
+            mode: 0o755,
+            mtime: Timestamp::default(),
+        }],
+        symlinks: Vec::new(),
+        members: Vec::new(),
     }
+}
+
+fn found(manifest: &PartManifest) -> FoundPart {
+    FoundPart::of(manifest, Sha256Digest::of(manifest.node.as_str().as_bytes()), 7)
 }
 
 proptest! {
@@ -87,15 +87,14 @@ fn a_metric_that_a_fast_parser_gets_wrong_by_a_bit() {
 
 #[test]
 fn a_commit_says_the_same_whoever_writes_it() {
-    let mut first = found("node-0", &[5, 7]);
-    first.manifest.metrics.insert("loss".to_owned(), 1.0);
-    let mut second = found("node-1", &[11]);
-    second.manifest.written_at = Timestamp::from_seconds(300);
+    let mut first = manifest_of("node-0", &[5, 7]);
+    first.metrics.insert("loss".to_owned(), 1.0);
+    let mut second = manifest_of("node-1", &[11]);
+    second.written_at = Timestamp::from_seconds(300);
     second
-        .manifest
         .metrics
         .extend([("loss".to_owned(), 2.0), ("reward".to_owned(), 3.0)]);
-    let third = found("node-2", &[]);
+    let [first, second, third] = [first, second, manifest_of("node-2", &[])].map(|part| found(&part));
     let commit = Commit::of(vec![second.clone(), third.clone(), first.clone()]).unwrap();
     commit.check().unwrap();
     assert_eq!(commit, Commit::of(vec![first, second, third]).unwrap());
@@ -116,7 +115,7 @@ fn a_commit_says_the_same_whoever_writes_it() {
     assert_eq!(commit.parts[1].manifest_bytes, 7);
     assert_eq!((commit.data_bytes(), commit.file_count()), (23, 3));
     assert_eq!(commit.written_at, Timestamp::from_seconds(300));
-    // The first node's word counts where both have one.
+    // The first node's value counts if both have one.
     assert_eq!(
         commit.metrics,
         BTreeMap::from([("loss".to_owned(), 1.0), ("reward".to_owned(), 3.0)])
@@ -125,15 +124,15 @@ fn a_commit_says_the_same_whoever_writes_it() {
 
 #[test]
 fn parts_of_different_steps_are_never_committed_together() {
-    let one = || found("node-0", &[1]);
+    let one = || found(&manifest_of("node-0", &[1]));
     let spoilt: [(&str, Spoil<PartManifest>); 6] = [
-        ("the step that they are of", |part| {
+        ("the step they belong to", |part| {
             part.run = RunName::new("other").unwrap();
         }),
-        ("the step that they are of", |part| {
+        ("the step they belong to", |part| {
             part.id = StepId::new(Attempt::FIRST, Step::new(2).unwrap());
         }),
-        ("the step that they are of", |part| {
+        ("the step they belong to", |part| {
             part.id = StepId::new(Attempt::new(2).unwrap(), Step::new(1).unwrap());
         }),
         ("the name of the step's directory", |part| {
@@ -142,14 +141,14 @@ fn parts_of_different_steps_are_never_committed_together() {
         ("whether the step is a directory or a file", |part| {
             part.shape = Shape::File;
         }),
-        ("what they saw in the directory that they share", |part| {
+        ("the content of the shared directory", |part| {
             part.shared_tree_sha256 = Some(Sha256Digest::of(b"tree"));
         }),
     ];
     for (what, spoil) in spoilt {
-        let mut other = found("node-1", &[1]);
-        spoil(&mut other.manifest);
-        let error = Commit::of(vec![one(), other]).unwrap_err();
+        let mut other = manifest_of("node-1", &[1]);
+        spoil(&mut other);
+        let error = Commit::of(vec![one(), found(&other)]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Conflict);
         let text = error.to_string();
         assert!(
@@ -209,7 +208,7 @@ fn a_commit_that_contradicts_itself_is_refused() {
             },
         ),
         (
-            "it takes a single path component other than '.stepvault'",
+            "it must be a single path component other than '.stepvault'",
             Commit {
                 name: "a/b".to_owned(),
                 ..commit(1.0)
@@ -230,21 +229,21 @@ fn a_commit_that_contradicts_itself_is_refused() {
             },
         ),
         (
-            "its parts are not sorted by node, or one stands there twice",
+            "its parts are not sorted by node, or one is listed twice",
             Commit {
                 parts: vec![part("node-1"), part("node-0")],
                 ..commit(1.0)
             },
         ),
         (
-            "its parts are not sorted by node, or one stands there twice",
+            "its parts are not sorted by node, or one is listed twice",
             Commit {
                 parts: vec![part("node-0"), part("node-0")],
                 ..commit(1.0)
             },
         ),
         (
-            "its time has a second's worth of nanoseconds or more",
+            "the nanoseconds of its time are not below one second",
             Commit {
                 written_at: late(1_000_000_000),
                 ..commit(1.0)

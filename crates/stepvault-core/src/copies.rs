@@ -1,4 +1,4 @@
-//! Which bytes of a step a remote holds already, under the keys of an earlier one, and need not be sent again.
+//! Which bytes of a step a remote already has under the keys of an earlier step, so that they need not be sent again.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,19 +7,19 @@ use crate::error::Result;
 use crate::keys::RunKeys;
 use crate::manifest::PartManifest;
 
-/// Files of an earlier step by what is in them. Of two that hold the same the first by path counts.
+/// The files of an earlier step, indexed by content. Of two files with the same content, the first by path counts.
 ///
-/// A path says nothing: some trainers have the step's number in it. What counts is that a file of the same size, which
-/// is cut at the same places, has the same bytes there.
+/// Paths are ignored, because some trainers include the step number in them. A file matches if it has the same size,
+/// is divided at the same offsets, and has the same bytes.
 #[derive(Debug, Clone, Default)]
 pub struct Copies {
-    /// Where the files stand.
+    /// The object keys of the files.
     keys: Vec<String>,
     files: HashMap<(u64, Sha256Digest), (usize, Crc32c)>,
     parts: HashMap<Place, usize>,
 }
 
-/// A part of a file of some size, and what is in it.
+/// A part of a file of a given size, and its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Place {
     file_size_bytes: u64,
@@ -28,10 +28,10 @@ struct Place {
 }
 
 impl Copies {
-    /// What files of `wanted_sizes_bytes` can have in common with those of `earlier`, which stands on the remote.
+    /// Returns what files of `wanted_sizes_bytes` can have in common with those of `earlier`, which is on the remote.
     ///
     /// # Errors
-    /// When a path of the manifest gives no key.
+    /// When a path of the manifest yields no valid key.
     pub fn plan(wanted_sizes_bytes: &BTreeSet<u64>, earlier: &PartManifest, keys: &RunKeys) -> Result<Self> {
         let mut copies = Self::default();
         for file in &earlier.files {
@@ -47,7 +47,7 @@ impl Copies {
                 .files
                 .entry((size, file.sha256))
                 .or_insert((source, file.crc32c));
-            // A file of one part is copied as a whole.
+            // A file with one part is copied as a whole.
             if file.parts_sha256.len() > 1 {
                 for (index, sha256) in (0..).zip(&file.parts_sha256) {
                     let place = Place {
@@ -62,18 +62,18 @@ impl Copies {
         Ok(copies)
     }
 
-    /// Whether there is nothing to copy from.
+    /// Returns whether there is nothing to copy from.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// The key of a file with exactly these bytes.
+    /// Returns the key of a file with exactly these bytes.
     pub fn of_file(&self, digest: &FileDigest) -> Option<&str> {
         let (source, crc32c) = self.files.get(&(digest.size_bytes, digest.sha256))?;
         (*crc32c == digest.crc32c).then(|| self.keys[*source].as_str())
     }
 
-    /// The key of a file of that size, of several parts, that has these bytes as its part `index`.
+    /// Returns the key of a multipart file of that size that has these bytes as its part `index`.
     pub fn of_part(&self, file_size_bytes: u64, index: u32, digest: &PartDigest) -> Option<&str> {
         let place = Place {
             file_size_bytes,
@@ -141,9 +141,12 @@ mod tests {
         let copies = plan(&[20], &[("global_step100/x", "a", 20), ("y", "b", 20)]);
         assert_eq!(
             copies.of_file(&file("a", 20)),
-            Some("run/step_100/a2/global_step100/x")
+            Some("run/000000000100.a2/step_100/global_step100/x")
         );
-        assert_eq!(copies.of_file(&file("b", 20)), Some("run/step_100/a2/y"));
+        assert_eq!(
+            copies.of_file(&file("b", 20)),
+            Some("run/000000000100.a2/step_100/y")
+        );
         assert_eq!(copies.of_file(&file("c", 20)), None);
         assert_eq!(copies.of_file(&file("a", 21)), None, "another size");
         let other_crc = FileDigest {
@@ -160,7 +163,10 @@ mod tests {
     #[test]
     fn of_two_files_with_the_same_bytes_the_first_counts() {
         let copies = plan(&[20], &[("x", "a", 20), ("y", "a", 20)]);
-        assert_eq!(copies.of_file(&file("a", 20)), Some("run/step_100/a2/x"));
+        assert_eq!(
+            copies.of_file(&file("a", 20)),
+            Some("run/000000000100.a2/step_100/x")
+        );
     }
 
     #[test]
@@ -168,9 +174,18 @@ mod tests {
         let size = 2 * PART_BYTES + 5;
         let copies = plan(&[size], &[("x", "abc", 5), ("y", "dec", 5)]);
         let (abc, dec) = (parts("abc", 5), parts("dec", 5));
-        assert_eq!(copies.of_part(size, 0, &abc[0]), Some("run/step_100/a2/x"));
-        assert_eq!(copies.of_part(size, 1, &dec[1]), Some("run/step_100/a2/y"));
-        assert_eq!(copies.of_part(size, 2, &dec[2]), Some("run/step_100/a2/x"));
+        assert_eq!(
+            copies.of_part(size, 0, &abc[0]),
+            Some("run/000000000100.a2/step_100/x")
+        );
+        assert_eq!(
+            copies.of_part(size, 1, &dec[1]),
+            Some("run/000000000100.a2/step_100/y")
+        );
+        assert_eq!(
+            copies.of_part(size, 2, &dec[2]),
+            Some("run/000000000100.a2/step_100/x")
+        );
         assert_eq!(copies.of_part(size, 1, &abc[0]), None, "another place");
         assert_eq!(copies.of_part(size + 1, 0, &abc[0]), None, "another size");
         assert_eq!(copies.of_file(&file("aec", 5)), None, "no one file has them all");

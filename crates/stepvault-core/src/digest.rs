@@ -1,4 +1,4 @@
-//! Digests of parts and files, and how the one follows from the other.
+//! Digests of parts and files, and how a file's digest follows from those of its parts.
 
 use std::fmt;
 
@@ -16,12 +16,12 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct Sha256Digest([u8; 32]);
 
 impl Sha256Digest {
-    /// The digest of `bytes`.
+    /// Returns the digest of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self(sha2::Sha256::digest(bytes).into())
     }
 
-    /// The digest of bytes that do not lie in a row: the blocks one after another.
+    /// Returns the digest of the concatenation of these blocks.
     pub fn of_blocks<'a>(blocks: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut hasher = Sha256Hasher::default();
         for block in blocks {
@@ -30,17 +30,17 @@ impl Sha256Digest {
         hasher.finish()
     }
 
-    /// The 32 raw bytes.
+    /// Returns the 32 raw bytes.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// Base64 with padding, as S3's `x-amz-checksum-sha256` has it.
+    /// Returns base64 with padding, as in S3's `x-amz-checksum-sha256`.
     pub fn to_base64(self) -> String {
         BASE64.encode(self.0)
     }
 
-    /// Reads base64 back; `None` when it is not 32 bytes of it.
+    /// Reads base64; returns `None` unless it is 32 bytes of it.
     pub fn from_base64(text: &str) -> Option<Self> {
         Some(Self(BASE64.decode(text).ok()?.try_into().ok()?))
     }
@@ -64,7 +64,7 @@ impl Sha256Digest {
         }
         Err(Error::new(ErrorKind::Damaged, "not a SHA-256 digest")
             .on(format!("{:?}", text.chars().take(80).collect::<String>()))
-            .because("it takes 64 lower-case hexadecimal digits"))
+            .because("it must be 64 lower-case hexadecimal digits"))
     }
 }
 
@@ -108,12 +108,12 @@ impl From<Sha256Digest> for String {
 pub struct Crc32c(pub u32);
 
 impl Crc32c {
-    /// The checksum of `bytes`.
+    /// Returns the checksum of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self(crc_fast::crc32_iscsi(bytes))
     }
 
-    /// The checksum of what this one covers followed by `next_size_bytes` bytes that `next` covers.
+    /// Returns the checksum of the bytes that this one covers, followed by `next_size_bytes` bytes that `next` covers.
     #[must_use]
     pub fn followed_by(self, next: Self, next_size_bytes: u64) -> Self {
         let combined =
@@ -121,12 +121,12 @@ impl Crc32c {
         Self::from_wide(combined)
     }
 
-    /// From the 64 bits in which the library hands out every kind of CRC; a CRC-32 fills the low half.
+    /// Converts from the 64 bits in which the library returns every kind of CRC; a CRC-32 is in the low half.
     fn from_wide(wide: u64) -> Self {
         Self(u32::try_from(wide & u64::from(u32::MAX)).unwrap_or_default())
     }
 
-    /// Base64 as GCS has it in `x-goog-hash` and in object metadata.
+    /// Returns base64 as in GCS's `x-goog-hash` and object metadata.
     pub fn to_base64(self) -> String {
         BASE64.encode(self.0.to_be_bytes())
     }
@@ -147,7 +147,7 @@ impl TryFrom<String> for Crc32c {
             Ok(value) if digits => Ok(Self(value)),
             _ => Err(Error::new(ErrorKind::Damaged, "not a CRC-32C")
                 .on(format!("{:?}", text.chars().take(80).collect::<String>()))
-                .because("it takes 8 lower-case hexadecimal digits")),
+                .because("it must be 8 lower-case hexadecimal digits")),
         }
     }
 }
@@ -158,7 +158,7 @@ impl From<Crc32c> for String {
     }
 }
 
-/// What one pass over a part's bytes yields.
+/// The result of one pass over a part's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartDigest {
@@ -171,7 +171,7 @@ pub struct PartDigest {
 }
 
 impl PartDigest {
-    /// Both digests of a part held in memory.
+    /// Returns both digests of a part held in memory.
     pub fn of(bytes: &[u8]) -> Self {
         let mut hasher = PartHasher::default();
         hasher.update(bytes);
@@ -179,23 +179,23 @@ impl PartDigest {
     }
 }
 
-/// Digests bytes as they stream by, by SHA-256 alone.
+/// Computes the SHA-256 of a stream of bytes.
 #[derive(Debug, Default)]
 pub struct Sha256Hasher(sha2::Sha256);
 
 impl Sha256Hasher {
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The digest of all bytes taken.
+    /// Returns the digest of all bytes taken.
     pub fn finish(self) -> Sha256Digest {
         Sha256Digest(self.0.finalize().into())
     }
 }
 
-/// Digests a part as it streams by.
+/// Computes the digests of a part as its bytes stream by.
 #[derive(Debug)]
 pub struct PartHasher {
     sha256: sha2::Sha256,
@@ -214,7 +214,7 @@ impl Default for PartHasher {
 }
 
 impl PartHasher {
-    /// Takes the next bytes, in slices small enough that the second digest finds them in the cache.
+    /// Adds the next bytes, in slices that are small enough to be still cached for the second digest.
     pub fn update(&mut self, bytes: &[u8]) {
         for slice in bytes.chunks(64 << 10) {
             self.sha256.update(slice);
@@ -223,12 +223,12 @@ impl PartHasher {
         self.size_bytes += bytes.len() as u64;
     }
 
-    /// Bytes taken so far.
+    /// Returns the number of bytes taken so far.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// The digests of all bytes taken.
+    /// Returns the digests of all bytes taken.
     pub fn finish(self) -> PartDigest {
         PartDigest {
             sha256: Sha256Digest(self.sha256.finalize().into()),
@@ -238,19 +238,19 @@ impl PartHasher {
     }
 }
 
-/// The digests of a whole file, computed from its parts' without reading it again.
+/// The digests of a whole file, computed from those of its parts without reading the file again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileDigest {
-    /// SHA-256 over the parts' SHA-256 digests: what S3 calls a composite checksum.
+    /// SHA-256 over the parts' SHA-256 digests, which S3 calls a composite checksum.
     pub sha256: Sha256Digest,
-    /// CRC-32C of the whole: what GCS keeps.
+    /// CRC-32C of the whole file, which GCS stores.
     pub crc32c: Crc32c,
     /// Length of the file in bytes.
     pub size_bytes: u64,
 }
 
 impl FileDigest {
-    /// From the parts in order.
+    /// Computes the digests from the parts, in order.
     pub fn from_parts(parts: &[PartDigest]) -> Self {
         let mut composite = sha2::Sha256::new();
         let mut crc32c = Crc32c(0);
@@ -272,7 +272,8 @@ impl FileDigest {
     }
 }
 
-/// SHA-256 over digests in order: the composite of a file whose parts' digests are known from its manifest.
+/// Returns the SHA-256 over digests in order: the composite digest of a file whose parts' digests are known from its
+/// manifest.
 pub fn composite_sha256<'a>(parts: impl IntoIterator<Item = &'a Sha256Digest>) -> Sha256Digest {
     let mut composite = sha2::Sha256::new();
     parts

@@ -1,38 +1,38 @@
-//! The one error type: what failed, on what, why, and what to do about it.
+//! The error type of all crates: the operation, its subject, the cause and a hint.
 
 use std::fmt;
 use std::time::Duration;
 
-/// The result of everything fallible in stepvault.
+/// The result of every fallible operation in stepvault.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Kinds of failure, kept coarse: one exists only where a user (or a caller) would act differently.
+/// Kinds of failure. A kind exists only if a user or a caller would act differently on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Anything without a more telling kind.
+    /// A failure of no more specific kind.
     Failed,
-    /// The command line or the configuration is wrong.
+    /// The command line or the configuration is invalid.
     Usage,
-    /// What was asked for does not exist.
+    /// The requested object does not exist.
     NotFound,
     /// Checkpoints exist and none of them is valid.
     NoneValid,
     /// A tier cannot be reached, or did not answer in time.
     Unreachable,
-    /// Somebody else holds the lock or the lease.
+    /// Another process holds the lock or the lease.
     Held,
-    /// Bytes or records are not what they were when they were written.
+    /// Bytes or records differ from what was written.
     Damaged,
-    /// A name is taken by something else; create-if-absent lost.
+    /// Something else has the name; a create-if-absent was refused.
     Conflict,
     /// A file changed, vanished or grew while it was read.
     SourceChanged,
-    /// Credentials are missing, wrong, expired or not allowed to do this.
+    /// Credentials are missing, wrong or expired, or lack permission.
     Denied,
-    /// The disk or its inodes are full, or a quota is reached.
+    /// The disk is full, its inodes are used up, or a quota is reached.
     NoSpace,
-    /// Written by a newer format than this program reads.
+    /// The data was written in a newer format than this program reads.
     NewerFormat,
     /// A guard refused to delete.
     Refused,
@@ -41,7 +41,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Every kind with its name, which is part of the contract of JSON documents.
+    /// Every kind and its name, which is part of the contract of JSON documents.
     const NAMES: [(Self, &str); 14] = [
         (Self::Failed, "failed"),
         (Self::Usage, "usage"),
@@ -59,26 +59,27 @@ impl ErrorKind {
         (Self::Interrupted, "interrupted"),
     ];
 
-    /// The kind's name for programs, in kebab-case.
+    /// Returns the kind's name for programs, in kebab-case.
     pub fn name(self) -> &'static str {
         let entry = Self::NAMES.iter().find(|(kind, _)| *kind == self);
         entry.map_or("failed", |(_, name)| name)
     }
 
-    /// The kind of this name; `Failed` for one that this version does not know.
+    /// Returns the kind of this name; `Failed` for a name that this version does not know.
     pub fn from_name(name: &str) -> Self {
         let entry = Self::NAMES.iter().find(|(_, known)| *known == name);
         entry.map_or(Self::Failed, |(kind, _)| *kind)
     }
 }
 
-/// An error. `Display` prints `what: subject: why`; the hint is printed apart, by the caller.
+/// An error. `Display` prints `what: subject: why`; the caller prints the hint separately.
 #[derive(Debug)]
 pub struct Error {
     inner: Box<Inner>,
 }
 
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a property of its own")]
 struct Inner {
     kind: ErrorKind,
     what: String,
@@ -86,13 +87,16 @@ struct Inner {
     why: Option<String>,
     hint: Option<String>,
     transient: bool,
-    about_itself: bool,
+    inconclusive: bool,
+    lasting: bool,
+    name_taken: bool,
+    needs_operator: bool,
     retry_after: Option<Duration>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
-    /// An error of `kind`; `what` names the operation that failed: "cannot read the manifest".
+    /// Returns an error of `kind`; `what` names the failed operation: "cannot read the manifest".
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
         Self {
             inner: Box::new(Inner {
@@ -102,35 +106,38 @@ impl Error {
                 why: None,
                 hint: None,
                 transient: false,
-                about_itself: false,
+                inconclusive: false,
+                lasting: false,
+                name_taken: false,
+                needs_operator: false,
                 retry_after: None,
                 source: None,
             }),
         }
     }
 
-    /// Names the path, object or setting it failed on.
+    /// Sets the path, object or setting on which it failed.
     #[must_use]
     pub fn on(mut self, subject: impl fmt::Display) -> Self {
         self.inner.subject = Some(subject.to_string());
         self
     }
 
-    /// Says why, in words.
+    /// Sets the cause.
     #[must_use]
     pub fn because(mut self, why: impl fmt::Display) -> Self {
         self.inner.why = Some(why.to_string());
         self
     }
 
-    /// Says what to do about it.
+    /// Sets the hint: what to do about it.
     #[must_use]
     pub fn hint(mut self, hint: impl fmt::Display) -> Self {
         self.inner.hint = Some(hint.to_string());
         self
     }
 
-    /// Keeps the underlying error; its text is the 'why' unless one was given.
+    /// Sets the underlying error, whose text is the cause unless one was set.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         let source = source.into();
@@ -141,34 +148,91 @@ impl Error {
         self
     }
 
-    /// The same error under another kind.
+    /// Returns the same error with another kind.
     #[must_use]
     pub fn with_kind(mut self, kind: ErrorKind) -> Self {
         self.inner.kind = kind;
         self
     }
 
-    /// Marks an error that may pass although its kind does not say so: a conditional write that met another one,
-    /// credentials that are about to be renewed.
+    /// Marks an error as transient although its kind does not imply it: a conditional write that collided with another
+    /// one, or credentials that are about to be renewed.
     #[must_use]
     pub fn transient(mut self) -> Self {
         self.inner.transient = true;
         self
     }
 
-    /// Marks an error of this very process, such as too many open files: it tells nothing of what was to be looked at.
+    /// Marks an error that says nothing about the object that was to be read. It concerns this process, such as too
+    /// many open files, or the path to the object, such as a failing disk or network filesystem. The object must not
+    /// be considered damaged or absent because of it.
     #[must_use]
-    pub fn about_itself(mut self) -> Self {
-        self.inner.about_itself = true;
+    pub fn inconclusive(mut self) -> Self {
+        self.inner.inconclusive = true;
         self
     }
 
-    /// Whether it is about this process, and tells nothing of what was to be looked at.
-    pub fn is_about_itself(&self) -> bool {
-        self.inner.about_itself
+    /// Returns whether it says nothing about the object that was to be read.
+    pub fn is_inconclusive(&self) -> bool {
+        self.inner.inconclusive
     }
 
-    /// Says how long the other side asked to be left alone; such an error may pass.
+    /// Marks an error that does not resolve by itself within the time of a retry, although its kind may: a filesystem
+    /// that is not mounted, a sync that failed.
+    #[must_use]
+    pub fn lasting(mut self) -> Self {
+        self.inner.lasting = true;
+        self
+    }
+
+    /// Returns whether it does not resolve by itself.
+    pub fn is_lasting(&self) -> bool {
+        self.inner.lasting
+    }
+
+    /// Removes the mark set by [`lasting`](Self::lasting), because the caller knows that the request may be retried.
+    #[must_use]
+    pub fn passing(mut self) -> Self {
+        self.inner.lasting = false;
+        self
+    }
+
+    /// Marks a conflict over a step and attempt: something else has the name, and the step needs another attempt.
+    #[must_use]
+    pub fn name_taken(mut self) -> Self {
+        self.inner.name_taken = true;
+        self
+    }
+
+    /// Returns whether the step can only be uploaded under another attempt.
+    pub fn is_name_taken(&self) -> bool {
+        self.inner.name_taken
+    }
+
+    /// Marks an error that only the operator can fix although its kind does not imply it: a certificate that is not
+    /// trusted.
+    #[must_use]
+    pub fn for_operator(mut self) -> Self {
+        self.inner.needs_operator = true;
+        self
+    }
+
+    /// Returns whether only the operator can fix it: wrong credentials, a missing bucket, a certificate that is not
+    /// trusted, a name that other data has. Such an operation is still retried, at long intervals.
+    pub fn needs_operator(&self) -> bool {
+        let by_kind = matches!(
+            self.inner.kind,
+            ErrorKind::Usage
+                | ErrorKind::Conflict
+                | ErrorKind::SourceChanged
+                | ErrorKind::Denied
+                | ErrorKind::NewerFormat
+                | ErrorKind::Refused
+        );
+        self.inner.needs_operator || by_kind && !self.inner.transient
+    }
+
+    /// Sets how long the other side asked to wait before a retry, and marks the error as transient.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.inner.transient = true;
@@ -176,27 +240,41 @@ impl Error {
         self
     }
 
-    /// Whether trying the same again may help: everything `Unreachable`, and what was marked so.
+    /// Returns whether a retry may succeed: true for every `Unreachable` that is not lasting, and for errors marked as
+    /// transient.
     pub fn is_transient(&self) -> bool {
-        self.inner.transient || self.inner.kind == ErrorKind::Unreachable
+        self.inner.transient || self.inner.kind == ErrorKind::Unreachable && !self.inner.lasting
     }
 
-    /// How long the other side asked to be left alone, if it did.
+    /// Returns how long the other side asked to wait before a retry, if it did.
     pub fn retry_after_wait(&self) -> Option<Duration> {
         self.inner.retry_after
     }
 
-    /// What a caller would decide on.
+    /// Returns the kind, on which callers decide.
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind
     }
 
-    /// What to do about it, when there is something to say.
-    pub fn hint_text(&self) -> Option<&str> {
-        self.inner.hint.as_deref()
+    /// Returns the cause without the subject: it is the same for every object that fails for one reason.
+    pub fn why_text(&self) -> Option<&str> {
+        self.inner.why.as_deref()
     }
 
-    /// A copy for a second reader (an observer, a report); the source stays with the original.
+    /// Returns the hint, if there is one.
+    pub fn hint_text(&self) -> Option<&str> {
+        self.inner.hint.as_deref().filter(|hint| !hint.is_empty())
+    }
+
+    /// Returns the whole message in one line, with the hint in parentheses: for logs and reports.
+    pub fn text_with_hint(&self) -> String {
+        match self.hint_text() {
+            Some(hint) => format!("{self} ({hint})"),
+            None => self.to_string(),
+        }
+    }
+
+    /// Returns a copy for a second consumer (an observer, a report), without the source.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         Self {
@@ -207,7 +285,10 @@ impl Error {
                 why: self.inner.why.clone(),
                 hint: self.inner.hint.clone(),
                 transient: self.inner.transient,
-                about_itself: self.inner.about_itself,
+                inconclusive: self.inner.inconclusive,
+                lasting: self.inner.lasting,
+                name_taken: self.inner.name_taken,
+                needs_operator: self.inner.needs_operator,
                 retry_after: self.inner.retry_after,
                 source: None,
             }),
@@ -215,7 +296,7 @@ impl Error {
     }
 }
 
-/// The error and its causes in one line, leaving out a cause that the line before already repeats.
+/// Returns the error and its causes in one line; omits a cause that the text already contains.
 fn chain_text(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -245,7 +326,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        // The cause's text already stands in `why`; handing it on as well would print it twice.
+        // `why` already contains the text of the source; returning it here would print it twice.
         None
     }
 }
@@ -270,6 +351,31 @@ mod tests {
     }
 
     #[test]
+    fn what_only_a_person_can_mend_is_told_from_what_may_pass() {
+        let of = |kind| Error::new(kind, "cannot upload");
+        for kind in [
+            ErrorKind::Denied,
+            ErrorKind::Usage,
+            ErrorKind::Conflict,
+            ErrorKind::Refused,
+        ] {
+            assert!(of(kind).needs_operator(), "{kind:?}");
+            assert!(!of(kind).transient().needs_operator(), "{kind:?}");
+        }
+        for kind in [
+            ErrorKind::Unreachable,
+            ErrorKind::NoSpace,
+            ErrorKind::Damaged,
+            ErrorKind::Failed,
+        ] {
+            assert!(!of(kind).needs_operator(), "{kind:?}");
+        }
+        let certificate = of(ErrorKind::Unreachable).for_operator();
+        assert!(certificate.needs_operator() && certificate.is_transient());
+        assert!(certificate.duplicate().needs_operator());
+    }
+
+    #[test]
     fn every_kind_is_found_by_its_name() {
         for (kind, name) in ErrorKind::NAMES {
             assert_eq!((kind.name(), ErrorKind::from_name(name)), (name, kind));
@@ -280,6 +386,8 @@ mod tests {
     #[test]
     fn what_may_pass_says_so_and_a_copy_says_the_same() {
         assert!(Error::new(ErrorKind::Unreachable, "cannot read").is_transient());
+        let lasting = Error::new(ErrorKind::Unreachable, "not mounted").lasting();
+        assert!(!lasting.is_transient() && !lasting.duplicate().is_transient());
         let busy = Error::new(ErrorKind::Conflict, "cannot write")
             .retry_after(Duration::from_secs(3))
             .duplicate();

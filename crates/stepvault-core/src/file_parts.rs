@@ -1,4 +1,4 @@
-//! How a file is cut into parts: a function of its size alone, fixed by the format.
+//! How a file is divided into parts. The layout depends on the file's size alone and is fixed by the format.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The smallest part, and the only part size of files up to 78 GiB.
 pub const MINIMUM_PART_SIZE_BYTES: u64 = 8 << 20;
-/// The largest part; bounds the memory that one transfer can take.
+/// The largest part; it bounds the memory of one transfer.
 pub const MAXIMUM_PART_SIZE_BYTES: u64 = 128 << 20;
-/// Most parts in a file: the limit of S3 and of GCS's XML multipart uploads.
+/// Maximum number of parts in a file: the limit of S3 and of GCS's XML multipart uploads.
 pub const MAXIMUM_PARTS: u64 = 10_000;
-/// The largest file that format 1 can hold: 10,000 parts of 128 MiB, about 1.22 TiB.
+/// The largest file that format 1 supports: 10,000 parts of 128 MiB, about 1.22 TiB.
 pub const MAXIMUM_FILE_SIZE_BYTES: u64 = MAXIMUM_PART_SIZE_BYTES * MAXIMUM_PARTS;
 
-/// The parts of a file of a known size. All are of one size but the last; an empty file has one empty part.
+/// The parts of a file of a known size. All have the same size except the last; an empty file has one empty part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileParts {
     size_bytes: u64,
@@ -21,7 +21,8 @@ pub struct FileParts {
 }
 
 impl FileParts {
-    /// The parts of a file of `size_bytes`: the smallest power-of-two multiple of 8 MiB with which 10,000 suffice.
+    /// Returns the parts of a file of `size_bytes`: the part size is the smallest power-of-two multiple of 8 MiB with
+    /// which 10,000 parts suffice.
     pub fn of(size_bytes: u64) -> Result<Self> {
         let mut part_size_bytes = MINIMUM_PART_SIZE_BYTES;
         while size_bytes > part_size_bytes * MAXIMUM_PARTS {
@@ -43,25 +44,25 @@ impl FileParts {
         })
     }
 
-    /// The file's size in bytes.
+    /// Returns the file's size in bytes.
     pub const fn size_bytes(self) -> u64 {
         self.size_bytes
     }
 
-    /// The size of every part but the last, in bytes.
+    /// Returns the size of every part but the last, in bytes.
     pub const fn part_size_bytes(self) -> u64 {
         self.part_size_bytes
     }
 
-    /// How many parts there are: 1 to 10,000.
+    /// Returns the number of parts: 1 to 10,000.
     pub fn count(self) -> u32 {
-        // At most MAXIMUM_PARTS by construction.
+        // The number is at most MAXIMUM_PARTS by construction.
         u32::try_from(self.size_bytes.div_ceil(self.part_size_bytes))
             .unwrap_or(u32::MAX)
             .max(1)
     }
 
-    /// The bytes of part `index`, counted from 0; empty past the end.
+    /// Returns the byte range of part `index`, counted from 0; empty past the end.
     pub fn range(self, index: u32) -> Range<u64> {
         let start = (u64::from(index) * self.part_size_bytes).min(self.size_bytes);
         start..(start + self.part_size_bytes).min(self.size_bytes)

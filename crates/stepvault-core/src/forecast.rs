@@ -1,29 +1,29 @@
-//! What the next step will take, by what the last ones took, and whether there is room for it.
+//! Forecasts the size of the next step from the last ones, and whether it fits.
 
 use crate::room::Room;
 use crate::words::bytes;
 
-/// The last so many steps say what the next one takes.
+/// Number of the last steps that the forecast uses.
 pub const STEPS_THAT_COUNT: usize = 3;
 
-/// What a step takes on a disk.
+/// The size of a step on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Taken {
     /// Bytes of its files.
     pub bytes: u64,
-    /// Files and links.
+    /// Number of files and links.
     pub files: u64,
-    /// Directories.
+    /// Number of directories.
     pub directories: u64,
 }
 
 impl Taken {
-    /// All that takes an inode.
+    /// Returns the number of inodes.
     pub const fn inodes(&self) -> u64 {
         self.files.saturating_add(self.directories)
     }
 
-    /// This and something else.
+    /// Returns the sum of both.
     #[must_use]
     pub const fn and(&self, other: &Self) -> Self {
         Self {
@@ -34,19 +34,19 @@ impl Taken {
     }
 }
 
-/// What the next step is expected to take.
+/// The expected size of the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forecast {
     /// Bytes, files and directories.
     pub taken: Taken,
-    /// From how many steps that follows.
+    /// The number of steps that it is based on.
     pub from_steps: usize,
 }
 
-/// What the next step takes, by the steps so far, the latest last; `None` without any.
+/// Forecasts the next step from the steps so far, the latest last; returns `None` without any.
 ///
-/// The largest of the last three, and where the last one has grown, as much more again: the state of a data loader that
-/// fills its buffer grows with every step.
+/// The forecast is the larger of two sizes: the largest of the last three steps, and the last step plus its growth over
+/// the one before it. The state of a data loader that fills its buffer grows with every step.
 pub fn next_step(so_far: &[Taken]) -> Option<Forecast> {
     let recent = &so_far[so_far.len().saturating_sub(STEPS_THAT_COUNT)..];
     let last = recent.last()?;
@@ -67,15 +67,15 @@ pub fn next_step(so_far: &[Taken]) -> Option<Forecast> {
 }
 
 impl Forecast {
-    /// Why it does not fit, with the numbers; `None` when it does.
+    /// Returns why it does not fit, with the numbers; `None` if it does.
     pub fn shortfall(&self, room: Room) -> Option<String> {
         let by = match self.from_steps {
-            1 => "by the last step".to_owned(),
-            steps => format!("by the last {steps} steps"),
+            1 => "(estimated from the last step)".to_owned(),
+            steps => format!("(estimated from the last {steps} steps)"),
         };
         if self.taken.bytes > room.free_bytes {
             return Some(format!(
-                "the next step takes about {} {by}, and {} are free",
+                "the next step needs about {} {by}, but only {} are free",
                 bytes(self.taken.bytes),
                 bytes(room.free_bytes)
             ));
@@ -83,7 +83,7 @@ impl Forecast {
         let inodes = self.taken.inodes();
         let free = room.free_inodes.filter(|free| *free < inodes)?;
         Some(format!(
-            "the next step takes about {inodes} files and directories {by}, and {free} inodes are free"
+            "the next step needs about {inodes} files and directories {by}, but only {free} inodes are free"
         ))
     }
 }
@@ -125,11 +125,12 @@ mod tests {
         assert_eq!(forecast.shortfall(room(3 << 30, None)), None);
         assert_eq!(
             forecast.shortfall(room(2 << 30, Some(0))).unwrap(),
-            "the next step takes about 3.0 GiB by the last 2 steps, and 2.0 GiB are free"
+            "the next step needs about 3.0 GiB (estimated from the last 2 steps), but only 2.0 GiB are free"
         );
         assert_eq!(
             forecast.shortfall(room(u64::MAX, Some(39))).unwrap(),
-            "the next step takes about 40 files and directories by the last 2 steps, and 39 inodes are free"
+            "the next step needs about 40 files and directories (estimated from the last 2 steps), but only 39 \
+             inodes are free"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The names of things: runs, steps, attempts, nodes, remotes.
+//! Names of runs, steps, attempts, nodes and remotes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Longest run name in bytes; leaves room for the rest of an object key, which S3 and GCS cut at 1,024.
+/// Maximum length of a run name in bytes; leaves room for the rest of an object key, which S3 and GCS limit to 1,024.
 pub const MAX_RUN_NAME_BYTES: usize = 200;
-/// The directory under a run that holds stepvault's own records; no step may be called so.
+/// The directory under a run that contains stepvault's own records; no step may have this name.
 pub const RECORDS_DIRECTORY: &str = ".stepvault";
 
 /// The name of a series of steps, with one or more segments: `grpo-30b/checkpoints`.
@@ -18,7 +18,8 @@ pub const RECORDS_DIRECTORY: &str = ".stepvault";
 pub struct RunName(String);
 
 impl RunName {
-    /// Checks the name: segments of `A-Z a-z 0-9 . _ - = +`, no empty, `.`, `..` or dot-leading segment.
+    /// Checks the name: segments of `A-Z a-z 0-9 . _ - = +`; no empty, `.`, `..` or dot-leading segment, and none that
+    /// has the form of a step's label, because those are the prefixes of the steps' data below a run.
     pub fn new(name: impl Into<String>) -> Result<Self> {
         let name = name.into();
         let fault = if name.is_empty() {
@@ -26,7 +27,14 @@ impl RunName {
         } else if name.len() > MAX_RUN_NAME_BYTES {
             Some("it is longer than 200 bytes")
         } else if !name.split('/').all(is_plain_segment) {
-            Some("a segment between slashes may hold letters, digits and ._-=+ and may not begin with a dot")
+            Some(
+                "a segment between slashes may contain only letters, digits and ._-=+ and must not begin with a dot",
+            )
+        } else if name
+            .split('/')
+            .any(|segment| StepId::from_label(segment).is_some())
+        {
+            Some("a segment is the label of a step, such as 000000000100.a1")
         } else {
             None
         };
@@ -38,12 +46,12 @@ impl RunName {
         }
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The name as a single path component, `/` written as `%2F`; for directories of the local tier.
+    /// Returns the name as a single path component, with `/` written as `%2F`, for directories of the local tier.
     pub fn as_component(&self) -> String {
         self.0.replace('/', "%2F")
     }
@@ -63,10 +71,10 @@ impl NodeName {
         }
         Err(Error::new(ErrorKind::Usage, "not a node name")
             .on(format!("{name:?}"))
-            .because("it takes 1 to 63 letters, digits and ._-=+ and may not begin with a dot"))
+            .because("use 1 to 63 letters, digits and ._-=+; it must not begin with a dot"))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -78,18 +86,18 @@ impl NodeName {
 pub struct RemoteName(String);
 
 impl RemoteName {
-    /// Checks the name: one segment like a node's. `local` is taken by the local tier.
+    /// Checks the name: one segment like a node's. `local` is reserved for the local tier.
     pub fn new(name: impl Into<String>) -> Result<Self> {
         let name = name.into();
         if name.len() <= 63 && is_plain_segment(&name) && name != "local" && name != "all" {
             return Ok(Self(name));
         }
         Err(Error::new(ErrorKind::Usage, "not a remote's name").on(format!("{name:?}")).because(
-            "it takes 1 to 63 letters, digits and ._-=+, may not begin with a dot, and may not be 'local' or 'all'",
+            "use 1 to 63 letters, digits and ._-=+; it must not begin with a dot, and must not be 'local' or 'all'",
         ))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -103,7 +111,7 @@ fn is_plain_segment(segment: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"._-=+".contains(&byte))
 }
 
-/// A step's number: 0 to 999,999,999,999 (twelve digits, so that listings sort by number).
+/// The number of a step: 0 to 999,999,999,999 (twelve digits, so that listings sort by number).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct Step(u64);
@@ -122,13 +130,13 @@ impl Step {
             .because("the largest step is 999999999999"))
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn number(self) -> u64 {
         self.0
     }
 }
 
-/// Which incarnation of the run wrote a step: 1, 2, …
+/// The incarnation of the run that wrote a step: 1, 2, …
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Attempt(u32);
@@ -147,21 +155,21 @@ impl Attempt {
             .because("attempts are numbered from 1 to 999999999"))
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// The attempt after this one.
+    /// Returns the next attempt.
     pub fn next(self) -> Result<Self> {
         Self::new(self.0.saturating_add(1))
     }
 }
 
-/// One checkpoint of a run. Its order is the order of age: newest = highest (attempt, step).
+/// The identity of one checkpoint of a run. Ids are ordered by age: the newest has the highest (attempt, step).
 ///
-/// Ordering by step alone or by file times has deleted people's newest checkpoints
-/// (transformers issues 26961 and 37260).
+/// Tools that order by step alone or by file times have deleted their users' newest checkpoints (transformers issues
+/// 26961 and 37260).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepId {
@@ -172,12 +180,12 @@ pub struct StepId {
 }
 
 impl StepId {
-    /// Both parts together.
+    /// Returns the id of this attempt and step.
     pub const fn new(attempt: Attempt, step: Step) -> Self {
         Self { attempt, step }
     }
 
-    /// `000000000100.a1`: the name of the step's records, on remotes and in the vault.
+    /// Returns the label, `000000000100.a1`: the name of the step's records, on remotes and in the vault.
     pub fn label(self) -> String {
         format!("{:012}.a{}", self.step.0, self.attempt.0)
     }
@@ -287,6 +295,8 @@ mod tests {
             assert_eq!(RunName::new(good).expect("a good name").as_str(), good);
         }
         for bad in [
+            "my-run/000000000100.a1",
+            "000000000100.a1",
             "",
             "/a",
             "a/",

@@ -1,10 +1,10 @@
-//! Where everything stands on a remote, relative to the remote's own prefix.
+//! The key layout of a remote, relative to the remote's prefix.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Attempt, NodeName, RECORDS_DIRECTORY, RunName, StepId};
 use crate::path::RelativePath;
 
-/// Longest object key in bytes that S3 and GCS take.
+/// Maximum length of an object key in bytes on S3 and GCS.
 pub const MAX_KEY_BYTES: usize = 1024;
 
 /// The key layout of one run.
@@ -13,7 +13,7 @@ pub struct RunKeys {
     run: RunName,
 }
 
-/// What a key of our layout is.
+/// The kind of a key of the layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyKind {
     /// `.stepvault/vault.json`
@@ -22,66 +22,73 @@ pub enum KeyKind {
     Commit(StepId),
     /// A node's part manifest.
     Part(StepId, NodeName),
-    /// A claim: somebody began to upload this step.
+    /// A claim: the upload of this step was started.
     Claim(StepId),
-    /// Which launch an attempt belongs to.
+    /// The launch that an attempt belongs to.
     Launch(Attempt),
-    /// A node's word on the parts that it has sealed, in an attempt.
+    /// A node's record of the parts that it has sealed, in an attempt.
     Staged(Attempt, NodeName),
-    /// What the nodes of an attempt go on from.
+    /// The step from which the nodes of an attempt resume.
     Resume(ResumePoint),
-    /// A step that nodes agreed on and one found damaged.
+    /// A step that nodes agreed on and that one of them found damaged.
     Unfit(StepId),
     /// A pin.
     Pin(StepId),
-    /// A tombstone: the name is spent.
+    /// A tombstone: the name of the step is never used again.
     Tombstone(StepId),
-    /// A lease on a step (a reader) under an id of its holder's.
+    /// A record of removed steps whose tombstones are gone; each includes what lower-numbered records contain.
+    Retired(u64),
+    /// A reader's lease on a step, with the id of its holder.
     Lease(StepId, String),
-    /// The lease of whoever prunes.
+    /// A pruner's lease.
     PruneLease(String),
-    /// The record of the last sweep for orphans.
+    /// The lease of a job that writes the run exclusively, with the identity of its vault.
+    WriterLease(String),
+    /// The record of the last gc.
     Sweep,
-    /// What a node's last drain left behind.
+    /// The record of what a node's last drain did not finish.
     Drain(NodeName),
+    /// The steps that a node gave up for lack of space.
+    GivenUp(NodeName),
     /// A node's history of starts.
     Starts(NodeName),
-    /// An object that tested a store's honesty and was left behind.
+    /// An object that was written to probe a store and was left behind.
     Probe(String),
-    /// A data object: step directory and attempt number as they stand in the key, and the path inside.
+    /// A data object: its step, the name of the checkpoint, and the path inside it.
     Data {
-        /// The step's directory or file name.
+        /// The step.
+        id: StepId,
+        /// The checkpoint's directory or file name.
         name: String,
-        /// The attempt.
-        attempt: u32,
         /// The path inside the checkpoint.
         path: RelativePath,
     },
 }
 
-/// One moment at which the nodes of a launch decide what they go on from.
+/// A decision of the nodes of a launch on the step from which they resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResumePoint {
     /// The launch's attempt.
     pub attempt: Attempt,
-    /// The newest step that it has committed; none at its beginning. A job that is restarted in place decides anew.
+    /// The newest step that the launch has committed; `None` at its beginning. A job that is restarted in place
+    /// decides again.
     pub after: Option<StepId>,
-    /// 0, and one more each time that a node found the step damaged that was agreed on.
+    /// 0, increased each time a node finds the agreed step damaged.
     pub round: u32,
 }
 
 impl RunKeys {
-    /// The layout of `run`.
+    /// Returns the layout of `run`.
     pub fn new(run: RunName) -> Self {
         Self { run }
     }
 
-    /// The run.
+    /// Returns the run.
     pub fn run(&self) -> &RunName {
         &self.run
     }
 
-    /// Everything of the run begins with this.
+    /// Returns the prefix of all keys of the run.
     pub fn prefix(&self) -> String {
         format!("{}/", self.run)
     }
@@ -90,67 +97,67 @@ impl RunKeys {
         format!("{}/{RECORDS_DIRECTORY}/{rest}", self.run)
     }
 
-    /// Everything that is a record rather than data begins with this.
+    /// Returns the prefix of all records, as opposed to data.
     pub fn records_prefix(&self) -> String {
         self.record("")
     }
 
-    /// The marker object.
+    /// Returns the key of the marker object.
     pub fn marker(&self) -> String {
         self.record("vault.json")
     }
 
-    /// One LIST of this enumerates every step.
+    /// Returns the prefix of all commits; one LIST of it enumerates every step.
     pub fn commits_prefix(&self) -> String {
         self.record("commits/")
     }
 
-    /// The commit of a step.
+    /// Returns the key of a step's commit.
     pub fn commit(&self, id: StepId) -> String {
         self.record(&format!("commits/{}.json", id.label()))
     }
 
-    /// The part manifests of all steps.
+    /// Returns the prefix of the part manifests of all steps.
     pub fn parts_prefix(&self) -> String {
         self.record("parts/")
     }
 
-    /// The part manifests of one step.
+    /// Returns the prefix of the part manifests of one step.
     pub fn step_parts_prefix(&self, id: StepId) -> String {
         self.record(&format!("parts/{}/", id.label()))
     }
 
-    /// A node's manifest.
+    /// Returns the key of a node's part manifest.
     pub fn part(&self, id: StepId, node: &NodeName) -> String {
         self.record(&format!("parts/{}/{node}.json", id.label()))
     }
 
-    /// All claims.
+    /// Returns the prefix of all claims.
     pub fn claims_prefix(&self) -> String {
         self.record("attempts/")
     }
 
-    /// The claim on a step, written before its first byte.
+    /// Returns the key of the claim on a step, which is written before its first byte.
     pub fn claim(&self, id: StepId) -> String {
         self.record(&format!("attempts/{}.json", id.label()))
     }
 
-    /// All launch records.
+    /// Returns the prefix of all launch records.
     pub fn launches_prefix(&self) -> String {
         self.record("launches/")
     }
 
-    /// The launch record of an attempt.
+    /// Returns the key of an attempt's launch record.
     pub fn launch(&self, attempt: Attempt) -> String {
         self.record(&format!("launches/a{attempt}.json"))
     }
 
-    /// A node's word on the parts that it has sealed.
+    /// Returns the key of a node's record of the parts that it has sealed.
     pub fn staged(&self, attempt: Attempt, node: &NodeName) -> String {
         self.record(&format!("staged/a{attempt}/{node}.json"))
     }
 
-    /// What the nodes of an attempt go on from.
+    /// Returns the key of the decision on the step from which the nodes of an attempt resume.
     pub fn resume(&self, point: ResumePoint) -> String {
         let ResumePoint {
             attempt,
@@ -161,92 +168,123 @@ impl RunKeys {
         self.record(&format!("resumes/a{attempt}/{after}/{round}.json"))
     }
 
-    /// All records of unfit steps.
+    /// Returns the prefix of all records of unfit steps.
     pub fn unfit_prefix(&self) -> String {
         self.record("unfit/")
     }
 
-    /// The record of an unfit step.
+    /// Returns the key of the record of an unfit step.
     pub fn unfit(&self, id: StepId) -> String {
         self.record(&format!("unfit/{}.json", id.label()))
     }
 
-    /// All pins.
+    /// Returns the prefix of all pins.
     pub fn pins_prefix(&self) -> String {
         self.record("pins/")
     }
 
-    /// The pin of a step.
+    /// Returns the key of a step's pin.
     pub fn pin(&self, id: StepId) -> String {
         self.record(&format!("pins/{}.json", id.label()))
     }
 
-    /// All tombstones.
+    /// Returns the prefix of all tombstones.
     pub fn tombstones_prefix(&self) -> String {
         self.record("tombstones/")
     }
 
-    /// The tombstone of a step.
+    /// Returns the key of a step's tombstone.
     pub fn tombstone(&self, id: StepId) -> String {
         self.record(&format!("tombstones/{}.json", id.label()))
     }
 
-    /// All leases.
+    /// Returns the prefix of all records of retired steps.
+    pub fn retired_prefix(&self) -> String {
+        self.record("retired/")
+    }
+
+    /// Returns the key of a record of retired steps.
+    pub fn retired(&self, number: u64) -> String {
+        self.record(&format!("retired/{number}.json"))
+    }
+
+    /// Returns the prefix of all leases.
     pub fn leases_prefix(&self) -> String {
         self.record("leases/")
     }
 
-    /// The leases on a step.
+    /// Returns the prefix of the leases on a step.
     pub fn step_leases_prefix(&self, id: StepId) -> String {
         self.record(&format!("leases/{}/", id.label()))
     }
 
-    /// A reader's lease on a step. `holder` is one plain segment.
+    /// Returns the key of a reader's lease on a step. `holder` is one plain segment.
     pub fn lease(&self, id: StepId, holder: &str) -> String {
         format!("{}{holder}.json", self.step_leases_prefix(id))
     }
 
-    /// The lease of a pruner. `holder` is one plain segment.
+    /// Returns the key of a pruner's lease. `holder` is one plain segment.
     pub fn prune_lease(&self, holder: &str) -> String {
         self.record(&format!("leases/prune/{holder}.json"))
     }
 
-    /// What the last sweep for orphans saw.
+    /// Returns the prefix of the leases of jobs that write the run exclusively.
+    pub fn writer_leases_prefix(&self) -> String {
+        self.record("writers/")
+    }
+
+    /// Returns the key of the lease of a job that writes the run exclusively. `vault` is the identity of its vault.
+    pub fn writer_lease(&self, vault: &str) -> String {
+        self.record(&format!("writers/{vault}.json"))
+    }
+
+    /// Returns the key of the record of the last gc.
     pub fn sweep(&self) -> String {
         self.record("sweeps/last.json")
     }
 
-    /// What the last drains left behind, by node.
+    /// Returns the prefix of the records of drains, by node.
     pub fn drains_prefix(&self) -> String {
         self.record("drains/")
     }
 
-    /// What a node's last drain left behind.
+    /// Returns the key of the record of a node's last drain.
     pub fn drain(&self, node: &NodeName) -> String {
         self.record(&format!("drains/{node}.json"))
     }
 
-    /// The histories of starts of all nodes.
+    /// Returns the prefix of the records of given-up steps, by node.
+    pub fn given_up_prefix(&self) -> String {
+        self.record("given-up/")
+    }
+
+    /// Returns the key of the record of the steps that a node gave up.
+    pub fn given_up(&self, node: &NodeName) -> String {
+        self.record(&format!("given-up/{node}.json"))
+    }
+
+    /// Returns the prefix of the histories of starts of all nodes.
     pub fn starts_prefix(&self) -> String {
         self.record("starts/")
     }
 
-    /// A node's history of starts.
+    /// Returns the key of a node's history of starts.
     pub fn starts(&self, node: &NodeName) -> String {
         self.record(&format!("starts/{node}.json"))
     }
 
-    /// Where objects that test a store's honesty are put; nothing is left there.
+    /// Returns the key of an object that probes a store; probes remove their objects.
     pub fn probe(&self, name: &str) -> String {
         self.record(&format!("probes/{name}"))
     }
 
-    /// All data objects of one attempt of a step directory.
+    /// Returns the prefix of all data objects of a step. No two steps share a prefix, whatever the names of their
+    /// checkpoints: a trainer may save each step under the same name.
     pub fn data_prefix(&self, name: &str, id: StepId) -> String {
-        format!("{}/{name}/a{}/", self.run, id.attempt)
+        format!("{}/{}/{name}/", self.run, id.label())
     }
 
-    /// The data object of a file.
+    /// Returns the key of a file's data object.
     pub fn data(&self, name: &str, id: StepId, path: &RelativePath) -> Result<String> {
         let key = format!("{}{path}", self.data_prefix(name, id));
         if key.len() <= MAX_KEY_BYTES {
@@ -255,31 +293,34 @@ impl RunKeys {
         Err(Error::new(ErrorKind::Usage, "an object key would be too long")
             .on(&key)
             .because(format!(
-                "it has {} bytes and stores take {MAX_KEY_BYTES}",
+                "it has {} bytes, and stores accept at most {MAX_KEY_BYTES}",
                 key.len()
             ))
             .hint("shorten the run's name"))
     }
 
-    /// What `key` is in this run's layout; `None` for anything that is not ours, which is never deleted.
+    /// Returns the kind of `key` in this run's layout; `None` for a key outside the layout, which is never deleted.
     pub fn classify(&self, key: &str) -> Option<KeyKind> {
         let rest = key.strip_prefix(self.run.as_str())?.strip_prefix('/')?;
         let (first, inner) = rest.split_once('/')?;
         if first == RECORDS_DIRECTORY {
             return classify_record(inner);
         }
-        check_step_name(first).ok()?;
-        let (attempt, path) = inner.split_once('/')?;
+        let id = StepId::from_label(first)?;
+        let (name, path) = inner.split_once('/')?;
+        check_step_name(name).ok()?;
         Some(KeyKind::Data {
-            name: first.to_owned(),
-            attempt: attempt_of(attempt)?.number(),
+            id,
+            name: name.to_owned(),
             path: RelativePath::new(path).ok()?,
         })
     }
 }
 
-/// The objects of one probe, by the last word of their names; before it stand 32 hexadecimal digits.
-const PROBES: [&str; 5] = ["wrong", "whole", "parts", "dropped", "rate"];
+/// The objects of one probe, by the last word of their names, which follows 32 hexadecimal digits.
+const PROBES: [&str; 6] = ["wrong", "whole", "parts", "dropped", "rate", UNUSUAL_PROBE];
+/// The end of a probe's name, with characters that some stores change.
+pub const UNUSUAL_PROBE: &str = "a\\b %2F+é'";
 
 fn classify_record(inner: &str) -> Option<KeyKind> {
     if inner == "vault.json" {
@@ -302,11 +343,19 @@ fn classify_record(inner: &str) -> Option<KeyKind> {
         "attempts" => StepId::from_label(stem).map(KeyKind::Claim),
         "pins" => StepId::from_label(stem).map(KeyKind::Pin),
         "tombstones" => StepId::from_label(stem).map(KeyKind::Tombstone),
+        "retired" => stem
+            .parse()
+            .ok()
+            .filter(|number: &u64| number.to_string() == stem)
+            .map(KeyKind::Retired),
         "launches" => attempt_of(stem).map(KeyKind::Launch),
         "resumes" => resume_point(stem).map(KeyKind::Resume),
         "unfit" => StepId::from_label(stem).map(KeyKind::Unfit),
         "drains" => NodeName::new(stem).ok().map(KeyKind::Drain),
+        "given-up" => NodeName::new(stem).ok().map(KeyKind::GivenUp),
         "starts" => NodeName::new(stem).ok().map(KeyKind::Starts),
+        "writers" => (stem.len() == 32 && stem.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))
+            .then(|| KeyKind::WriterLease(stem.to_owned())),
         "parts" => {
             let (label, node) = stem.split_once('/')?;
             Some(KeyKind::Part(
@@ -338,11 +387,11 @@ fn resume_point(stem: &str) -> Option<ResumePoint> {
         },
         round: round.parse().ok()?,
     };
-    // One spelling for each, and nothing behind it.
+    // Each resume point has exactly one spelling, with nothing after it.
     (words.next().is_none() && point.round.to_string() == round).then_some(point)
 }
 
-/// The attempt of `a12`, with no leading zero.
+/// Returns the attempt of `a12`; leading zeros are rejected.
 fn attempt_of(text: &str) -> Option<Attempt> {
     let digits = text.strip_prefix('a')?;
     let canonical = !digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -357,7 +406,7 @@ pub fn check_step_name(name: &str) -> Result<()> {
     }
     Err(Error::new(ErrorKind::Usage, "not a step's directory name")
         .on(format!("{name:?}"))
-        .because("it takes a single path component other than '.stepvault'"))
+        .because("it must be a single path component other than '.stepvault'"))
 }
 
 #[cfg(test)]
@@ -388,7 +437,7 @@ mod tests {
         );
         assert_eq!(
             keys().data("step_100", id(), &path).unwrap(),
-            "grpo/checkpoints/step_100/a2/trainer/.metadata"
+            "grpo/checkpoints/000000000100.a2/step_100/trainer/.metadata"
         );
     }
 
@@ -420,12 +469,18 @@ mod tests {
             (keys.resume(later), KeyKind::Resume(later)),
             (keys.unfit(id()), KeyKind::Unfit(id())),
             (keys.drain(&node), KeyKind::Drain(node.clone())),
+            (keys.given_up(&node), KeyKind::GivenUp(node.clone())),
             (keys.starts(&node), KeyKind::Starts(node)),
             (keys.claim(id()), KeyKind::Claim(id())),
             (keys.pin(id()), KeyKind::Pin(id())),
             (keys.tombstone(id()), KeyKind::Tombstone(id())),
+            (keys.retired(12), KeyKind::Retired(12)),
             (keys.lease(id(), "h1"), KeyKind::Lease(id(), "h1".to_owned())),
             (keys.prune_lease("h1"), KeyKind::PruneLease("h1".to_owned())),
+            (
+                keys.writer_lease("0123456789abcdef0123456789abcdef"),
+                KeyKind::WriterLease("0123456789abcdef0123456789abcdef".to_owned()),
+            ),
             (keys.sweep(), KeyKind::Sweep),
             (
                 keys.probe("0123456789abcdef0123456789abcdef-whole"),
@@ -436,10 +491,14 @@ mod tests {
                 KeyKind::Probe("0123456789abcdef0123456789abcdef-rate".to_owned()),
             ),
             (
+                keys.probe(&format!("0123456789abcdef0123456789abcdef-{UNUSUAL_PROBE}")),
+                KeyKind::Probe(format!("0123456789abcdef0123456789abcdef-{UNUSUAL_PROBE}")),
+            ),
+            (
                 keys.data("step_100", id(), &path).unwrap(),
                 KeyKind::Data {
+                    id: id(),
                     name: "step_100".to_owned(),
-                    attempt: 2,
                     path,
                 },
             ),
@@ -450,23 +509,29 @@ mod tests {
         for foreign in [
             "grpo/checkpoints/readme.txt",
             "grpo/checkpoints/step_100/model.pt",
-            "grpo/checkpoints/step_100/a0/model.pt",
-            "grpo/checkpoints/step_100/a02/model.pt",
-            "grpo/checkpoints/step_100/a1000000000/model.pt",
-            "grpo/checkpoints/../a2/model.pt",
-            "grpo/checkpoints//a2/model.pt",
+            "grpo/checkpoints/000000000100.a2/model.pt",
+            "grpo/checkpoints/000000000100.a0/step_100/model.pt",
+            "grpo/checkpoints/000000000100.a02/step_100/model.pt",
+            "grpo/checkpoints/100.a2/step_100/model.pt",
+            "grpo/checkpoints/000000000100.a1000000000/step_100/model.pt",
+            "grpo/checkpoints/000000000100.a2/../model.pt",
+            "grpo/checkpoints/000000000100.a2//model.pt",
+            "grpo/checkpoints/000000000100.a2/.stepvault/model.pt",
             "grpo/checkpoints/.stepvault/commits/100.a1.json",
             "grpo/checkpoints/.stepvault/notes.txt",
             "grpo/checkpoints/.stepvault/launches/a0.json",
             "grpo/checkpoints/.stepvault/launches/2.json",
+            "grpo/checkpoints/.stepvault/retired/01.json",
+            "grpo/checkpoints/.stepvault/retired/-1.json",
             "grpo/checkpoints/.stepvault/resumes/a1/100.a1/0.json",
             "grpo/checkpoints/.stepvault/resumes/a1/start/01.json",
             "grpo/checkpoints/.stepvault/resumes/a1/start/0/0.json",
             "grpo/checkpoints/.stepvault/drains/a/b.json",
+            "grpo/checkpoints/.stepvault/given-up/a/b.json",
             "grpo/checkpoints/.stepvault/starts/a/b.json",
             "grpo/checkpoints/.stepvault/probes/mine-whole",
             "grpo/checkpoints/.stepvault/probes/0123456789abcdef0123456789abcdef-other",
-            "grpo/weights/step_100/a1/x",
+            "grpo/weights/000000000100.a2/step_100/x",
             "grpo/checkpoints",
         ] {
             assert_eq!(keys.classify(foreign), None, "{foreign}");

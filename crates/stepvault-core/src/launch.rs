@@ -1,4 +1,4 @@
-//! One start of a job over all its nodes, and the attempt that its steps belong to.
+//! One start of a job on all its nodes, and the attempt that its steps belong to.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use crate::ids::{Attempt, RunName, StepId};
 /// Longest launch name in bytes.
 pub const MAX_LAUNCH_NAME_BYTES: usize = 200;
 
-/// What a launcher calls one start of a job: the same on all nodes, another one after a restart.
+/// The launcher's name for one start of a job: the same on all nodes, and different after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LaunchName(String);
@@ -27,15 +27,15 @@ impl LaunchName {
         }
         Err(Error::new(ErrorKind::Usage, "not a launch's name")
             .on(format!("{name:?}"))
-            .because("it takes 1 to 200 printable ASCII characters, with no space at either end"))
+            .because("use 1 to 200 printable ASCII characters, without a space at either end"))
     }
 
-    /// Of nodes that no launcher told anything: all their starts are one.
+    /// Returns the name of launches without a launcher: all their starts count as one.
     pub fn unnamed() -> Self {
         Self("unnamed".to_owned())
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -69,7 +69,7 @@ impl From<LaunchName> for String {
     }
 }
 
-/// An attempt that was given to a launch: created once under the attempt's number, by whichever node comes first.
+/// Assigns an attempt to a launch. The first node to come creates it once, under the attempt's number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchRecord {
@@ -79,9 +79,9 @@ pub struct LaunchRecord {
     pub run: RunName,
     /// The attempt.
     pub attempt: Attempt,
-    /// Whose it is.
+    /// The launch that has the attempt.
     pub launch: LaunchName,
-    /// The step that was saved again when the launch went back without a restart; none for its first attempt.
+    /// The step that was saved again when the launch went back without a restart; `None` for its first attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub went_back_over: Option<StepId>,
 }
@@ -91,18 +91,18 @@ impl Record for LaunchRecord {
 
     fn check(&self) -> Result<()> {
         let fault =
-            |why: &str| Error::new(ErrorKind::Damaged, "the launch record contradicts itself").because(why);
+            |why: &str| Error::new(ErrorKind::Damaged, "the launch record is inconsistent").because(why);
         if self.format != FORMAT {
             return Err(fault("its format is not known"));
         }
         if self.went_back_over.is_some_and(|id| id.attempt >= self.attempt) {
-            return Err(fault("it goes back over a step of a later attempt"));
+            return Err(fault("it goes back past a step of a later attempt"));
         }
         Ok(())
     }
 }
 
-/// The attempt that a launch is at, by the records there are; `after` asks for one beyond that attempt.
+/// Returns the current attempt of a launch according to the records; `after` requests one later than that attempt.
 pub fn attempt_of(records: &[LaunchRecord], launch: &LaunchName, after: Option<Attempt>) -> Option<Attempt> {
     records
         .iter()

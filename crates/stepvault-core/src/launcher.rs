@@ -1,4 +1,4 @@
-//! What the launcher of a job says about its nodes and its restarts, by its environment variables.
+//! Reads what a job's launcher sets in environment variables about its nodes and restarts.
 //!
 //! torchrun sets `GROUP_RANK`, `GROUP_WORLD_SIZE`, `TORCHELASTIC_RUN_ID` and `TORCHELASTIC_RESTART_COUNT` for its workers
 //! (`torch/distributed/elastic/agent/server/local_elastic_agent.py`), Slurm `SLURM_NODEID`, `SLURM_JOB_NUM_NODES`,
@@ -10,26 +10,26 @@ use crate::ids::NodeName;
 use crate::launch::LaunchName;
 use crate::nodes::{NodeSet, ranked};
 
-/// What was found.
+/// The launcher's settings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Launcher {
     /// This node's name, from its rank among the nodes.
     pub node: Option<NodeName>,
     /// The nodes, named by rank.
     pub nodes: Option<NodeSet>,
-    /// The variable that the number of nodes came from.
+    /// The variable that sets the number of nodes.
     pub nodes_from: Option<&'static str>,
     /// This start of the job.
     pub launch: Option<LaunchName>,
 }
 
-/// A launcher's own words for a node's rank and the number of nodes.
+/// The variables of a launcher for a node's rank and the number of nodes.
 struct Ranks {
     rank: &'static str,
     counts: &'static [&'static str],
 }
 
-/// The first that sets a rank is believed: torchrun runs inside the other two.
+/// The first launcher that sets a rank is used: torchrun runs inside the other two.
 const RANKS: [Ranks; 3] = [
     Ranks {
         rank: "GROUP_RANK",
@@ -45,14 +45,14 @@ const RANKS: [Ranks; 3] = [
     },
 ];
 
-/// torchrun's run id when nobody gave one.
+/// torchrun's run id if none is given.
 const NO_RUN_ID: &str = "none";
 
 impl Launcher {
-    /// Reads the environment through `variable`.
+    /// Reads the environment with `variable`.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when a variable is there and is no number, or the rank is beyond the number of nodes.
+    /// [`ErrorKind::Usage`] when a variable is set but is not a number, or the rank is not below the number of nodes.
     pub fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let mut found = Self {
             launch: launch(variable)?,
@@ -70,10 +70,12 @@ impl Launcher {
                 continue;
             };
             if rank >= count {
-                return Err(Error::new(ErrorKind::Usage, "the launcher contradicts itself")
-                    .on(format!("{}={rank}, {name}={count}", ranks.rank))
-                    .because("the rank is not below the number of nodes")
-                    .hint("give --node and --nodes"));
+                return Err(
+                    Error::new(ErrorKind::Usage, "the launcher's variables contradict each other")
+                        .on(format!("{}={rank}, {name}={count}", ranks.rank))
+                        .because("the rank is not below the number of nodes")
+                        .hint("give --node and --nodes"),
+                );
             }
             found.nodes = Some(NodeSet::counted(count)?);
             found.nodes_from = Some(name);
@@ -83,7 +85,8 @@ impl Launcher {
     }
 }
 
-/// Everything that changes with a restart, outermost first: a job of Slurm may start torchrun again and again.
+/// Returns the name of everything that changes with a restart, outermost first: a Slurm job may start torchrun
+/// repeatedly.
 fn launch(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<LaunchName>> {
     let mut words = Vec::new();
     if let Some(job) = variable("SLURM_JOB_ID") {
@@ -202,8 +205,8 @@ mod tests {
             ),
             (
                 [("SLURM_NODEID", "2"), ("SLURM_NNODES", "2")],
-                "the launcher contradicts itself: SLURM_NODEID=2, SLURM_NNODES=2: the rank is not below the number of \
-                 nodes",
+                "the launcher's variables contradict each other: SLURM_NODEID=2, SLURM_NNODES=2: the rank is not \
+                 below the number of nodes",
             ),
         ] {
             assert_eq!(read(&pairs).unwrap_err().to_string(), text);

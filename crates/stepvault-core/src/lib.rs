@@ -1,7 +1,32 @@
-//! The words, formats, plans and policies of stepvault.
+//! Names, records, plans and policies of stepvault, as pure data.
 //!
-//! This crate is pure: it touches no disk, network, clock or async runtime. What the others do to the world is
-//! decided here as data (a manifest, a retention plan, a restore plan) and checked here when read back.
+//! This crate decides what the other crates do: which attempt a checkpoint belongs to, which steps retention keeps,
+//! which step a restore tries first, how a file is divided into parts. It also defines the records that stand on a
+//! remote and their canonical JSON, the configuration, and the error type of the whole workspace.
+//!
+//! It must not touch a disk, a network, a clock or an async runtime: facts come in as values, and decisions go out as
+//! values. A caller that needs the time passes a [`clock::Clock`].
+//!
+//! Main types:
+//!
+//! - [`ids::RunName`], [`ids::StepId`], [`ids::NodeName`], [`ids::RemoteName`]: the names of things.
+//! - [`manifest::PartManifest`], [`commit::Commit`], and the small records in [`records`]: the format on a remote.
+//! - [`keys::RunKeys`]: the key of every object of a run.
+//! - [`retention::RetentionPlan`]: for each step keep or drop, with the reasons.
+//! - [`config::Config`]: the checked configuration.
+//! - [`observe::Observer`]: receives events while a library function works.
+//! - [`Error`], with the [`ErrorKind`] that a caller decides on.
+//!
+//! # Example
+//!
+//! ```
+//! use stepvault_core::ids::{Attempt, Step, StepId};
+//!
+//! let id = StepId::new(Attempt::FIRST, Step::new(100)?);
+//! assert_eq!(id.label(), "000000000100.a1");
+//! assert_eq!(StepId::from_label("000000000100.a1"), Some(id));
+//! # Ok::<(), stepvault_core::Error>(())
+//! ```
 
 pub mod attempts;
 pub mod clock;
@@ -10,13 +35,13 @@ pub mod commit;
 pub mod config;
 pub mod copies;
 pub mod digest;
-pub mod doctor;
+pub mod disk_facts;
+pub mod document;
 pub mod drain;
 pub mod error;
-pub mod estimate;
-pub mod explain;
 pub mod file_parts;
 pub mod forecast;
+pub mod given_up;
 pub mod ids;
 pub mod keys;
 pub mod launch;
@@ -31,9 +56,11 @@ pub mod records;
 pub mod remote_settings;
 pub mod restore_plan;
 pub mod retention;
+pub mod retired;
 pub mod room;
 pub mod shares;
 pub mod starts;
+pub mod store_facts;
 pub mod timestamp;
 pub mod words;
 

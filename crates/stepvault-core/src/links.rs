@@ -1,14 +1,15 @@
-//! Symbolic links of a checkpoint: neither one alone nor several together may lead out of it.
+//! Symbolic links of a checkpoint: none of them may lead out of it, alone or combined.
 
 use std::collections::HashSet;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{SymlinkEntry, check_link_target};
 
-/// Checks that every link stays inside the checkpoint, also where it leads through another one.
+/// Checks that every link stays inside the checkpoint, including through other links.
 ///
-/// A target counts its `..` from the directories that its text names. Behind a link the kernel counts them from where
-/// that leads: `up -> ../..` and `out -> a/b/up/../x` stay inside by their texts, and the second leaves.
+/// The `..` components of a target are checked against the directories in its text, but the kernel resolves them from
+/// where a link leads: `up -> ../..` and `out -> a/b/up/../x` stay inside by their texts, but the second leaves the
+/// checkpoint.
 pub fn check_links(links: &[SymlinkEntry]) -> Result<()> {
     let mut places = HashSet::new();
     for link in links {
@@ -17,16 +18,18 @@ pub fn check_links(links: &[SymlinkEntry]) -> Result<()> {
     }
     for link in links {
         if let Some(other) = climbs_out_of(link, &places) {
-            return Err(Error::new(ErrorKind::Usage, "a symbolic link cannot be kept")
+            return Err(Error::new(ErrorKind::Usage, "cannot store a symbolic link")
                 .on(format!("{} -> {}", link.path, link.target))
-                .because(format!("its target goes up again from behind the link {other}"))
-                .hint("replace the link by the file it names, or name that file without '..'"));
+                .because(format!(
+                    "its target leads through the link {other} and then up again"
+                ))
+                .hint("replace the link with the file it points to, or use a target without '..'"));
         }
     }
     Ok(())
 }
 
-/// The link from behind which the target goes up.
+/// Returns the link after which the target goes up.
 fn climbs_out_of(link: &SymlinkEntry, places: &HashSet<&str>) -> Option<String> {
     let mut place: Vec<&str> = link.path.components().collect();
     place.pop();
@@ -87,7 +90,7 @@ mod tests {
             assert!(
                 error
                     .to_string()
-                    .contains("goes up again from behind the link a/b/up"),
+                    .contains("leads through the link a/b/up and then up again"),
                 "{error}"
             );
         }

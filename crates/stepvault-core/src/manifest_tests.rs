@@ -1,4 +1,4 @@
-//! What a part manifest may say, and what contradicts itself.
+//! Valid and inconsistent part manifests.
 
 use super::*;
 use crate::codec::{decode, encode};
@@ -106,9 +106,56 @@ fn a_file_says_how_it_is_cut() {
 }
 
 #[test]
+fn the_length_of_an_entry_is_known_before_its_digests() {
+    for (size_bytes, hole_bytes, text) in [
+        (5, 0, "x"),
+        (5, 5, "with \"quotes\" and ü"),
+        (8 << 20, 0, "a/b/x"),
+        ((8 << 20) + 1, 4096, "a/b/x"),
+        (200 << 20, 0, "y"),
+    ] {
+        let cut = FileParts::of(size_bytes).unwrap();
+        let parts: Vec<PartDigest> = (0..cut.count())
+            .map(|index| {
+                let range = cut.range(index);
+                PartDigest {
+                    size_bytes: range.end - range.start,
+                    ..PartDigest::of(b"x")
+                }
+            })
+            .collect();
+        let mtime = late(7);
+        let entry = FileEntry::from_parts(path(text), 0o640, mtime, &parts)
+            .unwrap()
+            .with_holes(hole_bytes);
+        assert_eq!(
+            FileEntry::encoded_bytes(&entry.path, size_bytes, 0o640, mtime, hole_bytes).unwrap(),
+            serde_json::to_vec(&entry).unwrap().len() as u64
+        );
+    }
+}
+
+/// Sorting members while encoding takes many times a manifest's length in memory.
+#[test]
+fn a_manifest_is_written_as_it_is_declared() {
+    let manifest = PartManifest {
+        shared_tree_sha256: Some(Sha256Digest::of(b"tree")),
+        members: vec![path("a")],
+        files: vec![file("a/b/x").with_holes(3)],
+        ..manifest()
+    };
+    let declared = serde_json::to_vec(&manifest).unwrap();
+    let sorted = serde_json::to_vec(&serde_json::to_value(&manifest).unwrap()).unwrap();
+    assert_eq!(String::from_utf8(declared), String::from_utf8(sorted));
+}
+
+#[test]
 fn a_file_that_contradicts_itself_is_refused() {
-    let bad: [(&str, Spoil<FileEntry>); 9] = [
-        ("its part size is not the one for its size", |file| {
+    let bad: [(&str, Spoil<FileEntry>); 10] = [
+        ("its holes are larger than the file", |file| {
+            file.hole_bytes = 6;
+        }),
+        ("its part size does not follow from its size", |file| {
             file.part_size_bytes += 1;
         }),
         ("it does not have one digest for each part", |file| {
@@ -117,7 +164,7 @@ fn a_file_that_contradicts_itself_is_refused() {
         ("it does not have one digest for each part", |file| {
             file.size_bytes = 20 << 20;
         }),
-        ("its digest is not that of its parts' digests", |file| {
+        ("its digest does not match the digests of its parts", |file| {
             file.sha256 = Sha256Digest::of(b"other");
         }),
         ("its mode has more than permission bits", |file| {
@@ -130,7 +177,7 @@ fn a_file_that_contradicts_itself_is_refused() {
             file.mode = !MODE_MASK;
         }),
         (
-            "its modification time has a second's worth of nanoseconds or more",
+            "the nanoseconds of its modification time are not below one second",
             |file| file.mtime = late(1_000_000_000),
         ),
         ("one file may have at most 1342177280000 bytes", |file| {
@@ -146,9 +193,11 @@ fn a_file_that_contradicts_itself_is_refused() {
 #[test]
 fn a_manifest_that_contradicts_itself_is_refused() {
     let bad: [(&str, Spoil<PartManifest>); 9] = [
-        ("format 2 where 1 is known", |all| all.format = 2),
+        ("it has format 2, and this stepvault knows 1", |all| {
+            all.format = 2;
+        }),
         (
-            "it takes a single path component other than '.stepvault'",
+            "it must be a single path component other than '.stepvault'",
             |all| {
                 all.name = ".stepvault".to_owned();
             },
@@ -175,7 +224,7 @@ fn a_manifest_that_contradicts_itself_is_refused() {
         ("its target lies outside the checkpoint", |all| {
             all.symlinks[0].target = "../../y".to_owned();
         }),
-        ("y lies outside of the step's paths", |all| {
+        ("y lies outside the step's paths", |all| {
             all.members = vec![path("a")];
         }),
     ];
@@ -195,9 +244,12 @@ fn entries_of_every_kind_count_towards_the_most_there_may_be() {
         })
     };
     let text = of(MAX_ENTRIES - 1);
-    assert!(text.ends_with("more than 1000000 entries"), "{text}");
+    assert!(
+        text.ends_with(&format!("more than {MAX_ENTRIES} entries")),
+        "{text}"
+    );
     let text = of(MAX_ENTRIES - 2);
-    assert!(text.ends_with("or one stands there twice"), "{text}");
+    assert!(text.ends_with("or one is listed twice"), "{text}");
 }
 
 #[test]
@@ -228,7 +280,7 @@ fn a_single_file_is_all_there_is() {
         spoil(&mut spoilt);
         let text = spoilt.check().unwrap_err().to_string();
         assert!(
-            text.ends_with("a single-file checkpoint must hold just the file it is named after"),
+            text.ends_with("a single-file checkpoint must contain only the file it is named after"),
             "{text}"
         );
     }
@@ -236,7 +288,7 @@ fn a_single_file_is_all_there_is() {
 
 #[test]
 fn entries_are_sorted_and_each_stands_there_once() {
-    let why = "its entries are not sorted by path, or one stands there twice";
+    let why = "its entries are not sorted by path, or one is listed twice";
     let bad: [fn(&mut PartManifest); 6] = [
         |all| all.files.swap(0, 1),
         |all| all.files[0].path = path("y"),

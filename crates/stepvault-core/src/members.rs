@@ -1,14 +1,14 @@
-//! Steps of several paths: a file of each rank, a directory and what says how far it got.
+//! Steps that consist of several paths: one file for each rank, or a directory and a file that records the progress.
 //!
-//! Such a step is kept as one checkpoint that holds its paths as they are below the trainer's directory. Which those
-//! are has to be recorded: a directory that only leads to one belongs to the trainer and not to the step.
+//! Such a step is stored as one checkpoint with the paths relative to the trainer's directory. The paths are recorded,
+//! because a directory that only leads to one of them belongs to the trainer and not to the step.
 
 use std::collections::BTreeSet;
 
 use crate::manifest::{DirectoryEntry, Shape, SymlinkEntry};
 use crate::path::RelativePath;
 
-/// Tells what belongs to some of a step's paths.
+/// Determines which paths belong to a step of several paths.
 #[derive(Debug)]
 pub struct MemberSet<'a> {
     members: BTreeSet<&'a str>,
@@ -16,7 +16,7 @@ pub struct MemberSet<'a> {
 }
 
 impl<'a> MemberSet<'a> {
-    /// For these paths.
+    /// Returns the set for these paths.
     pub fn new(members: &'a [RelativePath]) -> Self {
         Self {
             members: members.iter().map(RelativePath::as_str).collect(),
@@ -24,17 +24,17 @@ impl<'a> MemberSet<'a> {
         }
     }
 
-    /// Whether `path` is one of them.
+    /// Returns whether `path` is one of them.
     pub fn has(&self, path: &RelativePath) -> bool {
         self.members.contains(path.as_str())
     }
 
-    /// Whether `path` is one of them or lies below one.
+    /// Returns whether `path` is one of them or below one.
     pub fn holds(&self, path: &RelativePath) -> bool {
         self.has(path) || self.is_below(path)
     }
 
-    /// Whether `path` is a directory above one of them.
+    /// Returns whether `path` is a directory above one of them.
     pub fn leads_through(&self, path: &RelativePath) -> bool {
         self.above.contains(path.as_str())
     }
@@ -44,8 +44,8 @@ impl<'a> MemberSet<'a> {
     }
 }
 
-/// The paths of a step to which several nodes contribute, from those of each. One that several name comes where the last
-/// of them has it: what tells the trainer of the step stays at the end.
+/// Merges the paths of a step to which several nodes contribute. A path that several nodes name takes its position
+/// from the last of them, so that the file that makes the trainer see the step stays last.
 pub fn merged<'a>(parts: impl DoubleEndedIterator<Item = &'a [RelativePath]>) -> Vec<RelativePath> {
     let mut seen = BTreeSet::new();
     let last_first = parts.rev().flat_map(|part| part.iter().rev());
@@ -57,7 +57,8 @@ pub fn merged<'a>(parts: impl DoubleEndedIterator<Item = &'a [RelativePath]>) ->
     members
 }
 
-/// What is wrong with the `members` of a record that lists these entries; nothing where it has none.
+/// Returns what is wrong with the `members` of a record that lists these entries; `None` if the record has no members
+/// or they are valid.
 pub fn fault<'a>(
     members: &[RelativePath],
     shape: Shape,
@@ -69,14 +70,14 @@ pub fn fault<'a>(
         return None;
     }
     if shape == Shape::File {
-        return Some("a single file is no step of several paths".to_owned());
+        return Some("a single file cannot be a step of several paths".to_owned());
     }
     let set = MemberSet::new(members);
     if set.members.len() != members.len() {
-        return Some("one of the step's paths stands there twice".to_owned());
+        return Some("one of the step's paths is listed twice".to_owned());
     }
     if let Some(inner) = members.iter().find(|member| set.is_below(member)) {
-        return Some(format!("{inner} lies in another of the step's paths"));
+        return Some(format!("{inner} lies inside another of the step's paths"));
     }
     let directories = directories.iter().filter_map(|entry| entry.path.as_ref());
     let directories = directories.filter(|path| !set.leads_through(path));
@@ -93,12 +94,12 @@ pub fn fault<'a>(
     }
     let missing = members.iter().find(|member| !listed.contains(member.as_str()));
     missing.map(|member| {
-        format!("{member} is one of the step's paths, and neither a file nor a directory of it")
+        format!("{member} is one of the step's paths, but is not listed as a file or directory")
     })
 }
 
 fn outside(path: &RelativePath) -> String {
-    format!("{path} lies outside of the step's paths")
+    format!("{path} lies outside the step's paths")
 }
 
 #[cfg(test)]
@@ -156,22 +157,19 @@ mod tests {
     fn every_path_belongs_to_just_one_of_them() {
         let (files, listed) = (["a/file", "b"], ["a"]);
         let says = |members: &[&str]| of(members, &files, &listed).unwrap();
-        assert_eq!(
-            says(&["a", "b", "a"]),
-            "one of the step's paths stands there twice"
-        );
+        assert_eq!(says(&["a", "b", "a"]), "one of the step's paths is listed twice");
         assert_eq!(
             says(&["a", "a/file", "b"]),
-            "a/file lies in another of the step's paths"
+            "a/file lies inside another of the step's paths"
         );
-        assert_eq!(says(&["a"]), "b lies outside of the step's paths");
+        assert_eq!(says(&["a"]), "b lies outside the step's paths");
         assert_eq!(
             says(&["a", "b", "c"]),
-            "c is one of the step's paths, and neither a file nor a directory of it"
+            "c is one of the step's paths, but is not listed as a file or directory"
         );
         assert_eq!(
             of(&["a"], &["a"], &["empty"]).unwrap(),
-            "empty lies outside of the step's paths"
+            "empty lies outside the step's paths"
         );
     }
 
@@ -213,7 +211,7 @@ mod tests {
         manifest.members = paths(&["a"]);
         let refused = decode::<PartManifest>(&encode(&manifest).unwrap(), "part").unwrap_err();
         assert!(
-            refused.to_string().contains("b lies outside of the step's paths"),
+            refused.to_string().contains("b lies outside the step's paths"),
             "{refused}"
         );
     }
@@ -234,11 +232,11 @@ mod tests {
                 &links
             )
             .unwrap(),
-            "latest lies outside of the step's paths"
+            "latest lies outside the step's paths"
         );
         assert_eq!(
             fault(&members, Shape::File, files.iter(), &[], &[]).unwrap(),
-            "a single file is no step of several paths"
+            "a single file cannot be a step of several paths"
         );
     }
 }

@@ -10,12 +10,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::NodeName;
 use crate::launch::LaunchName;
 
-/// Most nodes in one step.
+/// Maximum number of nodes in one step.
 pub const MAX_NODES: usize = 65_536;
-/// How many names a message lists.
+/// Maximum number of names that a message lists.
 const LISTED: usize = 8;
 
-/// Which nodes a step is whole with: never empty, no name twice.
+/// The nodes that make a step complete: never empty, without duplicates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<NodeName>", into = "Vec<NodeName>")]
 pub struct NodeSet(BTreeSet<NodeName>);
@@ -27,67 +27,67 @@ impl NodeSet {
         let mut nodes = BTreeSet::new();
         for name in names {
             if let Some(twice) = nodes.replace(name) {
-                return Err(fault(format!("{twice} stands there twice")));
+                return Err(fault(format!("{twice} is listed twice")));
             }
         }
         if nodes.is_empty() || nodes.len() > MAX_NODES {
-            return Err(fault("it takes 1 to 65536 nodes".to_owned()));
+            return Err(fault("it must have 1 to 65536 nodes".to_owned()));
         }
         Ok(Self(nodes))
     }
 
-    /// A node that writes its steps by itself.
+    /// Returns the set of a node that writes its steps alone.
     pub fn alone(node: NodeName) -> Self {
         Self(BTreeSet::from([node]))
     }
 
-    /// `node-0` to `node-{count - 1}`: the names that launchers' ranks give.
+    /// Returns `node-0` to `node-{count - 1}`, the names that follow from launchers' ranks.
     pub fn counted(count: usize) -> Result<Self> {
         if !(1..=MAX_NODES).contains(&count) {
             return Err(Error::new(ErrorKind::Usage, "not a number of nodes")
                 .on(count)
-                .because("it takes 1 to 65536"));
+                .because("it must be 1 to 65536"));
         }
         Self::new((0..count).map(ranked).collect::<Result<Vec<_>>>()?)
     }
 
-    /// Whether a node is one of them.
+    /// Returns whether a node is one of them.
     pub fn contains(&self, node: &NodeName) -> bool {
         self.0.contains(node)
     }
 
-    /// How many there are.
+    /// Returns the number of nodes.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether a step takes more than one node.
+    /// Returns whether a step has more than one node.
     pub fn is_several(&self) -> bool {
         self.0.len() > 1
     }
 
-    /// Sorted by name.
+    /// Returns the nodes, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = &NodeName> {
         self.0.iter()
     }
 
-    /// Those that are not among `present`, sorted by name.
+    /// Returns those that are not in `present`, sorted by name.
     pub fn missing(&self, present: &BTreeSet<NodeName>) -> Vec<NodeName> {
         self.0.difference(present).cloned().collect()
     }
 }
 
-/// The name of the node with this rank.
+/// Returns the name of the node with this rank.
 pub fn ranked(rank: usize) -> Result<NodeName> {
     NodeName::new(format!("node-{rank}"))
 }
 
-/// Names for a message: the first few, and how many more there are.
+/// Formats names for a message: the first few, and the number of the others.
 pub fn listed(nodes: &[impl fmt::Display]) -> String {
     first_of(nodes, LISTED)
 }
 
-/// The first `most` names, and how many more there are.
+/// Formats the first `most` names, and the number of the others.
 pub fn first_of(names: &[impl fmt::Display], most: usize) -> String {
     let first: Vec<String> = names.iter().take(most).map(ToString::to_string).collect();
     match names.len().saturating_sub(most) {
@@ -107,8 +107,8 @@ impl FromStr for NodeSet {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let hint = "write how many there are (4), or their names (a,b,c)";
-        // A number with a space beside it is no node's name.
+        let hint = "write their number (4) or their names (a,b,c)";
+        // A number with spaces around it is not a node's name.
         let text = text.trim();
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
             let count = text.parse().unwrap_or(usize::MAX);
@@ -141,7 +141,7 @@ impl From<NodeSet> for Vec<NodeName> {
     }
 }
 
-/// This node among those that write a run's steps together.
+/// This node and the nodes with which it writes a run's steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePlace {
     node: NodeName,
@@ -149,23 +149,23 @@ pub struct NodePlace {
 }
 
 impl NodePlace {
-    /// A node and the nodes that it is one of.
+    /// Returns a node and the nodes it belongs to.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when it is not among them.
+    /// [`ErrorKind::Usage`] when it is not one of them.
     pub fn new(node: NodeName, nodes: NodeSet) -> Result<Self> {
         if nodes.contains(&node) {
             return Ok(Self { node, nodes });
         }
         Err(
-            Error::new(ErrorKind::Usage, "this node is none of the declared ones")
+            Error::new(ErrorKind::Usage, "this node is not one of the declared nodes")
                 .on(&node)
-                .because(format!("declared are {nodes}"))
-                .hint("name this node as one of them with --node, or declare the nodes with --nodes"),
+                .because(format!("the declared nodes are {nodes}"))
+                .hint("set --node to one of them, or declare the nodes with --nodes"),
         )
     }
 
-    /// A node that writes its steps by itself.
+    /// Returns a node that writes its steps alone.
     pub fn alone(node: NodeName) -> Self {
         Self {
             nodes: NodeSet::alone(node.clone()),
@@ -173,30 +173,30 @@ impl NodePlace {
         }
     }
 
-    /// This node.
+    /// Returns this node.
     pub fn node(&self) -> &NodeName {
         &self.node
     }
 
-    /// All of them.
+    /// Returns all nodes.
     pub fn nodes(&self) -> &NodeSet {
         &self.nodes
     }
 }
 
-/// Who writes a step: this node, with which others, in which launch.
+/// The writer of a step: this node, the other nodes, and the launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Writer {
-    /// This node and those that write the step with it.
+    /// This node and the nodes that write the step with it.
     pub place: NodePlace,
-    /// The launch; `None` where nobody named one.
+    /// The launch; `None` without a launcher.
     pub launch: Option<LaunchName>,
-    /// Whether the step stands in one directory that all nodes see, and whose files they share out among them.
+    /// Whether the step is in one directory that all nodes see, and whose files they divide among them.
     pub shared: bool,
 }
 
 impl Writer {
-    /// A node that writes its steps by itself.
+    /// Returns a node that writes its steps alone.
     pub fn alone(node: NodeName) -> Self {
         Self {
             place: NodePlace::alone(node),
@@ -205,7 +205,7 @@ impl Writer {
         }
     }
 
-    /// Whether which attempt a step belongs to is a matter of launches, and not of one node's files alone.
+    /// Returns whether the attempt of a step depends on launches, and not only on one node's files.
     pub fn goes_by_launch(&self) -> bool {
         self.launch.is_some() || self.place.nodes().is_several()
     }
@@ -223,9 +223,9 @@ mod tests {
         let named: NodeSet = "b, a".parse().unwrap();
         assert_eq!(named.to_string(), "a, b");
         for (bad, why) in [
-            ("0", "it takes 1 to 65536"),
-            ("99999999999999999999999", "it takes 1 to 65536"),
-            ("a,a", "a stands there twice"),
+            ("0", "it must be 1 to 65536"),
+            ("99999999999999999999999", "it must be 1 to 65536"),
+            ("a,a", "a is listed twice"),
             ("", "not a node name"),
             ("a,,b", "not a node name"),
         ] {
@@ -252,7 +252,7 @@ mod tests {
             NodePlace::new(NodeName::new("gpu-7").unwrap(), NodeSet::counted(2).unwrap()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "this node is none of the declared ones: gpu-7: declared are node-0, node-1"
+            "this node is not one of the declared nodes: gpu-7: the declared nodes are node-0, node-1"
         );
     }
 }

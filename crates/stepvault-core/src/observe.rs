@@ -1,4 +1,4 @@
-//! What the library tells while it works. It draws nothing: a terminal, a log or a test listens.
+//! Events that the library reports while it works. It draws nothing itself: a terminal, a log or a test observes them.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::ids::{RemoteName, StepId};
 use crate::path::RelativePath;
 
-/// Where a transfer goes to or comes from.
+/// Source or target of a transfer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
     /// The local vault.
@@ -24,7 +24,7 @@ impl std::fmt::Display for Tier {
     }
 }
 
-/// One thing that happened.
+/// One event.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -32,7 +32,7 @@ pub enum Event<'a> {
     SealStarted {
         /// The step.
         id: StepId,
-        /// Where the trainer has it.
+        /// The trainer's path of it.
         source: &'a Path,
         /// Files in it.
         files: u64,
@@ -43,58 +43,58 @@ pub enum Event<'a> {
     Sealed {
         /// The step.
         id: StepId,
-        /// Where the trainer has it.
+        /// The trainer's path of it.
         source: &'a Path,
         /// Files in it.
         files: u64,
         /// Bytes in it.
         bytes: u64,
-        /// How long it took.
+        /// How long it took, in seconds.
         seconds: f64,
     },
     /// A step could not be sealed.
     SealFailed {
         /// The step.
         id: StepId,
-        /// Where the trainer has it.
+        /// The trainer's path of it.
         source: &'a Path,
-        /// How long it was tried.
+        /// How long it was tried, in seconds.
         seconds: f64,
         /// Why.
         error: &'a Error,
     },
-    /// A transfer of a step begins on a tier.
+    /// A transfer of a step starts on a tier.
     TransferStarted {
         /// The tier.
         tier: &'a Tier,
         /// The step.
         id: StepId,
-        /// Where to.
+        /// The target.
         place: &'a str,
         /// Files to move.
         files: u64,
         /// Bytes to move.
         bytes: u64,
     },
-    /// Bytes moved; many of these come, from many threads.
+    /// Bytes were moved; sent often, from many threads.
     BytesMoved {
         /// The tier.
         tier: &'a Tier,
-        /// How many more.
+        /// Bytes since the last such event.
         bytes: u64,
     },
-    /// Bytes that the store copied from an earlier step, instead of being sent.
+    /// The store copied bytes from an earlier step, so that they were not sent.
     BytesCopied {
         /// The tier.
         tier: &'a Tier,
-        /// How many more.
+        /// Bytes since the last such event.
         bytes: u64,
     },
-    /// Bytes that did not have to move: found in the store or on disk, and verified.
+    /// Bytes did not have to be moved: they were found in the store or on disk, and verified.
     BytesReused {
         /// The tier.
         tier: &'a Tier,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
     /// A file is done.
@@ -104,28 +104,28 @@ pub enum Event<'a> {
         /// The file.
         path: &'a RelativePath,
     },
-    /// A transfer ended well.
+    /// A transfer succeeded.
     TransferFinished {
         /// The tier.
         tier: &'a Tier,
         /// The step.
         id: StepId,
-        /// Where to.
+        /// The target.
         place: &'a str,
         /// Bytes that were to move.
         bytes: u64,
-        /// Of these, how many the store copied from an earlier step.
+        /// Those of them that the store copied from an earlier step.
         copied_bytes: u64,
         /// How long it took.
         seconds: f64,
     },
-    /// A transfer ended with an error.
+    /// A transfer failed.
     TransferFailed {
         /// The tier.
         tier: &'a Tier,
         /// The step.
         id: StepId,
-        /// Where to.
+        /// The target.
         place: &'a str,
         /// Bytes that were to move.
         bytes: u64,
@@ -141,16 +141,16 @@ pub enum Event<'a> {
         /// The step.
         id: StepId,
     },
-    /// A request is tried again.
+    /// A request is retried.
     Retrying {
         /// The tier.
         tier: &'a Tier,
         /// What failed.
         error: &'a Error,
-        /// Wait before the next try, in seconds.
+        /// The wait before the next attempt, in seconds.
         wait_seconds: f64,
     },
-    /// A step was passed over, and why.
+    /// A step was skipped.
     Skipped {
         /// The tier.
         tier: &'a Tier,
@@ -159,15 +159,15 @@ pub enum Event<'a> {
         /// Why.
         reason: &'a str,
     },
-    /// A step is about to be removed from a tier. It ends with `Removed`, `RemovalFailed`, or `Skipped` where it is spared.
+    /// A step is about to be removed from a tier. `Removed`, `RemovalFailed`, or `Skipped` if it is kept, follows.
     RemovalStarted {
         /// The tier.
         tier: &'a Tier,
         /// The step.
         id: StepId,
-        /// Where it is.
+        /// Its location.
         place: &'a str,
-        /// Bytes of its files; `None` where a removal goes on that was cut off.
+        /// Bytes of its files; `None` if an interrupted removal is resumed.
         bytes: Option<u64>,
     },
     /// A step was removed from a tier.
@@ -176,9 +176,9 @@ pub enum Event<'a> {
         tier: &'a Tier,
         /// The step.
         id: StepId,
-        /// Where it was.
+        /// Its location.
         place: &'a str,
-        /// Bytes of its files; `None` where a removal went on that was cut off.
+        /// Bytes of its files; `None` if an interrupted removal was resumed.
         bytes: Option<u64>,
         /// How long it took.
         seconds: f64,
@@ -189,32 +189,32 @@ pub enum Event<'a> {
         tier: &'a Tier,
         /// The step.
         id: StepId,
-        /// Where it is.
+        /// Its location.
         place: &'a str,
         /// How long it was tried.
         seconds: f64,
         /// Why.
         error: &'a Error,
     },
-    /// Something that is worth a line in a log, and nothing to do about.
+    /// Information for a log that requires no action.
     Info {
         /// The text.
         message: &'a str,
     },
-    /// Something a person should know that stopped nothing.
+    /// A problem that a person should know about, but that stopped nothing.
     Warning {
         /// The text.
         message: &'a str,
     },
 }
 
-/// Listens. Called from many threads; must not block.
+/// Receives events. It is called from many threads and must not block.
 pub trait Observer: Send + Sync + std::fmt::Debug {
-    /// Takes one event.
+    /// Receives one event.
     fn on_event(&self, event: &Event<'_>);
 }
 
-/// Listens to nothing.
+/// Ignores all events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SilentObserver;
 

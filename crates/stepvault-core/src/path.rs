@@ -1,48 +1,50 @@
 //! Paths inside a checkpoint: relative, UTF-8, and unable to leave it.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Longest path inside a checkpoint in bytes. With the longest run, step and attempt it still fits the 1,024 bytes
-/// that S3 and GCS allow a key.
+/// Maximum length of a path inside a checkpoint in bytes. With the longest run, step and attempt it still fits into
+/// the 1,024 bytes that S3 and GCS allow for a key.
 pub const MAX_PATH_BYTES: usize = 512;
-/// Longest single component, as Linux file systems have it.
+/// Maximum length of a component, as on Linux filesystems.
 pub const MAX_COMPONENT_BYTES: usize = 255;
 
 /// A path of a file, link or directory relative to its checkpoint, `/` between components.
 ///
-/// Checked on every way in, so that whoever holds one may join it to a directory: no empty, `.` or `..` component,
-/// not absolute, no control characters, within the length limits.
+/// It is always checked when it is created, and can therefore be joined to a directory safely: no empty, `.` or `..`
+/// component, not absolute, no control characters, within the length limits. Clones share the text, because a step may
+/// have many files, each of which is in several lists.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct RelativePath(String);
+pub struct RelativePath(Arc<str>);
 
 impl RelativePath {
     /// Checks the path.
     pub fn new(path: impl Into<String>) -> Result<Self> {
         let path = path.into();
         match fault_of(&path) {
-            None => Ok(Self(path)),
+            None => Ok(Self(path.into())),
             Some(why) => Err(Error::new(ErrorKind::Damaged, "not a path inside a checkpoint")
                 .on(format!("{:?}", shorten(&path)))
                 .because(why)),
         }
     }
 
-    /// The path as text.
+    /// Returns the path as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The components in order; at least one.
+    /// Returns the components in order; at least one.
     pub fn components(&self) -> impl Iterator<Item = &str> {
         self.0.split('/')
     }
 
-    /// The directories that hold it, outermost first: `a/b/c` has `a` and `a/b`.
+    /// Returns the directories that contain it, outermost first: `a/b/c` has `a` and `a/b`.
     pub fn ancestors(&self) -> impl Iterator<Item = &str> {
         self.0.match_indices('/').map(|(end, _)| &self.0[..end])
     }
@@ -93,13 +95,13 @@ impl TryFrom<String> for RelativePath {
 
 impl From<RelativePath> for String {
     fn from(path: RelativePath) -> Self {
-        path.0
+        String::from(&*path.0)
     }
 }
 
 impl AsRef<std::path::Path> for RelativePath {
     fn as_ref(&self) -> &std::path::Path {
-        std::path::Path::new(&self.0)
+        std::path::Path::new(&*self.0)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The small records beside manifests and commits: marker, claim, pin, tombstone, lease, sweep, and what nodes tell
-//! each other.
+//! The small records in addition to manifests and commits: marker, claim, pin, tombstone, lease, gc record, and
+//! records that nodes exchange.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::keys::check_step_name;
 use crate::launch::LaunchName;
 use crate::nodes::NodeSet;
 
-/// Marks a run on a remote (or a local vault) as ours, with an identity that tells two of them apart.
+/// Marks a run on a remote, or a local vault, as stepvault's, with a unique identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VaultMarker {
@@ -36,7 +36,8 @@ pub struct Pin {
     pub note: String,
 }
 
-/// Somebody began to upload this step: the name of its data is known from here on, whatever happens to the upload.
+/// Records that an upload of this step was started: from then on the name of its data is known, whatever happens to
+/// the upload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -46,16 +47,16 @@ pub struct Claim {
     pub run: RunName,
     /// The step.
     pub id: StepId,
-    /// The step's directory or file name: its data stands below it.
+    /// The step's directory or file name, which is the parent of its data.
     pub name: String,
-    /// The nodes whose parts make the step whole: fixed by whoever comes first.
+    /// The nodes whose parts make the step complete; the first writer fixes them.
     pub nodes: NodeSet,
-    /// The launch that wrote it, so that two of them never mix in one step; none where nobody named one.
+    /// The launch that wrote it, so that two launches never mix in one step; `None` without a launcher.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<LaunchName>,
 }
 
-/// What a node still has sealed of its own parts: said at every restore of a launch of several nodes.
+/// The parts that a node has sealed; written at every restore of a launch with several nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StagedParts {
@@ -65,15 +66,15 @@ pub struct StagedParts {
     pub run: RunName,
     /// The launch's attempt.
     pub attempt: Attempt,
-    /// Whose parts they are.
+    /// The node.
     pub node: NodeName,
-    /// The newest step that the launch had committed by then; none at its beginning.
+    /// The newest step that the launch had committed at the time; `None` at its beginning.
     pub after: Option<StepId>,
     /// The steps of which the node has its part, sorted.
     pub steps: Vec<StepId>,
 }
 
-/// A step that nodes had agreed on and that one of them found damaged: the next agreement passes it over.
+/// A step that nodes had agreed on and that one of them found damaged: the next agreement skips it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unfit {
@@ -83,13 +84,13 @@ pub struct Unfit {
     pub run: RunName,
     /// The step.
     pub id: StepId,
-    /// Who found it.
+    /// The node that found it.
     pub node: NodeName,
     /// What is wrong with it.
     pub reasons: Vec<String>,
 }
 
-/// The step that all nodes of a launch go on from: decided once, by whichever node comes first.
+/// The step from which all nodes of a launch resume; the first node decides, once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resume {
@@ -101,15 +102,15 @@ pub struct Resume {
     pub attempt: Attempt,
     /// The launch.
     pub launch: LaunchName,
-    /// The step; none when there was nothing to go on from.
+    /// The step; `None` when there was none.
     pub step: Option<StepId>,
-    /// Whether it stands on the remotes; otherwise every node takes its own part from its own vault.
+    /// Whether it is on the remotes; otherwise every node reads its part from its own vault.
     pub durable: bool,
-    /// Who decided.
+    /// The node that decided.
     pub node: NodeName,
 }
 
-/// A step that has been removed, or is being removed: its name is spent and never used again.
+/// A step that has been removed, or is being removed: its name is never used again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tombstone {
@@ -121,13 +122,13 @@ pub struct Tombstone {
     pub id: StepId,
     /// The step's directory or file name, so that its data can be found without its commit.
     pub name: String,
-    /// Written by a sweep that saw no commit: where one was there all the same, the step is spared. Not written by
-    /// retention, which means what it condemns.
+    /// Whether gc wrote it because it saw no commit: if a commit exists after all, the step is kept. Retention does
+    /// not set it, because its deletions are intended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_sweep: bool,
 }
 
-/// Somebody reads a step, or prunes a run. Its age is measured by the store's clock.
+/// Marks a reader of a step, or a pruner of a run. Its age is measured by the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lease {
@@ -137,21 +138,55 @@ pub struct Lease {
     pub holder: String,
     /// `restore` or `prune`.
     pub purpose: String,
-    /// After this many seconds without renewal, by the store's clock, the lease no longer counts.
+    /// Seconds without renewal, by the store's clock, after which the lease expires.
     pub time_to_live_seconds: u64,
 }
 
-/// What a sweep for orphans saw; an object goes only when two sweeps saw it unreferenced.
+/// Marks a training job that writes the run exclusively. Its age is measured by the store's clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WriterLease {
+    /// Format version.
+    pub format: u32,
+    /// The run.
+    pub run: RunName,
+    /// The job's launch; `None` without a launcher.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<LaunchName>,
+    /// The job's nodes.
+    pub nodes: NodeSet,
+    /// Identity of the vault that the job uploads from.
+    pub vault: String,
+    /// Seconds without renewal, by the store's clock, after which the lease expires.
+    pub time_to_live_seconds: u64,
+}
+
+impl WriterLease {
+    /// Returns whether both belong to one job: they have the same launch or, without one, the same vault or the same
+    /// several nodes.
+    pub fn is_of_same_job(&self, other: &Self) -> bool {
+        if self.vault == other.vault {
+            return true;
+        }
+        match (&self.launch, &other.launch) {
+            (Some(own), Some(their)) => own == their,
+            (None, None) => self.nodes.is_several() && self.nodes == other.nodes,
+            _ => false,
+        }
+    }
+}
+
+/// The orphans that gc saw; an object is deleted only when two runs of gc saw it unreferenced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sweep {
     /// Format version.
     pub format: u32,
-    /// Unreferenced keys and the entity tag (or size, where the store has none) each had.
+    /// Unreferenced keys, each with its entity tag, or its size if the store has no tags.
     pub orphans: BTreeMap<String, String>,
 }
 
-fn check_format(format: u32) -> Result<()> {
+pub(crate) fn check_format(format: u32) -> Result<()> {
     if format == FORMAT {
         return Ok(());
     }
@@ -159,7 +194,7 @@ fn check_format(format: u32) -> Result<()> {
 }
 
 impl VaultMarker {
-    /// A marker with this identity.
+    /// Returns a marker with this identity.
     pub fn new(vault: String) -> Self {
         Self {
             format: FORMAT,
@@ -193,7 +228,7 @@ macro_rules! named_record {
         impl Record for $record {
             const WHAT: &'static str = $what;
 
-            // The name is a part of the keys of what is listed, and deleted, as the step's.
+            // The name is part of the keys that are listed, and deleted, as the step's.
             fn check(&self) -> Result<()> {
                 check_format(self.format)?;
                 check_step_name(&self.name)
@@ -222,6 +257,7 @@ plain_record!(Unfit, "record of an unfit step");
 plain_record!(Resume, "resume record");
 plain_record!(Pin, "pin");
 plain_record!(Lease, "lease");
+plain_record!(WriterLease, "writer's lease");
 plain_record!(Sweep, "sweep record");
 
 #[cfg(test)]
@@ -229,6 +265,30 @@ mod tests {
     use super::*;
     use crate::codec::{decode, encode};
     use crate::ids::Step;
+
+    #[test]
+    fn a_job_is_told_by_its_launch_and_without_one_by_its_vault_or_nodes() {
+        let lease = |launch: Option<&str>, nodes: &str, vault: &str| WriterLease {
+            format: FORMAT,
+            run: RunName::new("run").unwrap(),
+            launch: launch.map(|name| LaunchName::new(name).unwrap()),
+            nodes: nodes.parse().unwrap(),
+            vault: vault.to_owned(),
+            time_to_live_seconds: 1,
+        };
+        for (one, other, same) in [
+            (lease(Some("j"), "a", "1"), lease(Some("j"), "b", "2"), true),
+            (lease(Some("j"), "a", "1"), lease(Some("k"), "a", "2"), false),
+            // Started again over the same vault.
+            (lease(Some("j"), "a", "1"), lease(Some("k"), "a", "1"), true),
+            (lease(None, "a,b", "1"), lease(None, "a,b", "2"), true),
+            (lease(None, "a", "1"), lease(None, "a", "2"), false),
+            (lease(None, "a", "1"), lease(Some("j"), "a", "2"), false),
+        ] {
+            assert_eq!(one.is_of_same_job(&other), same, "{one:?} {other:?}");
+            assert_eq!(other.is_of_same_job(&one), same);
+        }
+    }
 
     #[test]
     fn a_tombstone_or_claim_of_another_place_is_refused() {

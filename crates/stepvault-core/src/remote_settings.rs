@@ -1,4 +1,4 @@
-//! What is configured for one remote, after flags, environment and file have been merged.
+//! The settings of one remote, after flags, environment and file have been merged.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::RemoteName;
 
-/// The kinds of store that a URL can name.
+/// The kinds of store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// `s3://bucket/prefix`
@@ -18,7 +18,7 @@ pub enum Scheme {
     Azure,
     /// `file:///directory`
     File,
-    /// `memory://name`: lives as long as the process; for tests and trials.
+    /// `memory://name`: exists as long as the process; for tests and trials.
     Memory,
 }
 
@@ -31,7 +31,7 @@ impl Scheme {
         ("memory", Self::Memory),
     ];
 
-    /// The scheme as it stands in a URL.
+    /// Returns the scheme as in a URL.
     pub fn as_str(self) -> &'static str {
         Self::ALL
             .iter()
@@ -52,7 +52,7 @@ pub struct RemoteUrl {
 }
 
 impl RemoteUrl {
-    /// Splits `text` into the URL and the options of its query, percent-decoded, in order.
+    /// Splits `text` into the URL and the percent-decoded options of its query, in order.
     pub fn parse(text: &str) -> Result<(Self, Vec<(String, String)>)> {
         let fault = |why: String| {
             Error::new(ErrorKind::Usage, "not a remote's URL").on(without_secrets(text)).because(why).hint(
@@ -67,7 +67,7 @@ impl RemoteUrl {
             .find(|(known, _)| *known == scheme_text)
             .map(|(_, scheme)| *scheme);
         let scheme = scheme.ok_or_else(|| fault(unknown_scheme(scheme_text)))?;
-        // The URL parser would leave these out silently, and so would find another place than the one that was written.
+        // The URL parser would drop these characters silently, and the URL would name another location than the text.
         if text.chars().any(char::is_control) || text.ends_with(' ') {
             return Err(fault(
                 "it has a control character, or ends with a space".to_owned(),
@@ -75,13 +75,14 @@ impl RemoteUrl {
         }
         let parsed = url::Url::parse(text).map_err(|error| fault(error.to_string()))?;
         if !parsed.username().is_empty() || parsed.password().is_some() {
-            return Err(fault("credentials do not belong into a URL".to_owned())
-                .hint("give them by the provider's own means: environment, profile, instance identity"));
+            return Err(fault("do not write credentials into a URL".to_owned()).hint(
+                "provide them through the provider's own mechanism: environment, profile, instance identity",
+            ));
         }
         if parsed.fragment().is_some() || parsed.port().is_some() {
             return Err(fault("it has a fragment or a port".to_owned()));
         }
-        // The parser's own path has its '..' resolved, and in file:// its backslashes turned.
+        // The parser's own path has its '..' resolved, and its backslashes converted for file://.
         let (authority, path) = place_of(rest);
         let path = percent_decode(path).ok_or_else(|| fault("its path is not UTF-8".to_owned()))?;
         let bucket = parsed.host_str().unwrap_or_default().to_owned();
@@ -93,17 +94,17 @@ impl RemoteUrl {
             let is_local = matches!(authority, "" | "localhost");
             if !is_local || !bucket.is_empty() || path.trim_matches('/').is_empty() {
                 return Err(fault(
-                    "it takes an absolute directory: file:///directory".to_owned(),
+                    "it needs an absolute directory: file:///directory".to_owned(),
                 ));
             }
             path.trim_end_matches('/').to_owned()
         } else {
             if bucket.is_empty() {
-                return Err(fault("it names no bucket".to_owned()));
+                return Err(fault("it has no bucket".to_owned()));
             }
             if bucket.contains('%') {
                 return Err(fault(
-                    "its bucket has a character that no bucket's name has".to_owned(),
+                    "its bucket contains a character that is not allowed in bucket names".to_owned(),
                 ));
             }
             path.trim_matches('/').to_owned()
@@ -123,7 +124,7 @@ impl RemoteUrl {
     }
 }
 
-/// What stands between the scheme and the query: up to the first slash, and from there on.
+/// Returns the text between the scheme and the query, split at the first slash.
 fn place_of(rest: &str) -> (&str, &str) {
     let place = &rest[..rest.find(['?', '#']).unwrap_or(rest.len())];
     place.split_at(place.find('/').unwrap_or(place.len()))
@@ -132,7 +133,7 @@ fn place_of(rest: &str) -> (&str, &str) {
 fn unknown_scheme(text: &str) -> String {
     let is_scheme = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
     if text.chars().all(is_scheme) {
-        format!("the scheme '{text}' is not known")
+        format!("the scheme '{text}' is not supported")
     } else {
         "it does not begin with a scheme".to_owned()
     }
@@ -153,8 +154,8 @@ fn percent_decode(path: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What messages show of a text that may be anything. A query may hold what a person pasted by mistake; what stands
-/// before an '@', or behind a colon where the bucket should be, may be a password, whatever characters it has.
+/// Returns a version of any text that is safe for messages. A query may contain a secret that was pasted by mistake;
+/// the text before an '@', or after a colon in the bucket, may be a password with any characters.
 fn without_secrets(text: &str) -> String {
     let place = &text[..text.find(['?', '#']).unwrap_or(text.len())];
     if let Some(at) = place.rfind('@') {
@@ -170,7 +171,7 @@ fn without_secrets(text: &str) -> String {
     }
 }
 
-/// The URL without its query, spelled so that it parses back to the same place.
+/// The URL without its query, written so that it parses back to the same location.
 impl fmt::Display for RemoteUrl {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}://{}", self.scheme.as_str(), self.bucket)?;
@@ -199,60 +200,65 @@ impl FromStr for RemoteUrl {
     }
 }
 
-/// When objects are read back and hashed after an upload.
+/// When uploaded objects are read back and hashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReadBack {
-    /// When the store has not proved itself: it returns no checksum, or a probe showed that it accepts wrong ones.
+    /// When the store is not proven to check integrity: it returns no checksum, or a probe showed that it accepts
+    /// wrong ones.
     #[default]
     Auto,
     /// Always.
     Always,
 }
 
-/// Everything that is configured for one remote. Credentials are never part of it: they come by each provider's own
-/// chain.
+/// The complete settings of one remote. Credentials are never part of them: each provider's own credential chain
+/// supplies them.
 #[derive(Debug, Clone, PartialEq)]
+// Each flag is a key of its own, and independent of the others.
+#[allow(clippy::struct_excessive_bools)]
 pub struct RemoteSettings {
     /// The remote's name.
     pub name: RemoteName,
-    /// Where it is.
+    /// Its URL.
     pub url: RemoteUrl,
-    /// Whether a step counts as safe only when it is durable here.
+    /// Whether a step must be durable here before it may be removed elsewhere.
     pub required: bool,
-    /// Endpoint to use instead of the provider's own.
+    /// Endpoint that replaces the provider's own.
     pub endpoint: Option<String>,
     /// Region (S3).
     pub region: Option<String>,
     /// Profile of the provider's configuration files (S3).
     pub profile: Option<String>,
-    /// Allows plain HTTP to an endpoint that is not on loopback.
+    /// Allows plain HTTP to an endpoint that is not a loopback address.
     pub allow_http: bool,
-    /// Storage class of data objects, in the provider's own words.
+    /// Sends the provider's access token to `endpoint` although it is not one of the provider's hosts (GCS and Azure).
+    pub send_token: bool,
+    /// Storage class of data objects, with the provider's name for it.
     pub storage_class: Option<String>,
     /// Server-side encryption of new objects: `AES256`, `aws:kms`, `aws:kms:dsse` (S3).
     pub server_side_encryption: Option<String>,
-    /// Key for server-side encryption, by the provider's own name for it (S3 and GCS).
+    /// Key for server-side encryption, with the provider's name for it (S3 and GCS).
     pub kms_key: Option<String>,
     /// Tags of new objects (S3).
     pub tags: BTreeMap<String, String>,
     /// Account that must own the bucket (S3).
     pub expected_bucket_owner: Option<String>,
-    /// Most requests under way at once.
+    /// Maximum number of concurrent requests.
     pub max_concurrent_requests: usize,
-    /// Most bytes sent or received in a second; `None` for no limit.
+    /// Maximum number of bytes sent or received per second; `None` for no limit.
     pub bandwidth_limit_bytes_per_second: Option<u64>,
-    /// A request that moves no byte for this long has failed.
+    /// Seconds without a byte after which a request has failed.
     pub stall_timeout_seconds: u64,
-    /// Total time that one request and its retries may take before the remote counts as unreachable.
+    /// Total time of one request and its retries after which the remote counts as unreachable.
     pub retry_deadline_seconds: u64,
     /// When uploads are read back.
     pub read_back: ReadBack,
-    /// Whether the store copies what it has from an earlier step, so that it is not sent again.
+    /// Whether the store copies data that it has from an earlier step, so that it is not sent again.
     pub copy_unchanged: bool,
 }
 
 impl RemoteSettings {
-    /// The defaults for a remote called `name` at `url`.
+    /// Returns the defaults for a remote called `name` at `url`.
     pub fn new(name: RemoteName, url: RemoteUrl) -> Self {
         Self {
             name,
@@ -262,6 +268,7 @@ impl RemoteSettings {
             region: None,
             profile: None,
             allow_http: false,
+            send_token: false,
             storage_class: None,
             server_side_encryption: None,
             kms_key: None,

@@ -1,25 +1,25 @@
-//! What a filesystem, or a user's quota on it, has left.
+//! Free space of a filesystem, or of a user's quota on it.
 
-/// What may still be written to a place.
+/// The free space of a location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// Bytes that may still be written.
     pub free_bytes: u64,
-    /// Bytes in all.
+    /// Bytes in total.
     pub total_bytes: u64,
-    /// Files that may still be created; `None` where nothing limits them.
+    /// Files that may still be created; `None` if they are not limited.
     pub free_inodes: Option<u64>,
-    /// Files in all; `None` where nothing limits them.
+    /// Files in total; `None` if they are not limited.
     pub total_inodes: Option<u64>,
 }
 
 impl Room {
-    /// Whether so many files and directories cannot be created any more.
+    /// Returns whether fewer than this many files and directories can be created.
     pub fn lacks_inodes(&self, inodes: u64) -> bool {
         self.free_inodes.is_some_and(|free| free < inodes)
     }
 
-    /// What both leave: a filesystem, and a user's quota on it.
+    /// Returns the free space under both limits: the filesystem and a user's quota on it.
     #[must_use]
     pub fn within(self, quota: Option<Self>) -> Self {
         let Some(quota) = quota else { return self };

@@ -1,4 +1,4 @@
-//! Sharing the files of a directory that all nodes see out among them, so that each is sent once.
+//! Divides the files of a directory that all nodes see among them, so that each file is sent once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -9,12 +9,13 @@ use crate::manifest::SymlinkEntry;
 use crate::nodes::NodeSet;
 use crate::path::RelativePath;
 
-/// The files that `node` sends of a tree that all `nodes` see. It follows from the paths and sizes alone, so that nodes
-/// that see the same tree need not talk to each other: the largest file goes to whoever has least to send so far.
+/// Returns the files of a shared tree that `node` sends, if all `nodes` see the tree. The result depends on the paths
+/// and sizes alone, so that nodes that see the same tree need not communicate: the largest remaining file goes to the
+/// node with the least data so far.
 pub fn own_share(files: &[(&RelativePath, u64)], nodes: &NodeSet, node: &NodeName) -> BTreeSet<RelativePath> {
     let mut largest_first: Vec<_> = files.to_vec();
     largest_first.sort_by(|left, right| (Reverse(left.1), left.0).cmp(&(Reverse(right.1), right.0)));
-    // Bytes, files, name: a tree of empty files is shared out too.
+    // Ordered by bytes, files and name, so that a tree of empty files is divided too.
     let mut loads: BinaryHeap<Reverse<(u64, u64, &NodeName)>> =
         nodes.iter().map(|node| Reverse((0, 0, node))).collect();
     let mut own = BTreeSet::new();
@@ -30,7 +31,8 @@ pub fn own_share(files: &[(&RelativePath, u64)], nodes: &NodeSet, node: &NodeNam
     own
 }
 
-/// Digest of what nodes have to see alike before they may share a tree out: its paths, sizes and links.
+/// Returns the digest of everything that nodes must see alike before they may divide a tree: its paths, sizes and
+/// links.
 pub fn tree_sha256(files: &[(&RelativePath, u64)], symlinks: &[SymlinkEntry]) -> Sha256Digest {
     let mut lines: Vec<String> = files
         .iter()

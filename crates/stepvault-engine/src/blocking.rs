@@ -1,4 +1,4 @@
-//! File work on threads that may block.
+//! Runs file operations on threads that may block.
 
 use std::cell::Cell;
 
@@ -19,18 +19,18 @@ where
     }
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
-        Err(error) => Err(Error::new(ErrorKind::Failed, "a worker ended early").caused_by(error)),
+        Err(error) => Err(Error::new(ErrorKind::Failed, "a worker ended unexpectedly").caused_by(error)),
     }
 }
 
-/// While this lives, file work that is asked for on its thread is done there and then. For simulations alone, which
-/// run everything on one thread so that it happens in the same order every time; work that waits for the runtime
-/// itself, such as a look into a step's files for its handover, cannot be done so.
+/// While this lives, file operations requested on its thread run on that thread immediately. For simulations only,
+/// which run everything on one thread so that it happens in the same order every time. Work that waits for the runtime
+/// itself, such as reading a step's files for its resume handoff, cannot run this way.
 #[derive(Debug)]
 pub struct InPlace(());
 
 impl InPlace {
-    /// Lets this thread do its file work itself, until dropped.
+    /// Makes this thread run its own file operations until the value is dropped.
     #[must_use]
     pub fn on_this_thread() -> Self {
         IN_PLACE.set(true);

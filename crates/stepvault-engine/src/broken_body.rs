@@ -1,11 +1,11 @@
-//! Bodies that break off: the rest is asked for again, a bounded number of times.
+//! Resumes bodies that broke off: requests the rest, a bounded number of times.
 
 use std::time::Duration;
 
 use stepvault_core::{Error, ErrorKind, Result};
 
-/// How often a body may break off in a row without a byte more before its store counts as unreachable. Opening it is
-/// retried, and paced, below.
+/// How many times in a row a body may break off without another byte before its store counts as unreachable. Opening it
+/// is retried and paced by the store.
 const TRIES: u32 = 4;
 /// Wait after the first break; it doubles with each.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -17,16 +17,16 @@ pub(crate) struct Breaks {
 }
 
 impl Breaks {
-    /// Waits until the rest may be asked for. Whatever answer broke off has to be dropped before, so that its place among
-    /// the requests under way is free. `moved` says whether it brought a byte.
+    /// Waits until the rest may be requested. Drop the broken response first, so that its place among the concurrent
+    /// requests is free. `moved` says whether it delivered a byte.
     ///
     /// # Errors
-    /// The error itself when it is no break, or one too many.
+    /// The given error, when it is no break, or the break was one too many.
     pub(crate) async fn wait(&mut self, error: Error, moved: bool) -> Result<()> {
         if moved {
             self.in_a_row = 0;
         }
-        if error.kind() != ErrorKind::Unreachable || self.in_a_row + 1 >= TRIES {
+        if error.kind() != ErrorKind::Unreachable || !error.is_transient() || self.in_a_row + 1 >= TRIES {
             return Err(error);
         }
         tokio::time::sleep(FIRST_WAIT * 2_u32.pow(self.in_a_row)).await;

@@ -16,7 +16,7 @@ fn a_lease_lasts_as_long_as_it_says_by_the_stores_clock() {
     assert!(lease.is_live(renewed + Duration::from_millis(119_999)));
     assert!(!lease.is_live(renewed + Duration::from_mins(2)));
     assert!(!lease.is_live(renewed + Duration::from_secs(121)));
-    // Renewed since the clock was read.
+    // Renewed after the clock was read.
     assert!(lease.is_live(renewed - Duration::from_secs(500)));
     let gone = FoundLease {
         time_to_live_seconds: 0,
@@ -35,6 +35,6 @@ fn an_outage_says_nothing_of_what_a_store_holds() {
         assert!(!of(kind), "{kind:?}");
     }
     assert!(is_outage(
-        &Error::new(ErrorKind::Failed, "too many open files").about_itself()
+        &Error::new(ErrorKind::Failed, "too many open files").inconclusive()
     ));
 }

@@ -1,4 +1,4 @@
-//! Whether two descriptions of a checkpoint mean the same files.
+//! Compares descriptions of a checkpoint: whether they mean the same files.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ pub fn record_matches_manifest(record: &SealRecord, manifest: &PartManifest) -> 
         })
 }
 
-/// Whether a directory as it was just scanned has the files of a sealed step, by path, size and time.
+/// Whether a scanned directory has the files of a sealed step, by path, size and time.
 pub fn tree_matches_record(tree: &Tree, record: &SealRecord) -> bool {
     tree.shape == record.shape
         && tree.files.len() == record.files.len()
@@ -33,7 +33,7 @@ pub fn tree_matches_record(tree: &Tree, record: &SealRecord) -> bool {
         })
 }
 
-/// Whether a directory as it was just scanned has the files of a manifest by path and size, and whether by time too.
+/// Whether a scanned directory has the files of a manifest by path and size, and whether by time too.
 pub fn tree_matches_manifest(tree: &Tree, manifest: &PartManifest) -> ContentMatch {
     let same_names = tree.shape == manifest.shape
         && tree.files.len() == manifest.files.len()
@@ -55,7 +55,7 @@ pub fn tree_matches_manifest(tree: &Tree, manifest: &PartManifest) -> ContentMat
     }
 }
 
-/// Whether a directory as it was just scanned is what a node made its part of, by paths, sizes and times.
+/// Whether a scanned directory is what a node made its part of, by paths, sizes and times.
 pub fn tree_matches_part(tree: &Tree, part: &PartManifest) -> bool {
     if part.shared_tree_sha256.is_some() {
         let files: Vec<_> = tree
@@ -69,8 +69,8 @@ pub fn tree_matches_part(tree: &Tree, part: &PartManifest) -> bool {
     matches!(tree_matches_manifest(tree, part), ContentMatch::Same)
 }
 
-/// Whether a directory as it was just scanned holds nothing but files of a step of several nodes, and all that this node
-/// wrote of it, by paths, sizes and times.
+/// Whether a scanned directory contains only files of a multi-node step, and all files that this node wrote of it, by
+/// paths, sizes and times.
 pub fn tree_is_of_step(tree: &Tree, own: &PartManifest, parts: &[PartManifest]) -> bool {
     type Identity<'a> = (&'a RelativePath, u64, Timestamp);
     let files = parts.iter().flat_map(|part| &part.files);
@@ -83,17 +83,17 @@ pub fn tree_is_of_step(tree: &Tree, own: &PartManifest, parts: &[PartManifest]) 
         .map(|file| (&file.path, file.size_bytes, file.mtime))
         .collect();
     let paths: BTreeSet<&RelativePath> = there.iter().map(|(path, ..)| *path).collect();
-    // Of a file that several nodes wrote a restore takes one.
+    // Of a file that several nodes wrote, a restore takes one.
     there.is_subset(&known) && own.files.iter().all(|file| paths.contains(&file.path))
 }
 
-/// What names, sizes and times say.
+/// The result of comparing names, sizes and times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentMatch {
-    /// The same files.
+    /// The files are the same.
     Same,
-    /// Other files.
+    /// The files differ.
     Different,
-    /// The same names and sizes, other times: only the bytes can tell.
+    /// The names and sizes are equal but the times differ: only hashing can decide.
     HashToTell,
 }

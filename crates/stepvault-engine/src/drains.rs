@@ -1,4 +1,4 @@
-//! What drains of a run's nodes left behind, as its remotes know it.
+//! Reads the drain records of a run's nodes from its remotes.
 
 use std::collections::BTreeMap;
 
@@ -11,46 +11,46 @@ use stepvault_core::keys::KeyKind;
 use crate::catalog::{committed_ids, is_outage};
 use crate::run_remote::RunRemote;
 
-/// Most records that are read: nodes come and go under new names, and only the latest say something new.
-const MOST_RECORDS: usize = 64;
+/// Maximum number of records that are read: nodes come and go under new names, and only the latest records matter.
+const MAX_RECORDS: usize = 64;
 
-/// The records of drains that stand on a remote, the latest written first, at most 64. One that cannot be read is passed
-/// over: it is a word to people, and nothing goes by it.
+/// Returns the drain records on a remote, the latest first, at most 64. An unreadable record is skipped: it only
+/// informs users, and no decision depends on it.
 ///
 /// # Errors
-/// When the remote cannot be asked.
+/// When the remote is unreachable.
 pub async fn drain_records(remote: &RunRemote) -> Result<Vec<DrainRecord>> {
     let mut listed = remote.list(&remote.keys.drains_prefix()).await?;
     listed.retain(|object| matches!(remote.keys.classify(&object.key), Some(KeyKind::Drain(_))));
     listed.sort_by_key(|object| std::cmp::Reverse(object.modified));
     let mut records = Vec::new();
-    for object in listed.into_iter().take(MOST_RECORDS) {
+    for object in listed.into_iter().take(MAX_RECORDS) {
         match remote.read_record::<DrainRecord>(&object.key).await {
             Ok(Some((record, _))) if record.run == *remote.keys.run() => records.push(record),
             Ok(_) => {}
             Err(error) if is_outage(&error) => return Err(error),
-            Err(error) => tracing::debug!(%error, "a drain's record was passed over"),
+            Err(error) => tracing::debug!(%error, "a drain record was skipped"),
         }
     }
     Ok(records)
 }
 
-/// What drains left of a run, held against what its remotes have committed since.
+/// The steps that drains left, compared with what the remotes have committed since.
 #[derive(Debug, Default)]
 pub struct Drains {
     /// Each node's record, the latest first.
     pub records: Vec<DrainRecord>,
-    /// By remote that could be asked, the newest step that it has committed.
+    /// The newest committed step of each reachable remote.
     newest: BTreeMap<RemoteName, Option<StepId>>,
 }
 
 impl Drains {
-    /// Asks all remotes. One that does not answer is left out, and nothing is said to be missed there.
+    /// Queries all remotes. A remote that does not answer is left out, and no step counts as missed on it.
     pub async fn ask(remotes: &[RunRemote]) -> Self {
         let mut drains = Self::default();
         let asked = join_all(remotes.iter().map(drain_records)).await;
         for record in asked.into_iter().filter_map(Result::ok).flatten() {
-            // The same word stands on every remote that could be reached then.
+            // The same record is on every remote that was reachable then.
             if !drains.records.contains(&record) {
                 drains.records.push(record);
             }
@@ -71,7 +71,8 @@ impl Drains {
         drains
     }
 
-    /// Whether a step that a drain left is missed: nobody goes back to it once its remote has it, or a newer one.
+    /// Whether a step that a drain left is still needed: once its remote has it or a newer one, nothing resumes from
+    /// it.
     pub fn is_missed(&self, left: &LeftStep) -> bool {
         let newest = self.newest.get(&left.remote);
         newest.is_some_and(|newest| newest.is_none_or(|newest| newest < left.id))

@@ -1,54 +1,63 @@
-//! Sweeping away what no commit refers to: remains of uploads that never ended and of removals that were cut off.
+//! Deletes objects that no commit references: orphans of unfinished uploads and of interrupted removals.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
-use stepvault_core::codec::FORMAT;
+use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES};
 use stepvault_core::ids::StepId;
 use stepvault_core::keys::KeyKind;
 use stepvault_core::observe::{Event, Observer};
-use stepvault_core::records::{Claim, Sweep, Tombstone};
+use stepvault_core::records::{Sweep, Tombstone};
+use stepvault_core::retired::RetiredSteps;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::store::ObjectInfo;
 
-use crate::catalog::{commits, leases, read_manifests, read_tombstone, tombstones};
+use crate::catalog::{commits, leases, read_manifests, read_tombstone, retired_steps, tombstones};
 use crate::leases::HeldLease;
 use crate::prune::local_now;
 use crate::run_remote::RunRemote;
 
-/// What a sweep found and did.
+/// What a gc found and did.
 #[derive(Debug, Default, Serialize)]
 pub struct GcReport {
-    /// Orphans seen for the first time; they go at the next sweep if they are still there and still orphans.
+    /// Orphans seen for the first time; the next gc deletes them if they still exist and are still orphans.
     pub marked: Vec<String>,
     /// Orphans removed.
     pub removed: Vec<String>,
-    /// Bytes of those.
+    /// Bytes of the removed orphans.
     pub removed_bytes: u64,
     /// Multipart uploads that were aborted.
     pub aborted_uploads: u64,
     /// Orphans younger than the grace period.
     pub young: u64,
-    /// Objects that are none of ours; never touched.
+    /// Orphans that did not fit into the record of this gc: they are marked after those before them are deleted.
+    pub unmarked: u64,
+    /// Removed steps whose tombstones were replaced by one record of retired steps, because nothing else of them is
+    /// left.
+    pub retired_steps: u64,
+    /// Committed steps with files that the store does not list under their keys. None of their objects is touched: the
+    /// store may list such a file under a different name.
+    pub unlisted_steps: Vec<StepId>,
+    /// Objects that do not follow stepvault's layout; never touched.
     pub foreign: u64,
-    /// Whether the store can list pending uploads at all.
+    /// Whether the store can list pending uploads.
     pub pending_uploads_listed: bool,
 }
 
-/// Sweeps a run on a remote once. A dry run says what would go, and writes nothing: it measures ages by this machine's
-/// clock.
+/// Runs gc once for a run on a remote. A dry run reports what would be deleted and writes nothing: it measures ages by
+/// this machine's clock.
 ///
 /// # Invariants
-/// Only objects of our layout go, older than `grace` by the store's clock, unreferenced at two sweeps and unchanged
-/// between them (S7); nothing goes while a commit or manifest cannot be read (S8); a step without a commit is
-/// condemned by a tombstone first, which its writer asks for before it acknowledges (S9), and pardoned when the writer
-/// was faster (S1).
+/// Only objects of stepvault's layout are deleted, older than `grace` by the store's clock, unreferenced in two gc runs
+/// and unchanged between them (S7); nothing is deleted while a commit or manifest cannot be read (S8); a step without a
+/// commit first gets a tombstone, for which its writer checks before it acknowledges (S9), and the tombstone is removed
+/// if the writer was faster (S1).
 ///
 /// # Errors
-/// [`ErrorKind::Refused`] where the run has no marker or a record cannot be read; [`ErrorKind::Denied`] without the right
-/// to delete, also where nothing had to go.
+/// [`ErrorKind::Refused`] when the run has no marker or a record cannot be read; [`ErrorKind::Held`] while a prune or
+/// another gc runs; [`ErrorKind::Denied`] without the right to delete, even if there was nothing to delete.
 pub async fn sweep(
     remote: &RunRemote,
     grace: Duration,
@@ -56,17 +65,20 @@ pub async fn sweep(
     observer: &Arc<dyn Observer>,
 ) -> Result<GcReport> {
     if remote.marker().await?.is_none() {
-        return Err(Error::new(ErrorKind::Refused, "will not sweep here")
+        return Err(Error::new(ErrorKind::Refused, "refusing gc on this remote")
             .on(remote.describe(&remote.keys.marker()))
-            .because("the run has no marker on this remote: it may be the wrong place")
+            .because("the run has no marker on it: it may be the wrong remote")
             .hint("check the URL and the run's name; a push writes the marker"));
     }
     if dry_run {
-        // It writes nothing, so that it has no store's time to go by.
+        // A dry run writes nothing, so it has no store time to use.
         return sweep_leased(remote, grace, dry_run, local_now(), observer).await;
     }
     let lease = HeldLease::on_run(remote).await?;
-    let outcome = sweep_leased(remote, grace, dry_run, lease.taken(), observer).await;
+    let outcome = match lease.ensure_alone().await {
+        Ok(()) => sweep_leased(remote, grace, dry_run, lease.taken(), observer).await,
+        Err(held) => Err(held),
+    };
     lease.end(outcome).await
 }
 
@@ -81,9 +93,10 @@ async fn sweep_leased(
         pardon_spared(remote).await?;
     }
     let objects = remote.list(&remote.keys.prefix()).await?;
-    let known = Known::read(remote).await?;
+    let known = Known::read(remote, &objects).await?;
     let mut report = GcReport {
-        pending_uploads_listed: remote.store.abilities().lists_pending_uploads,
+        pending_uploads_listed: remote.store.capabilities().lists_pending_uploads,
+        unlisted_steps: known.unlisted.iter().copied().collect(),
         ..GcReport::default()
     };
     let mut orphans: Vec<&ObjectInfo> = Vec::new();
@@ -101,13 +114,20 @@ async fn sweep_leased(
         orphans: BTreeMap::new(),
     };
     let mut doomed = Vec::new();
+    let mut room_bytes = MAX_RECORD_BYTES / 2;
     for object in orphans {
         if before.get(&object.key) == Some(&fingerprint(object)) {
             doomed.push(object);
-        } else {
-            report.marked.push(object.key.clone());
-            next.orphans.insert(object.key.clone(), fingerprint(object));
+            continue;
         }
+        let entry_bytes = (object.key.len() + fingerprint(object).len()) as u64 * 2 + 8;
+        let Some(left) = room_bytes.checked_sub(entry_bytes) else {
+            report.unmarked += 1;
+            continue;
+        };
+        room_bytes = left;
+        report.marked.push(object.key.clone());
+        next.orphans.insert(object.key.clone(), fingerprint(object));
     }
     report.removed = doomed.iter().map(|object| object.key.clone()).collect();
     report.removed_bytes = doomed.iter().map(|object| object.size_bytes).sum();
@@ -116,18 +136,16 @@ async fn sweep_leased(
     if dry_run {
         return Ok(report);
     }
-    let condemned = known.condemn(remote, &doomed).await?;
-    // A writer that was faster than the tombstones has committed by now: look again before anything goes.
+    let tombstoned = known.tombstone(remote, &doomed).await?;
+    // A writer that was faster than the tombstones has committed by now: check again before anything is deleted.
     let late = crate::catalog::committed_ids(remote).await?;
-    for id in condemned {
+    for id in tombstoned {
         if let Some(commit) = late.get(&id) {
             pardon(remote, id, commit).await?;
         }
     }
     let raced = |key: &str| {
-        known
-            .step_of(remote, key)
-            .is_some_and(|id| late.contains_key(&id) && !known.committed.contains(&id))
+        step_of(remote, key).is_some_and(|id| late.contains_key(&id) && !known.committed.contains(&id))
     };
     report.removed.retain(|key| !raced(key));
     remote.delete(report.removed.clone()).await?;
@@ -135,6 +153,7 @@ async fn sweep_leased(
         remote.store.abort_upload(&key, &upload).await?;
     }
     remote.replace_record(&remote.keys.sweep(), &next).await?;
+    report.retired_steps = known.retire(remote, &objects, now, grace).await?;
     if report.removed_bytes > 0 {
         observer.on_event(&Event::Warning {
             message: &format!(
@@ -147,9 +166,10 @@ async fn sweep_leased(
     Ok(report)
 }
 
-/// Takes the tombstone of a step away that was committed before it was condemned: its writer may have looked for the
-/// tombstone before it was there, and have acknowledged the step. Nothing of the step is gone then, because whoever
-/// deletes lists the commits after the tombstone is there. A writer that committed later has seen the tombstone.
+/// Removes the tombstone of a step that was committed before it was tombstoned: its writer may have checked for the
+/// tombstone before it existed and have acknowledged the step. Nothing of the step has been deleted then, because every
+/// deleting process lists the commits after it has written the tombstone. A writer that committed later has seen the
+/// tombstone.
 async fn pardon(remote: &RunRemote, id: StepId, commit: &ObjectInfo) -> Result<()> {
     let key = remote.keys.tombstone(id);
     let Some(tombstone) = remote.store.head(&key).await? else {
@@ -161,10 +181,10 @@ async fn pardon(remote: &RunRemote, id: StepId, commit: &ObjectInfo) -> Result<(
     Ok(())
 }
 
-/// Takes away what a sweep left that was cut off between its tombstones and its second look: see [`pardon`].
+/// Removes the tombstones left by a gc that was interrupted before its second check: see [`pardon`].
 ///
 /// # Errors
-/// When the remote cannot be asked.
+/// When the remote is unreachable.
 pub(crate) async fn pardon_spared(remote: &RunRemote) -> Result<()> {
     let committed = crate::catalog::committed_ids(remote).await?;
     for id in tombstones(remote).await? {
@@ -173,10 +193,10 @@ pub(crate) async fn pardon_spared(remote: &RunRemote) -> Result<()> {
         };
         match read_tombstone(remote, id).await {
             Ok(Some(tombstone)) if tombstone.by_sweep => {
-                let condemned = remote.store.head(&remote.keys.tombstone(id)).await?;
-                // Strictly before: the sweep may be at work still, and of two in one second of the store's clock nobody
-                // knows which was first.
-                if condemned.is_some_and(|head| commit.modified < head.info.modified) {
+                let tombstoned = remote.store.head(&remote.keys.tombstone(id)).await?;
+                // Strictly before: the gc may still be running, and of two events in the same second of the store's
+                // clock the order is unknown.
+                if tombstoned.is_some_and(|head| commit.modified < head.info.modified) {
                     remote.delete(vec![remote.keys.tombstone(id)]).await?;
                 }
             }
@@ -198,7 +218,7 @@ fn fingerprint(object: &ObjectInfo) -> String {
         .unwrap_or_else(|| format!("{} bytes", object.size_bytes))
 }
 
-/// What the last sweep marked. A record that cannot be read marks nothing: everything waits one sweep longer.
+/// Returns what the previous gc marked. An unreadable record marks nothing: everything then waits for one more gc.
 async fn previous_sweep(remote: &RunRemote) -> Result<BTreeMap<String, String>> {
     match remote.read_record::<Sweep>(&remote.keys.sweep()).await {
         Ok(Some((sweep, _))) => Ok(sweep.orphans),
@@ -235,33 +255,46 @@ enum Judgement {
     Orphan,
 }
 
-/// What is referenced, and how to tell which step an object without a commit belongs to.
+/// The referenced objects, and the data needed to assign other objects to steps.
 struct Known {
     committed: BTreeSet<StepId>,
     tombstoned: BTreeSet<StepId>,
     referenced: BTreeSet<String>,
-    /// Data of steps that were claimed, by directory name and attempt number.
-    claimed: BTreeMap<(String, u32), StepId>,
+    /// Steps that a writer has claimed: objects below their labels are stepvault's.
+    claimed: BTreeSet<StepId>,
+    /// Committed steps with files that the store does not list under their keys.
+    unlisted: BTreeSet<StepId>,
+    /// The identities of removed steps that have no tombstone any more.
+    retired: RetiredSteps,
+    /// The numbers of the records that hold them.
+    retired_records: BTreeSet<u64>,
     live_leases: BTreeSet<String>,
 }
 
 impl Known {
     /// # Errors
     /// [`ErrorKind::Refused`] when a commit or manifest cannot be read: then nothing is known to be unreferenced.
-    async fn read(remote: &RunRemote) -> Result<Self> {
+    async fn read(remote: &RunRemote, listed: &[ObjectInfo]) -> Result<Self> {
         let refused = |error: &Error| {
-            Error::new(ErrorKind::Refused, "will not sweep: a record cannot be read")
+            Error::new(ErrorKind::Refused, "refusing gc: a record cannot be read")
                 .on(remote.store.url())
                 .because(error)
-                .hint("'stepvault verify' names what is damaged; restore or remove that step first")
+                .hint("run 'stepvault verify' to see what is damaged, then restore or remove that step")
         };
+        let listed: HashSet<&str> = listed.iter().map(|object| object.key.as_str()).collect();
+        let tombstoned: BTreeSet<StepId> = tombstones(remote).await?.into_iter().collect();
+        let (retired, retired_records) = retired_steps(remote).await?;
         let mut known = Self {
             committed: BTreeSet::new(),
-            tombstoned: tombstones(remote).await?.into_iter().collect(),
+            claimed: tombstoned.clone(),
+            tombstoned,
             referenced: BTreeSet::new(),
-            claimed: BTreeMap::new(),
+            unlisted: BTreeSet::new(),
+            retired,
+            retired_records,
             live_leases: BTreeSet::new(),
         };
+        let mut missing = Vec::new();
         for (id, found) in commits(remote).await?.by_step {
             let commit = found.commit.map_err(|error| refused(&error))?;
             let manifests = match read_manifests(remote, &commit).await {
@@ -274,31 +307,36 @@ impl Known {
             for part in &commit.parts {
                 known.referenced.insert(remote.keys.part(id, &part.node));
             }
+            let mut unlisted = HashSet::new();
             for file in manifests.iter().flat_map(|manifest| &manifest.files) {
-                known
-                    .referenced
-                    .insert(remote.keys.data(&commit.name, id, &file.path)?);
+                let key = remote.keys.data(&commit.name, id, &file.path)?;
+                if !listed.contains(key.as_str()) {
+                    unlisted.insert(key.clone());
+                }
+                known.referenced.insert(key);
             }
-            known
-                .claimed
-                .insert((commit.name.clone(), id.attempt.number()), id);
+            if !unlisted.is_empty() && !known.is_removed(id) {
+                missing.push((id, commit.name.clone(), unlisted));
+            }
+            known.claimed.insert(id);
+        }
+        // Read after the commits: a step that was committed since the listing still has its claim, which is deleted
+        // with the step. List again the steps committed since the listing.
+        for (id, name, keys) in missing {
+            let prefix = remote.keys.data_prefix(&name, id);
+            let found: HashSet<String> = remote
+                .list(&prefix)
+                .await?
+                .into_iter()
+                .map(|object| object.key)
+                .collect();
+            if !keys.is_subset(&found) {
+                known.unlisted.insert(id);
+            }
         }
         for object in remote.list(&remote.keys.claims_prefix()).await? {
-            let Some(KeyKind::Claim(id)) = remote.keys.classify(&object.key) else {
-                continue;
-            };
-            match remote.read_record::<Claim>(&object.key).await {
-                Ok(Some((claim, _))) => {
-                    known.claimed.insert((claim.name, id.attempt.number()), id);
-                }
-                Err(error) if crate::catalog::is_outage(&error) => return Err(error),
-                // Without a claim that can be read the data counts as foreign, and stays.
-                Ok(None) | Err(_) => {}
-            }
-        }
-        for id in known.tombstoned.clone() {
-            if let Some(tombstone) = read_tombstone(remote, id).await? {
-                known.claimed.insert((tombstone.name, id.attempt.number()), id);
+            if let Some(KeyKind::Claim(id)) = remote.keys.classify(&object.key) {
+                known.claimed.insert(id);
             }
         }
         let found = leases(remote).await?;
@@ -315,13 +353,64 @@ impl Known {
         Ok(known)
     }
 
-    /// The step that an object belongs to, where that can be told.
-    fn step_of(&self, remote: &RunRemote, key: &str) -> Option<StepId> {
-        match remote.keys.classify(key)? {
-            KeyKind::Part(id, _) | KeyKind::Claim(id) | KeyKind::Commit(id) => Some(id),
-            KeyKind::Data { name, attempt, .. } => self.claimed.get(&(name, attempt)).copied(),
-            _ => None,
+    /// Replaces the tombstones of steps of which nothing is left by one record, so that listings do not grow with the
+    /// number of steps ever removed. Returns how many were replaced.
+    ///
+    /// # Invariants
+    /// A step's identity is never reused (S9): the record is written before its tombstone is deleted, writers check
+    /// both, and two records are kept.
+    async fn retire(
+        &self,
+        remote: &RunRemote,
+        objects: &[ObjectInfo],
+        now: SystemTime,
+        grace: Duration,
+    ) -> Result<u64> {
+        let mut finished: BTreeSet<StepId> = BTreeSet::new();
+        let mut left: BTreeSet<StepId> = BTreeSet::new();
+        for object in objects {
+            match remote.keys.classify(&object.key) {
+                Some(KeyKind::Tombstone(id)) if !is_young(object.modified, now, grace) => {
+                    finished.insert(id);
+                }
+                Some(
+                    KeyKind::Part(id, _)
+                    | KeyKind::Claim(id)
+                    | KeyKind::Commit(id)
+                    | KeyKind::Pin(id)
+                    | KeyKind::Unfit(id)
+                    | KeyKind::Lease(id, _)
+                    | KeyKind::Data { id, .. },
+                ) => {
+                    left.insert(id);
+                }
+                _ => {}
+            }
         }
+        finished.retain(|id| !left.contains(id) && self.tombstoned.contains(id));
+        if finished.is_empty() {
+            return Ok(0);
+        }
+        let number = self.retired_records.last().map_or(0, |last| last + 1);
+        let record = self.retired.with(remote.keys.run(), &finished);
+        // Create-only: of two concurrent gc runs, the later one leaves this to the next run.
+        match remote.create_record(&remote.keys.retired(number), &record).await {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Conflict => return Ok(0),
+            Err(error) => return Err(error),
+        }
+        remote
+            .delete(finished.iter().map(|id| remote.keys.tombstone(*id)).collect())
+            .await?;
+        let superseded = self.retired_records.iter().filter(|old| *old + 1 < number);
+        remote
+            .delete(superseded.map(|old| remote.keys.retired(*old)).collect())
+            .await?;
+        Ok(finished.len() as u64)
+    }
+
+    fn is_removed(&self, id: StepId) -> bool {
+        self.tombstoned.contains(&id) || self.retired.contains(id)
     }
 
     fn newest(&self) -> Option<StepId> {
@@ -332,17 +421,24 @@ impl Known {
         if self.referenced.contains(&object.key) {
             return Judgement::Referenced;
         }
+        // The store lists a file of this step under a different name, or has lost it: any other object of the step may
+        // be that file.
+        if step_of(remote, &object.key).is_some_and(|id| self.unlisted.contains(&id)) {
+            return Judgement::Referenced;
+        }
         match remote.keys.classify(&object.key) {
             None => Judgement::Foreign,
             Some(
                 KeyKind::Marker
                 | KeyKind::Sweep
                 | KeyKind::Drain(_)
+                | KeyKind::GivenUp(_)
                 | KeyKind::Tombstone(_)
+                | KeyKind::Retired(_)
                 | KeyKind::Pin(_)
                 | KeyKind::Starts(_)
                 | KeyKind::Commit(_)
-                // Attempts are numbered by them: S9 holds for as long as they stand.
+                // Attempts are numbered by these records: S9 holds while they exist.
                 | KeyKind::Launch(_),
             ) => Judgement::Referenced,
             Some(KeyKind::Lease(..) | KeyKind::PruneLease(_)) => {
@@ -352,7 +448,7 @@ impl Known {
                     Judgement::Orphan
                 }
             }
-            // Of use until another launch has committed something, or this one has come further.
+            // Needed until another launch has committed something, or this one has committed more.
             Some(KeyKind::Staged(attempt, _)) => {
                 orphan_if(self.newest().is_some_and(|newest| newest.attempt > attempt))
             }
@@ -361,12 +457,15 @@ impl Known {
                 Some(after) => self.newest() > Some(after),
             }),
             Some(KeyKind::Unfit(id)) => orphan_if(!self.committed.contains(&id)),
-            // The claim of a committed step is what tells its data; it goes with the step.
+            // The claim of a committed step identifies its data; it is deleted with the step.
             Some(KeyKind::Claim(id)) if self.committed.contains(&id) => Judgement::Referenced,
-            Some(KeyKind::Claim(_) | KeyKind::Part(..) | KeyKind::Probe(_)) => Judgement::Orphan,
-            // Data that nobody ever claimed was not written by us.
-            Some(KeyKind::Data { name, attempt, .. }) => {
-                if self.claimed.contains_key(&(name, attempt)) {
+            // The holder of a writer lease rewrites it continually, so it never looks the same in two gc runs.
+            Some(
+                KeyKind::Claim(_) | KeyKind::Part(..) | KeyKind::Probe(_) | KeyKind::WriterLease(_),
+            ) => Judgement::Orphan,
+            // Data that was never claimed was not written by stepvault.
+            Some(KeyKind::Data { id, .. }) => {
+                if self.claimed.contains(&id) || self.retired.contains(id) {
                     Judgement::Orphan
                 } else {
                     Judgement::Foreign
@@ -375,18 +474,24 @@ impl Known {
         }
     }
 
-    /// Spends the names of steps that were never committed, so that a writer that is still at work on one finds out.
-    /// Which ones.
-    async fn condemn(&self, remote: &RunRemote, doomed: &[&ObjectInfo]) -> Result<BTreeSet<StepId>> {
-        let names: BTreeMap<StepId, &String> =
-            self.claimed.iter().map(|((name, _), id)| (*id, name)).collect();
-        let uncommitted: BTreeSet<StepId> = doomed
-            .iter()
-            .filter_map(|object| self.step_of(remote, &object.key))
-            .filter(|id| !self.committed.contains(id) && !self.tombstoned.contains(id))
-            .collect();
-        for id in uncommitted.iter().copied() {
-            let name = names.get(&id).map_or_else(|| id.label(), |name| (*name).clone());
+    /// Uses up the identities of steps that were never committed, so that a writer still uploading one detects it.
+    /// Returns these steps.
+    async fn tombstone(&self, remote: &RunRemote, doomed: &[&ObjectInfo]) -> Result<BTreeSet<StepId>> {
+        let mut uncommitted = BTreeMap::new();
+        for object in doomed {
+            let Some(id) = step_of(remote, &object.key) else {
+                continue;
+            };
+            if self.committed.contains(&id) || self.is_removed(id) {
+                continue;
+            }
+            let name: &mut Option<String> = uncommitted.entry(id).or_default();
+            if let Some(KeyKind::Data { name: found, .. }) = remote.keys.classify(&object.key) {
+                *name = Some(found);
+            }
+        }
+        for (id, name) in &uncommitted {
+            let (id, name) = (*id, name.clone().unwrap_or_else(|| id.label()));
             let tombstone = Tombstone {
                 format: FORMAT,
                 run: remote.keys.run().clone(),
@@ -398,7 +503,17 @@ impl Known {
                 .create_record(&remote.keys.tombstone(id), &tombstone)
                 .await?;
         }
-        Ok(uncommitted)
+        Ok(uncommitted.into_keys().collect())
+    }
+}
+
+/// Returns the step that an object belongs to, if it can be determined.
+fn step_of(remote: &RunRemote, key: &str) -> Option<StepId> {
+    match remote.keys.classify(key)? {
+        KeyKind::Part(id, _) | KeyKind::Claim(id) | KeyKind::Commit(id) | KeyKind::Data { id, .. } => {
+            Some(id)
+        }
+        _ => None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a sweep makes of each object, and which tombstones it takes away again.
+//! Tests how gc judges each object, and which tombstones it removes again.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 use std::path::Path;
@@ -35,17 +35,24 @@ async fn remote(directory: &Path) -> RunRemote {
     RunRemote::new(store, Arc::new(settings), RunName::new("run").unwrap())
 }
 
-/// The second attempt's step 50 is the newest; of the first there is 100.
+fn retired(ids: impl IntoIterator<Item = StepId>) -> RetiredSteps {
+    let record = RetiredSteps::default().with(keys().run(), &ids.into_iter().collect());
+    let mut retired = RetiredSteps::default();
+    retired.extend(record);
+    retired
+}
+
+/// Step 50 of the second attempt is the newest, and the store does not list all of its files; of the first attempt
+/// there is step 100.
 fn known() -> Known {
     Known {
         committed: BTreeSet::from([id(1, 100), id(2, 50)]),
         tombstoned: BTreeSet::from([id(1, 10)]),
-        referenced: BTreeSet::from(["run/step_100/a1/x".to_owned()]),
-        claimed: BTreeMap::from([
-            (("step_100".to_owned(), 1), id(1, 100)),
-            (("step_200".to_owned(), 1), id(1, 200)),
-            (("step_10".to_owned(), 1), id(1, 10)),
-        ]),
+        referenced: BTreeSet::from(["run/000000000100.a1/step_100/x".to_owned()]),
+        claimed: BTreeSet::from([id(1, 100), id(1, 200), id(1, 10), id(2, 50)]),
+        unlisted: BTreeSet::from([id(2, 50)]),
+        retired: retired([id(1, 5)]),
+        retired_records: BTreeSet::from([3]),
         live_leases: BTreeSet::from([keys().prune_lease("live")]),
     }
 }
@@ -87,7 +94,7 @@ async fn every_kind_of_object_is_judged_by_what_is_committed() {
     };
     let staged = |attempt| keys.staged(Attempt::new(attempt).unwrap(), &node());
     let cases = [
-        ("referenced", "run/step_100/a1/x".to_owned()),
+        ("referenced", "run/000000000100.a1/step_100/x".to_owned()),
         ("referenced", keys.marker()),
         ("referenced", keys.sweep()),
         ("referenced", keys.drain(&node())),
@@ -99,14 +106,14 @@ async fn every_kind_of_object_is_judged_by_what_is_committed() {
         ("referenced", keys.prune_lease("live")),
         ("orphan", keys.prune_lease("dead")),
         ("orphan", keys.lease(id(1, 100), "dead")),
-        // Of use until another launch has committed something.
+        // Needed until another launch has committed something.
         ("orphan", staged(1)),
         ("referenced", staged(2)),
         ("referenced", staged(3)),
         ("orphan", resume(1, None)),
         ("referenced", resume(2, None)),
         ("referenced", resume(3, None)),
-        // Or this one has come further.
+        // Or this one has committed more.
         ("orphan", resume(2, Some(id(1, 100)))),
         ("referenced", resume(2, Some(id(2, 50)))),
         ("referenced", resume(2, Some(id(2, 60)))),
@@ -118,6 +125,15 @@ async fn every_kind_of_object_is_judged_by_what_is_committed() {
         ("orphan", keys.probe("0123456789abcdef0123456789abcdef-whole")),
         ("orphan", data("step_100", id(1, 100))),
         ("orphan", data("step_200", id(1, 200))),
+        // No object of a step with unlisted files is deleted.
+        ("referenced", data("step_50", id(2, 50))),
+        (
+            "referenced",
+            keys.part(id(2, 50), &NodeName::new("node-9").unwrap()),
+        ),
+        // Written too late, by a writer that did not see that the identity was used up.
+        ("orphan", data("step_5", id(1, 5))),
+        ("referenced", keys.retired(3)),
         ("foreign", data("step_200", id(2, 200))),
         ("foreign", "run/notes.txt".to_owned()),
         ("foreign", "elsewhere/notes.txt".to_owned()),
@@ -139,7 +155,7 @@ async fn every_kind_of_object_is_judged_by_what_is_committed() {
 }
 
 #[tokio::test]
-async fn steps_without_a_commit_are_condemned_once_and_no_others() {
+async fn steps_without_a_commit_are_tombstoned_once_and_no_others() {
     let place = tempfile::tempdir().unwrap();
     let remote = remote(place.path()).await;
     let keys = &remote.keys;
@@ -147,15 +163,15 @@ async fn steps_without_a_commit_are_condemned_once_and_no_others() {
         object(&data("step_200", id(1, 200))),
         object(&keys.part(id(1, 300), &node())),
         object(&keys.claim(id(1, 400))),
-        // Committed, condemned already, and nobody's.
+        // Committed, already tombstoned, and unclaimed.
         object(&data("step_100", id(1, 100))),
         object(&data("step_10", id(1, 10))),
         object(&keys.prune_lease("dead")),
         object("run/notes.txt"),
     ];
     let doomed: Vec<&ObjectInfo> = objects.iter().collect();
-    let condemned = known().condemn(&remote, &doomed).await.unwrap();
-    assert_eq!(condemned, BTreeSet::from([id(1, 200), id(1, 300), id(1, 400)]));
+    let tombstoned = known().tombstone(&remote, &doomed).await.unwrap();
+    assert_eq!(tombstoned, BTreeSet::from([id(1, 200), id(1, 300), id(1, 400)]));
     let mut listed = tombstones(&remote).await.unwrap();
     listed.sort();
     assert_eq!(listed, [id(1, 200), id(1, 300), id(1, 400)]);
@@ -183,9 +199,9 @@ async fn a_commit_that_is_not_younger_than_its_tombstone_takes_it_away() {
             .create_record(&key, &tombstone(id(1, 100), true))
             .await
             .unwrap();
-        let condemned = remote.store.head(&key).await.unwrap().unwrap().info.modified;
+        let tombstoned = remote.store.head(&key).await.unwrap().unwrap().info.modified;
         let commit = ObjectInfo {
-            modified: condemned + later,
+            modified: tombstoned + later,
             ..object("commit")
         };
         pardon(&remote, id(1, 100), &commit).await.unwrap();
@@ -211,7 +227,7 @@ async fn what_a_sweep_left_is_taken_away_only_where_the_commit_came_strictly_bef
         let file = std::fs::File::options().write(true).open(at(key)).unwrap();
         file.set_modified(time).unwrap();
     };
-    // Step, who condemned it, when it was committed.
+    // Step, writer of the tombstone, time of the commit.
     let cases = [
         (100, true, moment - SECOND),
         (200, true, moment),
@@ -243,6 +259,86 @@ async fn what_a_sweep_left_is_taken_away_only_where_the_commit_came_strictly_bef
     assert_eq!(left, [200, 300, 400, 500, 600].map(|step| id(1, step)));
 }
 
+#[tokio::test]
+async fn tombstones_of_steps_of_which_nothing_is_left_become_one_record() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path()).await;
+    let keys = remote.keys.clone();
+    let observer: Arc<dyn Observer> = Arc::new(SilentObserver);
+    let marker = stepvault_core::records::VaultMarker::new("0123456789abcdef".repeat(2));
+    remote.create_record(&keys.marker(), &marker).await.unwrap();
+    let bury = |step: u64| {
+        let (remote, keys) = (remote.clone(), keys.clone());
+        async move {
+            remote
+                .create_record(&keys.tombstone(id(1, step)), &tombstone(id(1, step), false))
+                .await
+                .unwrap();
+        }
+    };
+    for step in [100, 200, 300] {
+        bury(step).await;
+    }
+    // An object of step 300 is left, and its claim identifies its step.
+    let claim = stepvault_core::records::Claim {
+        format: FORMAT,
+        run: keys.run().clone(),
+        id: id(1, 300),
+        name: "last".to_owned(),
+        nodes: stepvault_core::nodes::NodeSet::alone(node()),
+        launch: None,
+    };
+    remote
+        .create_record(&keys.claim(id(1, 300)), &claim)
+        .await
+        .unwrap();
+    let day = Duration::from_hours(24);
+    let young = sweep(&remote, day, false, &observer).await.unwrap();
+    assert_eq!(young.retired_steps, 0);
+    let first = sweep(&remote, Duration::ZERO, false, &observer).await.unwrap();
+    assert_eq!(first.retired_steps, 2, "{first:?}");
+    assert_eq!(tombstones(&remote).await.unwrap(), [id(1, 300)]);
+    // The claim of step 300 is deleted in the second gc that sees it, its tombstone in the one after that.
+    let mut later = Vec::new();
+    for _ in 0..3 {
+        later.push(
+            sweep(&remote, Duration::ZERO, false, &observer)
+                .await
+                .unwrap()
+                .retired_steps,
+        );
+    }
+    assert_eq!(later.iter().sum::<u64>(), 1, "{later:?}");
+    assert_eq!(tombstones(&remote).await.unwrap(), []);
+    for step in [100, 200, 300] {
+        assert!(
+            crate::catalog::removal_record(&remote, id(1, step))
+                .await
+                .unwrap()
+                .is_some(),
+            "{step}"
+        );
+    }
+    assert_eq!(
+        crate::catalog::removal_record(&remote, id(1, 150)).await.unwrap(),
+        None
+    );
+    // Two records are kept, however many steps are retired.
+    for step in [400, 500, 600] {
+        bury(step).await;
+        sweep(&remote, Duration::ZERO, false, &observer).await.unwrap();
+    }
+    let (all, numbers) = retired_steps(&remote).await.unwrap();
+    assert_eq!(numbers.len(), 2, "{numbers:?}");
+    // An unreadable record loses at most the identities that were added last.
+    let newest = keys.retired(*numbers.last().unwrap());
+    std::fs::write(place.path().join(newest), "{").unwrap();
+    let (left, _) = retired_steps(&remote).await.unwrap();
+    for step in [100, 200, 300, 400, 500] {
+        assert!(all.contains(id(1, step)) && left.contains(id(1, step)), "{step}");
+    }
+}
+
 #[test]
 fn what_is_as_old_as_the_grace_period_is_old_enough() {
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
@@ -253,7 +349,7 @@ fn what_is_as_old_as_the_grace_period_is_old_enough() {
     assert!(!is_young(now - grace - SECOND, now, grace));
     assert!(
         is_young(now + SECOND, now, grace),
-        "written since the clock was read"
+        "written after the clock was read"
     );
 }
 

@@ -1,6 +1,5 @@
 //! Steps that were begun on a remote and lack parts.
 
-use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use stepvault_core::Result;
@@ -8,38 +7,38 @@ use stepvault_core::ids::{NodeName, StepId};
 use stepvault_core::keys::KeyKind;
 use stepvault_core::records::Claim;
 
-use crate::catalog::{committed_ids, is_outage, present_parts, tombstones};
+use crate::catalog::{committed_ids, is_outage, present_parts, removed_steps};
 use crate::run_remote::RunRemote;
 
-/// A step that is not whole on a remote.
+/// A step that is incomplete on a remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IncompleteStep {
     /// Step and attempt.
     pub id: StepId,
     /// The step's directory or file name.
     pub name: String,
-    /// The nodes that it takes, sorted by name.
+    /// The nodes that make up the step, sorted by name.
     pub nodes: Vec<NodeName>,
-    /// Those whose parts are not there; none in the moment before somebody commits it.
+    /// The nodes whose parts are missing; empty in the moment before a node commits the step.
     pub missing: Vec<NodeName>,
-    /// When it was begun, by the store's clock.
+    /// When the step was begun, by the store's clock.
     pub begun: SystemTime,
 }
 
-/// The steps that somebody has begun on a remote and nobody has committed, the oldest first.
+/// Returns the steps that were begun but not committed on a remote, the oldest first.
 ///
 /// # Errors
-/// When the remote cannot be asked. A claim that cannot be read is passed over: it names no nodes.
+/// When the remote is unreachable. An unreadable claim is skipped, as it names no nodes.
 pub async fn incomplete_steps(remote: &RunRemote) -> Result<Vec<IncompleteStep>> {
     let claims = remote.list(&remote.keys.claims_prefix()).await?;
     let committed = committed_ids(remote).await?;
-    let gone: BTreeSet<StepId> = tombstones(remote).await?.into_iter().collect();
+    let removed = removed_steps(remote).await?;
     let mut found = Vec::new();
     for object in claims {
         let Some(KeyKind::Claim(id)) = remote.keys.classify(&object.key) else {
             continue;
         };
-        if committed.contains_key(&id) || gone.contains(&id) {
+        if committed.contains_key(&id) || removed.contains(id) {
             continue;
         }
         let claim = match remote.read_record::<Claim>(&object.key).await {

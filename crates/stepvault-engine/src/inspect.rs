@@ -1,6 +1,7 @@
-//! What stands in a directory of checkpoints: which framework wrote it, which steps, complete and sound or not, and why.
+//! Inspects a directory of checkpoints: which framework wrote it, which steps it has, whether each is complete and
+//! sound, and why.
 //!
-//! It needs no vault, no remote and no configuration.
+//! Needs no vault, remote or configuration.
 
 use std::path::Path;
 
@@ -18,32 +19,32 @@ use crate::profiles::named;
 
 const WHAT: &str = "cannot inspect";
 
-/// What to go by.
+/// Options of an inspection.
 #[derive(Debug)]
 pub struct InspectRequest<'a> {
     /// The profiles to choose from.
     pub profiles: &'a ProfileSet,
-    /// The profile to use, whatever the directory looks like.
+    /// The profile to use, instead of detecting one.
     pub profile: Option<&'a str>,
-    /// Rules for steps that nothing proves complete.
+    /// Rules for steps whose completeness nothing proves.
     pub options: FindOptions,
 }
 
-/// A step and what the checks say of it.
+/// A step and the result of its checks.
 #[derive(Debug)]
 pub struct InspectedStep {
     /// The step.
     pub step: FoundStep,
-    /// What its files look like.
+    /// The result of checking its files.
     pub check: StepCheck,
 }
 
-/// What was found.
+/// The result of an inspection.
 #[derive(Debug)]
 pub struct Inspection {
     /// The name of the profile.
     pub framework: String,
-    /// What shows that it is this one.
+    /// The evidence for this profile.
     pub why: Vec<String>,
     /// The steps, in the order of [`Found`].
     pub steps: Vec<InspectedStep>,
@@ -51,23 +52,23 @@ pub struct Inspection {
     pub found: Found,
 }
 
-/// Whether a directory holds anything to go on from.
+/// Whether a directory contains a step to resume from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The newest step is complete and sound.
     Newest,
-    /// The newest step is not, and an older one is.
+    /// The newest step is not complete and sound, but an older one is.
     Older,
-    /// There are steps, and none is complete and sound.
+    /// There are steps, but none is complete and sound.
     NoneValid,
     /// There is no step.
     NoStep,
 }
 
-/// Looks into a directory of checkpoints, into one checkpoint, or into a single file. Blocks.
+/// Inspects a directory of checkpoints, one checkpoint, or a single file. Blocks.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] for a profile that is not known; what the filesystem says where `path` cannot be read.
+/// [`ErrorKind::Usage`] for an unknown profile; the filesystem's error if `path` cannot be read.
 pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> Result<Inspection> {
     let chosen = request
         .profile
@@ -78,7 +79,7 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         .map_err(|error| stepvault_local::errors::io(WHAT, path, error))?;
     let now = clock.now();
     let inside = if facts.is_dir() { Some(survey(path)?) } else { None };
-    // It may itself be a step, which shows only to who stands above it.
+    // The path may itself be a step, which only its parent directory can show.
     let above = seen_from_above(path, inside.clone().unwrap_or_default())?;
     let above = above
         .map(|(tree, files)| look(tree, files, chosen, request, now))
@@ -87,20 +88,20 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         return above.map(Looked::checked).ok_or_else(|| {
             Error::new(ErrorKind::Usage, WHAT)
                 .on(path.display())
-                .because("it ends in no name")
-                .hint("name the directory that holds the checkpoints")
+                .because("its last component is not a name")
+                .hint("give the directory that holds the checkpoints")
         });
     };
     let inside = look(tree, SurveyFiles::open(path)?, chosen, request, now)?;
     let is_itself_a_step = |above: &Looked| {
         let tells = above.framework != GENERIC || inside.found.steps.is_empty();
-        // A step further down is one of its own, seen from too far away.
+        // A step further down is itself a step, seen from too far above.
         tells && above.found.steps.iter().any(|step| !step.path.contains('/'))
     };
     Ok(above.filter(is_itself_a_step).unwrap_or(inside).checked())
 }
 
-/// The entry at `path` with what is in it, in a tree of the directory above that holds nothing else.
+/// Returns the entry at `path` with its content, in a tree of the parent directory that contains nothing else.
 fn seen_from_above(path: &Path, inside: Tree) -> Result<Option<(Tree, SurveyFiles)>> {
     let fault = |error| stepvault_local::errors::io(WHAT, path, error);
     let path = path.canonicalize().map_err(fault)?;
@@ -113,7 +114,7 @@ fn seen_from_above(path: &Path, inside: Tree) -> Result<Option<(Tree, SurveyFile
     Ok(Some((inside.under(name, entry), SurveyFiles::open(above)?)))
 }
 
-/// What was found, before any file is checked.
+/// The findings before any file is checked.
 struct Looked {
     tree: Tree,
     files: SurveyFiles,
@@ -131,10 +132,10 @@ fn look(
     now: Timestamp,
 ) -> Result<Looked> {
     let (profile, why) = match chosen {
-        Some(profile) => (profile, vec!["it was asked for".to_owned()]),
+        Some(profile) => (profile, vec!["it was requested".to_owned()]),
         None => match detect(&tree, &files, request.profiles) {
             Some(Detection { profile, why, .. }) => (profile, why),
-            None => return Err(Error::new(ErrorKind::Failed, "there is no profile to go by")),
+            None => return Err(Error::new(ErrorKind::Failed, "no profile is available")),
         },
     };
     let found = find_steps(profile, &tree, &files, now, &request.options);
@@ -165,12 +166,12 @@ impl Looked {
 }
 
 impl InspectedStep {
-    /// Whether the trainer could go on from it, as far as can be told: complete, and no check found it broken.
+    /// Whether the trainer could resume from it, as far as is known: it is complete and no check found damage.
     pub fn is_valid(&self) -> bool {
         self.step.is_complete() && self.check.is_sound() != Some(false)
     }
 
-    /// What is wrong with it, in words: completeness first, then each broken file.
+    /// Returns its faults as text: completeness first, then each damaged file.
     pub fn reasons(&self) -> Vec<String> {
         let broken = self.check.broken().map(|(path, why)| format!("{path}: {why}"));
         self.step.reasons().iter().cloned().chain(broken).collect()
@@ -178,7 +179,7 @@ impl InspectedStep {
 }
 
 impl Inspection {
-    /// Whether there is anything to go on from.
+    /// Returns whether there is a step to resume from.
     pub fn verdict(&self) -> Verdict {
         let Some(newest) = self.counted().map(|entry| entry.step.step).max() else {
             return if self.steps.is_empty() {
@@ -194,7 +195,7 @@ impl Inspection {
         }
     }
 
-    /// The valid step with the highest number; of several with one number, the first.
+    /// Returns the valid step with the highest number; of several with the same number, the first.
     pub fn newest_valid(&self) -> Option<&InspectedStep> {
         let valid = self.counted().filter(|entry| entry.is_valid());
         valid.reduce(|best, entry| {
@@ -206,8 +207,8 @@ impl Inspection {
         })
     }
 
-    /// The steps that count: what has a temporary name is none, and steps that a trainer cannot go on from count only
-    /// where there are no others.
+    /// Returns the steps that count: those with temporary names do not, and those that a trainer cannot resume from
+    /// count only if there are no others.
     fn counted(&self) -> impl Iterator<Item = &InspectedStep> {
         let is_named = |entry: &InspectedStep| !self.found.temporary.contains(&entry.step.path);
         let resumable = self

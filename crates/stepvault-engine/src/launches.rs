@@ -1,15 +1,16 @@
-//! Which attempt a launch writes: agreed by all nodes through records that are created once.
+//! Determines the attempt that a launch writes: agreed by all nodes through records that are created once.
 //!
-//! The run's first remote is where they agree, however many remotes there are: numbers that were given out in two places
-//! would not be the same. A node keeps what it learned in its vault, so that the remote is asked once for a launch.
+//! The nodes agree on the run's first remote, however many remotes there are: numbers that were given out in two places
+//! would differ. A node stores the result in its vault, so the remote is queried once for each launch.
 
 use std::collections::BTreeSet;
 
 use futures::{StreamExt, TryStreamExt, stream};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use stepvault_core::attempts::LaunchSpan;
 use stepvault_core::codec::FORMAT;
-use stepvault_core::ids::{Attempt, StepId};
+use stepvault_core::ids::{Attempt, RunName, StepId};
 use stepvault_core::keys::KeyKind;
 use stepvault_core::launch::{LaunchName, LaunchRecord, attempt_of};
 use stepvault_core::timestamp::Timestamp;
@@ -19,14 +20,17 @@ use stepvault_local::vault::Vault;
 use crate::blocking::blocking;
 use crate::run_remote::RunRemote;
 
-/// Of launches longer ago than so many nobody is left.
+/// Number of launch records that are read: older launches have no running nodes.
 const RECORDS_READ: usize = 64;
 const PARALLEL_READS: usize = 32;
-/// How often a number may be taken by another launch between the look and the record.
+/// How many times another launch may take a number between the listing and the creation of the record.
 const TRIES: usize = 32;
-/// The spans that a vault remembers.
+/// Number of launch spans that a vault stores.
 const SPANS_KEPT: usize = 256;
 const NOTE: &str = "launches";
+/// Number of launches whose beginning a vault stores.
+const BEGINNINGS_KEPT: usize = 16;
+const BEGINNINGS_NOTE: &str = "launch-beginnings";
 
 /// A launch that this node has been part of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,31 +42,74 @@ struct Span {
     since: Timestamp,
 }
 
-/// The attempts of a run's launches, as one node knows them.
+/// When this node first saw a launch, whether or not it has its attempt by now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Beginning {
+    launch: LaunchName,
+    /// By this node's clock.
+    since: Timestamp,
+}
+
+/// Returns the latest attempt that a vault has stored for a launch.
+pub(crate) async fn remembered_attempt(
+    vault: &Vault,
+    run: &RunName,
+    launch: &LaunchName,
+) -> Result<Option<Attempt>> {
+    let spans = read_spans(vault, run).await?;
+    let own = spans.iter().rfind(|span| span.launch == *launch);
+    Ok(own.map(|span| span.attempt))
+}
+
+async fn read_spans(vault: &Vault, run: &RunName) -> Result<Vec<Span>> {
+    read_list(vault, run, NOTE).await
+}
+
+/// Reads a stored list. An unreadable list is rewritten later.
+async fn read_list<T: DeserializeOwned>(vault: &Vault, run: &RunName, note: &'static str) -> Result<Vec<T>> {
+    let (vault, run) = (vault.clone(), run.clone());
+    let note = blocking(move || vault.read_note(&run, note)).await?;
+    Ok(note
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_default())
+}
+
+/// Writes the last `most` entries.
+async fn write_list<T: Serialize>(
+    vault: &Vault,
+    run: &RunName,
+    note: &'static str,
+    list: &mut Vec<T>,
+    most: usize,
+) -> Result<()> {
+    list.drain(..list.len().saturating_sub(most));
+    let bytes = serde_json::to_vec(list)
+        .map_err(|error| Error::new(ErrorKind::Failed, "cannot encode a record").caused_by(error))?;
+    let (vault, run) = (vault.clone(), run.clone());
+    blocking(move || vault.write_note(&run, note, &bytes)).await
+}
+
+/// The attempts of a run's launches, as known to one node.
 #[derive(Debug)]
 pub(crate) struct Launches<'a> {
     vault: Option<&'a Vault>,
-    /// Where nodes agree.
+    /// The remote on which the nodes agree.
     remote: &'a RunRemote,
     spans: Vec<Span>,
 }
 
 impl<'a> Launches<'a> {
-    /// What is remembered here.
+    /// Loads what the vault has stored.
     pub(crate) async fn open(vault: Option<&'a Vault>, remote: &'a RunRemote) -> Result<Self> {
-        let mut spans = Vec::new();
-        if let Some(vault) = vault {
-            let (vault, run) = (vault.clone(), remote.keys.run().clone());
-            let note = blocking(move || vault.read_note(&run, NOTE)).await?;
-            // A note that cannot be read is asked for again.
-            spans = note
-                .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-                .unwrap_or_default();
-        }
+        let spans = match vault {
+            Some(vault) => read_spans(vault, remote.keys.run()).await?,
+            None => Vec::new(),
+        };
         Ok(Self { vault, remote, spans })
     }
 
-    /// The attempts this node has been part of, the latest last.
+    /// Returns the attempts this node has been part of, the latest last.
     pub(crate) fn spans(&self) -> Vec<LaunchSpan> {
         let span = |span: &Span| LaunchSpan {
             attempt: span.attempt,
@@ -71,20 +118,40 @@ impl<'a> Launches<'a> {
         self.spans.iter().map(span).collect()
     }
 
-    /// The attempt of `launch`, which this node joins now if it has not before.
+    /// Returns the attempt of `launch`, which this node joins now if it has not before. Steps saved since it first
+    /// tried to join belong to the launch as well.
     ///
     /// # Errors
-    /// When it is not known here and the remote cannot be asked.
+    /// When the attempt is not known here and the remote is unreachable.
     pub(crate) async fn join(&mut self, launch: &LaunchName, now: Timestamp) -> Result<Attempt> {
         if let Some(span) = self.spans.last().filter(|span| span.launch == *launch) {
             return Ok(span.attempt);
         }
+        let since = self.beginning(launch, now).await?;
         let attempt = self.agree(launch, None).await?;
-        self.remember(launch, attempt, now).await?;
+        self.remember(launch, attempt, since).await?;
         Ok(attempt)
     }
 
-    /// The attempt of `launch`, if it has one already.
+    /// Returns when this node first tried to join `launch`: now, if it has not before.
+    async fn beginning(&self, launch: &LaunchName, now: Timestamp) -> Result<Timestamp> {
+        let Some(vault) = self.vault else {
+            return Ok(now);
+        };
+        let run = self.remote.keys.run();
+        let mut beginnings: Vec<Beginning> = read_list(vault, run, BEGINNINGS_NOTE).await?;
+        if let Some(known) = beginnings.iter().find(|known| known.launch == *launch) {
+            return Ok(known.since.min(now));
+        }
+        beginnings.push(Beginning {
+            launch: launch.clone(),
+            since: now,
+        });
+        write_list(vault, run, BEGINNINGS_NOTE, &mut beginnings, BEGINNINGS_KEPT).await?;
+        Ok(now)
+    }
+
+    /// Returns the attempt of `launch`, if it already has one.
     pub(crate) async fn known(&self, launch: &LaunchName) -> Result<Option<Attempt>> {
         if let Some(span) = self.spans.last().filter(|span| span.launch == *launch) {
             return Ok(Some(span.attempt));
@@ -93,7 +160,8 @@ impl<'a> Launches<'a> {
         Ok(attempt_of(&records, launch, None))
     }
 
-    /// The attempt that `launch` goes on with after it went back and saved `over` again, at `written_at`.
+    /// Returns the attempt with which `launch` continues after it went back and saved step `over` again, at
+    /// `written_at`.
     pub(crate) async fn go_back(
         &mut self,
         launch: &LaunchName,
@@ -105,10 +173,10 @@ impl<'a> Launches<'a> {
         Ok(attempt)
     }
 
-    /// Finds the launch's record, or creates it under the first number that nothing has used.
+    /// Finds the launch's record, or creates it under the first unused number.
     async fn agree(&self, launch: &LaunchName, over: Option<StepId>) -> Result<Attempt> {
         for _ in 0..TRIES {
-            // Before the records are looked at: an agent beside this process may join the launch at any moment, and seal.
+            // Read before the records: an agent beside this process may join the launch at any moment and seal.
             let local = self.highest_locally().await?;
             let (records, highest) = self.look().await?;
             if let Some(attempt) = attempt_of(&records, launch, over.map(|id| id.attempt)) {
@@ -128,7 +196,7 @@ impl<'a> Launches<'a> {
             let key = self.remote.keys.launch(attempt);
             match self.remote.create_record(&key, &record).await {
                 Ok(_) => return Ok(attempt),
-                // Another launch was faster; or another node of this one, which went back over another step.
+                // Another launch was faster; or another node of this one, which went back before a different step.
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
                 Err(error) => return Err(error),
             }
@@ -136,24 +204,29 @@ impl<'a> Launches<'a> {
         Err(
             Error::new(ErrorKind::Failed, "cannot get an attempt for the launch")
                 .on(format!("launch '{launch}'"))
-                .because(format!("other launches took {TRIES} numbers in a row"))
-                .hint("try again; or give the attempt with STEPVAULT_ATTEMPT"),
+                .because(format!("other launches claimed {TRIES} attempt numbers in a row"))
+                .hint("retry, or set the attempt with STEPVAULT_ATTEMPT"),
         )
     }
 
-    /// The latest launch records, and the highest attempt that anything on the remote has.
+    /// Returns the latest launch records, and the highest attempt used by anything on the remote.
     ///
     /// # Invariants
-    /// Of every attempt found in use the launch's record has been looked for after that, and was written before it:
-    /// this launch's own attempt is never taken for another launch's.
+    /// For every attempt found in use, the launch's record was read afterwards, and was written before: this launch's
+    /// own attempt is never mistaken for another launch's.
     async fn look(&self) -> Result<(Vec<LaunchRecord>, Option<Attempt>)> {
         let remote = self.remote;
         let mut used = BTreeSet::new();
         let mut given = BTreeSet::new();
+        used.extend(
+            crate::catalog::removed_steps(remote)
+                .await?
+                .last()
+                .map(|id| id.attempt),
+        );
         for prefix in [
             remote.keys.commits_prefix(),
             remote.keys.claims_prefix(),
-            remote.keys.tombstones_prefix(),
             remote.keys.launches_prefix(),
         ] {
             for object in remote.list(&prefix).await? {
@@ -162,7 +235,7 @@ impl<'a> Launches<'a> {
                         given.insert(attempt);
                         used.insert(attempt);
                     }
-                    Some(KeyKind::Commit(id) | KeyKind::Claim(id) | KeyKind::Tombstone(id)) => {
+                    Some(KeyKind::Commit(id) | KeyKind::Claim(id)) => {
                         used.insert(id.attempt);
                     }
                     _ => {}
@@ -178,7 +251,7 @@ impl<'a> Launches<'a> {
                         .map(|(record, _)| record)
                         .filter(|record| record.attempt == attempt)),
                     Err(error) if crate::catalog::is_outage(&error) => Err(error),
-                    // Its number is spent all the same.
+                    // Its number is used up all the same.
                     Err(_) => Ok(None),
                 }
             })
@@ -194,7 +267,9 @@ impl<'a> Launches<'a> {
         };
         let run = self.remote.keys.run().clone();
         let scan = blocking(move || vault.steps(&run)).await?;
-        Ok(scan.steps.iter().map(|step| step.id().attempt).max())
+        // A provisional attempt belongs to no launch yet.
+        let settled = scan.steps.iter().filter(|step| !step.record().is_provisional());
+        Ok(settled.map(|step| step.id().attempt).max())
     }
 
     async fn remember(&mut self, launch: &LaunchName, attempt: Attempt, since: Timestamp) -> Result<()> {
@@ -203,14 +278,10 @@ impl<'a> Launches<'a> {
             attempt,
             since,
         });
-        let surplus = self.spans.len().saturating_sub(SPANS_KEPT);
-        self.spans.drain(..surplus);
-        let Some(vault) = self.vault.cloned() else {
+        let Some(vault) = self.vault else {
             return Ok(());
         };
-        let bytes = serde_json::to_vec(&self.spans)
-            .map_err(|error| Error::new(ErrorKind::Failed, "cannot encode a note").caused_by(error))?;
-        let run = self.remote.keys.run().clone();
-        blocking(move || vault.write_note(&run, NOTE, &bytes)).await
+        let run = self.remote.keys.run();
+        write_list(vault, run, NOTE, &mut self.spans, SPANS_KEPT).await
     }
 }

@@ -1,4 +1,4 @@
-//! Leases: how a reader and a pruner see each other, by the store's clock alone.
+//! Leases: let readers and pruners detect each other, by the store's clock alone.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -10,11 +10,12 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::random;
 use tokio::task::JoinHandle;
 
+use crate::catalog::leases;
 use crate::run_remote::RunRemote;
 
-/// A lease that is not renewed for this long no longer counts; nobody ever has to remove one by hand.
+/// A lease that is not renewed for this long is no longer valid; no lease ever has to be removed by hand.
 pub const TIME_TO_LIVE_SECONDS: u64 = 900;
-/// A pruner's runs out sooner: nothing depends on it but the next pruner.
+/// A pruner's lease expires sooner: only the next pruner depends on it.
 const PRUNE_TIME_TO_LIVE_SECONDS: u64 = 120;
 
 /// A lease that is held: renewed in the background until released or dropped.
@@ -54,6 +55,28 @@ impl HeldLease {
         .await
     }
 
+    /// Checks that no other process prunes the run or deletes its orphans: two at once would each plan on what the
+    /// other removes. Of two that see each other, the one with the lower key continues.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Held`] when another process does.
+    pub(crate) async fn ensure_alone(&self) -> Result<()> {
+        let others = leases(&self.remote).await?;
+        let other = others
+            .iter()
+            .filter(|other| other.id.is_none() && other.is_live(self.taken))
+            .find(|other| other.key < self.key);
+        match other {
+            None => Ok(()),
+            Some(other) => Err(
+                Error::new(ErrorKind::Held, "another prune or gc of the run is under way")
+                    .on(self.remote.store.url())
+                    .because(format!("holder {}", other.holder))
+                    .hint("wait until it ends; the lease of a killed process expires within two minutes"),
+            ),
+        }
+    }
+
     async fn take(
         remote: &RunRemote,
         key: String,
@@ -69,8 +92,7 @@ impl HeldLease {
         };
         remote.replace_record(&key, &lease).await?;
         let head = remote.store.head(&key).await?.ok_or_else(|| {
-            Error::new(ErrorKind::Failed, "a lease is not there after it was written")
-                .on(remote.describe(&key))
+            Error::new(ErrorKind::Failed, "a lease is missing after it was written").on(remote.describe(&key))
         })?;
         let renewal = tokio::spawn(renew(remote.clone(), key.clone(), Arc::new(lease)));
         Ok(Self {
@@ -81,33 +103,33 @@ impl HeldLease {
         })
     }
 
-    /// The store's clock when the lease was taken.
+    /// Returns the store's time at which the lease was taken.
     pub fn taken(&self) -> SystemTime {
         self.taken
     }
 
-    /// The lease's key.
+    /// Returns the lease's key.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// Gives the lease back. Failing to is no harm: it runs out.
+    /// Releases the lease. A failure is harmless: the lease expires.
     ///
     /// # Errors
-    /// When it could not be deleted, for whom that says something.
+    /// When it could not be deleted, for callers that need to know.
     pub async fn release(self) -> Result<()> {
         self.renewal.abort();
         let deleted = self.remote.store.delete(std::slice::from_ref(&self.key)).await;
         deleted.inspect_err(
-            |error| tracing::debug!(%error, key = self.key, "a lease could not be given back and will run out"),
+            |error| tracing::debug!(%error, key = self.key, "cannot release a lease; it will expire"),
         )
     }
 
-    /// Gives the lease back after a removal, and says what came of both.
+    /// Releases the lease after a removal and combines both results.
     ///
     /// # Errors
-    /// The removal's own. [`ErrorKind::Denied`] without the right to delete, also where nothing had to go: whoever
-    /// removes next would be held up by the lease that nobody may take away.
+    /// The removal's own. [`ErrorKind::Denied`] without the right to delete, even if there was nothing to delete: the
+    /// next removal would be blocked by a lease that it may not delete.
     pub async fn end<Report>(self, outcome: Result<Report>) -> Result<Report> {
         match (outcome, self.release().await) {
             (Ok(_), Err(error)) if error.kind() == ErrorKind::Denied => Err(error),
@@ -126,7 +148,7 @@ async fn renew(remote: RunRemote, key: String, lease: Arc<Lease>) {
     loop {
         tokio::time::sleep(Duration::from_secs(lease.time_to_live_seconds / 3)).await;
         if let Err(error) = remote.replace_record(&key, lease.as_ref()).await {
-            tracing::warn!(%error, key, "a lease could not be renewed");
+            tracing::warn!(%error, key, "cannot renew a lease");
         }
     }
 }

@@ -1,6 +1,34 @@
-//! What stepvault does over its tiers: upload, restore, verify, prune, gc.
+//! The operations of stepvault over its tiers: push, upload, restore, save, verify, prune and gc.
 //!
-//! The engine draws nothing, prints nothing and never ends the process; it reports by values and by the observer.
+//! The engine carries out what the plans of `stepvault-core` decide. It owns the memory budget of transfers, the leases
+//! and the agreement of several nodes.
+//!
+//! It must not draw, print or end the process: it reports by return values and by the
+//! [`Observer`](stepvault_core::observe::Observer) that its caller passes.
+//!
+//! Main types and functions:
+//!
+//! - [`push::push`]: seals a finished checkpoint and uploads it to every remote.
+//! - [`restore::restore`], with [`restore::RestoreRequest`] and [`restore::RestoreReport`].
+//! - [`run_remote::RunRemote`]: one run on one remote.
+//! - [`catalog`]: what stands on a remote: commits, manifests, tombstones, pins, leases.
+//! - [`prune`] and [`gc`]: deletion by rules, and deletion of orphans.
+//! - [`verify`]: compares what a tier holds with what was saved.
+//! - [`memory::MemoryBudget`]: the buffers of all transfers.
+//!
+//! # Example
+//!
+//! ```no_run
+//! use stepvault_core::ids::StepId;
+//! use stepvault_engine::catalog::committed_ids;
+//! use stepvault_engine::run_remote::RunRemote;
+//!
+//! /// Returns the newest step that has a commit on a remote.
+//! async fn newest(remote: &RunRemote) -> stepvault_core::Result<Option<StepId>> {
+//!     let committed = committed_ids(remote).await?;
+//!     Ok(committed.keys().next_back().copied())
+//! }
+//! ```
 
 pub mod blocking;
 mod broken_body;
@@ -8,20 +36,25 @@ pub mod catalog;
 pub mod content;
 pub mod doctor;
 pub mod drains;
+pub mod exclusive;
 pub mod explain;
 pub mod gc;
+pub mod given_up;
 pub mod incomplete;
 pub mod inspect;
 mod launches;
 pub mod leases;
 pub mod local_digest;
+mod marked_store;
 pub mod memory;
 pub mod metrics;
 pub mod pins;
 mod profiles;
 pub mod prune;
 pub mod push;
+pub mod remote_memory;
 pub mod restore;
+mod resumptions;
 pub mod run_remote;
 pub mod save;
 pub mod size;

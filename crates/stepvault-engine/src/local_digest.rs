@@ -1,4 +1,4 @@
-//! The digests of a sealed step, taken from its own files.
+//! Computes the digests of a sealed step from its own files.
 
 use std::ops::Range;
 use std::path::Path;
@@ -7,15 +7,17 @@ use stepvault_core::digest::{PartDigest, PartHasher};
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::manifest::{FileEntry, PartManifest};
 use stepvault_core::observe::{Event, Observer, Tier};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, Result};
 use stepvault_local::seal_record::SealedFile;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::source::SourceFile;
 
+use crate::catalog::{is_outage, outage};
+
 const SLICE_BYTES: usize = 256 << 10;
 
-/// The step's manifest; hashes the sealed files when no upload has done so yet, and keeps the result. That they are
-/// what was sealed is then known from their sizes and times alone.
+/// Returns the step's manifest; if no upload has hashed the sealed files yet, hashes them and stores the result. Only
+/// their sizes and times then show that they are what was sealed.
 pub fn ensure_manifest(step: &SealedStep, observer: &dyn Observer) -> Result<PartManifest> {
     if let Some(manifest) = step.manifest()? {
         return Ok(manifest);
@@ -23,7 +25,7 @@ pub fn ensure_manifest(step: &SealedStep, observer: &dyn Observer) -> Result<Par
     let record = step.record();
     observer.on_event(&Event::Warning {
         message: &format!(
-            "{} was sealed here and never uploaded: its digests are taken now",
+            "{} was sealed here and never uploaded: computing its digests now",
             record.id
         ),
     });
@@ -32,24 +34,25 @@ pub fn ensure_manifest(step: &SealedStep, observer: &dyn Observer) -> Result<Par
         .into_iter()
         .map(|file| {
             let parts = digest_file(step, file)?;
-            FileEntry::from_parts(file.path.clone(), file.mode, file.mtime, &parts)
+            let entry = FileEntry::from_parts(file.path.clone(), file.mode, file.mtime, &parts)?;
+            Ok(entry.with_holes(file.hole_bytes))
         })
         .collect();
     let manifest = record.part_manifest(files?);
     match step.save_manifest(&manifest) {
         Ok(()) => {}
-        // An upload was faster, or the vault is on a disk that is full or read-only: the digests hold all the same.
-        Err(error) => tracing::debug!(%error, "the digests were not kept"),
+        // An upload was faster, or the vault's disk is full or read-only: the digests are valid all the same.
+        Err(error) => tracing::debug!(%error, "cannot store the digests"),
     }
     Ok(manifest)
 }
 
-/// Digests one sealed file part by part.
+/// Returns the digests of one sealed file, part by part.
 pub fn digest_file(step: &SealedStep, file: &SealedFile) -> Result<Vec<PartDigest>> {
     digest_parts(&step.file_path(&file.path), file)
 }
 
-/// Digests the file at `path`, which has to be `file`, part by part.
+/// Returns the digests of the file at `path`, which must match `file`, part by part.
 pub(crate) fn digest_parts(path: &Path, file: &SealedFile) -> Result<Vec<PartDigest>> {
     let source = SourceFile::open(path, file)?;
     let cut = FileParts::of(file.size_bytes)?;
@@ -61,7 +64,7 @@ pub(crate) fn digest_parts(path: &Path, file: &SealedFile) -> Result<Vec<PartDig
     Ok(digests)
 }
 
-/// Digests some bytes of a file that is open.
+/// Returns the digest of a range of an open file.
 pub(crate) fn digest_range(source: &SourceFile, range: Range<u64>) -> Result<PartDigest> {
     let mut slice = vec![0_u8; SLICE_BYTES];
     let mut hasher = PartHasher::default();
@@ -77,7 +80,7 @@ pub(crate) fn digest_range(source: &SourceFile, range: Range<u64>) -> Result<Par
     Ok(hasher.finish())
 }
 
-/// Compares the sealed files with the manifest, byte for byte; the reasons against them.
+/// Compares the sealed files with the manifest, byte for byte; returns the differences.
 pub fn check_local(
     step: &SealedStep,
     manifest: &PartManifest,
@@ -86,8 +89,7 @@ pub fn check_local(
 ) -> Result<Vec<String>> {
     let mut reasons = Vec::new();
     for file in manifest.files.iter().filter(|file| wanted(file)) {
-        let sealed = step.record().files.iter().find(|sealed| sealed.path == file.path);
-        let Some(sealed) = sealed else {
+        let Some(sealed) = step.record().file(&file.path) else {
             reasons.push(format!("{} is not in the sealed step", file.path));
             continue;
         };
@@ -98,14 +100,14 @@ pub fn check_local(
                     .map(|part| part.sha256)
                     .eq(file.parts_sha256.iter().copied());
                 if !same {
-                    reasons.push(format!("{} holds other bytes than were saved", file.path));
+                    reasons.push(format!("{} has different bytes than were saved", file.path));
                 }
                 observer.on_event(&Event::BytesMoved {
                     tier: &Tier::Local,
                     bytes: file.size_bytes,
                 });
             }
-            Err(error) if error.kind() == ErrorKind::Denied => return Err(error),
+            Err(error) if is_outage(&error) => return Err(outage(error)),
             Err(error) => reasons.push(Error::to_string(&error)),
         }
     }

@@ -1,4 +1,4 @@
-//! The memory budget: blocks from a pool, and waiting instead of growing.
+//! The memory budget: hands out blocks from a pool, and makes callers wait when it is exhausted.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +8,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::payload::{BLOCK_BYTES, Payload};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Permits are counted in KiB: a semaphore's count has to fit 32 bits.
+/// Permits are counted in KiB, because a semaphore's count has to fit in 32 bits.
 const PERMIT_BYTES: usize = 1 << 10;
 
 /// Hands out buffers whose total never exceeds the budget. Cheap to clone.
@@ -21,12 +21,12 @@ pub struct MemoryBudget {
 struct Inner {
     permits: Arc<Semaphore>,
     total_permits: usize,
-    /// Whole blocks, kept because fresh memory costs page faults; smaller ones go back to the allocator.
+    /// Whole free blocks, kept because fresh memory causes page faults; smaller ones are returned to the allocator.
     idle: Mutex<Vec<Vec<u8>>>,
 }
 
 impl MemoryBudget {
-    /// A budget of `budget_bytes`, at least one part of the common size.
+    /// Creates a budget of `budget_bytes`, at least one part of the usual size.
     pub fn new(budget_bytes: u64) -> Self {
         let bytes = usize::try_from(budget_bytes.max(MINIMUM_PART_SIZE_BYTES)).unwrap_or(usize::MAX);
         let total_permits = (bytes / PERMIT_BYTES).min(u32::MAX as usize / 16);
@@ -39,7 +39,7 @@ impl MemoryBudget {
         }
     }
 
-    /// Room for `size_bytes` of somebody else's memory, until what is returned is dropped.
+    /// Reserves `size_bytes` for memory allocated elsewhere, until the return value is dropped.
     pub async fn reserve(&self, size_bytes: usize) -> Result<OwnedSemaphorePermit> {
         let wanted = permits_of(size_bytes).min(self.inner.total_permits);
         Arc::clone(&self.inner.permits)
@@ -48,9 +48,9 @@ impl MemoryBudget {
             .map_err(|_| Error::new(ErrorKind::Interrupted, "the transfer was shut down"))
     }
 
-    /// A buffer of exactly `size_bytes`, when there is room for all of it: two that had half of theirs would wait for
-    /// each other. A single buffer larger than the whole budget is let through alone, so that a small budget slows a
-    /// transfer and never blocks it for good.
+    /// Returns a buffer of exactly `size_bytes` once there is room for all of it: two callers that each had half of
+    /// theirs would wait for each other. A single buffer larger than the whole budget is granted when it is alone, so
+    /// that a small budget slows a transfer but never blocks it permanently.
     pub async fn take(&self, size_bytes: usize) -> Result<Buffer> {
         let mut permits = self.reserve(size_bytes).await?;
         let mut reused = self.inner.take_idle(size_bytes / BLOCK_BYTES);
@@ -62,7 +62,7 @@ impl MemoryBudget {
                     Some(bytes) if length == BLOCK_BYTES => bytes,
                     _ => vec![0; length],
                 };
-                // Only what is beyond a whole budget is without.
+                // Only the bytes beyond the whole budget are not covered by permits.
                 let share = permits_of(length).min(permits.num_permits());
                 Block {
                     bytes,
@@ -87,7 +87,7 @@ fn permits_of(size_bytes: usize) -> usize {
     size_bytes.div_ceil(PERMIT_BYTES)
 }
 
-/// A piece of a buffer, which returns to its budget by itself: a connection that keeps one keeps no other.
+/// A block of a buffer, which returns to its budget by itself, so that a connection that holds one holds no other.
 #[derive(Debug)]
 struct Block {
     bytes: Vec<u8>,
@@ -113,7 +113,7 @@ impl Drop for Block {
     }
 }
 
-/// Memory of the budget, in blocks that are each as large as [`BLOCK_BYTES`] but for the last.
+/// Memory of the budget, in blocks of [`BLOCK_BYTES`] each, except for the last.
 #[derive(Debug)]
 pub struct Buffer {
     blocks: Vec<Block>,
@@ -121,12 +121,12 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Length of all blocks together.
+    /// Returns the total length of all blocks.
     pub fn size_bytes(&self) -> usize {
         self.size_bytes
     }
 
-    /// Has `read` fill one block after another; it is told where each begins.
+    /// Calls `read` to fill one block after another, with the offset of each.
     pub fn fill(&mut self, mut read: impl FnMut(u64, &mut [u8]) -> Result<()>) -> Result<()> {
         let mut position = 0;
         for block in &mut self.blocks {
@@ -136,7 +136,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// The bytes as a body to send; each block returns to its budget when the last that has it lets go.
+    /// Returns the bytes as a request body; each block returns to its budget when its last user drops it.
     pub fn into_payload(self) -> Payload {
         let blocks: Vec<Bytes> = self.blocks.into_iter().map(Bytes::from_owner).collect();
         blocks.into()

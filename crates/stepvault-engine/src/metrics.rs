@@ -1,4 +1,4 @@
-//! Metrics that a trainer left in a JSON file inside its checkpoint.
+//! Reads metrics that a trainer left in a JSON file inside its checkpoint.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,10 +7,10 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable::read_bounded;
 
-/// Largest metrics file that is read.
+/// Maximum size of a metrics file that is read.
 const MAX_METRICS_FILE_BYTES: u64 = 16 << 20;
 
-/// Where metrics are found: a JSON file in the checkpoint, and for each metric a JSON pointer into it.
+/// Where metrics are found: a JSON file in the checkpoint, and a JSON pointer into it for each metric.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MetricsSource {
     /// Path inside the checkpoint.
@@ -19,8 +19,8 @@ pub struct MetricsSource {
     pub pointers: BTreeMap<String, String>,
 }
 
-/// Reads the metrics of the checkpoint at `root`. What is missing or no number is left out: a step without the
-/// metric is still a step, and retention says that it has none.
+/// Reads the metrics of the checkpoint at `root`. Missing and non-numeric values are left out: a step without the
+/// metric is still a step, and retention reports that it lacks it.
 pub fn read_metrics(root: &Path, source: &MetricsSource) -> Result<BTreeMap<String, f64>> {
     let Some(file) = &source.file else {
         return Ok(BTreeMap::new());

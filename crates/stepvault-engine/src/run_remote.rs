@@ -1,5 +1,6 @@
 //! One run on one remote: its keys, its marker, and the reading and writing of records.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -14,56 +15,63 @@ use stepvault_core::observe::Tier;
 use stepvault_core::records::VaultMarker;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::vault::Vault;
 use stepvault_remote::random;
 use stepvault_remote::store::{Created, ObjectInfo, RemoteStore};
 
 use crate::broken_body::Breaks;
+use crate::marked_store::{MarkedStore, gone, same_vault};
+use crate::remote_memory::{other_runs_at, remember};
 
 /// A run on a remote. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct RunRemote {
-    /// The store, with its decorators.
+    /// The store, with its decorators. It is unreachable while the marker that this vault saw on it is missing.
     pub store: Arc<dyn RemoteStore>,
-    /// Where things are.
+    marked: Arc<MarkedStore>,
+    /// The run's keys.
     pub keys: RunKeys,
-    /// What is configured.
+    /// The configuration.
     pub settings: Arc<RemoteSettings>,
     /// The remote as a tier, for events and reports.
     pub tier: Tier,
-    /// Cleared once the store has refused to copy for a reason that will not pass: it is not asked again.
+    /// Cleared once the store has refused to copy for a permanent cause: copying is then not tried again.
     pub may_copy: Arc<AtomicBool>,
 }
 
 impl RunRemote {
-    /// The run `run` on `store`.
+    /// Creates the run `run` on `store`.
     pub fn new(store: Arc<dyn RemoteStore>, settings: Arc<RemoteSettings>, run: RunName) -> Self {
         let tier = Tier::Remote(settings.name.clone());
+        let keys = RunKeys::new(run);
+        let marked = Arc::new(MarkedStore::new(store, Arc::clone(&settings), keys.clone()));
         Self {
-            store,
-            keys: RunKeys::new(run),
+            store: Arc::clone(&marked) as Arc<dyn RemoteStore>,
+            marked,
+            keys,
             settings,
             tier,
             may_copy: Arc::new(AtomicBool::new(true)),
         }
     }
 
-    /// The remote's name.
+    /// Returns the remote's name.
     pub fn name(&self) -> &RemoteName {
         &self.settings.name
     }
 
-    /// A key with the remote's URL before it, for messages.
+    /// Returns a key prefixed with the remote's URL, for messages.
     pub fn describe(&self, key: &str) -> String {
         format!("{}/{key}", self.store.url())
     }
 
-    /// Where a step's data is, for messages.
+    /// Returns the location of a step's data, for messages.
     pub fn place(&self, name: &str, id: StepId) -> String {
         let (url, prefix) = (self.store.url(), self.keys.data_prefix(name, id));
         format!("{}/{}", url.trim_end_matches('/'), prefix.trim_end_matches('/'))
     }
 
-    /// The bytes of an object of at most [`MAX_RECORD_BYTES`]; `None` when it does not exist.
+    /// Returns the bytes of an object of at most [`MAX_RECORD_BYTES`]; `None` when it does not exist.
     pub async fn read_small(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let mut breaks = Breaks::default();
         loop {
@@ -96,7 +104,7 @@ impl RunRemote {
         Ok(bytes)
     }
 
-    /// A record and its bytes; `None` when it does not exist.
+    /// Returns a record and its bytes; `None` when it does not exist.
     pub async fn read_record<R: Record>(&self, key: &str) -> Result<Option<(R, Vec<u8>)>> {
         match self.read_small(key).await? {
             None => Ok(None),
@@ -104,19 +112,19 @@ impl RunRemote {
         }
     }
 
-    /// Writes a record that never changes, and reads it back: after `Ok` exactly these bytes stand there, whether
-    /// this call wrote them, an earlier one whose answer was lost, or another writer with the same record.
+    /// Writes a record that never changes, and reads it back: after `Ok` exactly these bytes are stored, whether this
+    /// call wrote them, an earlier one whose answer was lost, or another writer with the same record.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] when something else stands there.
+    /// [`ErrorKind::Conflict`] when the key holds a different record.
     pub async fn create_record<R: Record>(&self, key: &str, record: &R) -> Result<Vec<u8>> {
         let bytes = encode(record)?;
-        // What this program could not read back must not be written: a step would be durable and unreadable.
-        decode::<R>(&bytes, &self.describe(key))?;
-        let body = Bytes::from(bytes.clone());
+        // Never write what this program could not read back: the step would be durable but unreadable.
+        drop(decode::<R>(&bytes, &self.describe(key))?);
+        let bytes = Bytes::from(bytes);
         let written = self
             .store
-            .create(key, body.into(), &PartDigest::of(&bytes))
+            .create(key, bytes.clone().into(), &PartDigest::of(&bytes))
             .await?;
         let conflict = |why: &str| {
             Error::new(ErrorKind::Conflict, format!("cannot write the {}", R::WHAT))
@@ -124,30 +132,41 @@ impl RunRemote {
                 .because(why)
         };
         match self.read_small(key).await? {
-            Some(found) if found == bytes => Ok(bytes),
+            Some(found) if found == bytes => Ok(found),
             Some(_) if matches!(written, Created::Exists) => {
-                Err(conflict("another one stands there already"))
+                Err(conflict("a different one already exists").name_taken())
             }
             Some(_) => {
-                Err(conflict("what was read back is not what was written").with_kind(ErrorKind::Damaged))
+                Err(conflict("the bytes read back differ from those written").with_kind(ErrorKind::Damaged))
             }
-            None => Err(conflict("it is not there after it was written").with_kind(ErrorKind::Damaged)),
+            None => Err(conflict("it is missing after it was written").with_kind(ErrorKind::Damaged)),
         }
     }
 
-    /// Writes a record over whatever is there.
+    /// Writes a record, replacing an existing one.
     pub async fn replace_record<R: Record>(&self, key: &str, record: &R) -> Result<()> {
         let bytes = encode(record)?;
         let digest = PartDigest::of(&bytes);
         self.store.replace(key, Bytes::from(bytes), &digest).await
     }
 
-    /// Everything under a prefix. A failure in the middle fails the whole: half a listing decides nothing.
+    /// Lists everything under a prefix. A failure in the middle fails the whole call, because a partial listing decides
+    /// nothing.
     pub async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         self.store.list(prefix).try_collect().await
     }
 
-    /// The marker; `None` when the run has none here.
+    /// Lists the sizes of everything under a prefix, by key. For a step with many files, full listing entries would
+    /// take too much memory.
+    pub async fn list_sizes(&self, prefix: &str) -> Result<BTreeMap<String, u64>> {
+        let objects = self.store.list(prefix);
+        objects
+            .map_ok(|object| (object.key, object.size_bytes))
+            .try_collect()
+            .await
+    }
+
+    /// Returns the marker; `None` when the run has none on this remote.
     pub async fn marker(&self) -> Result<Option<VaultMarker>> {
         Ok(self
             .read_record::<VaultMarker>(&self.keys.marker())
@@ -155,40 +174,105 @@ impl RunRemote {
             .map(|(marker, _)| marker))
     }
 
-    /// The marker, written if there is none. `expected` is the identity that this vault saw here before.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Refused`] when another vault stands here than before: a wrong bucket, or one that was emptied
-    /// and used for something else.
-    pub async fn ensure_marker(&self, expected: Option<&str>) -> Result<VaultMarker> {
-        let marker = if let Some(marker) = self.marker().await? {
-            marker
-        } else {
-            let identity = expected.map_or_else(random::identity, str::to_owned);
-            let marker = VaultMarker::new(identity);
-            match self.create_record(&self.keys.marker(), &marker).await {
-                Ok(_) => marker,
-                // Another writer was first; theirs counts.
-                Err(error) if error.kind() == ErrorKind::Conflict => self.marker().await?.ok_or(error)?,
-                Err(error) => return Err(error),
-            }
-        };
-        self.check_identity(&marker, expected)?;
-        Ok(marker)
+    /// Returns the same remote through a decorator of its store.
+    #[must_use]
+    pub fn through(&self, store: Arc<dyn RemoteStore>) -> Self {
+        Self {
+            store,
+            ..self.clone()
+        }
     }
 
-    /// Compares a marker with the identity seen before.
-    pub fn check_identity(&self, marker: &VaultMarker, expected: Option<&str>) -> Result<()> {
-        match expected {
-            Some(expected) if expected != marker.vault => Err(Error::new(
-                ErrorKind::Refused,
-                "the remote holds another vault than before",
-            )
-            .on(self.describe(&self.keys.marker()))
-            .because(format!("its identity is {} and was {expected}", marker.vault))
-            .hint("check the bucket and prefix; to go on with this one, use a fresh local vault directory")),
-            _ => Ok(()),
+    /// Returns the same remote, which is unreachable while the marker that this vault saw or will see on it is missing.
+    /// Sends no request.
+    #[must_use]
+    pub fn remembered_by(self, vault: &Vault) -> Self {
+        self.marked.remembered_by(vault);
+        self
+    }
+
+    /// Records in the vault which vault the remote holds, if there is one and none was recorded before.
+    ///
+    /// # Errors
+    /// When the remote is unreachable, or the vault cannot be read or written.
+    pub async fn remember(&self, vault: &Vault) -> Result<()> {
+        self.marked.remembered_by(vault);
+        if self.marked.expected().await?.is_none()
+            && let Some(marker) = self.marker().await?
+        {
+            remember(self, vault, &marker).await?;
+            self.marked.expect(&marker.vault);
         }
+        Ok(())
+    }
+
+    /// Prepares the remote for writing: a directory that this vault has never seen is created if only its last
+    /// component is missing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] when it cannot be created.
+    pub async fn begin(&self, vault: &Vault) -> Result<()> {
+        self.marked.remembered_by(vault);
+        if self.other_archives(vault).await?.is_empty() {
+            self.store.begin().await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the markers of other runs that this vault saw at this URL.
+    async fn other_archives(&self, vault: &Vault) -> Result<Vec<String>> {
+        let others = other_runs_at(vault, self.keys.run(), self.store.url()).await?;
+        Ok(others.into_iter().map(|run| RunKeys::new(run).marker()).collect())
+    }
+
+    /// Checks that a run may begin an archive here: if this vault saw those of other runs here, one of them must exist.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] when all of them are missing.
+    async fn ensure_place(&self, vault: &Vault) -> Result<()> {
+        let others = self.other_archives(vault).await?;
+        for marker in &others {
+            if self.store.head(marker).await?.is_some() {
+                return Ok(());
+            }
+        }
+        match others.first() {
+            Some(marker) => Err(gone(&self.settings, &self.describe(marker))),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the marker, after writing it if there is none and this vault has never seen one on the remote, and
+    /// records it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] when the marker that this vault saw on it is missing; [`ErrorKind::Refused`] when it
+    /// holds a different vault than before: a wrong bucket, or one that was emptied and used for something else.
+    pub async fn ensure_marker(&self, vault: &Vault) -> Result<VaultMarker> {
+        self.begin(vault).await?;
+        let expected = self.marked.expected().await?;
+        let key = self.keys.marker();
+        let marker = match (self.marker().await?, &expected) {
+            (Some(marker), _) => marker,
+            (None, Some(_)) => return Err(gone(&self.settings, &self.describe(&key))),
+            (None, None) => {
+                self.ensure_place(vault).await?;
+                let marker = VaultMarker::new(random::identity());
+                match self.create_record(&key, &marker).await {
+                    Ok(_) => marker,
+                    // Another writer was first; its marker is used.
+                    Err(error) if error.kind() == ErrorKind::Conflict => self.marker().await?.ok_or(error)?,
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        if let Some(expected) = expected {
+            same_vault(&marker, &expected, &self.describe(&key), &self.settings)?;
+        } else {
+            remember(self, vault, &marker).await?;
+            self.marked.expect(&marker.vault);
+        }
+        Ok(marker)
     }
 
     /// Deletes keys in batches.

@@ -1,4 +1,4 @@
-//! Saving a step from a script that has nothing of the kind: every process writes into one private directory, and one
+//! Saves a step from a script that has no such function: every process writes into one private directory, and one
 //! rename makes it a step.
 
 use std::path::PathBuf;
@@ -25,22 +25,22 @@ pub struct StageRequest {
     pub step: Step,
     /// Its name; `step_N` when not given.
     pub name: Option<String>,
-    /// What tells this save from an earlier try at the same step; any text, the same for all processes.
+    /// Distinguishes this save from an earlier try at the same step; any text, the same for all processes.
     pub save_id: String,
-    /// Stage it also where the step is not expected to fit.
+    /// Whether to stage the step even if it is not expected to fit.
     pub anyway: bool,
 }
 
-/// A staged step to be committed.
+/// A staged step to commit.
 #[derive(Debug, Clone)]
 pub struct CommitRequest {
     /// The directory that was written to.
     pub staged: PathBuf,
-    /// Each of these patterns must match a file.
+    /// Patterns, each of which must match a file.
     pub expected: Vec<String>,
 }
 
-/// What a commit came to.
+/// The outcome of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitReport {
     /// The step's number.
@@ -49,15 +49,15 @@ pub struct CommitReport {
     pub path: PathBuf,
     /// The link to the step committed last.
     pub latest: PathBuf,
-    /// Files and their bytes, when it was this process that committed them.
+    /// Files and their bytes, if this process committed them.
     pub written: Option<(u64, u64)>,
 }
 
-/// Makes the directory to write a step to, or finds the one that another process has made.
+/// Creates the directory to write a step to, or returns the one that another process has created.
 ///
 /// # Errors
-/// `Usage` for a name that is none for a step, or that says another number; `NoSpace` when the disk has no room for as
-/// much as the last steps took.
+/// `Usage` for a name that is not a step's, or has a different number; `NoSpace` when the disk cannot hold as much as
+/// the last steps took.
 pub fn stage(request: &StageRequest) -> Result<StagedSave> {
     let name = request
         .name
@@ -75,18 +75,18 @@ pub fn stage(request: &StageRequest) -> Result<StagedSave> {
     {
         // Empty unless another process writes to it already.
         let _ = std::fs::remove_dir(&staged.path);
-        return Err(Error::new(ErrorKind::NoSpace, "will not stage the step")
+        return Err(Error::new(ErrorKind::NoSpace, "refusing to stage the step")
             .on(request.directory.display())
             .because(numbers)
-            .hint("free some space or remove old steps there; --anyway stages it nevertheless"));
+            .hint("free some space or remove old steps, or stage it regardless with --anyway"));
     }
     Ok(staged)
 }
 
-/// Why the step is not expected to fit, by what stands in the directory already.
+/// Returns why the step is not expected to fit, judged by the directory's content.
 fn shortfall(request: &StageRequest, staged: &StagedSave) -> Result<Option<String>> {
     let mut steps = Vec::new();
-    // What cannot be listed says nothing, and the save itself will say why.
+    // A directory that cannot be listed is ignored here; the save itself will report it.
     for entry in std::fs::read_dir(&request.directory)
         .into_iter()
         .flatten()
@@ -109,17 +109,17 @@ fn shortfall(request: &StageRequest, staged: &StagedSave) -> Result<Option<Strin
     };
     let written = scan(&staged.path).map(|tree| tree.taken()).unwrap_or_default();
     let mut room = space::free(&staged.path)?;
-    // What another process has written of this step already needs no room any more.
+    // Data of this step that another process has already written needs no more space.
     room.free_bytes = room.free_bytes.saturating_add(written.bytes);
     room.free_inodes = room.free_inodes.map(|free| free.saturating_add(written.inodes()));
     Ok(forecast.shortfall(room))
 }
 
-/// Makes a staged step appear under its name, whole and on disk, and moves the link to it. The first of several
-/// processes does it, the others find it done.
+/// Publishes a staged step under its name, complete and on disk, and moves the link to it. Of several processes, the
+/// first does it and the others find it done.
 ///
 /// # Errors
-/// `Failed` when an expected file is missing or one is unfinished; `Conflict` when something else has its name.
+/// `Failed` when an expected file is missing or a file is unfinished; `Conflict` when something else has its name.
 pub fn commit(request: &CommitRequest) -> Result<CommitReport> {
     let save = Save::open(&request.staged)?;
     let path = save.target();
@@ -146,20 +146,22 @@ pub fn commit(request: &CommitRequest) -> Result<CommitReport> {
 fn check_name(name: &str, step: Step) -> Result<()> {
     check_step_name(name).map_err(|error| error.with_kind(ErrorKind::Usage))?;
     let fault = |why: String| {
-        Error::new(ErrorKind::Usage, "not a name for the step")
+        Error::new(ErrorKind::Usage, "invalid step name")
             .on(format!("{name:?}"))
             .because(why)
             .hint(format!(
-                "a name like step_{step} says which step it is, to the agent and to a restore"
+                "use a name like step_{step}, from which the agent and a restore read the step number"
             ))
     };
     if is_temporary(name) || name == LATEST {
-        return Err(fault("names of this kind are for what is no step".to_owned()));
+        return Err(fault(
+            "such names are reserved for files that are not steps".to_owned(),
+        ));
     }
     match step_name::parse(name) {
         Some(number) if number == step.number() => Ok(()),
-        Some(number) => Err(fault(format!("it says step {number}, not {step}"))),
-        None => Err(fault("it does not say which step it is".to_owned())),
+        Some(number) => Err(fault(format!("it names step {number}, not {step}"))),
+        None => Err(fault("it contains no step number".to_owned())),
     }
 }
 
@@ -169,7 +171,7 @@ fn check_complete(tree: &Tree, request: &CommitRequest) -> Result<()> {
             .on(request.staged.display())
             .because(why)
     };
-    let all_done = "commit when every process has finished writing, after a barrier";
+    let all_done = "commit after a barrier, when every process has finished writing";
     if tree.files.is_empty() {
         return Err(fault("it holds no file".to_owned()).hint(all_done));
     }
@@ -185,8 +187,8 @@ fn check_complete(tree: &Tree, request: &CommitRequest) -> Result<()> {
     });
     match unfinished {
         Some(file) => Err(
-            fault(format!("{} is still being written, by its name", file.path))
-                .hint(format!("{all_done}; delete what a killed one has left")),
+            fault(format!("{} is still being written, as its name shows", file.path))
+                .hint(format!("{all_done}; delete the files that a killed process left")),
         ),
         None => Ok(()),
     }
@@ -210,17 +212,17 @@ mod tests {
             check_name(name, step).unwrap();
         }
         for (name, why) in [
-            ("step_41", "it says step 41, not 40"),
-            ("final", "it does not say which step it is"),
-            ("latest", "names of this kind are for what is no step"),
-            (".step_40", "names of this kind are for what is no step"),
-            ("step_40.tmp", "names of this kind are for what is no step"),
+            ("step_41", "it names step 41, not 40"),
+            ("final", "it contains no step number"),
+            ("latest", "such names are reserved for files that are not steps"),
+            (".step_40", "such names are reserved for files that are not steps"),
+            (
+                "step_40.tmp",
+                "such names are reserved for files that are not steps",
+            ),
         ] {
             let error = check_name(name, step).unwrap_err();
-            assert_eq!(
-                error.to_string(),
-                format!("not a name for the step: {name:?}: {why}")
-            );
+            assert_eq!(error.to_string(), format!("invalid step name: {name:?}: {why}"));
         }
         for name in ["a/step_40", "..", "", ".stepvault"] {
             assert_eq!(

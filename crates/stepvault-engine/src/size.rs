@@ -1,4 +1,4 @@
-//! How large a step is that is there: what it takes on the disk, and what its headers say it should.
+//! Measures the size of an existing step: its bytes on disk, and the bytes according to its headers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,36 +13,36 @@ use stepvault_local::survey::{Below, SurveyFiles, survey, survey_again};
 
 use crate::inspect::{InspectRequest, InspectedStep, inspect};
 
-const WHAT: &str = "cannot tell the size";
+const WHAT: &str = "cannot determine the size";
 
 /// A step's size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measured {
-    /// Which of several steps of a directory this is; none where the path itself is the step.
+    /// The step that was chosen from a directory of several; `None` when the path itself is the step.
     pub chosen: Option<String>,
-    /// The profile that it was found by; none where its own headers or a file alone were looked at.
+    /// The profile that found it; `None` when only its own headers or a single file were inspected.
     pub profile: Option<String>,
     /// Bytes of its files.
     pub bytes: u64,
-    /// Bytes that the filesystem has given to them; none where that cannot be told.
+    /// Bytes that the filesystem has allocated for them; `None` if unknown.
     pub allocated_bytes: Option<u64>,
-    /// How many files and links it has.
+    /// Number of its files and links.
     pub files: u64,
-    /// How many directories, its own included; 0 where it is a file.
+    /// Number of its directories, including its own; 0 for a file.
     pub directories: u64,
-    /// What shows that it is not a complete and sound step, so that a whole one may be larger.
+    /// Evidence that it is not complete and sound, so that a complete one may be larger.
     pub doubts: Vec<String>,
-    /// What its headers say.
+    /// Sizes according to its headers.
     pub told: Vec<Told>,
     /// Headers that could not be read, with the reason.
     pub unread: Vec<(String, String)>,
 }
 
-/// Measures the step at `path`: a directory, a file, or of a directory of several steps the newest that is complete and
-/// sound. A header or a table of contents stands for what it tells of. Blocks.
+/// Measures the step at `path`: a directory, a file, or the newest complete and sound step of a directory of several. A
+/// header or a table of contents represents the files it describes. Blocks.
 ///
 /// # Errors
-/// What the filesystem says where `path` cannot be read; [`ErrorKind::Damaged`] for a header that cannot be.
+/// The filesystem's error if `path` cannot be read; [`ErrorKind::Damaged`] for an unreadable header.
 pub fn measure(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> Result<Measured> {
     let facts = path.metadata().map_err(|error| errors::io(WHAT, path, error))?;
     if !facts.is_dir() {
@@ -62,7 +62,7 @@ pub fn measure(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
         .children("")
         .any(|(name, _)| HeaderKind::of_name(name).is_some_and(|kind| kind != HeaderKind::Safetensors));
     if has_table {
-        // What it names is one step, whatever numbers stand in the names.
+        // The named path is one step, whatever numbers the names in it have.
         return Ok(whole());
     }
     let inspection = inspect(path, request, clock)?;
@@ -104,14 +104,14 @@ pub fn measure(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
     })
 }
 
-/// A file: a header's or table's own files, and else itself.
+/// Measures a file: the files of a header or table, otherwise the file itself.
 fn measure_file(path: &Path) -> Result<Measured> {
     let fault = |error| errors::io(WHAT, path, error);
     let real = path.canonicalize().map_err(fault)?;
     let (Some(above), Some(name)) = (real.parent(), real.file_name().and_then(|name| name.to_str())) else {
         return Err(Error::new(ErrorKind::Usage, WHAT)
             .on(path.display())
-            .because("it is no regular file whose name is UTF-8"));
+            .because("it is not a regular file with a UTF-8 name"));
     };
     let beside = survey_again(above, &Tree::default(), &|_| Below::Nothing)?;
     let files = SurveyFiles::open(above)?;
@@ -124,9 +124,9 @@ fn measure_file(path: &Path) -> Result<Measured> {
         Fault::Broken { why, .. } | Fault::Unknown(why) => Error::new(ErrorKind::Damaged, WHAT)
             .on(path.display())
             .because(why)
-            .hint("'stepvault inspect' checks the whole directory"),
+            .hint("run 'stepvault inspect' to check the whole directory"),
     })?;
-    // A table of contents counts with the files that it names, where they are there.
+    // A table of contents is measured with the files that it names, if they exist.
     let mut names: Vec<&str> = told.files.iter().map(|file| file.path.as_str()).collect();
     names.push(name);
     let entries = names

@@ -1,7 +1,6 @@
-//! Histories of starts on remotes: copies for nodes whose disks do not outlive them.
+//! Copies the history of starts to remotes, for nodes whose disks do not survive.
 //!
-//! All of this is done as well as it can be. A history that cannot be read is none, and one that cannot be written is
-//! missed: neither keeps anybody from starting.
+//! This is best effort. An unreadable history counts as empty, and a failed write is dropped: neither prevents a start.
 
 use std::cmp::Reverse;
 
@@ -14,10 +13,10 @@ use stepvault_remote::store::ObjectInfo;
 
 use crate::run_remote::RunRemote;
 
-/// Most nodes whose histories are read from one remote: those that wrote last, by the store's clock.
+/// Maximum number of nodes whose histories are read from one remote: the latest writers by the store's clock.
 const MAXIMUM_NODES: usize = 64;
 
-/// What the remotes remember of every node's starts, and what kept one from telling.
+/// Returns the starts of every node according to the remotes, and the errors of remotes that could not be read.
 pub async fn read_starts(remotes: &[RunRemote]) -> (Vec<Start>, Vec<String>) {
     let mut starts = Vec::new();
     let mut faults = Vec::new();
@@ -52,7 +51,7 @@ async fn read(remote: &RunRemote) -> Result<(Vec<Start>, Vec<String>)> {
     Ok((starts, unreadable))
 }
 
-/// Puts a node's history on the remotes, over the one that it had there; what kept a remote from taking it.
+/// Writes a node's history to the remotes, replacing its earlier one; returns the errors.
 pub async fn write_starts(remotes: &[RunRemote], node: &NodeName, starts: &[Start]) -> Vec<String> {
     let history = StartHistory::of(starts.to_vec());
     let writes = remotes.iter().map(|remote| write(remote, node, &history));
@@ -63,7 +62,7 @@ pub async fn write_starts(remotes: &[RunRemote], node: &NodeName, starts: &[Star
         .collect()
 }
 
-/// Nothing is written beside nothing: without a marker no step was ever uploaded there, or it is the wrong place.
+/// Writes nothing where there is no marker: no step was ever uploaded there, or it is the wrong remote.
 async fn write(remote: &RunRemote, node: &NodeName, history: &StartHistory) -> Result<()> {
     if remote.marker().await?.is_none() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! How unit tests reach a server of the test kit.
+//! Connects unit tests to a server of the test kit.
 
 use stepvault_core::ids::RemoteName;
 use stepvault_core::remote_settings::RemoteSettings;
@@ -6,7 +6,7 @@ use stepvault_remote::open::OpenOptions;
 use stepvault_remote::s3::StaticKeys;
 use stepvault_testkit::s3::StrictS3;
 
-/// The settings of a remote in a new bucket of the server, and what opens it.
+/// Returns the settings of a remote in a new bucket of the server, and the options to open it.
 pub(crate) fn on(server: &StrictS3) -> (RemoteSettings, OpenOptions) {
     server.create_bucket("bucket");
     let name = RemoteName::new("main").unwrap();

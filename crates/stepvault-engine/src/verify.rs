@@ -1,4 +1,4 @@
-//! Checking that what a tier holds is what was saved.
+//! Verifies that a tier holds what was saved.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
 
 use crate::blocking::blocking;
-use crate::catalog::{is_outage, read_commit, read_manifests_of};
+use crate::catalog::{is_outage, outage, read_commit, read_manifests_of};
 use crate::local_digest::{check_local, ensure_manifest};
 use crate::run_remote::RunRemote;
 
-/// How closely a step is looked at.
+/// How thoroughly a step is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
     /// Records are read, and every file must be listed with its size.
     Listed,
-    /// The store's own checksum of every file is compared as well, where it keeps one.
+    /// The store's own checksum of every file is compared as well, if it keeps one.
     Checksums,
     /// Every byte is read back and hashed.
     Deep,
-    /// As [`Depth::Checksums`], and one file in so many is read back; which ones rotates with the turn.
+    /// Like [`Depth::Checksums`], and one file in `one_in` is read back; the selection rotates with the turn.
     Sample {
-        /// One in so many.
+        /// Reads back one file in this many.
         one_in: u32,
-        /// Which turn it is: different turns read different files, and `one_in` turns in a row read all.
+        /// The number of the turn: different turns read different files, and `one_in` consecutive turns read all.
         turn: u32,
     },
 }
@@ -56,21 +56,21 @@ impl Depth {
     }
 }
 
-/// What was found of one step on one tier.
+/// The result of verifying one step on one tier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Default)]
 pub struct StepHealth {
-    /// What is wrong; empty when nothing is.
+    /// The faults; empty when there are none.
     pub faults: Vec<String>,
     /// Files proved by their bytes or by the store's checksum.
     pub proved_files: u64,
-    /// Files of which only presence and size are known: the store keeps no checksum and they were not read back.
+    /// Files of which only existence and size are known: the store keeps no checksum and they were not read back.
     pub unproved_files: u64,
     /// Bytes read back.
     pub read_bytes: u64,
 }
 
 impl StepHealth {
-    /// Whether nothing was found wrong.
+    /// Whether no fault was found.
     pub fn is_sound(&self) -> bool {
         self.faults.is_empty()
     }
@@ -83,10 +83,10 @@ impl StepHealth {
     }
 }
 
-/// Checks one step on a remote.
+/// Verifies one step on a remote.
 ///
 /// # Errors
-/// Only when the remote cannot be asked; whatever is wrong with the step stands in the result.
+/// Only when the remote is unreachable; faults of the step are part of the result.
 pub async fn check_remote(
     remote: &RunRemote,
     id: StepId,
@@ -101,7 +101,7 @@ pub async fn check_remote(
     check_committed(remote, &commit, depth, observer).await
 }
 
-/// Checks one step whose commit has been read.
+/// Verifies one step whose commit has been read.
 pub async fn check_committed(
     remote: &RunRemote,
     commit: &Commit,
@@ -109,6 +109,18 @@ pub async fn check_committed(
     observer: &Arc<dyn Observer>,
 ) -> Result<StepHealth> {
     check_parts(remote, commit, &commit.parts, depth, observer).await
+}
+
+/// Verifies one node's part of a step by the store's listing and its checksums: one LIST and a HEAD for each file; no
+/// data is read back.
+pub(crate) async fn check_part(
+    remote: &RunRemote,
+    commit: &Commit,
+    part: &CommittedPart,
+    observer: &Arc<dyn Observer>,
+) -> Result<StepHealth> {
+    let parts = std::slice::from_ref(part);
+    check_parts(remote, commit, parts, Depth::Checksums, observer).await
 }
 
 async fn check_parts(
@@ -127,31 +139,25 @@ async fn check_parts(
         return Ok(StepHealth::fault(why));
     }
     let prefix = remote.keys.data_prefix(&commit.name, commit.id);
-    let listed: BTreeMap<String, u64> = remote
-        .list(&prefix)
-        .await?
-        .into_iter()
-        .map(|object| (object.key, object.size_bytes))
-        .collect();
+    let listed = remote.list_sizes(&prefix).await?;
     let files = manifests.iter().flat_map(|manifest| &manifest.files);
-    let checks: Vec<StepHealth> = stream::iter(files)
+    let mut health = stream::iter(files)
         .map(|file| check_file(remote, commit, file, &listed, depth, observer))
         .buffer_unordered(remote.settings.max_concurrent_requests.max(1))
-        .try_collect()
+        .try_fold(StepHealth::default(), |mut health, check| async move {
+            health.faults.extend(check.faults);
+            health.proved_files += check.proved_files;
+            health.unproved_files += check.unproved_files;
+            health.read_bytes += check.read_bytes;
+            Ok(health)
+        })
         .await?;
-    let mut health = StepHealth::default();
-    for check in checks {
-        health.faults.extend(check.faults);
-        health.proved_files += check.proved_files;
-        health.unproved_files += check.unproved_files;
-        health.read_bytes += check.read_bytes;
-    }
     health.faults.sort();
     Ok(health)
 }
 
-/// Why a commit is not the one that follows from these manifests, where they are all of its parts'. No digest covers what
-/// it says of times and metrics, by which retention goes.
+/// Returns why a commit does not follow from these manifests, if they are all of its parts'. No digest covers the
+/// commit's times and metrics, on which retention depends.
 fn contradicts(commit: &Commit, manifests: &[PartManifest]) -> Option<String> {
     if manifests.len() != commit.parts.len() {
         return None;
@@ -159,20 +165,16 @@ fn contradicts(commit: &Commit, manifests: &[PartManifest]) -> Option<String> {
     let parts = manifests
         .iter()
         .zip(&commit.parts)
-        .map(|(manifest, part)| FoundPart {
-            manifest: manifest.clone(),
-            sha256: part.manifest_sha256,
-            bytes: part.manifest_bytes,
-        });
+        .map(|(manifest, part)| FoundPart::of(manifest, part.manifest_sha256, part.manifest_bytes));
     match Commit::of(parts.collect()) {
         Ok(due) if due == *commit => None,
-        Ok(_) => Some("the commit says something else than follows from its part manifests".to_owned()),
+        Ok(_) => Some("the commit does not match its part manifests".to_owned()),
         Err(error) => Some(error.to_string()),
     }
 }
 
-/// Checks one step whose commit has been read, until nothing is left to believe: by the store's own checksums, and
-/// by reading it back where the store keeps none.
+/// Proves one step whose commit has been read: by the store's own checksums, and by reading files back where the store
+/// keeps none.
 pub async fn prove_committed(
     remote: &RunRemote,
     commit: &Commit,
@@ -194,13 +196,13 @@ async fn prove_parts(
     Ok(health)
 }
 
-/// As [`prove_committed`], for whoever is about to call the step durable.
+/// Like [`prove_committed`], for callers that are about to call the step durable.
 ///
 /// # Errors
 /// [`ErrorKind::Damaged`] when the remote no longer holds what was committed.
 ///
 /// # Invariants
-/// What is called durable was proved (S1, S2), however long ago it was committed.
+/// Every step called durable was proved (S1, S2), however long ago it was committed.
 pub(crate) async fn ensure_durable(
     remote: &RunRemote,
     commit: &Commit,
@@ -210,7 +212,7 @@ pub(crate) async fn ensure_durable(
     durable_or_damaged(remote, commit, &health).await
 }
 
-/// As [`ensure_durable`], for one node's part of a step.
+/// Like [`ensure_durable`], for one node's part of a step.
 pub(crate) async fn ensure_part_durable(
     remote: &RunRemote,
     commit: &Commit,
@@ -223,7 +225,7 @@ pub(crate) async fn ensure_part_durable(
 
 async fn durable_or_damaged(remote: &RunRemote, commit: &Commit, health: &StepHealth) -> Result<()> {
     if health.is_sound() {
-        // All that it names was durable before it was written; of itself that is not known.
+        // Everything that the commit names was durable before it was written; whether the commit itself is, is unknown.
         return remote.store.sync(&[remote.keys.commit(commit.id)]).await;
     }
     Err(Error::new(
@@ -232,7 +234,7 @@ async fn durable_or_damaged(remote: &RunRemote, commit: &Commit, health: &StepHe
     )
     .on(remote.describe(&remote.keys.commit(commit.id)))
     .because(health.faults.join("; "))
-    .hint("push it once more under another attempt, with --attempt"))
+    .hint("push it again as a new attempt, with --attempt"))
 }
 
 async fn check_file(
@@ -248,7 +250,7 @@ async fn check_file(
         None => return Ok(StepHealth::fault(format!("{} is missing", file.path))),
         Some(size) if *size != file.size_bytes => {
             return Ok(StepHealth::fault(format!(
-                "{} has {size} bytes and should have {}",
+                "{} has {size} bytes instead of {}",
                 file.path, file.size_bytes
             )));
         }
@@ -277,7 +279,7 @@ async fn check_file(
             ..StepHealth::default()
         },
         Some(false) => StepHealth::fault(format!(
-            "{}: the store's checksum is not the one that was saved",
+            "{}: the store's checksum differs from the recorded one",
             file.path
         )),
         None => StepHealth {
@@ -318,14 +320,17 @@ async fn read_back(
             ..StepHealth::default()
         },
         Some(part) => StepHealth::fault(format!(
-            "{} holds other bytes than were saved, from byte {}",
+            "{} has different bytes than were saved, from byte {}",
             file.path,
             part as u64 * file.part_size_bytes
         )),
     })
 }
 
-/// Checks one sealed step: sizes and times always, bytes by depth.
+/// Verifies one sealed step: always by sizes and times, and by bytes depending on the depth.
+///
+/// # Errors
+/// Only when the vault cannot be read; faults of the step are part of the result.
 pub async fn check_sealed(
     step: &SealedStep,
     depth: Depth,
@@ -337,6 +342,7 @@ pub async fn check_sealed(
         for file in &step.record().files {
             match stepvault_local::source::SourceFile::open(&step.file_path(&file.path), file) {
                 Ok(_) => health.unproved_files += 1,
+                Err(error) if is_outage(&error) => return Err(outage(error)),
                 Err(error) => health.faults.push(error.to_string()),
             }
         }
@@ -345,6 +351,7 @@ pub async fn check_sealed(
         }
         let manifest: PartManifest = match ensure_manifest(&step, observer.as_ref()) {
             Ok(manifest) => manifest,
+            Err(error) if is_outage(&error) => return Err(outage(error)),
             Err(error) => return Ok(StepHealth::fault(Error::to_string(&error))),
         };
         let id = step.id();

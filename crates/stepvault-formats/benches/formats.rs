@@ -42,7 +42,7 @@ fn safetensors(tensors: u64) -> Vec<u8> {
     bytes
 }
 
-/// What `torch.save` writes of an empty dictionary, beside so many storages.
+/// Returns what `torch.save` writes of an empty dictionary, with this many storages.
 fn torch_archive(storages: u64) -> Vec<u8> {
     let mut archive = rawzip::ZipArchiveWriter::new(Vec::new());
     let mut add = |name: &str, bytes: &[u8]| {
@@ -104,7 +104,7 @@ impl OpenFile for Files {
     }
 }
 
-/// Checkpoints of Hugging Face's trainer.
+/// Returns checkpoints of Hugging Face's trainer.
 fn trainer_directory(steps: u64) -> (Tree, Files) {
     let mut files = BTreeMap::new();
     let mut entries = BTreeMap::new();

@@ -1,6 +1,7 @@
-//! Whether a step is sound: which structural check looks at which of its files, and what they say together.
+//! Structural check of a step: selects the check for each file and combines the results.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use crate::find::{Extent, FoundStep};
 use crate::soundness::{Fault, Soundness};
@@ -8,14 +9,14 @@ use crate::structure::finding::Finding;
 use crate::structure::{dcp, deepspeed, hf_index, kind, megatron, ocdbt, orbax, tf_bundle, zarr};
 use crate::tree::{OpenFile, Tree};
 
-/// One check to make. Directories and files are paths of the tree.
+/// A structural check to run. Directories and files are paths of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Check {
-    /// One file, by its kind.
+    /// One file, checked by its kind.
     File(String),
     /// A directory of PyTorch's distributed checkpoint.
     Dcp(String),
-    /// The same, of which this node has its own ranks' files alone.
+    /// A directory of DCP that holds only the files of this node's own ranks.
     DcpPart(String),
     /// The files of every rank of a DeepSpeed step.
     DeepSpeed(String),
@@ -23,7 +24,7 @@ pub enum Check {
     HfIndex(String),
     /// Shards that carry their count in their names.
     HfShards(String),
-    /// A distributed checkpoint of Megatron, apart from its DCP files.
+    /// A distributed checkpoint of Megatron, without its DCP files.
     Megatron(String),
     /// A step of Orbax.
     Orbax(String),
@@ -35,20 +36,20 @@ pub enum Check {
     Zarr(String),
 }
 
-/// What the checks say of a step.
+/// The result of the checks of a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepCheck {
-    /// What is not sound, and what cannot be told.
+    /// The findings that are not sound: broken or unknown.
     pub findings: Vec<Finding>,
     /// Bytes of all files of the step.
     pub bytes: u64,
-    /// Bytes of files of which nothing can be told.
+    /// Bytes of the files whose soundness is unknown.
     pub unknown_bytes: u64,
 }
 
 impl StepCheck {
-    /// False when any check found a broken rule; true when none did and more than half of the bytes are in files whose
-    /// format says something about them; `None` when only a digest could tell.
+    /// Returns false when any check found a broken rule; true when none did and the format of more than half of the
+    /// bytes is known; `None` when only a digest could tell.
     pub fn is_sound(&self) -> Option<bool> {
         if self.broken().next().is_some() {
             return Some(false);
@@ -56,7 +57,7 @@ impl StepCheck {
         (self.bytes > 0 && self.unknown_bytes < self.bytes.div_ceil(2)).then_some(true)
     }
 
-    /// The broken rules: path and reason.
+    /// Returns the broken rules: path and reason.
     pub fn broken(&self) -> impl Iterator<Item = (&str, &str)> {
         self.findings
             .iter()
@@ -67,14 +68,14 @@ impl StepCheck {
     }
 }
 
-/// Makes every check that [`plan`] names. Reads headers, never tensors. A file that cannot be read is unknown, with the
-/// reason: it may have vanished, or belong to another user.
+/// Runs every check that [`plan`] returns. Reads headers, never tensors. A file that cannot be read is unknown, with
+/// the reason: it may have vanished, or belong to another user.
 pub fn check_step(step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> StepCheck {
     make(plan(step, tree), step, tree, files)
 }
 
-/// The same for as much of a step as the directory holds. Of a part each file is checked by itself, and what lists files
-/// only against those that are there: the others are on other nodes.
+/// Runs the checks for as much of a step as the directory holds. In a part, each file is checked by itself, and
+/// tables that list files are compared only with those that exist: the others are on other nodes.
 pub fn check_extent(extent: Extent, step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> StepCheck {
     if extent.is_part() {
         make(plan_part(step, tree), step, tree, files)
@@ -85,14 +86,23 @@ pub fn check_extent(extent: Extent, step: &FoundStep, tree: &Tree, files: &dyn O
 
 fn make(checks: Vec<Check>, step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> StepCheck {
     let mut result = StepCheck::default();
+    // The indexes of the findings of a path, by its hash: there may be one for each of very many files.
+    let mut known: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for check in checks {
         for finding in check.run(tree, files) {
             if matches!(finding.soundness, Soundness::Unknown { .. }) {
                 let size_bytes = tree.file_size_bytes(&finding.path).unwrap_or_default();
                 result.unknown_bytes = result.unknown_bytes.saturating_add(size_bytes);
             }
-            // Two checks may say the same of one file.
-            if finding.soundness != Soundness::Sound && !result.findings.contains(&finding) {
+            // Two checks may report the same about one file.
+            if finding.soundness == Soundness::Sound {
+                continue;
+            }
+            let mut hasher = DefaultHasher::new();
+            finding.path.hash(&mut hasher);
+            let of_path = known.entry(hasher.finish()).or_default();
+            if of_path.iter().all(|index| result.findings[*index] != finding) {
+                of_path.push(result.findings.len());
                 result.findings.push(finding);
             }
         }
@@ -101,7 +111,7 @@ fn make(checks: Vec<Check>, step: &FoundStep, tree: &Tree, files: &dyn OpenFile)
     result
 }
 
-/// Which checks a step needs.
+/// Returns the checks that a step needs.
 pub fn plan(step: &FoundStep, tree: &Tree) -> Vec<Check> {
     let mut checks = Vec::new();
     let mut covered = Covered::default();
@@ -123,7 +133,7 @@ pub fn plan(step: &FoundStep, tree: &Tree) -> Vec<Check> {
     checks
 }
 
-/// Which checks a part of a step needs.
+/// Returns the checks that a part of a step needs.
 fn plan_part(step: &FoundStep, tree: &Tree) -> Vec<Check> {
     let mut checks = Vec::new();
     let mut covered = Covered::default();
@@ -148,7 +158,7 @@ fn plan_part(step: &FoundStep, tree: &Tree) -> Vec<Check> {
     checks
 }
 
-/// Every file that no other check looks at is looked at by itself.
+/// Adds a check for every file that no other check covers.
 fn plan_files(step: &FoundStep, tree: &Tree, covered: &Covered, checks: &mut Vec<Check>) {
     for member in &step.members {
         let inside = tree.inside(member).map(|(path, _)| path);
@@ -160,12 +170,12 @@ fn plan_files(step: &FoundStep, tree: &Tree, covered: &Covered, checks: &mut Vec
     }
 }
 
-/// Whether a name is one of DCP's.
+/// Returns whether a file name is one of DCP's.
 fn is_dcp(name: &str) -> bool {
     name.ends_with(".metadata") || name.ends_with(".distcp")
 }
 
-/// What a check of a directory has looked at, so that no other does.
+/// The files that directory checks cover, so that no other check covers them.
 #[derive(Debug, Default)]
 struct Covered {
     files: BTreeSet<String>,
@@ -240,7 +250,7 @@ fn plan_directory(directory: &str, tree: &Tree, checks: &mut Vec<Check>, covered
     }
 }
 
-/// A TensorFlow bundle, if there is data beside what has the name of an index.
+/// Adds a TensorFlow bundle if a data file exists beside the file that is named like an index.
 fn plan_bundle(prefix: &str, index: &str, tree: &Tree, checks: &mut Vec<Check>, covered: &mut Covered) {
     let data = format!("{prefix}.data-");
     let parts = tree.starting_with(&data).map(|(path, _)| path);

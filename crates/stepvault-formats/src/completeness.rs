@@ -1,27 +1,27 @@
-//! When a step is complete: what proves it, and what does not.
+//! Rules that decide when a step is complete.
 
 use stepvault_core::timestamp::Timestamp;
 
 use crate::temporary::{is_temporary, is_unfinished_file};
 
-/// What proves that a step is complete. Which one holds is a property of the framework that wrote it.
+/// The proof that a step is complete. The framework that wrote the step determines the rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// The framework writes under another name and renames: a step that has its name is complete.
+    /// The framework writes under a temporary name and renames: a step with its final name is complete.
     Rename,
-    /// The framework writes this file, a path inside the step, last.
+    /// The framework writes this file last.
     Marker {
         /// The file, relative to the step's directory.
         file: String,
     },
-    /// Nothing proves it: nothing must have been written for so long.
+    /// No proof exists: the step is complete when nothing was written for this long.
     Quiet {
-        /// For how long, in seconds.
+        /// The required time without a write, in seconds.
         seconds: u64,
     },
 }
 
-/// A file as far as completeness goes.
+/// The facts of a file that completeness depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileFacts<'a> {
     /// Path inside the step.
@@ -30,7 +30,7 @@ pub struct FileFacts<'a> {
     pub mtime: Timestamp,
 }
 
-/// A step as far as completeness goes.
+/// The facts of a step that completeness depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepFacts<'a> {
     /// The name of its directory or file.
@@ -42,16 +42,16 @@ pub struct StepFacts<'a> {
 /// Whether a step is complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is.
+    /// The step is complete.
     Complete,
-    /// It is not, or nothing proves it yet.
+    /// The step is not complete, or nothing proves it yet.
     NotYet {
-        /// Why, in words.
+        /// The reason, as text.
         why: String,
     },
 }
 
-/// Judges a step by a rule. `now` is by the clock that stamps the files.
+/// Judges a step by a rule. `now` comes from the clock that stamps the files.
 pub fn verdict(rule: &Rule, step: &StepFacts<'_>, now: Timestamp) -> Verdict {
     match missing_proof(rule, step, now) {
         None => Verdict::Complete,
@@ -61,16 +61,16 @@ pub fn verdict(rule: &Rule, step: &StepFacts<'_>, now: Timestamp) -> Verdict {
 
 fn missing_proof(rule: &Rule, step: &StepFacts<'_>, now: Timestamp) -> Option<String> {
     if is_temporary(step.name) {
-        return Some("its name is a temporary one".to_owned());
+        return Some("it has a temporary name".to_owned());
     }
     let Some(newest) = step.files.iter().map(|file| file.mtime).max() else {
-        return Some("it holds no file yet".to_owned());
+        return Some("it contains no files yet".to_owned());
     };
     match rule {
         Rule::Rename => None,
         Rule::Marker { file } => {
             let there = step.files.iter().any(|entry| entry.path == file);
-            (!there).then(|| format!("its marker {file} is not there yet"))
+            (!there).then(|| format!("its marker {file} does not exist yet"))
         }
         Rule::Quiet { seconds } => {
             let name = |path: &str| path.rsplit('/').next().is_some_and(is_unfinished_file);
@@ -78,11 +78,12 @@ fn missing_proof(rule: &Rule, step: &StepFacts<'_>, now: Timestamp) -> Option<St
                 return Some(format!("{} has the name of an unfinished file", file.path));
             }
             if newest > now {
-                return Some("its newest file is stamped with a time that has not come yet".to_owned());
+                return Some("its newest file is stamped with a time in the future".to_owned());
             }
             let quiet_seconds = now.seconds_since(newest);
-            (quiet_seconds < *seconds)
-                .then(|| format!("it was written {quiet_seconds} s ago, and must be quiet for {seconds} s"))
+            (quiet_seconds < *seconds).then(|| {
+                format!("it was written {quiet_seconds} s ago, and must be unchanged for {seconds} s")
+            })
         }
     }
 }
@@ -116,9 +117,12 @@ mod tests {
             Rule::Marker { file: "m".to_owned() },
             Rule::Quiet { seconds: 0 },
         ] {
-            assert_eq!(judge(&rule, "40", &[], 9), Err("it holds no file yet".to_owned()));
+            assert_eq!(
+                judge(&rule, "40", &[], 9),
+                Err("it contains no files yet".to_owned())
+            );
             let temporary = judge(&rule, "40.orbax-checkpoint-tmp", &[("m", 1)], 9);
-            assert_eq!(temporary, Err("its name is a temporary one".to_owned()));
+            assert_eq!(temporary, Err("it has a temporary name".to_owned()));
         }
     }
 
@@ -141,7 +145,7 @@ mod tests {
         );
         assert_eq!(
             missing,
-            Err("its marker trainer/.metadata is not there yet".to_owned())
+            Err("its marker trainer/.metadata does not exist yet".to_owned())
         );
     }
 
@@ -152,10 +156,10 @@ mod tests {
         let early = judge(&rule, "checkpoint-1", &[("a", 10), ("b", 71)], 100);
         assert_eq!(
             early,
-            Err("it was written 29 s ago, and must be quiet for 30 s".to_owned())
+            Err("it was written 29 s ago, and must be unchanged for 30 s".to_owned())
         );
         let future = judge(&rule, "checkpoint-1", &[("a", 101)], 100);
-        assert!(future.is_err_and(|why| why.contains("has not come yet")));
+        assert!(future.is_err_and(|why| why.contains("with a time in the future")));
         let unfinished = judge(&rule, "checkpoint-1", &[("x/.tmpAbCd", 1)], 100);
         assert_eq!(
             unfinished,

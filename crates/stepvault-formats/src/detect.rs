@@ -1,4 +1,4 @@
-//! Which framework wrote a directory.
+//! Detection of the framework that wrote a directory.
 
 use std::cmp::Reverse;
 
@@ -6,39 +6,39 @@ use crate::profile::{Contains, Detect, GENERIC, Profile, ProfileSet};
 use crate::source::ReadAt;
 use crate::tree::{OpenFile, Tree};
 
-/// How much of each end of a file is searched for a text that tells frameworks apart, in bytes.
+/// How many bytes at each end of a file are searched for a text that identifies a framework.
 pub const CONTENT_LIMIT_BYTES: u64 = 2 << 20;
 
-/// How many files are searched for one text.
+/// The maximum number of files that are searched for one text.
 const CONTENT_FILES_LIMIT: usize = 4;
 
-/// Which framework wrote a directory.
+/// The detected framework of a directory.
 #[derive(Debug, Clone)]
 pub struct Detection<'a> {
-    /// The profile that fits best.
+    /// The best match.
     pub profile: &'a Profile,
-    /// What shows it, in words.
+    /// The evidence for it, as text.
     pub why: Vec<String>,
-    /// How telling that is; 0 when nothing is.
+    /// The specificity of the match; 0 when nothing matches.
     pub specificity: u32,
-    /// The names of the others that fit, the most telling first.
+    /// The names of the other matching profiles, the most specific first.
     pub others: Vec<String>,
 }
 
-/// Tells which of these profiles fits a directory best; [`GENERIC`] when no other does. `None` only when the set has
-/// no generic profile either. The same directory always gives the same answer.
+/// Returns the profile that matches a directory best; [`GENERIC`] when no other does. Returns `None` only when the
+/// set has no generic profile either. The same directory always gives the same result.
 pub fn detect<'a>(tree: &Tree, files: &dyn OpenFile, profiles: &'a ProfileSet) -> Option<Detection<'a>> {
     let mut fitting: Vec<_> = profiles
         .iter()
         .filter_map(|profile| Some((profile, best_fit(tree, files, profile)?)))
         .collect();
-    // Stable: of equally telling ones a user's own comes first.
+    // The sort is stable: of equally specific profiles, a user's own comes first.
     fitting.sort_by_key(|(_, (specificity, _))| Reverse(*specificity));
     let mut fitting = fitting.into_iter();
     let Some((profile, (specificity, why))) = fitting.next() else {
         return Some(Detection {
             profile: profiles.get(GENERIC)?,
-            why: vec!["nothing in it is the mark of a known framework".to_owned()],
+            why: vec!["it contains no file that identifies a known framework".to_owned()],
             specificity: 0,
             others: Vec::new(),
         });
@@ -51,7 +51,7 @@ pub fn detect<'a>(tree: &Tree, files: &dyn OpenFile, profiles: &'a ProfileSet) -
     })
 }
 
-/// How tellingly a profile fits, and by what.
+/// Returns the specificity with which a profile matches, and the evidence.
 fn best_fit(tree: &Tree, files: &dyn OpenFile, profile: &Profile) -> Option<(u32, Vec<String>)> {
     let mut rules: Vec<_> = profile.detect.iter().collect();
     rules.sort_by_key(|rule| Reverse(rule.specificity));
@@ -60,12 +60,12 @@ fn best_fit(tree: &Tree, files: &dyn OpenFile, profile: &Profile) -> Option<(u32
         .find_map(|rule| Some((rule.specificity, reasons(tree, files, rule)?)))
 }
 
-/// What shows that a rule holds, or `None` when it does not.
+/// Returns the evidence that a rule holds, or `None` when it does not.
 fn reasons(tree: &Tree, files: &dyn OpenFile, rule: &Detect) -> Option<Vec<String>> {
     let mut why = Vec::new();
     for glob in &rule.all {
         let (path, _) = tree.entries().find(|(path, _)| glob.is_match(path))?;
-        why.push(format!("{path} is there"));
+        why.push(format!("{path} exists"));
     }
     let refused = |(path, _): (&str, _)| rule.none.iter().any(|glob| glob.is_match(path));
     if !rule.none.is_empty() && tree.entries().any(refused) {
@@ -73,12 +73,12 @@ fn reasons(tree: &Tree, files: &dyn OpenFile, rule: &Detect) -> Option<Vec<Strin
     }
     if let Some(contains) = &rule.contains {
         let path = holder(tree, files, contains)?;
-        why.push(format!("{path} holds {:?}", contains.text));
+        why.push(format!("{path} contains {:?}", contains.text));
     }
     Some(why)
 }
 
-/// The first file that holds a text.
+/// Returns the first file that contains a text.
 fn holder<'a>(tree: &'a Tree, files: &dyn OpenFile, contains: &Contains) -> Option<&'a str> {
     tree.files()
         .map(|(path, _)| path)
@@ -86,7 +86,7 @@ fn holder<'a>(tree: &'a Tree, files: &dyn OpenFile, contains: &Contains) -> Opti
         .take(CONTENT_FILES_LIMIT)
         .find(|path| {
             let holds = |source: Box<dyn ReadAt>| ends_hold(&*source, contains.text.as_bytes());
-            // A file that cannot be read shows nothing.
+            // A file that cannot be read is no evidence.
             files.open(path).and_then(holds).unwrap_or(false)
         })
 }

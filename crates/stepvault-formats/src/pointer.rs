@@ -1,4 +1,4 @@
-//! What a trainer's pointer says, and what it must say after a restore.
+//! What a trainer's pointer names, and what it must name after a restore.
 
 use crate::find::units::{Unit, UnitFile};
 use crate::profile::template::{Template, Values, last_component, parent_prefix};
@@ -7,56 +7,56 @@ use crate::source::ReadAt;
 use crate::text_file::read_text;
 use crate::tree::{EntryKind, OpenFile, Tree};
 
-/// How much of the end of two files of the same length is compared to tell whether one is a copy of the other. A torch
-/// archive ends with the checksums of all that it holds.
+/// The number of bytes at the end of two files of the same length that are compared to detect a copy. A torch archive
+/// ends with the checksums of all its records.
 const TAIL_BYTES: u64 = 64 << 10;
 
-/// The most files whose ends are compared with a copy's.
+/// The maximum number of files whose ends are compared with a copy's.
 const COPY_CANDIDATES_LIMIT: usize = 64;
 
-/// A pointer as it was found.
+/// A pointer that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PointerFound {
-    /// Where it is, relative to the watched directory.
+    /// Its path, relative to the watched directory.
     pub path: String,
-    /// What it says, as it says it; for a copy, the path of the step whose bytes it has, or nothing.
+    /// Its literal content; for a copy, the path of the step whose bytes it has, or nothing.
     pub says: String,
-    /// The path of the step that it names, when there is such a step.
+    /// The path of the step that it names, if that step exists.
     pub target: Option<String>,
-    /// The number that it names, whether there is such a step or not.
+    /// The number that it names, whether or not that step exists.
     pub target_step: Option<u64>,
-    /// True when it names a step that is not there, or says nothing that can be understood.
+    /// True when it names a step that does not exist, or when its content cannot be parsed.
     pub dangling: bool,
-    /// What it is for.
+    /// Its purpose.
     pub role: PointerRole,
     /// Every path of the step that it names.
     pub(crate) names: Vec<String>,
 }
 
 impl PointerFound {
-    /// Whether the trainer goes on by it.
+    /// Returns whether the trainer resumes by it.
     pub fn is_for_resuming(&self) -> bool {
         self.role == PointerRole::Resume
     }
 }
 
-/// Something to write after a restore, by a temporary name and a rename.
+/// A pointer to write after a restore, with a temporary name and a rename.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PointerWrite {
-    /// Where, relative to the watched directory.
+    /// Its path, relative to the watched directory.
     pub path: String,
-    /// What.
+    /// Its content.
     pub content: PointerContent,
 }
 
-/// What a pointer is to be.
+/// The content that a pointer must have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PointerContent {
-    /// A file with this text, and no line end.
+    /// A file with this text and no line end.
     Text(String),
-    /// A symbolic link that says this.
+    /// A symbolic link with this target.
     Symlink(String),
-    /// A file with the bytes of this one, which is relative to the watched directory.
+    /// A file with the bytes of this file, which is relative to the watched directory.
     CopyOf(String),
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn read_pointers(
             }
             let read = match (&entry.kind, pointer.kind) {
                 (EntryKind::File { .. }, PointerKind::Text) => {
-                    // What cannot be read as a text points nowhere.
+                    // A pointer that cannot be read as text names nothing.
                     let says = read_text(tree, files, path).unwrap_or_default();
                     Some(named(profile, pointer, path, says, units))
                 }
@@ -97,7 +97,7 @@ pub(crate) fn read_pointers(
     found
 }
 
-/// What a text or a link names.
+/// Returns what a text or a link names.
 fn named(profile: &Profile, pointer: &Pointer, path: &str, says: String, units: &[Unit<'_>]) -> PointerFound {
     let is_link = pointer.kind != PointerKind::Text;
     let word = if is_link {
@@ -140,7 +140,7 @@ fn named(profile: &Profile, pointer: &Pointer, path: &str, says: String, units: 
     }
 }
 
-/// Which step's bytes a file has.
+/// Returns the step whose bytes a file has.
 fn copied(
     pointer: &Pointer,
     path: &str,
@@ -160,7 +160,7 @@ fn copied(
                 && pointer.path.render(&values).as_deref() == Some(path)
         })
         .collect();
-    // The newest that is alike is the likeliest.
+    // Of several identical candidates, the newest is the most likely.
     alike.sort_by_key(|(unit, _)| std::cmp::Reverse(unit.newest()));
     let unit = alike
         .into_iter()
@@ -172,7 +172,7 @@ fn copied(
         says: unit.map(|unit| unit.path().to_owned()).unwrap_or_default(),
         target: unit.map(|unit| unit.path().to_owned()),
         target_step: unit.and_then(|unit| unit.step),
-        // It is a step by itself.
+        // The file is a step of its own.
         dangling: false,
         role: pointer.role,
         names: unit.map(member_paths).unwrap_or_default(),
@@ -194,10 +194,11 @@ fn tail(source: &dyn ReadAt) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What to write so that the trainer goes on from a restored step. `root` is the watched directory's path as the
-/// trainer sees it, `paths` all paths of the step, relative to it; `tree` is the directory as it was before.
+/// Returns the pointers to write so that the trainer resumes from a restored step. `root` is the watched directory's
+/// path as the trainer sees it, `paths` are all paths of the step relative to it, and `tree` is the directory before
+/// the restore.
 ///
-/// The step must be in place first: a pointer to what is not there makes most trainers fail.
+/// The step must be in place first: most trainers fail on a pointer to a step that does not exist.
 pub fn pointer_after_restore(
     profile: &Profile,
     tree: &Tree,
@@ -210,8 +211,8 @@ pub fn pointer_after_restore(
         .iter()
         .filter(|pointer| pointer.role == PointerRole::Resume)
         .collect();
-    // Where only some pointers have a rank, those are for the steps of which each rank writes its own, and the others
-    // for the rest.
+    // If only some pointers have a rank, those belong to the steps of which each rank writes its own, and the others
+    // to the rest.
     let by_rank = |pointer: &&Pointer| pointer.path.uses("rank");
     let by_shape = resuming.iter().any(by_rank) && !resuming.iter().all(by_rank);
     let has_rank = |path: &str| Values::of(profile, None, path).is_some_and(|values| values.has_rank());
@@ -239,7 +240,7 @@ fn write_for(
 ) -> Option<PointerWrite> {
     let values = Values::of(profile, None, path)?;
     let place = pointer.path.render(&values)?;
-    // A step that is its own pointer (`last.ckpt` and no other).
+    // A step that is its own pointer (a lone `last.ckpt`).
     if place == path {
         return None;
     }
@@ -251,7 +252,7 @@ fn write_for(
             PointerContent::Symlink(says()?)
         }
         (PointerKind::PathSymlink, Some(EntryKind::Symlink { target })) => {
-            // The trainer's own way of writing the path is kept: it reads the link, and does not follow it.
+            // Keep the form in which the trainer writes the path: it reads the link and does not follow it.
             PointerContent::Symlink(format!(
                 "{}{}",
                 parent_prefix(target.trim_end_matches('/')),

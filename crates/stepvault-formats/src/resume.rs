@@ -1,4 +1,4 @@
-//! How a framework finds the step it goes on from: its own scan, imitated.
+//! Imitates how a framework's own scan finds the step that it resumes from.
 
 use std::collections::BTreeSet;
 
@@ -12,25 +12,25 @@ use crate::profile::{Effect, PathPattern, Profile, ResumeBy, StepKind};
 use crate::text_file::read_json;
 use crate::tree::{EntryKind, OpenFile, Tree};
 
-/// What a framework goes on from, by its own rule, which is often less careful than ours.
+/// What a framework resumes from by its own rule, which is often less careful than ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resumed {
     /// From this step, a path relative to the watched directory.
     Step(String),
-    /// From nothing: it begins anew.
+    /// From no step: it starts from scratch.
     Nothing,
     /// It fails.
     Fails {
-        /// Over this path.
+        /// The path that it fails on.
         path: String,
-        /// Why, in words.
+        /// The reason, as text.
         words: String,
     },
-    /// It goes by what a listing does not show, or is told.
+    /// The method depends on facts that a listing does not show, or the user names the step.
     Unknown,
 }
 
-/// What the framework would go on from if it started now.
+/// Returns what the framework would resume from if it started now.
 pub fn resumed_by_framework(profile: &Profile, tree: &Tree, files: &dyn OpenFile) -> Resumed {
     if let Some((path, words)) = stumbling_blocks(profile, tree).next() {
         return Resumed::Fails {
@@ -57,8 +57,8 @@ pub fn resumed_by_framework(profile: &Profile, tree: &Tree, files: &dyn OpenFile
     }
 }
 
-/// What must be moved aside before a step is restored, or the framework would fail over it or go on from it instead:
-/// paths relative to the watched directory. `step` is the path of the step.
+/// Returns the paths, relative to the watched directory, that must be moved aside before a step is restored, because
+/// the framework would fail on them or resume from them instead. `step` is the path of the step.
 pub fn moved_aside_before_restore(
     profile: &Profile,
     tree: &Tree,
@@ -81,7 +81,7 @@ pub fn moved_aside_before_restore(
                 (Rank::Number(number), Some(restored)) => *number >= restored,
                 _ => true,
             },
-            // Times that a restore gives back are older than whatever is there.
+            // Times that a restore sets are older than those of existing files.
             ResumeBy::NewestMtime | ResumeBy::MetadataTimestamp => true,
             ResumeBy::Pointer | ResumeBy::NewestCtime | ResumeBy::FixedPath | ResumeBy::Told => false,
         };
@@ -93,7 +93,7 @@ pub fn moved_aside_before_restore(
     aside
 }
 
-/// What to tell the user, to go on from a restored step. `root` is the watched directory's path.
+/// Returns the text for the user on how to resume from a restored step. `root` is the watched directory's path.
 pub fn resume_text(profile: &Profile, root: &str, step: &str) -> Option<String> {
     profile
         .resume
@@ -101,13 +101,14 @@ pub fn resume_text(profile: &Profile, root: &str, step: &str) -> Option<String> 
         .render(&Values::of(profile, Some(root), step)?)
 }
 
-/// Whether the framework would take this path, relative to the watched directory, for a step that it can go on from.
+/// Returns whether the framework would treat this path, relative to the watched directory, as a step that it can
+/// resume from.
 pub(crate) fn looks_at(profile: &Profile, path: &str) -> bool {
     match profile.resume.by {
         ResumeBy::HighestNumber | ResumeBy::MetadataTimestamp => {
             scan(profile).iter().any(|pattern| pattern.is_match(path))
         }
-        // These scans look for what points to a step.
+        // These scans search for pointers to a step.
         ResumeBy::Pointer
         | ResumeBy::NewestMtime
         | ResumeBy::NewestCtime
@@ -116,7 +117,7 @@ pub(crate) fn looks_at(profile: &Profile, path: &str) -> bool {
     }
 }
 
-/// Paths that the framework's own scan fails over, and why.
+/// Returns the paths that the framework's own scan fails on, and why.
 fn stumbling_blocks<'a>(profile: &'a Profile, tree: &'a Tree) -> impl Iterator<Item = (&'a str, &'a str)> {
     tree.entries().filter_map(|(path, _)| {
         let fails = profile
@@ -130,13 +131,13 @@ fn stumbling_blocks<'a>(profile: &'a Profile, tree: &'a Tree) -> impl Iterator<I
     })
 }
 
-/// What the framework's scan takes for a step, and how it orders it.
+/// A path that the framework's scan treats as a step, and its sort key.
 struct Candidate {
     path: String,
     rank: Rank,
 }
 
-/// Where a candidate stands among the others.
+/// The sort key of a candidate.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Time(Timestamp),
@@ -144,7 +145,7 @@ enum Rank {
     Metadata(String, u64),
 }
 
-/// The part of Levanter's `metadata.json` that it orders by.
+/// The part of Levanter's `metadata.json` that determines the order.
 #[derive(Deserialize)]
 struct LevanterMetadata {
     timestamp: String,
@@ -176,7 +177,7 @@ fn candidates(profile: &Profile, tree: &Tree, files: &dyn OpenFile) -> Vec<Candi
     tree.entries()
         .filter(|(_, entry)| !directories || entry.kind == EntryKind::Directory)
         .filter(|(path, _)| patterns.iter().any(|pattern| pattern.is_match(path)))
-        // The scan does not look into a step: a chunk of an array may have a number for its name.
+        // The scan does not look inside a step: a chunk of an array may have a number as its name.
         .filter(|(path, _)| {
             !is_below(path, &taken) && meets_needs(profile, tree, path) && taken.insert((*path).to_owned())
         })
@@ -207,7 +208,7 @@ fn meets_needs(profile: &Profile, tree: &Tree, path: &str) -> bool {
             .any(|(inside, _)| needs.iter().any(|glob| glob.is_match(inside)))
 }
 
-/// A link's time is that of what it names.
+/// Returns the time of a link's target.
 fn followed_mtime(tree: &Tree, path: &str, mtime: Timestamp) -> Timestamp {
     let Some(EntryKind::Symlink { target }) = tree.get(path).map(|entry| &entry.kind) else {
         return mtime;
@@ -234,13 +235,13 @@ fn by_pointer(profile: &Profile, tree: &Tree, files: &dyn OpenFile) -> Resumed {
         Some(target) => Resumed::Step(target.clone()),
         None if pointer.dangling => Resumed::Fails {
             path: pointer.path.clone(),
-            words: format!("it says {:?}, and there is no such step", pointer.says),
+            words: format!("it names {:?}, and no such step exists", pointer.says),
         },
         None => Resumed::Unknown,
     }
 }
 
-/// The step that a pointer at this path names.
+/// Returns the step that a pointer at this path names.
 fn pointed_to(profile: &Profile, tree: &Tree, files: &dyn OpenFile, path: &str) -> Option<String> {
     let units = collect(profile, tree, files).units;
     let named = |pointer: PointerFound| (pointer.path == path).then_some(pointer.target).flatten();

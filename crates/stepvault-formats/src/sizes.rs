@@ -1,5 +1,5 @@
-//! How large a checkpoint is by its headers alone: the tables of contents that name files, and safetensors files, which
-//! say themselves how long they are.
+//! The size of a checkpoint, computed from headers alone: from the tables of contents that name files, and from
+//! safetensors files, whose headers state their length.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::structure::safetensors::{self, ClaimedSize};
 use crate::structure::{dcp, hf_index};
 use crate::tree::{EntryKind, OpenFile, Tree};
 
-/// What says how large files are.
+/// The headers and tables that state how large files are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HeaderKind {
     /// The header of a safetensors file.
@@ -20,7 +20,7 @@ pub enum HeaderKind {
 }
 
 impl HeaderKind {
-    /// Its name in documents.
+    /// Returns its name in documents.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Safetensors => "safetensors",
@@ -29,7 +29,7 @@ impl HeaderKind {
         }
     }
 
-    /// The kind that a file of this name is.
+    /// Returns the kind of a file with this name.
     pub fn of_name(path: &str) -> Option<Self> {
         let name = path.rsplit('/').next().unwrap_or(path);
         if hf_index::is_index(name) {
@@ -50,42 +50,42 @@ impl HeaderKind {
     }
 }
 
-/// A file that a header tells of.
+/// A file whose size a header states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToldFile {
     /// Its path in the tree.
     pub path: String,
-    /// How long it is when it is whole; none where no header that is there says so.
+    /// Its length when it is whole; `None` if no existing header states it.
     pub expected_bytes: Option<u64>,
-    /// Bytes of its tensors, where its own header says so.
+    /// The bytes of its tensors, if its own header states them.
     pub payload_bytes: Option<u64>,
-    /// How long it is; none where it is not there.
+    /// Its actual length; `None` if it does not exist.
     pub real_bytes: Option<u64>,
 }
 
-/// A header or a table of contents, and what it says.
+/// A header or a table of contents, and what it states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
     /// Its path in the tree.
     pub path: String,
-    /// What it is.
+    /// Its kind.
     pub kind: HeaderKind,
-    /// How many tensors, or pieces of them, it names.
+    /// The number of tensors, or pieces of them, that it names.
     pub entries: u64,
-    /// Bytes of tensors, where it says so by itself, whether or not the files are there.
+    /// The bytes of tensors that it states itself, whether or not the files exist.
     pub payload_bytes: Option<u64>,
-    /// The files that it tells of.
+    /// The files whose sizes it states.
     pub files: Vec<ToldFile>,
 }
 
-/// Everything that headers in a tree say. Files that an index names are told of there and not once more. What cannot be
-/// read as what its name says is left out, with the reason.
+/// Returns what all headers in a tree state. Files that an index names are listed there and not a second time. Files
+/// that cannot be read as their names require are left out, with the reason.
 pub fn told(tree: &Tree, files: &dyn OpenFile) -> (Vec<Told>, Vec<(String, Fault)>) {
     let mut headers: Vec<(HeaderKind, &str)> = tree
         .files()
         .filter_map(|(path, _)| Some((HeaderKind::of_name(path)?, path)))
         .collect();
-    // Tables before the files that they name.
+    // Tables come before the files that they name.
     headers.sort_unstable_by(|one, other| other.cmp(one));
     let (mut found, mut unread): (Vec<Told>, Vec<_>) = (Vec::new(), Vec::new());
     let mut named: BTreeSet<String> = BTreeSet::new();
@@ -105,10 +105,10 @@ pub fn told(tree: &Tree, files: &dyn OpenFile) -> (Vec<Told>, Vec<(String, Fault
     (found, unread)
 }
 
-/// What one header says.
+/// Returns what one header states.
 ///
 /// # Errors
-/// Where it is not what its name says, or cannot be read.
+/// If the file does not have the format of its name, or cannot be read.
 pub fn told_by(tree: &Tree, kind: HeaderKind, path: &str, files: &dyn OpenFile) -> Result<Told, Fault> {
     let source = files.open(path)?;
     let mut told = Told {
@@ -151,14 +151,14 @@ pub fn told_by(tree: &Tree, kind: HeaderKind, path: &str, files: &dyn OpenFile) 
     Ok(told)
 }
 
-/// What a shard's own header says, where the shard is there and has one.
+/// Returns what a shard's own header states, if the shard exists and has one.
 fn claimed_of_shard(tree: &Tree, path: &str, files: &dyn OpenFile) -> Result<Option<ClaimedSize>, Fault> {
     if !tree.is_file(path) || HeaderKind::of_name(path) != Some(HeaderKind::Safetensors) {
         return Ok(None);
     }
     match safetensors::claimed_size(&*files.open(path)?) {
         Ok(claimed) => Ok(Some(claimed)),
-        // Broken or too large: then nothing is expected of it.
+        // It is broken or too large, so no size is expected.
         Err(Fault::Broken { .. } | Fault::Unknown(_)) => Ok(None),
         Err(fault) => Err(fault),
     }
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
     use crate::structure::files_in_memory::Files;
 
-    /// A safetensors file of one tensor of so many bytes.
+    /// A safetensors file of one tensor of `data_bytes` bytes.
     fn weights(data_bytes: usize) -> Vec<u8> {
         let header =
             format!(r#"{{"w":{{"dtype":"U8","shape":[{data_bytes}],"data_offsets":[0,{data_bytes}]}}}}"#);
@@ -252,7 +252,7 @@ mod tests {
             ("step/m-1.safetensors", shard),
         ]);
         assert!(unread.is_empty(), "{unread:?}");
-        // The shard is told of once.
+        // The shard is listed once.
         assert_eq!(found.len(), 1);
         assert_eq!(
             (found[0].kind, found[0].entries, found[0].payload_bytes),

@@ -1,25 +1,25 @@
-//! Whether a file is structurally sound, and how a check says what it found.
+//! Whether a file is structurally sound, and how a check reports its result.
 
 use std::io;
 
 use crate::source::ReadAt;
 
-/// What a structural check says of a file. Sound is not intact: only a digest can tell that the bytes are the ones
-/// that were written.
+/// The result of a structural check of a file. Sound does not mean intact: only a digest can tell that the bytes are
+/// those that were written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Soundness {
     /// Every rule of its format holds.
     Sound,
     /// A rule of its format is broken.
     Broken {
-        /// Byte offset in the file, where there is one.
+        /// The byte offset in the file, if there is one.
         offset: Option<u64>,
-        /// What is wrong, in words that need no look at the format.
+        /// The reason, understandable without knowledge of the format.
         why: String,
     },
-    /// Nothing can be said without loading it: a digest is all there is.
+    /// The structure is unknown without loading the file: only a digest can verify it.
     Unknown {
-        /// Why not.
+        /// The reason.
         why: String,
     },
 }
@@ -30,21 +30,21 @@ pub enum Fault {
     /// A rule of the format is broken.
     #[error("{why}")]
     Broken {
-        /// Byte offset in the file, where there is one.
+        /// The byte offset in the file, if there is one.
         offset: Option<u64>,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// The check cannot tell.
+    /// The check cannot decide.
     #[error("{0}")]
     Unknown(String),
-    /// The file could not be read; this says nothing about its structure.
+    /// The file could not be read; its structure is unknown.
     #[error(transparent)]
     Read(#[from] io::Error),
 }
 
 impl Fault {
-    /// A broken rule at an offset of the file.
+    /// Returns a broken rule at an offset of the file.
     pub fn at(offset: u64, why: impl Into<String>) -> Self {
         Self::Broken {
             offset: Some(offset),
@@ -52,7 +52,7 @@ impl Fault {
         }
     }
 
-    /// A broken rule of the file as a whole.
+    /// Returns a broken rule of the file as a whole.
     pub fn broken(why: impl Into<String>) -> Self {
         Self::Broken {
             offset: None,
@@ -61,7 +61,7 @@ impl Fault {
     }
 }
 
-/// Turns the outcome of a check into what it says of the file.
+/// Turns the outcome of a check into the soundness of the file.
 ///
 /// # Errors
 /// When the file could not be read.
@@ -74,8 +74,8 @@ pub fn judged(outcome: Result<(), Fault>) -> io::Result<Soundness> {
     }
 }
 
-/// Reads `length_bytes` at `offset`, refusing what the file does not hold or what is more than `limit_bytes`, before
-/// anything is allocated. `what` names the piece in the refusal.
+/// Reads `length_bytes` at `offset`. Refuses pieces that lie outside the file or are longer than `limit_bytes` before
+/// anything is allocated. `what` names the piece in the message.
 ///
 /// # Errors
 /// [`Fault::Broken`] when the piece is outside the file, [`Fault::Unknown`] when it is larger than the limit.
@@ -98,11 +98,11 @@ pub fn read_piece(
     }
     if length_bytes > limit_bytes {
         return Err(Fault::Unknown(format!(
-            "{what} is {length_bytes} bytes long, more than the {limit_bytes} that are read"
+            "{what} is {length_bytes} bytes long, more than the limit of {limit_bytes}"
         )));
     }
     let length = usize::try_from(length_bytes)
-        .map_err(|_| Fault::Unknown(format!("{what} is larger than this machine can hold")))?;
+        .map_err(|_| Fault::Unknown(format!("{what} is larger than this machine can address")))?;
     let mut buffer = vec![0; length];
     source.read_exact_at(offset, &mut buffer)?;
     Ok(buffer)

@@ -1,20 +1,20 @@
-//! Where the bytes of a file come from: read at offsets, never as a whole.
+//! Access to the bytes of a file: read at offsets, never as a whole.
 
 use std::io;
 
 /// A file's bytes, read at offsets. Checks read headers through this and never map or load the whole.
 pub trait ReadAt: Send + Sync {
-    /// The file's length in bytes.
+    /// Returns the file's length in bytes.
     fn size_bytes(&self) -> u64;
 
     /// Fills `buffer` from `offset`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] when the file ends before that; whatever the medium says otherwise.
+    /// [`io::ErrorKind::UnexpectedEof`] when the file ends before that; otherwise the error of the medium.
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// Bytes that the filesystem has given to the file, or `None` where that cannot be told. Fewer than
-    /// [`Self::size_bytes`] means holes: room that was reserved and never written.
+    /// Returns the bytes that the filesystem has allocated for the file, or `None` if unknown. Fewer than
+    /// [`Self::size_bytes`] means holes: space that was reserved and never written.
     fn allocated_bytes(&self) -> Option<u64> {
         None
     }
@@ -45,7 +45,7 @@ impl ReadAt for Vec<u8> {
     }
 }
 
-/// A range of a file, taken for a file of its own: a shard of a DCP file is a torch file by itself.
+/// A range of a file, treated as a file of its own: a shard of a DCP file is a torch file by itself.
 #[derive(Clone, Copy)]
 pub struct Window<'a> {
     source: &'a dyn ReadAt,
@@ -54,7 +54,7 @@ pub struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// The `size_bytes` bytes from `start`, or `None` when they are not all inside the file.
+    /// Returns the `size_bytes` bytes from `start`, or `None` when they are not all inside the file.
     pub fn new(source: &'a dyn ReadAt, start: u64, size_bytes: u64) -> Option<Self> {
         (start.checked_add(size_bytes)? <= source.size_bytes()).then_some(Self {
             source,

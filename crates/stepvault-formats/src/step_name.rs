@@ -1,6 +1,6 @@
-//! Which step a directory's or file's name says it is.
+//! Reads the step number from the name of a directory or file.
 
-/// Words whose number is the step, the most telling first.
+/// Words whose number is the step, the most specific first.
 const STEP_WORDS: [&str; 8] = [
     "globalstep",
     "step",
@@ -11,13 +11,13 @@ const STEP_WORDS: [&str; 8] = [
     "checkpoint",
     "ckpt",
 ];
-/// Words whose number is something else: which rank wrote it, which version, which shard.
+/// Words whose number is something else: rank, version or shard.
 const OTHER_WORDS: [&str; 12] = [
     "rank", "v", "version", "shard", "part", "of", "size", "dp", "tp", "pp", "mp", "replica",
 ];
 /// Words that may follow the step's number.
 const TRAILING_WORDS: [&str; 3] = ["force", "last", "end"];
-/// What is cut off the end before looking.
+/// Extensions that are removed before the name is parsed.
 const EXTENSIONS: [&str; 13] = [
     "pt",
     "pth",
@@ -43,14 +43,14 @@ enum Piece<'a> {
     Fraction,
 }
 
-/// The step that a name says, or `None` when it says none, or leaves it open which of its numbers that is.
+/// Returns the step in a name, or `None` when the name has none or several numbers qualify.
 ///
-/// A number after a word that means a step counts wherever it stands; failing that, a single number at the end.
+/// A number after a word that means a step counts at any position; without one, a single number at the end counts.
 pub fn parse(name: &str) -> Option<u64> {
     let pieces = pieces_of(stem_of(name));
     let numbers = numbers_of(&pieces);
     for word in STEP_WORDS {
-        // Of several, the last: fairseq's `checkpoint_3_5000` is epoch 3, update 5000.
+        // Of several numbers, use the last: fairseq's `checkpoint_3_5000` is epoch 3, update 5000.
         let of_word = numbers
             .iter()
             .rev()
@@ -66,7 +66,7 @@ pub fn parse(name: &str) -> Option<u64> {
         return None;
     };
     let rest = &pieces[number.position + 1..];
-    // `model-00001-of-00003`: which of a step's files it is.
+    // `model-00001-of-00003`: the number of a file within a step.
     if let [Piece::Word(word), Piece::Number(_), ..] = rest
         && word.eq_ignore_ascii_case("of")
     {
@@ -121,7 +121,7 @@ fn stem_of(mut name: &str) -> &str {
     name
 }
 
-/// Runs of letters and runs of digits, without what stands between them.
+/// Returns runs of letters and runs of digits, without the separators.
 fn pieces_of(stem: &str) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
     let mut rest = stem;

@@ -1,4 +1,4 @@
-//! Names that say: not finished, look away.
+//! Names that mark unfinished files and directories.
 
 const ENDINGS: [&str; 7] = [
     "tmp",
@@ -10,16 +10,17 @@ const ENDINGS: [&str; 7] = [
     "downloading",
 ];
 
-/// True when an entry of a directory of checkpoints has a name that its writer gives only while it writes, or that
-/// is hidden: no step is called so.
+/// Returns whether an entry in a directory of checkpoints is hidden or has a name that its writer uses only while
+/// writing. No step has such a name.
 pub fn is_temporary(name: &str) -> bool {
     name.starts_with('.') || is_unfinished_file(name)
 }
 
-/// The same for a file inside a checkpoint, where a leading dot alone means nothing (`.metadata` is a marker).
+/// Returns the same for a file inside a checkpoint, where a leading dot alone means nothing (`.metadata` is a
+/// marker).
 pub fn is_unfinished_file(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
-    // `40.orbax-checkpoint-tmp`, and with a time behind it in older versions.
+    // `40.orbax-checkpoint-tmp`, followed by a time in older versions.
     if lower.contains(".orbax-checkpoint-tmp") || lower.starts_with(".tmp") || lower.ends_with('~') {
         return true;
     }
@@ -35,7 +36,7 @@ pub fn is_unfinished_file(name: &str) -> bool {
     };
     let mut components = lower.split('.');
     let first = components.next().unwrap_or_default();
-    // `progress.pt.1234.tmp` and `x.tmp.1234` alike; `recovery_tmp.pth.tar` by its stem.
+    // Matches `progress.pt.1234.tmp` and `x.tmp.1234`; `recovery_tmp.pth.tar` matches by its stem.
     whole(first)
         || begins(first)
         || ends(first)

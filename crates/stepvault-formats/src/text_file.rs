@@ -1,4 +1,4 @@
-//! Reading small files whole: pointers and JSON, never more than a limit.
+//! Reads small files whole, up to a limit: pointers and JSON.
 
 use std::io;
 
@@ -6,17 +6,17 @@ use serde::de::DeserializeOwned;
 
 use crate::tree::{OpenFile, Tree};
 
-/// The most that is read of a pointer: a path, at most, and Linux' longest is this.
+/// The maximum size of a pointer: it holds at most a path, and this is the longest path of Linux.
 pub(crate) const TEXT_LIMIT_BYTES: u64 = 4096;
 
-/// The most that is read of a JSON file. A long run's `trainer_state.json` holds every log entry: some megabytes.
+/// The maximum size of a JSON file. A long run's `trainer_state.json` holds every log entry: some megabytes.
 pub(crate) const JSON_LIMIT_BYTES: u64 = 16 << 20;
 
-/// A file's bytes.
+/// Returns a file's bytes.
 ///
 /// # Errors
-/// [`io::ErrorKind::FileTooLarge`] beyond `limit_bytes`, [`io::ErrorKind::NotFound`] where there is no regular file, and
-/// what the medium says.
+/// [`io::ErrorKind::FileTooLarge`] beyond `limit_bytes`, [`io::ErrorKind::NotFound`] if there is no regular file, and
+/// errors of the medium.
 pub(crate) fn read_small(
     tree: &Tree,
     files: &dyn OpenFile,
@@ -27,7 +27,7 @@ pub(crate) fn read_small(
         return Err(io::ErrorKind::NotFound.into());
     }
     let file = files.open(path)?;
-    // The file may have grown since the tree was looked at.
+    // The file may have grown since the tree was read.
     let length_bytes = file.size_bytes();
     let length = usize::try_from(length_bytes)
         .ok()
@@ -37,14 +37,14 @@ pub(crate) fn read_small(
     Ok(bytes)
 }
 
-/// A file's text, without white space around it; an error when it is not UTF-8.
+/// Returns a file's text without surrounding white space; an error when it is not UTF-8.
 pub(crate) fn read_text(tree: &Tree, files: &dyn OpenFile, path: &str) -> io::Result<String> {
     let bytes = read_small(tree, files, path, TEXT_LIMIT_BYTES)?;
     let text = std::str::from_utf8(&bytes).map_err(|_| io::ErrorKind::InvalidData)?;
     Ok(text.trim().to_owned())
 }
 
-/// A file's JSON; an error when it is not what is asked for.
+/// Returns a file's JSON; an error when it does not match the type.
 pub(crate) fn read_json<T: DeserializeOwned>(tree: &Tree, files: &dyn OpenFile, path: &str) -> io::Result<T> {
     let bytes = read_small(tree, files, path, JSON_LIMIT_BYTES)?;
     serde_json::from_slice(&bytes).map_err(io::Error::from)

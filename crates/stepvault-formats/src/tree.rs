@@ -1,4 +1,4 @@
-//! A directory as facts: what is in it, and how to read a file of it.
+//! A directory as facts: its entries, and how to read one of its files.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,21 +7,21 @@ use stepvault_core::timestamp::Timestamp;
 
 use crate::source::ReadAt;
 
-/// What an entry of a directory is.
+/// The kind of a directory entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file.
     File {
         /// Its length in bytes.
         size_bytes: u64,
-        /// Bytes that the filesystem has given to it, where that is known. Fewer than its length means holes.
+        /// The bytes that the filesystem has allocated for it, if known. Fewer than its length means holes.
         allocated_bytes: Option<u64>,
     },
     /// A directory.
     Directory,
     /// A symbolic link, not followed.
     Symlink {
-        /// What it says, as it says it.
+        /// Its literal target.
         target: String,
     },
     /// A socket, a device, a pipe.
@@ -31,41 +31,41 @@ pub enum EntryKind {
 /// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
-    /// When it was last written.
+    /// Its modification time.
     pub mtime: Timestamp,
 }
 
 /// Everything below a directory, by path relative to it: segments joined with `/`, no leading or trailing one, never
-/// `.` or `..`. Parents of every entry are entries themselves; the directory itself is none.
+/// `.` or `..`. Parents of every entry are entries themselves; the directory itself is not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree {
     entries: BTreeMap<String, Entry>,
 }
 
 impl Tree {
-    /// A tree of these entries.
+    /// Returns a tree of these entries.
     pub fn new(entries: BTreeMap<String, Entry>) -> Self {
         Self { entries }
     }
 
-    /// Every entry, in the order of the paths' bytes.
+    /// Returns every entry, in the byte order of the paths.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
         self.entries.iter().map(|(path, entry)| (path.as_str(), entry))
     }
 
-    /// One entry.
+    /// Returns one entry.
     pub fn get(&self, path: &str) -> Option<&Entry> {
         self.entries.get(path)
     }
 
-    /// Whether there is a regular file at this path.
+    /// Returns whether there is a regular file at this path.
     pub fn is_file(&self, path: &str) -> bool {
         self.file_size_bytes(path).is_some()
     }
 
-    /// The length of the regular file at this path.
+    /// Returns the length of the regular file at this path.
     pub fn file_size_bytes(&self, path: &str) -> Option<u64> {
         match self.get(path)?.kind {
             EntryKind::File { size_bytes, .. } => Some(size_bytes),
@@ -73,19 +73,19 @@ impl Tree {
         }
     }
 
-    /// Whether there is a directory at this path.
+    /// Returns whether there is a directory at this path.
     pub fn is_directory(&self, path: &str) -> bool {
         self.get(path)
             .is_some_and(|entry| entry.kind == EntryKind::Directory)
     }
 
-    /// Regular files, with path and entry.
+    /// Returns the regular files, with path and entry.
     pub fn files(&self) -> impl Iterator<Item = (&str, &Entry)> {
         self.entries()
             .filter(|(_, entry)| matches!(entry.kind, EntryKind::File { .. }))
     }
 
-    /// What lies directly in a directory of this tree (`""` is the tree's own), by name.
+    /// Returns the direct entries of a directory of this tree (`""` is the tree's own), by name.
     pub fn children<'a>(&'a self, directory: &str) -> impl Iterator<Item = (&'a str, &'a Entry)> {
         let prefix = if directory.is_empty() {
             String::new()
@@ -98,12 +98,12 @@ impl Tree {
             .filter(|(name, _)| !name.contains('/'))
     }
 
-    /// Everything below one of its directories, by paths of this tree.
+    /// Returns everything below one of its directories, by paths of this tree.
     pub fn inside<'a>(&'a self, directory: &str) -> impl Iterator<Item = (&'a str, &'a Entry)> {
         self.starting_with(&format!("{directory}/"))
     }
 
-    /// Every entry whose path starts so.
+    /// Returns every entry whose path has this prefix.
     pub fn starting_with<'a>(&'a self, prefix: &str) -> impl Iterator<Item = (&'a str, &'a Entry)> + use<'a> {
         let prefix = prefix.to_owned();
         self.entries
@@ -112,7 +112,7 @@ impl Tree {
             .map(|(path, entry)| (path.as_str(), entry))
     }
 
-    /// The same tree, seen from the directory above it, where it has this name.
+    /// Returns the same tree as seen from the parent directory, where it has this name.
     #[must_use]
     pub fn under(self, name: &str, entry: Entry) -> Self {
         let inside = self
@@ -124,7 +124,7 @@ impl Tree {
         }
     }
 
-    /// The part of this tree below one of its directories, as a tree of its own.
+    /// Returns the part of this tree below one of its directories, as a separate tree.
     #[must_use]
     pub fn below(&self, directory: &str) -> Self {
         let prefix = format!("{directory}/");
@@ -137,12 +137,12 @@ impl Tree {
     }
 }
 
-/// Opens the files of a tree for checks that look inside.
+/// Opens the files of a tree for checks that read their contents.
 pub trait OpenFile: Send + Sync {
     /// Opens the regular file at a path of the tree, following no symbolic link.
     ///
     /// # Errors
-    /// What the medium says.
+    /// An error of the medium.
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>>;
 }
 

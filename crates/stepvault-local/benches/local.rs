@@ -11,9 +11,10 @@ use std::hint::black_box;
 use std::path::Path;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::digest::PartDigest;
 use stepvault_core::ids::{Attempt, NodeName, RunName, Step, StepId};
-use stepvault_local::seal::{LinkPolicy, SealRequest, seal};
+use stepvault_local::seal::{SealRequest, seal};
 use stepvault_local::tree::scan;
 use stepvault_local::vault::Vault;
 
@@ -36,6 +37,7 @@ fn checkpoint(root: &Path) {
 fn request(source: &Path, step: u64) -> SealRequest {
     SealRequest {
         run: RunName::new("bench").expect("a run"),
+        attempt: stepvault_local::seal_record::AttemptOrigin::default(),
         id: StepId::new(Attempt::FIRST, Step::new(step).expect("a step")),
         writer: stepvault_core::nodes::Writer::alone(NodeName::new("node-0").expect("a node")),
         source: source.to_owned(),

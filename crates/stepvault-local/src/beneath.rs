@@ -1,4 +1,4 @@
-//! Opening things below a directory without ever leaving it, whatever links somebody puts in the way meanwhile.
+//! Opens paths below a directory and never leaves it, even when another process swaps in symbolic links meanwhile.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -10,10 +10,10 @@ use stepvault_core::path::RelativePath;
 /// Flags to open a directory.
 pub(crate) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// The same, for one that must not be a link.
+/// Flags to open a directory that must not be a link.
 pub(crate) const DIRECTORY_ITSELF: OFlags = DIRECTORY.union(OFlags::NOFOLLOW);
 
-/// A directory, held open, below which paths are resolved.
+/// An open directory below which paths are resolved.
 #[derive(Debug)]
 pub(crate) struct Beneath {
     descriptor: OwnedFd,
@@ -26,24 +26,24 @@ impl Beneath {
         Ok(Self { descriptor })
     }
 
-    /// Opens the directory at `path`, or the one that a link there points to: for places that the user named.
+    /// Opens the directory at `path`, or the one that a link there points to. For paths that the user named.
     pub(crate) fn open_following(path: &Path) -> Result<Self> {
         let descriptor = rustix::fs::openat(CWD, path, DIRECTORY, Mode::empty())?;
         Ok(Self { descriptor })
     }
 
-    /// Opens `path` below this directory. No component may be a link: `LOOP` otherwise.
+    /// Opens `path` below this directory. Fails with `LOOP` when a component is a link.
     pub(crate) fn open_file(&self, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         match rustix::fs::openat2(&self.descriptor, path, flags, mode, resolve) {
-            // Kernels before 5.6, and sandboxes that do not know the call.
+            // For kernels before 5.6, and sandboxes that do not know the call.
             Err(Errno::NOSYS) => self.walk(path, flags, mode),
             done => done,
         }
     }
 
-    /// Opens a directory below this one; `None` for this one itself.
+    /// Opens a directory below this one, or this one itself for `None`.
     pub(crate) fn directory(&self, path: Option<&str>) -> Result<OwnedFd> {
         self.open_file(path.unwrap_or("."), DIRECTORY, Mode::empty())
     }
@@ -53,7 +53,7 @@ impl Beneath {
         self.directory(path.ancestors().last())
     }
 
-    /// The same, one component after the other: a checked path has no `..`, so refusing links at each is enough.
+    /// Opens `path` component by component. A checked path has no `..`, so refusing links at each component is enough.
     fn walk(&self, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
         let (parents, name) = path.rsplit_once('/').unwrap_or(("", path));
         let mut held: Option<OwnedFd> = None;
@@ -77,7 +77,7 @@ impl AsFd for Beneath {
     }
 }
 
-/// The last component of a path.
+/// Returns the last component of a path.
 pub(crate) fn name_of(path: &RelativePath) -> &str {
     path.as_str()
         .rsplit_once('/')

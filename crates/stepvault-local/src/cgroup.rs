@@ -1,21 +1,21 @@
-//! The control groups that this process is in, of either version, as far as memory goes.
+//! Reads the memory files of this process's control groups, version 1 and 2.
 
 use std::path::{Path, PathBuf};
 
 use procfs::ProcessCGroup;
 use procfs::process::{MountInfo, Process};
 
-/// Longest way from a group up to the top.
+/// Maximum number of levels from a group up to the root.
 const MAXIMUM_DEPTH: usize = 64;
 
-/// The files in which one version keeps what.
+/// File names of one control group version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Names {
     pub(crate) limit: &'static str,
     pub(crate) used: &'static str,
-    /// The line of `memory.stat` with what the kernel can give up at once.
+    /// Line of `memory.stat` that counts memory the kernel can reclaim at once.
     pub(crate) reclaimable: &'static str,
-    /// Counts processes that were killed, in a line that begins with `oom_kill `.
+    /// File that counts killed processes, in a line that begins with `oom_kill `.
     pub(crate) events: &'static str,
 }
 
@@ -31,10 +31,10 @@ pub(crate) const FIRST: Names = Names {
     reclaimable: "total_inactive_file",
     events: "memory.oom_control",
 };
-/// The first version says so where there is no limit, rounded down to a page.
+/// Version 1 reports this value, rounded down to a page, where no limit is set.
 const NO_LIMIT_BYTES: u64 = 1 << 62;
 
-/// One group's directory.
+/// The directory of one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) directory: PathBuf,
@@ -42,19 +42,19 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Its limit; `None` without one.
+    /// Returns the group's limit, or `None` without one.
     pub(crate) fn limit_bytes(&self) -> Option<u64> {
-        // "max" is no number.
+        // "max" does not parse as a number.
         self.number(self.names.limit)
             .filter(|bytes| *bytes < NO_LIMIT_BYTES)
     }
 
-    /// What a file says that holds one number.
+    /// Reads a file that holds one number.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
         self.read(name)?.trim().parse().ok()
     }
 
-    /// What a file says in the line that begins with `name` and a blank.
+    /// Reads the number in the line of a file that begins with `name` and a space.
     pub(crate) fn line(&self, file: &str, name: &str) -> Option<u64> {
         let text = self.read(file)?;
         let mut lines = text.lines().filter_map(|line| line.split_once(' '));
@@ -67,7 +67,7 @@ impl Group {
     }
 }
 
-/// The groups that this process is in, each followed by all above it; none where nothing can be read.
+/// Returns the groups of this process, each followed by its ancestors; empty when nothing can be read.
 pub(crate) fn own_groups() -> Vec<Group> {
     let Ok(own) = Process::myself() else {
         return Vec::new();
@@ -91,7 +91,7 @@ pub(crate) fn own_groups() -> Vec<Group> {
     found
 }
 
-/// A group and all above it, up to `top`.
+/// Returns a group and its ancestors up to `top`.
 pub(crate) fn upward(directory: &Path, top: &Path, names: &'static Names) -> Vec<Group> {
     let above = directory.ancestors().take_while(|group| group.starts_with(top));
     above
@@ -103,8 +103,8 @@ pub(crate) fn upward(directory: &Path, top: &Path, names: &'static Names) -> Vec
         .collect()
 }
 
-/// Where the group's files are. In a container its path may be one that only the host knows: its own root is then all
-/// that can be seen.
+/// Returns the directory with the group's files. In a container the group's path may exist only on the host; then only
+/// the container's own root is visible, and that is returned.
 fn directory(mount: &MountInfo, group: &ProcessCGroup) -> PathBuf {
     let below = Path::new(&group.pathname).strip_prefix(&mount.root);
     let directory = below.map(|below| mount.mount_point.join(below));

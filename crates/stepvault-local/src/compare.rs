@@ -1,4 +1,4 @@
-//! Whether what stands at a place is a step already, byte for byte.
+//! Compares the files at a path with a step, byte for byte.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -19,8 +19,8 @@ use crate::tree::{self, Tree};
 pub(crate) const WHAT: &str = "cannot compare";
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// The first difference between what stands at `target` and the entries of a step, in words; `None` when names,
-/// sizes and bytes are the same. Modes and times are not compared. `directories` is empty for a single file, which
+/// Returns the first difference between the files at `target` and the entries of a step, in words, or `None` when
+/// names, sizes and bytes are equal. Modes and times are not compared. `directories` is empty for a single file, which
 /// may have any name at the target.
 pub fn differs(
     target: &Path,
@@ -30,16 +30,16 @@ pub fn differs(
 ) -> Result<Option<String>> {
     let present = match tree::scan(target) {
         Ok(present) => present,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Some("nothing is there".to_owned())),
-        // Something that no checkpoint has.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Some("it does not exist".to_owned())),
+        // The target holds something that a checkpoint cannot hold.
         Err(error) if error.kind() == ErrorKind::Usage => return Ok(Some(error.to_string())),
         Err(error) => return Err(error),
     };
     scanned_differs(&present, target, files, directories, symlinks)
 }
 
-/// Whether what stands at `target` is a part of the step and nothing else: a directory all of whose entries the step has,
-/// byte for byte.
+/// Returns whether the target is a directory that holds a part of the step and nothing else: the step has every entry
+/// of it, byte for byte.
 pub fn is_part(
     target: &Path,
     files: &[FileEntry],
@@ -68,8 +68,8 @@ pub fn is_part(
     Ok(scanned_differs(&present, target, &files, &directories, &symlinks)?.is_none())
 }
 
-/// As [`differs`] for one path of a step of several, where something stands below `directory`. The entries are those of this
-/// path and of the directories above it.
+/// Compares one path of a multi-path step below `directory`, like [`differs`]. The entries are those of this path and
+/// of the directories above it.
 pub fn member_differs(
     directory: &Path,
     member: &RelativePath,
@@ -79,7 +79,7 @@ pub fn member_differs(
 ) -> Result<Option<String>> {
     match tree::scan_members(directory, std::slice::from_ref(member)) {
         Ok(present) => scanned_differs(&present, directory, files, directories, symlinks),
-        // Something that no checkpoint has.
+        // The target holds something that a checkpoint cannot hold.
         Err(error) if matches!(error.kind(), ErrorKind::Usage | ErrorKind::SourceChanged) => {
             Ok(Some(error.to_string()))
         }
@@ -87,7 +87,7 @@ pub fn member_differs(
     }
 }
 
-/// The same for `present`, what was just scanned at `target`.
+/// Like [`differs`], for `present`, the result of a scan of `target`.
 pub fn scanned_differs(
     present: &Tree,
     target: &Path,
@@ -98,22 +98,23 @@ pub fn scanned_differs(
     let single = directories.is_empty();
     if (present.shape == Shape::File) != single {
         let what = if single {
-            "a directory stands where a file should"
+            "it is a directory, not a file"
         } else {
-            "no directory stands there"
+            "it is not a directory"
         };
         return Ok(Some(what.to_owned()));
     }
     if single {
         return match files {
             [file] => single_file_differs(target, file, present),
-            _ => Ok(Some("the step is no single file".to_owned())),
+            _ => Ok(Some("the step is not a single file".to_owned())),
         };
     }
     if let Some(difference) = names_differ(present, files, directories, symlinks) {
         return Ok(Some(difference));
     }
-    // The scan has refused a checkpoint that is a link; what only holds the members of one may be reached by one.
+    // The scan has refused a checkpoint that is a link, but the directory that holds the members may be reached through
+    // one.
     let root = Beneath::open_following(target).map_err(|error| errors::io(WHAT, target, error))?;
     for file in files {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
@@ -174,7 +175,7 @@ fn names_differ(
         })
 }
 
-/// The first path that only one of two lists, both sorted, has.
+/// Returns the first path that only one of two sorted lists has.
 pub(crate) fn lists_differ<'a>(
     there: impl Iterator<Item = Option<&'a RelativePath>>,
     wanted: impl Iterator<Item = Option<&'a RelativePath>>,
@@ -185,9 +186,11 @@ pub(crate) fn lists_differ<'a>(
         match (there.next(), wanted.next()) {
             (None, None) => return None,
             (Some(path), Some(other)) if path == other => {}
-            (Some(path), Some(other)) if path < other => return Some(format!("{} is there too", name(path))),
+            (Some(path), Some(other)) if path < other => {
+                return Some(format!("{} is not part of the step", name(path)));
+            }
             (_, Some(other)) => return Some(format!("{} is missing", name(other))),
-            (Some(path), None) => return Some(format!("{} is there too", name(path))),
+            (Some(path), None) => return Some(format!("{} is not part of the step", name(path))),
         }
     }
 }
@@ -196,7 +199,7 @@ pub(crate) fn sizes_differ(path: &RelativePath, there_bytes: u64, wanted_bytes: 
     format!("{path} has {there_bytes} bytes, not {wanted_bytes}")
 }
 
-/// Reads the file part by part and compares each digest.
+/// Reads the file part by part and compares each digest. Returns the first difference.
 fn bytes_differ(mut opened: File, place: &Path, file: &FileEntry) -> Result<Option<String>> {
     let cut = file.parts()?;
     let mut buffer = vec![0_u8; BUFFER_BYTES];
@@ -212,13 +215,13 @@ fn bytes_differ(mut opened: File, place: &Path, file: &FileEntry) -> Result<Opti
                 .read(&mut buffer[..wanted])
                 .map_err(|error| errors::io(WHAT, place, error))?;
             if read == 0 {
-                return Ok(Some(format!("{} ends too soon", file.path)));
+                return Ok(Some(format!("{} is shorter than recorded", file.path)));
             }
             hasher.update(&buffer[..read]);
             left_bytes -= read as u64;
         }
         if hasher.finish().sha256 != *expected {
-            return Ok(Some(format!("{} has other bytes in part {index}", file.path)));
+            return Ok(Some(format!("{} differs in part {index}", file.path)));
         }
     }
     Ok(None)

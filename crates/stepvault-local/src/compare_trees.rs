@@ -1,4 +1,4 @@
-//! Whether two directories hold the same.
+//! Compares the content of two directories.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,17 +16,17 @@ use crate::tree::{self, Tree};
 
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// The first difference between what stands at `target` and the directory at `other`, whose tree is `wanted`, in
-/// words; `None` when names, sizes and bytes are the same. Modes and times are not compared.
+/// Returns the first difference between `target` and the directory `other`, whose tree is `wanted`, in words, or `None`
+/// when names, sizes and bytes are equal. Modes and times are not compared.
 pub(crate) fn differ(target: &Path, other: &Path, wanted: &Tree) -> Result<Option<String>> {
     let there = match tree::scan(target) {
         Ok(there) => there,
-        // Something that no checkpoint has.
+        // The target holds something that a checkpoint cannot hold.
         Err(error) if error.kind() == ErrorKind::Usage => return Ok(Some(error.to_string())),
         Err(error) => return Err(error),
     };
     if there.shape != Shape::Directory {
-        return Ok(Some("no directory stands there".to_owned()));
+        return Ok(Some("it is not a directory".to_owned()));
     }
     if let Some(difference) = names_differ(&there, wanted) {
         return Ok(Some(difference));
@@ -35,7 +35,7 @@ pub(crate) fn differ(target: &Path, other: &Path, wanted: &Tree) -> Result<Optio
         let same = same_bytes(open(target, &file.path)?, open(other, &file.path)?)
             .map_err(|error| errors::io(WHAT, &target.join(&file.path), error))?;
         if !same {
-            return Ok(Some(format!("{} has other bytes", file.path)));
+            return Ok(Some(format!("{} has different content", file.path)));
         }
     }
     Ok(None)
@@ -87,7 +87,7 @@ fn same_bytes(mut one: File, mut other: File) -> io::Result<bool> {
     }
 }
 
-/// Reads a whole block, or what is left; nothing at the end.
+/// Reads a whole block or the rest of the file; the block is empty at the end.
 fn read_block(file: &mut File, block: &mut Vec<u8>) -> io::Result<()> {
     block.clear();
     file.take(BUFFER_BYTES as u64).read_to_end(block).map(drop)

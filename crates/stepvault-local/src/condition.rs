@@ -1,26 +1,26 @@
-//! The condition of a directory: whether it is there, who may write to it, and what its filesystem has left. Nothing is
-//! written to find out.
+//! Measures the condition of a directory without writing to it: whether it exists, who may write to it, and how much
+//! space its filesystem has left.
 
 use std::path::Path;
 
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags};
 use rustix::io::Errno;
-use stepvault_core::explain::{PlaceFacts, Role, Standing};
+use stepvault_core::disk_facts::{DirectoryAccess, DirectoryCondition, DirectoryRole};
 
 use crate::probe::mounts::Mounts;
 use crate::space;
 
-/// A directory's condition.
+/// The condition of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// What was measured.
-    pub facts: PlaceFacts,
-    /// Its filesystem, to tell whether two directories share one.
+    /// Measured facts.
+    pub facts: DirectoryCondition,
+    /// Device number of its filesystem; equal for two directories on one filesystem.
     pub device: Option<u64>,
 }
 
-/// Looks at a directory. It blocks for as long as the filesystem does not answer.
-pub fn look(role: Role, path: &Path) -> Condition {
+/// Measures a directory. Blocks for as long as the filesystem does not answer.
+pub fn look(role: DirectoryRole, path: &Path) -> Condition {
     let stat = rustix::fs::stat(path);
     let mount = rustix::fs::statvfs(path).ok();
     let room = space::free(path).ok().filter(|_| stat.is_ok());
@@ -29,18 +29,18 @@ pub fn look(role: Role, path: &Path) -> Condition {
         || stat.is_ok() && Mounts::read().of(path).is_some_and(|mount| mount.read_only);
     let may_write = || rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS).is_ok();
     let standing = match (&stat, is_read_only) {
-        // A directory above it keeps this user out.
-        (Err(Errno::ACCESS), _) => Standing::Forbidden,
-        // A FUSE or network filesystem that has gone.
+        // A directory above it denies access to this user.
+        (Err(Errno::ACCESS), _) => DirectoryAccess::Forbidden,
+        // A FUSE or network filesystem that is no longer reachable.
         (Err(Errno::NOTCONN | Errno::STALE | Errno::IO | Errno::HOSTDOWN | Errno::TIMEDOUT), _) => {
-            Standing::Silent
+            DirectoryAccess::Silent
         }
-        (Err(_), _) => Standing::Missing,
-        (Ok(_), true) => Standing::ReadOnly,
-        (Ok(_), false) if may_write() => Standing::Writable,
-        (Ok(_), false) => Standing::Forbidden,
+        (Err(_), _) => DirectoryAccess::Missing,
+        (Ok(_), true) => DirectoryAccess::ReadOnly,
+        (Ok(_), false) if may_write() => DirectoryAccess::Writable,
+        (Ok(_), false) => DirectoryAccess::Forbidden,
     };
-    let facts = PlaceFacts {
+    let facts = DirectoryCondition {
         role,
         path: path.display().to_string(),
         standing,
@@ -54,12 +54,12 @@ pub fn look(role: Role, path: &Path) -> Condition {
     }
 }
 
-/// A directory whose filesystem did not answer.
-pub fn silent(role: Role, path: &Path) -> Condition {
-    let facts = PlaceFacts {
+/// Returns the condition of a directory whose filesystem did not answer.
+pub fn silent(role: DirectoryRole, path: &Path) -> Condition {
+    let facts = DirectoryCondition {
         role,
         path: path.display().to_string(),
-        standing: Standing::Silent,
+        standing: DirectoryAccess::Silent,
         room: None,
         user: rustix::process::geteuid().as_raw(),
         owner: None,
@@ -67,7 +67,8 @@ pub fn silent(role: Role, path: &Path) -> Condition {
     Condition { facts, device: None }
 }
 
-/// What the kernel calls a filesystem's block device, and the disk that it is a part of; nothing for one that has none.
+/// Returns the kernel's names for the filesystem's block device and for the disk that contains it; empty when it has
+/// none.
 pub fn block_devices(device: u64) -> Vec<String> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let Ok(target) = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")) else {
@@ -89,19 +90,19 @@ mod tests {
     #[test]
     fn a_directory_is_looked_at_and_left_alone() {
         let place = tempfile::tempdir().unwrap();
-        let found = look(Role::Checkpoints, place.path());
-        assert_eq!(found.facts.standing, Standing::Writable);
+        let found = look(DirectoryRole::Checkpoints, place.path());
+        assert_eq!(found.facts.standing, DirectoryAccess::Writable);
         assert!(found.facts.room.unwrap().total_bytes > 0);
         assert_eq!(found.facts.owner, Some(found.facts.user));
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
-        // A filesystem in memory has no device of this kind, and nobody a device of number 0.
+        // A filesystem in memory has no block device, and device number 0 is never used.
         assert!(block_devices(0).is_empty());
         assert!(found.device.map(block_devices).unwrap().len() <= 2);
-        let missing = look(Role::Checkpoints, &place.path().join("nothing"));
-        assert_eq!(missing.facts.standing, Standing::Missing);
+        let missing = look(DirectoryRole::Checkpoints, &place.path().join("nothing"));
+        assert_eq!(missing.facts.standing, DirectoryAccess::Missing);
         assert!(missing.facts.room.is_none() && missing.device.is_none());
         assert_eq!(
-            look(Role::Vault, Path::new("/proc"))
+            look(DirectoryRole::Vault, Path::new("/proc"))
                 .facts
                 .room
                 .unwrap()

@@ -1,7 +1,8 @@
-//! Durable writes, each one function: temporary, write, length check, sync, rename, sync of the directory.
+//! Durable writes. Each is one function: write a temporary file, check its length, sync it, rename it, sync the
+//! directory.
 //!
-//! A failed sync is never tried again: the kernel may have dropped the pages that could not be written, and the next
-//! sync would then report success over a hole. The write fails as a whole and its caller starts anew.
+//! A failed sync is never retried: the kernel may have dropped the pages that could not be written, and the next sync
+//! would then report success over a hole. The whole write fails and the caller starts over.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -13,29 +14,32 @@ use rustix::io::Errno;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::errors;
+use crate::reading;
 use crate::rename::{self, Place};
 use crate::temporary::Temporary;
 
-/// What became of a create-if-absent.
+/// Outcome of a create-if-absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CreateOutcome {
-    /// The file is there now, and durable.
+    /// The file was created and is durable.
     Written,
-    /// Something has that name already, durably; it was not touched.
+    /// Something already has that name, durably; it was not changed.
     Exists,
 }
 
-/// Creates `path` with `bytes` unless something has that name. Durable when it returns [`CreateOutcome::Written`].
+/// Creates `path` with `bytes` unless the name is taken. The file is durable when this returns
+/// [`CreateOutcome::Written`].
 pub fn create_new(path: &Path, bytes: &[u8]) -> Result<CreateOutcome> {
     create_new_of(path, &[bytes])
 }
 
-/// The same with bytes that do not lie in a row: the blocks one after another.
+/// Like [`create_new`], for bytes in several blocks that are written one after another.
 pub fn create_new_of(path: &Path, blocks: &[impl AsRef<[u8]>]) -> Result<CreateOutcome> {
     let temporary = Temporary::write(path, blocks)?;
     match rename::no_replace(Place::path(temporary.path()), Place::path(path)) {
         Ok(()) => temporary.forget(),
-        // Whoever made it may have been killed before the name was on disk; from here on it counts as there.
+        // The process that created it may have been killed before the name was on disk. From here on it counts as
+        // existing.
         Err(Errno::EXIST) => {
             fsync_directory(parent_of(path))?;
             return Ok(CreateOutcome::Exists);
@@ -43,19 +47,29 @@ pub fn create_new_of(path: &Path, blocks: &[impl AsRef<[u8]>]) -> Result<CreateO
         Err(error) => return Err(errors::io("cannot create", path, error)),
     }
     fsync_directory(parent_of(path)).inspect_err(|_| {
-        // Nobody may take for durable what may be gone after a power cut: the caller's next try starts anew.
+        // Another process must not treat as durable what a power cut may still remove. The caller's next attempt starts
+        // over.
         let _ = std::fs::remove_file(path);
     })?;
     Ok(CreateOutcome::Written)
 }
 
-/// Writes `bytes` to `path`, in place of whatever file stands there: readers see the old or the new, never a mixture.
+/// Writes `bytes` to `path` and replaces an existing file. Readers see the old or the new content, never a mixture.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = Temporary::write(path, &[bytes])?;
     rename::over(Place::path(temporary.path()), Place::path(path))
         .map_err(|error| errors::io("cannot replace", path, error))?;
     temporary.forget();
     fsync_directory(parent_of(path))
+}
+
+/// Removes a file durably. Returns `false` when it did not exist.
+pub fn remove_file(path: &Path) -> Result<bool> {
+    match std::fs::remove_file(path) {
+        Ok(()) => fsync_directory(parent_of(path)).map(|()| true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(errors::io("cannot remove", path, error)),
+    }
 }
 
 /// Makes the names in a directory durable.
@@ -66,8 +80,8 @@ pub fn fsync_directory(path: &Path) -> Result<()> {
         .map_err(|error| errors::io("cannot sync the directory", path, error))
 }
 
-/// Makes the name of something that was found at `path` durable: whoever gave it the name may have been killed before
-/// it was on disk. A directory that this user may not read holds no name that this program has given.
+/// Makes the name of something found at `path` durable: the process that created it may have been killed before the
+/// name was on disk. A directory that this user may not read holds no name that this program created.
 pub fn fsync_name_found(path: &Path) -> Result<()> {
     fsync_directory(parent_of(path)).or_else(|error| match error.kind() {
         ErrorKind::Denied => Ok(()),
@@ -75,18 +89,19 @@ pub fn fsync_name_found(path: &Path) -> Result<()> {
     })
 }
 
-/// What stood where a directory could not be created.
+/// What was found at a path where a directory could not be created.
 #[derive(Debug, PartialEq, Eq)]
 enum InTheWay {
-    /// A directory, which is as good.
+    /// A directory, which can be used instead.
     Directory,
     /// Nothing any more.
     Gone,
-    /// A file, or a link that leads to no directory.
+    /// A file, or a link that does not lead to a directory.
     Other,
 }
 
-/// Looks once: others create and remove the same directory meanwhile, and two looks may see two of its lives.
+/// Reads the metadata once: other processes create and remove the same directory meanwhile, and two reads might see two
+/// different directories.
 fn in_the_way(path: &Path) -> InTheWay {
     match path.symlink_metadata() {
         Ok(facts) if facts.is_dir() || facts.is_symlink() && path.is_dir() => InTheWay::Directory,
@@ -95,14 +110,28 @@ fn in_the_way(path: &Path) -> InTheWay {
     }
 }
 
-/// Whether a directory holds nothing. One that cannot be read counts as one that does: what is put there says so.
+/// Returns whether a directory is empty. One that cannot be read counts as not empty: writing into it reports the
+/// error.
 fn is_empty(path: &Path) -> bool {
     path.read_dir().is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Creates a directory and those above it that are missing, with mode 0700, and makes each durable, also one that is
-/// there and empty: something is put into a directory only once its own name is on disk.
+/// Creates a directory and its missing ancestors with mode 0700. Makes each of them durable, including one that already
+/// exists and is empty: a directory receives entries only after its own name is on disk.
 pub fn create_directories(path: &Path) -> Result<()> {
+    create_directories_from(None, path)
+}
+
+/// Like [`create_directories`], for a directory below `root`. Never creates `root`: if it is missing, it was deleted on
+/// purpose.
+///
+/// # Errors
+/// `NotFound` when `root` does not exist.
+pub fn create_directories_below(root: &Path, path: &Path) -> Result<()> {
+    create_directories_from(Some(root), path)
+}
+
+fn create_directories_from(root: Option<&Path>, path: &Path) -> Result<()> {
     if path.as_os_str().is_empty() {
         return Ok(());
     }
@@ -113,48 +142,54 @@ pub fn create_directories(path: &Path) -> Result<()> {
             Ok(())
         };
     }
+    let fault = |error: std::io::Error| errors::io("cannot create the directory", path, error);
+    if root.is_some_and(|root| !path.starts_with(root) || path == root) {
+        return Err(fault(Errno::NOENT.into()));
+    }
     let parent = parent_of(path);
-    create_directories(parent)?;
+    create_directories_from(root, parent)?;
     match std::fs::DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => fsync_directory(parent).inspect_err(|_| {
-            // The next call would find it there and take it for durable.
+            // Otherwise the next call would find it and treat it as durable.
             let _ = std::fs::remove_dir(path);
         }),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => match in_the_way(path) {
             InTheWay::Directory => fsync_name_found(path),
-            InTheWay::Gone => create_directories(path),
-            InTheWay::Other => Err(errors::io("cannot create the directory", path, error)),
+            InTheWay::Gone => create_directories_from(root, path),
+            InTheWay::Other => Err(fault(error)),
         },
-        Err(error) => Err(errors::io("cannot create the directory", path, error)),
+        Err(error) => Err(fault(error)),
     }
 }
 
-/// Reads a whole file of at most `max_bytes`; `None` when there is none. A longer one is [`Damaged`].
+/// Reads a whole file of at most `max_bytes`. Returns `None` when it does not exist. A longer one is [`Damaged`].
 ///
 /// [`Damaged`]: stepvault_core::ErrorKind::Damaged
 pub fn read_bounded(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>> {
-    // Not blocking, for the case that somebody has put a FIFO there.
+    // Non-blocking, in case the path is a FIFO.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
-        Ok(descriptor) => File::from(descriptor),
-        Err(Errno::NOENT) => return Ok(None),
-        Err(error) => return Err(errors::io("cannot read", path, error)),
+    let read = reading::with_retries(|| {
+        let file = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
+            Ok(descriptor) => File::from(descriptor),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let mut bytes = Vec::new();
+        file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
+    });
+    let Some(bytes) = read.map_err(|error| errors::io("cannot read", path, error))? else {
+        return Ok(None);
     };
-    let mut bytes = Vec::new();
-    file.take(max_bytes.saturating_add(1))
-        .read_to_end(&mut bytes)
-        .map_err(|error| errors::io("cannot read", path, error))?;
     if bytes.len() as u64 > max_bytes {
         return Err(Error::new(ErrorKind::Damaged, "cannot read")
             .on(path.display())
-            .because(format!(
-                "it has more than the {max_bytes} bytes that such a file may have"
-            )));
+            .because(format!("it exceeds the limit of {max_bytes} bytes")));
     }
     Ok(Some(bytes))
 }
 
-/// The directory that holds `path`; the working directory for a bare name.
+/// Returns the directory that holds `path`; the working directory for a bare name.
 pub(crate) fn parent_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -262,7 +297,7 @@ mod tests {
         assert_eq!(read_bounded(&path, 5).unwrap().unwrap(), b"12345");
         assert_eq!(read_bounded(&path, 4).unwrap_err().kind(), ErrorKind::Damaged);
     }
-    /// A read that waited for somebody to write would hold up whatever asks.
+    /// A blocking read of a FIFO would wait for a writer and hold up the caller.
     #[test]
     fn a_fifo_in_a_records_place_is_not_waited_for() {
         let place = tempfile::tempdir().unwrap();
@@ -303,7 +338,7 @@ mod tests {
         synced.1.unwrap();
     }
 
-    /// In a thread of its own, without what lets root read what nobody may.
+    /// Runs `act` in a thread of its own without the capabilities that let root bypass permissions.
     fn as_a_user_with_no_rights<T: Send>(act: impl FnOnce() -> T + Send) -> T {
         let act = || {
             let mut sets = capabilities(None).unwrap();
@@ -312,6 +347,18 @@ mod tests {
             act()
         };
         std::thread::scope(|scope| scope.spawn(act).join().unwrap())
+    }
+
+    #[test]
+    fn directories_are_created_below_a_root_and_the_root_is_not() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("mount");
+        let error = create_directories_below(&root, &root.join("a/b")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(!root.exists());
+        fs::create_dir(&root).unwrap();
+        create_directories_below(&root, &root.join("a/b")).unwrap();
+        assert!(root.join("a/b").is_dir());
     }
 
     #[test]
@@ -324,7 +371,7 @@ mod tests {
     fn many_create_the_same_directories_at_once() {
         let place = tempfile::tempdir().unwrap();
         let together = std::sync::Barrier::new(4);
-        // Results are looked at afterwards: whoever ended early would be waited for at the barrier.
+        // The results are checked after the barrier: a thread that panicked early would leave the others waiting.
         let create = || -> Vec<Result<()>> {
             let rounds = (0..50).map(|round| place.path().join(format!("{round}/a/b")));
             rounds

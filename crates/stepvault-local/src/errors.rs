@@ -1,4 +1,4 @@
-//! What the operating system's errors mean to a user, and what to do about each.
+//! Maps errors of the operating system to reasons and hints for the user.
 
 use std::io;
 use std::path::Path;
@@ -8,22 +8,47 @@ use stepvault_core::{Error, ErrorKind};
 
 use crate::space;
 
-/// The error for a failed call: `what` failed ("cannot write"), on `path`, because of `error`.
+/// Returns the error for a failed call: `what` failed ("cannot write") on `path` because of `error`.
 pub fn io(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {
     let error = error.into();
     let plain = Error::new(ErrorKind::Failed, what).on(path.display());
-    let Some((kind, why, hint)) = Errno::from_io_error(&error).and_then(|errno| meaning(errno, path)) else {
-        return plain.caused_by(error);
+    let errno = Errno::from_io_error(&error);
+    let mut meant = match errno.and_then(|errno| meaning(errno, path)) {
+        None => plain.caused_by(error),
+        Some((kind, why, hint)) => {
+            let meant = plain.with_kind(kind).because(why).caused_by(error);
+            if hint.is_empty() { meant } else { meant.hint(hint) }
+        }
     };
-    let is_own = matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE));
-    let mut meant = plain.with_kind(kind).because(why).caused_by(error);
-    if is_own {
-        meant = meant.about_itself();
+    if errno.is_some_and(|errno| !tells_of_the_file(errno)) {
+        meant = meant.inconclusive();
     }
-    if hint.is_empty() { meant } else { meant.hint(hint) }
+    // Only reads may be retried, since a failed sync must not be repeated: see `reading`. More files can be opened only
+    // after this process has closed some.
+    let is_own = matches!(errno, Some(Errno::MFILE | Errno::NFILE));
+    if is_own || meant.kind() == ErrorKind::Unreachable {
+        meant = meant.lasting();
+    }
+    meant
 }
 
-/// Kind, reason and hint for the errors that a user can do something about.
+/// Returns whether an errno describes what is at the path. All other errnos mean that this could not be determined.
+fn tells_of_the_file(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOENT
+            | Errno::NOTDIR
+            | Errno::ISDIR
+            | Errno::LOOP
+            | Errno::EXIST
+            | Errno::NOTEMPTY
+            | Errno::NAMETOOLONG
+            | Errno::INVAL
+            | Errno::XDEV
+    )
+}
+
+/// Returns kind, reason and hint for errors that a user can act on.
 fn meaning(errno: Errno, path: &Path) -> Option<(ErrorKind, &'static str, &'static str)> {
     Some(match errno {
         Errno::NOSPC if space::free(path).is_ok_and(|space| space.lacks_inodes(1)) => (
@@ -49,7 +74,7 @@ fn meaning(errno: Errno, path: &Path) -> Option<(ErrorKind, &'static str, &'stat
         Errno::ROFS => (
             ErrorKind::Failed,
             "its filesystem is read-only",
-            "mount it writable; after a disk error the kernel makes a filesystem read-only, and its log says so",
+            "mount it writable; after a disk error the kernel remounts a filesystem read-only and logs the error",
         ),
         Errno::NOENT => (ErrorKind::NotFound, "it does not exist", ""),
         Errno::MFILE | Errno::NFILE => (
@@ -59,44 +84,50 @@ fn meaning(errno: Errno, path: &Path) -> Option<(ErrorKind, &'static str, &'stat
         ),
         Errno::FBIG => (
             ErrorKind::Failed,
-            "the file would be larger than is allowed",
-            "raise the limit on file sizes (ulimit -f), or use a filesystem that takes larger files",
+            "the file would exceed the allowed size",
+            "raise the limit on file sizes (ulimit -f), or use a filesystem that allows larger files",
         ),
         Errno::IO => (
             ErrorKind::Failed,
             "the disk reports an input/output error",
-            "look at the kernel's log; what was written there since the last success may be lost",
+            "check the kernel log; data written since the last success may be lost",
         ),
-        Errno::EXIST | Errno::NOTEMPTY => (
-            ErrorKind::Conflict,
-            "something with that name is there already",
-            "",
-        ),
+        Errno::EXIST | Errno::NOTEMPTY => {
+            (ErrorKind::Conflict, "something with that name already exists", "")
+        }
         Errno::NAMETOOLONG => (
             ErrorKind::Usage,
-            "the path, or a name in it, is longer than the filesystem takes",
+            "the path, or a name in it, is longer than the filesystem allows",
             "use shorter names for the run and its directories",
         ),
-        Errno::NOTDIR => (
-            ErrorKind::Usage,
-            "something on the way to it is not a directory",
-            "",
-        ),
+        Errno::NOTDIR => (ErrorKind::Usage, "a component of its path is not a directory", ""),
         Errno::ISDIR => (ErrorKind::Usage, "it is a directory", ""),
         Errno::LOOP => (
             ErrorKind::Refused,
-            "a symbolic link stands where none is followed",
-            "name the place that the link points to",
+            "it is a symbolic link, which is not followed here",
+            "give the path that the link points to",
         ),
         Errno::XDEV => (
             ErrorKind::Failed,
-            "the two places are on different filesystems or mounts",
+            "the two paths are on different filesystems or mounts",
             "put both on one mount: files can be renamed and linked only within one",
         ),
         Errno::STALE => (
-            ErrorKind::Failed,
+            ErrorKind::Unreachable,
             "the network filesystem has lost the file",
             "mount it again, and keep the local tier on a local disk",
+        ),
+        Errno::TIMEDOUT
+        | Errno::NOTCONN
+        | Errno::CONNRESET
+        | Errno::CONNREFUSED
+        | Errno::CONNABORTED
+        | Errno::HOSTDOWN
+        | Errno::HOSTUNREACH
+        | Errno::SHUTDOWN => (
+            ErrorKind::Unreachable,
+            "its filesystem does not answer",
+            "check that the filesystem is mounted and its server answers",
         ),
         _ => return None,
     })
@@ -151,6 +182,8 @@ mod tests {
             (Errno::LOOP, ErrorKind::Refused),
             (Errno::ROFS, ErrorKind::Failed),
             (Errno::IO, ErrorKind::Failed),
+            (Errno::STALE, ErrorKind::Unreachable),
+            (Errno::NOTCONN, ErrorKind::Unreachable),
             (Errno::MFILE, ErrorKind::Failed),
         ] {
             assert_eq!(error(errno).kind(), kind, "{errno:?}");
@@ -158,10 +191,29 @@ mod tests {
     }
 
     #[test]
-    fn too_many_open_files_tells_nothing_of_the_file() {
-        assert!(error(Errno::MFILE).is_about_itself() && error(Errno::NFILE).is_about_itself());
-        assert!(error(Errno::MFILE).duplicate().is_about_itself());
-        assert!(!error(Errno::IO).is_about_itself() && !error(Errno::NOENT).is_about_itself());
+    fn what_could_not_be_read_is_told_apart_from_what_is_not_there() {
+        for errno in [
+            Errno::MFILE,
+            Errno::IO,
+            Errno::STALE,
+            Errno::TIMEDOUT,
+            Errno::NOTCONN,
+            Errno::ACCESS,
+            Errno::TXTBSY,
+        ] {
+            assert!(error(errno).is_inconclusive(), "{errno:?}");
+            assert!(error(errno).duplicate().is_inconclusive(), "{errno:?}");
+        }
+        for errno in [Errno::NOENT, Errno::NOTDIR, Errno::LOOP] {
+            assert!(!error(errno).is_inconclusive(), "{errno:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_tried_again_because_of_the_errno_alone() {
+        for errno in [Errno::STALE, Errno::TIMEDOUT, Errno::NOTCONN, Errno::IO] {
+            assert!(!error(errno).is_transient(), "{errno:?}");
+        }
     }
 
     #[test]

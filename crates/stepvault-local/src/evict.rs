@@ -1,36 +1,44 @@
-//! Taking steps out of the vault: evicted for good, or quarantined and kept aside.
+//! Removes steps from the vault: eviction deletes them, quarantine keeps them aside.
 
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use stepvault_core::ids::{RunName, StepId};
+use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable;
 use crate::errors;
 use crate::remove;
 use crate::rename::{self, Place};
+use crate::sealed::{self, RemoteState};
 use crate::vault::{Vault, entries};
 
 const REASON: &str = "reason.txt";
 const MAX_REASON_BYTES: u64 = 64 << 10;
 
-/// A step that was found invalid and is kept aside.
+/// A step that failed validation and is kept aside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantined {
     /// Step and attempt.
     pub id: StepId,
-    /// Where it stands now.
+    /// Its directory in quarantine.
     pub directory: PathBuf,
-    /// Why; empty when the reason could not be written (the disk was full).
+    /// Why it was quarantined; empty when the reason could not be written (the disk was full).
     pub reason: String,
 }
 
+impl Quarantined {
+    /// Returns the recorded state of the step on a remote, or `None` when none was recorded.
+    pub fn remote_state(&self, remote: &RemoteName) -> Result<Option<RemoteState>> {
+        sealed::remote_state_in(&self.directory, remote)
+    }
+}
+
 impl Vault {
-    /// Removes a step for good; `false` when there is none. That the remotes have it is the caller's to know.
+    /// Deletes a step. Returns `false` when it does not exist. The caller must make sure that the remotes have it.
     ///
-    /// The caller holds the vault's lock. Killed half-way, the step is either whole in its place or gone from it,
-    /// with the rest in `trash/`.
+    /// The caller holds the vault's lock. If the process is killed, the step is either intact in its place or removed
+    /// from it, with the rest in `trash/`.
     pub fn evict(&self, run: &RunName, id: StepId) -> Result<bool> {
         let path = self.step_directory(run, id);
         let trash = self.fresh_place("trash")?;
@@ -45,16 +53,16 @@ impl Vault {
         Ok(true)
     }
 
-    /// Moves a step aside, with the reason; readable or not. The caller holds the vault's lock.
+    /// Moves a step aside, with the reason, whether or not it can be read. The caller holds the vault's lock.
     pub fn quarantine(&self, run: &RunName, id: StepId, reason: &str) -> Result<Quarantined> {
         let path = self.step_directory(run, id);
         let quarantine = self.run_directory(run).join("quarantine");
-        durable::create_directories(&quarantine)?;
+        self.create_directories(&quarantine)?;
         let directory = move_aside(&path, &quarantine, &id.label())?;
-        // Afterwards and as far as it goes: on a full disk a bad step must still get out of the way.
+        // Written after the move, and as far as possible: on a full disk a damaged step must still be moved aside.
         let written = durable::replace(&directory.join(REASON), reason.as_bytes());
         if let Err(error) = &written {
-            tracing::warn!(%error, "the reason for a quarantine could not be written");
+            tracing::warn!(%error, "cannot write the reason for a quarantine");
         }
         durable::fsync_directory(&quarantine)?;
         durable::fsync_directory(&self.steps_directory(run))?;
@@ -71,7 +79,7 @@ impl Vault {
         })
     }
 
-    /// The steps kept aside, sorted by name.
+    /// Returns the quarantined steps, sorted by name.
     pub fn quarantined(&self, run: &RunName) -> Result<Vec<Quarantined>> {
         let mut steps = Vec::new();
         for directory in entries(&self.run_directory(run).join("quarantine"))? {
@@ -108,9 +116,9 @@ fn move_aside(path: &Path, quarantine: &Path, label: &str) -> Result<PathBuf> {
     }
     Err(Error::new(ErrorKind::Conflict, "cannot quarantine the step")
         .on(path.display())
-        .because("9999 steps of that name are in quarantine")
+        .because("9999 steps of that name are already quarantined")
         .hint(format!(
-            "look at {} and delete what is not needed",
+            "check {} and delete what is not needed",
             quarantine.display()
         )))
 }

@@ -1,16 +1,17 @@
-//! The journal of an upload: what has been sent already, so that a restarted agent goes on where it was.
+//! The journal of an upload: records what has been sent, so that a restarted agent resumes there.
 //!
-//! One JSON object a line, each with a checksum. A line that is torn, or that rot has touched, ends the journal: what
-//! stood behind it is sent again, and nothing else is lost.
+//! One JSON object per line, each with a checksum. A torn or damaged line ends the journal: what followed it is sent
+//! again, and nothing else is lost.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use stepvault_core::codec::FORMAT;
 use stepvault_core::digest::{Crc32c, PartDigest, Sha256Digest};
@@ -24,18 +25,18 @@ use crate::kept;
 use crate::sealed::SEAL;
 use crate::vault::Vault;
 
-/// Longest journal that is read: 10,000 parts of each of many files; a longer one is begun anew.
+/// Maximum length of a journal that is read: 10,000 parts of each of many files. A longer one is discarded.
 const MAX_JOURNAL_BYTES: u64 = 1 << 30;
 
-/// One thing that an upload has done.
+/// One completed action of an upload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum JournalRecord {
-    /// A multipart upload of a file began; parts journalled before belong to another one and do not count.
+    /// A multipart upload of a file began. Parts journalled earlier belong to another upload and do not count.
     UploadStarted {
         /// The file.
         path: RelativePath,
-        /// The store's identity of the upload.
+        /// The store's upload ID.
         upload: String,
     },
     /// The store acknowledged a part.
@@ -44,9 +45,9 @@ pub enum JournalRecord {
         path: RelativePath,
         /// The part, counted from 0.
         index: u32,
-        /// The store's tag for it.
+        /// The store's tag for the part.
         tag: String,
-        /// Digests of the bytes that were sent.
+        /// Digests of the sent bytes.
         digest: PartDigest,
     },
     /// The file is complete and verified on the remote.
@@ -56,9 +57,14 @@ pub enum JournalRecord {
         /// Digests of its parts, in order.
         parts: Vec<PartDigest>,
     },
+    /// Earlier records of the file no longer hold: the file is sent again.
+    FileForgotten {
+        /// The file.
+        path: RelativePath,
+    },
 }
 
-/// The first line: which seal the journal belongs to.
+/// The first line: identifies the seal that the journal belongs to.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Header {
     format: u32,
@@ -71,30 +77,30 @@ struct Line<T> {
     entry: T,
 }
 
-/// A part that the store has.
+/// A part that the store acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartProgress {
     /// The store's tag for it.
     pub tag: String,
-    /// Digests of the bytes that were sent.
+    /// Digests of the sent bytes.
     pub digest: PartDigest,
 }
 
-/// How far a file has come.
+/// Progress of one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileProgress {
-    /// The multipart upload under way.
+    /// Upload ID of the multipart upload in progress.
     pub upload: Option<String>,
-    /// Its acknowledged parts by index.
+    /// Acknowledged parts by index.
     pub parts: BTreeMap<u32, PartProgress>,
-    /// Once the file is done: digests of its parts, in order.
+    /// Digests of the parts in order, once the file is done.
     pub done: Option<Vec<PartDigest>>,
 }
 
-/// What a journal says.
+/// Content of a journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JournalState {
-    /// Progress by file; a file without an entry has not been begun.
+    /// Progress by file; a file without an entry has not been started.
     pub files: BTreeMap<RelativePath, FileProgress>,
 }
 
@@ -122,6 +128,9 @@ impl JournalState {
                     .parts
                     .insert(index, PartProgress { tag, digest });
             }
+            JournalRecord::FileForgotten { path } => {
+                self.files.remove(&path);
+            }
             JournalRecord::FileDone { path, parts } => {
                 self.files.insert(
                     path,
@@ -135,7 +144,7 @@ impl JournalState {
     }
 }
 
-/// An open journal of one step on one remote. `&self` may be used from many threads at once.
+/// An open journal of one step on one remote. `&self` may be used from several threads at once.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -148,13 +157,20 @@ struct Tail {
     length_bytes: u64,
 }
 
+impl Vault {
+    /// Discards the upload progress of a step on a remote. Returns `false` when no upload was in progress.
+    pub fn forget_uploads(&self, run: &RunName, id: StepId, remote: &RemoteName) -> Result<bool> {
+        durable::remove_file(&self.journal_directory(run, id).join(format!("{remote}.jsonl")))
+    }
+}
+
 impl Journal {
-    /// Opens or begins the journal of a sealed step on a remote, with what it says.
+    /// Opens or creates the journal of a sealed step on a remote and returns its content.
     ///
-    /// A torn tail is cut off; a journal of an earlier seal under the same name is begun anew.
+    /// Truncates a torn tail, and discards a journal that belongs to an earlier seal of the same name.
     ///
     /// # Errors
-    /// `NotFound` when the step is not sealed here.
+    /// `NotFound` when the step is not sealed in this vault.
     pub fn open(
         vault: &Vault,
         run: &RunName,
@@ -166,14 +182,10 @@ impl Journal {
             seal_sha256: seal_digest(vault, run, id)?,
         };
         let path = vault.journal_directory(run, id).join(format!("{remote}.jsonl"));
-        let file = File::from(open(&path)?);
-        let bytes = match durable::read_bounded(&path, MAX_JOURNAL_BYTES) {
-            Err(error) if error.kind() == ErrorKind::Damaged => Vec::new(),
-            bytes => bytes?.unwrap_or_default(),
-        };
-        let (state, good_bytes) = read(&bytes, &header);
+        let file = File::from(open(vault, &path)?);
+        let (state, good_bytes) = read(&path, &header)?;
         file.set_len(good_bytes)
-            .map_err(|error| errors::io("cannot cut the journal", &path, error))?;
+            .map_err(|error| errors::io("cannot truncate the journal", &path, error))?;
         let journal = Self {
             path,
             tail: Mutex::new(Tail {
@@ -187,16 +199,16 @@ impl Journal {
         Ok((journal, state))
     }
 
-    /// Adds a record. Not synced: a power cut may lose the last records, and then those parts are sent again.
+    /// Appends a record without syncing it: a power cut may lose the last records, and those parts are then sent again.
     pub fn append(&self, record: &JournalRecord) -> Result<()> {
         self.write_line(record)
     }
 
-    /// Ends the journal: the step is where it should be.
+    /// Removes the journal, because the upload is complete.
     pub fn remove(self) -> Result<()> {
         std::fs::remove_file(&self.path)
             .map_err(|error| errors::io("cannot remove the journal", &self.path, error))?;
-        // The step's other remotes may still have theirs in it.
+        // Fails when other remotes still have journals of the step in it.
         let _ = std::fs::remove_dir(durable::parent_of(&self.path));
         Ok(())
     }
@@ -205,7 +217,7 @@ impl Journal {
         let line = line_of(entry)?;
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         tail.file.write_all(&line).map_err(|error| {
-            // Half a line would hide every later one from the next start.
+            // A partial line would hide every later one from the next process.
             let _ = tail.file.set_len(tail.length_bytes);
             errors::io("cannot write the journal", &self.path, error)
         })?;
@@ -214,30 +226,27 @@ impl Journal {
     }
 }
 
-/// What the journal of a sealed step on a remote says, without touching it: an upload may be at work on it. Nothing when
-/// there is none, or it is not of this seal.
+/// Reads the journal of a sealed step on a remote without changing it: an upload may be writing to it. Returns an empty
+/// state when there is no journal, or when it belongs to another seal.
 ///
 /// # Errors
-/// `NotFound` when the step is not sealed here.
+/// `NotFound` when the step is not sealed in this vault.
 pub fn read_state(vault: &Vault, run: &RunName, id: StepId, remote: &RemoteName) -> Result<JournalState> {
     let header = Header {
         format: FORMAT,
         seal_sha256: seal_digest(vault, run, id)?,
     };
     let path = vault.journal_directory(run, id).join(format!("{remote}.jsonl"));
-    match durable::read_bounded(&path, MAX_JOURNAL_BYTES) {
-        Err(error) if error.kind() == ErrorKind::Damaged => Ok(JournalState::default()),
-        bytes => Ok(read(&bytes?.unwrap_or_default(), &header).0),
-    }
+    Ok(read(&path, &header)?.0)
 }
 
-/// Opens the file, with its directory. Another remote's journal that ends takes the empty directory with it, at any
-/// moment; a few times only, since each time means that one has ended.
-fn open(path: &Path) -> Result<OwnedFd> {
+/// Opens the file and creates its directory. The journal of another remote may remove the empty directory at any moment
+/// when it ends, so this retries a few times.
+fn open(vault: &Vault, path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut tries_left = 64;
     loop {
-        let opened = durable::create_directories(durable::parent_of(path)).and_then(|()| {
+        let opened = vault.create_directories(durable::parent_of(path)).and_then(|()| {
             rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o600))
                 .map_err(|error| errors::io("cannot open the journal", path, error))
         });
@@ -266,22 +275,41 @@ fn line_of<T: Serialize>(entry: &T) -> Result<Vec<u8>> {
     Ok(line)
 }
 
-/// What the journal says and how many of its bytes are good: none when it is not the journal of this seal.
-fn read(bytes: &[u8], header: &Header) -> (JournalState, u64) {
+/// Returns the content and the number of valid bytes; both are empty when there is no journal, it is too long, or it
+/// belongs to another seal. Holds at most one line in memory.
+fn read(path: &Path, header: &Header) -> Result<(JournalState, u64)> {
+    let fault = |error| errors::io("cannot read the journal", path, error);
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
+        Ok(descriptor) => File::from(descriptor),
+        Err(Errno::NOENT) => return Ok((JournalState::default(), 0)),
+        Err(error) => return Err(fault(error.into())),
+    };
+    if file.metadata().map_err(fault)?.len() > MAX_JOURNAL_BYTES {
+        return Ok((JournalState::default(), 0));
+    }
+    read_lines(BufReader::new(file), header).map_err(fault)
+}
+
+fn read_lines(lines: impl BufRead, header: &Header) -> std::io::Result<(JournalState, u64)> {
     let mut state = JournalState::default();
     let mut good_bytes = 0;
-    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+    // The file grows meanwhile if an upload is writing to it.
+    let mut lines = lines.take(MAX_JOURNAL_BYTES);
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line)? > 0 {
         if good_bytes == 0 {
-            if parse::<Header>(line).as_ref() != Some(header) {
+            if parse::<Header>(&line).as_ref() != Some(header) {
                 break;
             }
         } else {
-            let Some(record) = parse(line) else { break };
+            let Some(record) = parse(&line) else { break };
             state.take(record);
         }
         good_bytes += line.len() as u64;
+        line.clear();
     }
-    (state, good_bytes)
+    Ok((state, good_bytes))
 }
 
 fn parse<T: Serialize + for<'de> Deserialize<'de>>(line: &[u8]) -> Option<T> {

@@ -1,4 +1,4 @@
-//! Uploads that were begun and not finished, as their journals show them, without touching any.
+//! Unfinished uploads, as their journals show them. Reads the journals without changing them.
 
 use stepvault_core::Result;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
@@ -8,29 +8,29 @@ use crate::journal::{FileProgress, read_state};
 use crate::survey::mtime;
 use crate::vault::{Vault, entries};
 
-/// Most journals that are looked at, those of the newest steps.
+/// Maximum number of journals that are read, those of the newest steps.
 const MAXIMUM_JOURNALS: usize = 64;
 const ENDING: &str = ".jsonl";
 
-/// An upload that was not finished.
+/// An unfinished upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnfinishedUpload {
     /// The step.
     pub id: StepId,
-    /// Where to.
+    /// The destination.
     pub remote: RemoteName,
-    /// When something was last noted of it.
+    /// Time of the last record.
     pub written_at: Timestamp,
-    /// Files that are there.
+    /// Number of files that are done.
     pub files_done: u64,
-    /// Files that the step has.
+    /// Number of files of the step.
     pub files: u64,
-    /// Parts that are there of files that are not.
+    /// Number of acknowledged parts of files that are not done.
     pub parts_done: u64,
 }
 
 impl Vault {
-    /// The uploads of a run that were begun and not finished, those of the newest steps first.
+    /// Returns the unfinished uploads of a run, the newest steps first.
     pub fn unfinished_uploads(&self, run: &RunName) -> Result<Vec<UnfinishedUpload>> {
         let mut found = Vec::new();
         for step in self.steps(run)?.steps.iter().rev() {
@@ -42,7 +42,7 @@ impl Vault {
                 else {
                     continue;
                 };
-                // It may end while this looks at it.
+                // The upload may end while its journal is read.
                 let (Ok(facts), Ok(state)) = (path.metadata(), read_state(self, run, step.id(), &remote))
                 else {
                     continue;

@@ -1,7 +1,7 @@
-//! Records that nothing else vouches for: a line of JSON, and a line with the digest of the first.
+//! Records with their own checksum: a line of JSON, and a line with the digest of the first.
 //!
-//! On a store a commit has the digest of every part manifest. In the vault a flipped bit would give a file another mode,
-//! a link another target, or a step another name, and nobody would notice.
+//! On a store a commit holds the digest of every part manifest. In the vault, without a checksum, a flipped bit could
+//! change the mode of a file, the target of a link or the name of a step unnoticed.
 
 use std::path::Path;
 
@@ -11,12 +11,12 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable;
 
-/// Of the second line, with the end of the first: 64 hexadecimal digits in quotes.
+/// Length of the second line, with the end of the first: 64 hexadecimal digits in quotes.
 const DIGEST_BYTES: usize = 68;
-/// Most bytes of such a file.
+/// Maximum length of such a file.
 pub(crate) const MAX_BYTES: u64 = MAX_RECORD_BYTES + DIGEST_BYTES as u64;
 
-/// What the file holds for a record's canonical bytes.
+/// Returns the file content for a record's canonical bytes.
 pub fn with_digest(mut record: Vec<u8>) -> Vec<u8> {
     let end = digest_line(&record);
     record.extend_from_slice(end.as_bytes());
@@ -27,7 +27,7 @@ fn digest_line(record: &[u8]) -> String {
     format!("\n\"{}\"\n", Sha256Digest::of(record))
 }
 
-/// Reads a record that was kept so; `None` when there is none.
+/// Reads such a record. Returns `None` when it does not exist.
 pub(crate) fn read<R: Record>(path: &Path) -> Result<Option<R>> {
     let Some(bytes) = durable::read_bounded(path, MAX_BYTES)? else {
         return Ok(None);
@@ -41,7 +41,7 @@ pub(crate) fn read<R: Record>(path: &Path) -> Result<Option<R>> {
         return Err(
             Error::new(ErrorKind::Damaged, format!("cannot read the {}", R::WHAT))
                 .on(path.display())
-                .because("it is not what was written: its digest is another"),
+                .because("its digest does not match its content"),
         );
     };
     decode(record, &path.display().to_string()).map(Some)

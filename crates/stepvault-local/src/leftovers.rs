@@ -1,4 +1,4 @@
-//! What an interrupted process leaves behind, and its removal at the next start.
+//! Removes the leftovers of interrupted processes at the next start.
 
 use std::path::PathBuf;
 
@@ -10,21 +10,22 @@ use crate::remove;
 use crate::temporary::remove_abandoned;
 use crate::vault::{Vault, entries, is_temporary};
 
-/// What [`Vault::clean_leftovers`] removed.
+/// The result of [`Vault::clean_leftovers`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leftovers {
-    /// Paths that are gone now: half-made seals, half-deleted steps, temporary files of records.
+    /// Removed paths: unfinished seals, partly deleted steps, temporary files of records.
     pub removed: Vec<PathBuf>,
 }
 
 impl Vault {
-    /// Removes what an interrupted process left in `staging/` and `trash/` and beside records; never touches a sealed
-    /// step, nor what another process is writing right now without the vault's lock (a pin, a note). Makes the names of all sealed steps durable: the process may have died between a rename and its sync.
+    /// Removes the leftovers of interrupted processes in `staging/`, in `trash/` and beside records. Never touches a
+    /// sealed step, or a file that another process is writing without the vault's lock (a pin, a note). Makes the names
+    /// of all sealed steps durable, because the process may have died between a rename and its sync.
     pub fn clean_leftovers(&self, lock: &VaultLock) -> Result<Leftovers> {
         if !lock.is_of(self.root()) {
             return Err(Error::new(ErrorKind::Refused, "cannot clean the vault")
                 .on(self.root().display())
-                .because("the lock that is held is another vault's"));
+                .because("the lock that is held belongs to another vault"));
         }
         let mut leftovers = Leftovers::default();
         for area in ["staging", "trash"] {
@@ -39,7 +40,7 @@ impl Vault {
             record_directories.extend([directory.join("pins"), directory.join("notes")]);
             let steps = self.steps_directory(&run);
             if steps.is_dir() {
-                // Each holds the name of the one before.
+                // Each directory holds the name of the one before.
                 for path in steps.ancestors().take_while(|path| path.starts_with(self.root())) {
                     durable::fsync_directory(path)?;
                 }
@@ -57,7 +58,7 @@ impl Vault {
             }
         }
         for path in &leftovers.removed {
-            tracing::info!(path = %path.display(), "removed what an interrupted process left");
+            tracing::info!(path = %path.display(), "removed the leftovers of an interrupted process");
         }
         Ok(leftovers)
     }

@@ -1,8 +1,32 @@
-//! The local tier: the only part of stepvault that makes raw filesystem calls.
+//! The local tier: the only crate that makes raw filesystem calls.
 //!
-//! A [`vault::Vault`] holds sealed steps: snapshots that survive the trainer's own clean-up, a killed process and a
-//! power cut. Everything that is acknowledged here has been synced, file and directory; everything half-done stands
-//! under `staging/` or `trash/`, where a restart finds and removes it. Nothing here knows of remotes.
+//! It holds the vault and everything that happens on a disk: durable writes, sealing, the journal of uploads, locks,
+//! the staging of restores and of saves, and the probes of `stepvault doctor`. A write that this crate reports as done
+//! has been synced, the file and its directory. What is unfinished stands under `staging/` or `trash/`, where the next
+//! start finds and removes it.
+//!
+//! It must not know remotes.
+//!
+//! Main types:
+//!
+//! - [`vault::Vault`]: the directory that holds sealed steps.
+//! - [`seal::SealRequest`] and [`sealed::SealedStep`]: the snapshot of a finished step, which survives the trainer's
+//!   own clean-up, a killed process and a power cut.
+//! - [`lock::VaultLock`]: one writer at a time; the kernel releases it when the process ends.
+//! - [`journal::Journal`]: the parts that a remote has acknowledged.
+//! - [`staging`]: where a restore puts files until all of them are verified.
+//!
+//! # Example
+//!
+//! ```
+//! use stepvault_local::vault::Vault;
+//!
+//! let directory = tempfile::tempdir()?;
+//! let vault = Vault::open_or_create(&directory.path().join("vault"))?;
+//! let _lock = vault.lock()?;
+//! assert!(vault.runs()?.is_empty());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod beneath;
 mod cgroup;
@@ -12,7 +36,8 @@ pub mod condition;
 pub mod durable;
 pub mod errors;
 pub mod evict;
-pub mod handover;
+pub mod handoff;
+mod holes;
 pub mod journal;
 mod journal_standing;
 pub mod kept;
@@ -21,11 +46,15 @@ pub mod lock;
 pub mod log_source;
 pub mod notes;
 pub mod oom;
+pub mod ownership;
 pub mod pins;
 mod place_members;
+mod placing;
 pub mod probe;
 pub mod process;
 mod publish;
+pub mod reading;
+mod reclaim;
 mod remove;
 mod rename;
 pub mod save;

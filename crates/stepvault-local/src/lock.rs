@@ -1,4 +1,4 @@
-//! Locks that die with their holder: the kernel releases them when the process ends, however it ends.
+//! Locks that end with their holder: the kernel releases them when the process ends for any reason.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -11,24 +11,37 @@ use stepvault_core::{Error, ErrorKind, Result};
 use crate::durable::read_bounded;
 use crate::errors;
 
-/// A lock on an open file, let go of when dropped.
+/// The name of a vault's lock file.
+const LOCK: &str = "lock";
+
+/// A lock on an open file, released when dropped.
 ///
-/// It is let go of by word, not by closing the file only: a program that this process is starting shares all open
-/// files until it runs, and would keep the lock for that while.
+/// It is released explicitly, not only by closing the file: a child process shares all open files between `fork` and
+/// `exec`, and would keep the lock for that time.
 #[derive(Debug)]
 pub(crate) struct Lock(File);
 
 impl Lock {
-    /// Locks `file` for this holder alone; `WOULDBLOCK` when somebody else has it.
+    /// Locks `file` for this holder alone; `WOULDBLOCK` when another process holds it.
     pub(crate) fn of(file: File, operation: FlockOperation) -> rustix::io::Result<Self> {
         rustix::io::retry_on_intr(|| rustix::fs::flock(&file, operation))?;
         Ok(Self(file))
+    }
+
+    /// Returns whether the locked file is the one at `path`.
+    fn has_name(&self, path: &Path) -> rustix::io::Result<bool> {
+        let ours = rustix::fs::fstat(&self.0)?;
+        match rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) => Ok((there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing the file is what is left when this fails.
+        // If this fails, closing the file still releases the lock.
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
@@ -37,30 +50,41 @@ impl Drop for Lock {
 #[derive(Debug)]
 pub struct VaultLock {
     vault: PathBuf,
-    _lock: Lock,
+    lock: Lock,
 }
 
 impl VaultLock {
-    /// Takes the lock of the vault at `vault`. The lock file stays for ever: only the lock on it counts.
+    /// Takes the lock of the vault at `vault`. The lock file is never removed: only the lock on it counts.
     pub(crate) fn take(vault: &Path) -> Result<Self> {
-        let path = vault.join("lock");
+        let path = vault.join(LOCK);
         let lock = take(&path)?.ok_or_else(|| {
             held("cannot lock the vault", &path)
                 .hint("let it finish, or end it: the lock goes with it and never needs to be removed by hand")
         })?;
         Ok(Self {
             vault: vault.to_path_buf(),
-            _lock: lock,
+            lock,
         })
     }
 
-    /// True when this is the lock of the vault at `root`.
+    /// Returns whether the lock still excludes others, that is, whether its file still has its name. The file may have
+    /// been deleted with the vault.
+    ///
+    /// # Errors
+    /// When this cannot be determined.
+    pub fn is_held(&self) -> Result<bool> {
+        let path = self.vault.join(LOCK);
+        let has_name = self.lock.has_name(&path);
+        has_name.map_err(|error| errors::io("cannot check the lock", &path, error))
+    }
+
+    /// Returns whether this is the lock of the vault at `root`.
     pub(crate) fn is_of(&self, root: &Path) -> bool {
         self.vault == root
     }
 }
 
-/// The error for a lock that somebody else holds, naming who wrote himself into it.
+/// Returns the error for a lock that another process holds, with the process ID from the lock file.
 pub(crate) fn held(what: &str, path: &Path) -> Error {
     let holder = read_bounded(path, 32)
         .ok()
@@ -73,20 +97,20 @@ pub(crate) fn held(what: &str, path: &Path) -> Error {
         .because(format!("{who} holds it"))
 }
 
-/// Takes the lock on the file at `path`, creating it when missing; `None` when somebody else has it.
+/// Takes the lock on the file at `path`, which is created when missing. Returns `None` when another process holds it.
 pub(crate) fn take(path: &Path) -> Result<Option<Lock>> {
     acquire(path, FlockOperation::NonBlockingLockExclusive)
 }
 
-/// The same, and waits for whoever has it: it ends when he does.
+/// Like [`take`], but waits for the holder to release it.
 pub(crate) fn wait_for(path: &Path) -> Result<Lock> {
     acquire(path, FlockOperation::LockExclusive)?
-        .ok_or_else(|| held("cannot lock", path).hint("it was taken away again and again; try again"))
+        .ok_or_else(|| held("cannot lock", path).hint("the lock file was removed repeatedly; try again"))
 }
 
 fn acquire(path: &Path, operation: FlockOperation) -> Result<Option<Lock>> {
     let fault = |error: Errno| errors::io("cannot lock", path, error);
-    // A few times only: each round means that a holder removed the file between our two calls.
+    // Bounded: each round means that a holder removed the file between our two calls.
     for _ in 0..16 {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let descriptor = rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o600)).map_err(fault)?;
@@ -95,11 +119,9 @@ fn acquire(path: &Path, operation: FlockOperation) -> Result<Option<Lock>> {
             Err(Errno::WOULDBLOCK) => return Ok(None),
             Err(error) => return Err(fault(error)),
         };
-        let ours = rustix::fs::fstat(&lock.0).map_err(fault)?;
-        let there = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
-        // A lock on a file that has lost its name keeps nobody out.
-        if there.is_ok_and(|there| (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)) {
-            // For messages only; a full disk must not keep anybody from locking.
+        // A lock on a file that has lost its name excludes nobody.
+        if lock.has_name(path).unwrap_or(false) {
+            // The process ID is for messages only; a full disk must not prevent locking.
             let _ = lock
                 .0
                 .set_len(0)
@@ -131,7 +153,7 @@ mod tests {
         VaultLock::take(place.path()).unwrap();
     }
 
-    /// As a program that is being started shares the file, from `fork` to `exec`.
+    /// Simulates a child process that shares the file between `fork` and `exec`.
     #[test]
     fn a_lock_that_was_let_go_is_free_although_its_file_is_still_open_elsewhere() {
         let place = tempfile::tempdir().unwrap();
@@ -142,6 +164,17 @@ mod tests {
         drop(first);
         assert!(take(&path).unwrap().is_some());
         drop(shared);
+    }
+
+    #[test]
+    fn a_lock_whose_file_was_deleted_or_replaced_is_no_longer_held() {
+        let place = tempfile::tempdir().unwrap();
+        let first = VaultLock::take(place.path()).unwrap();
+        assert!(first.is_held().unwrap());
+        std::fs::remove_file(place.path().join(LOCK)).unwrap();
+        assert!(!first.is_held().unwrap());
+        let second = VaultLock::take(place.path()).unwrap();
+        assert!(!first.is_held().unwrap() && second.is_held().unwrap());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Logs that are read: files of any size from where it matters, and the kernel's own.
+//! Opens logs: the relevant end of files of any size, and the kernel log.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -15,30 +15,30 @@ use crate::survey;
 
 const WHAT: &str = "cannot read the log";
 const KERNEL_LOG: &str = "/dev/kmsg";
-/// Longest record of the kernel's log.
+/// Maximum length of a kernel log record.
 const RECORD_BYTES: usize = 8 << 10;
-/// Most records that are read; the kernel's own buffer holds fewer.
+/// Maximum number of records that are read; the kernel's buffer holds fewer.
 const MAXIMUM_RECORDS: usize = 1 << 20;
-/// Most bytes of them that are kept, the latest.
+/// Maximum number of bytes that are kept, the latest.
 const MAXIMUM_KERNEL_BYTES: usize = 4 << 20;
 
-/// A log that is open.
+/// An open log.
 #[derive(Debug)]
 pub struct OpenLog {
-    /// From where it is read.
+    /// The file, positioned where reading starts.
     pub file: File,
-    /// How much of its beginning is left out.
+    /// Number of bytes skipped at its beginning.
     pub skipped_bytes: u64,
-    /// When it was last written.
+    /// Time of its last write.
     pub written_at: Timestamp,
 }
 
-/// Opens a log for its last `most_bytes`.
+/// Opens a log at its last `most_bytes`.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] for what is no file, and where there is none.
+/// [`ErrorKind::Usage`] when it does not exist or is not a regular file.
 pub fn open(path: &Path, most_bytes: u64) -> Result<OpenLog> {
-    // A pipe in the place of a file must not be waited for.
+    // Non-blocking, in case the path is a FIFO.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fault = |error| errors::io(WHAT, path, error);
     let opened = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| match error {
@@ -51,7 +51,7 @@ pub fn open(path: &Path, most_bytes: u64) -> Result<OpenLog> {
         return Err(Error::new(ErrorKind::Usage, WHAT)
             .on(path.display())
             .because("it is not a regular file")
-            .hint("pipe it in: --log - reads standard input"));
+            .hint("pipe it to '--log -', which reads standard input"));
     }
     let skipped_bytes = facts.len().saturating_sub(most_bytes);
     file.seek(SeekFrom::Start(skipped_bytes)).map_err(fault)?;
@@ -62,7 +62,7 @@ pub fn open(path: &Path, most_bytes: u64) -> Result<OpenLog> {
     })
 }
 
-/// What the kernel has logged within the last `within`, a line each; why not, where it may not be read.
+/// Returns the kernel's log lines of the last `within`, one per line, or the reason why the log cannot be read.
 pub fn kernel_log(within: Duration) -> std::result::Result<Vec<u8>, String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(CWD, KERNEL_LOG, flags, Mode::empty())
@@ -76,9 +76,9 @@ pub fn kernel_log(within: Duration) -> std::result::Result<Vec<u8>, String> {
             Ok(0) => break,
             Ok(length) => length,
             Err(error) => match Errno::from_io_error(&error) {
-                // Some were overwritten before they were read.
+                // Some records were overwritten before they were read.
                 Some(Errno::PIPE | Errno::INTR) => continue,
-                // That is all.
+                // No more records.
                 Some(Errno::AGAIN) => break,
                 _ => return Err(error.to_string()),
             },
@@ -96,7 +96,7 @@ pub fn kernel_log(within: Duration) -> std::result::Result<Vec<u8>, String> {
     Ok(text)
 }
 
-/// A record's time since the boot, in seconds, and its text: `6,339,5140900,-;text`, with more lines that begin with a
+/// Parses a record into seconds since boot and text: `6,339,5140900,-;text`, with continuation lines that begin with a
 /// space.
 fn message(record: &[u8]) -> Option<(u64, &[u8])> {
     let semicolon = record.iter().position(|byte| *byte == b';')?;
@@ -172,7 +172,7 @@ mod tests {
         for bad in [&b""[..], b";", b"6,3,x,-;y", b"6,3;y", b"\xff,\xff,\xff;y"] {
             assert_eq!(message(bad), None);
         }
-        // Whatever this machine allows, it ends.
+        // Must return, whatever this machine permits.
         let _ = kernel_log(Duration::from_mins(1));
     }
 }

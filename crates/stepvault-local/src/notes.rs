@@ -1,4 +1,4 @@
-//! Small pieces of state that the agent keeps for a run.
+//! Small pieces of state that the agent stores for a run.
 
 use std::path::PathBuf;
 
@@ -7,30 +7,44 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable;
-use crate::vault::Vault;
+use crate::vault::{Vault, entries, is_temporary};
 
-/// Longest note in bytes.
+/// Maximum length of a note in bytes.
 pub const MAX_NOTE_BYTES: u64 = 1 << 20;
 
 impl Vault {
-    /// Reads a note; `None` when there is none.
+    /// Reads a note. Returns `None` when it does not exist.
     pub fn read_note(&self, run: &RunName, key: &str) -> Result<Option<Vec<u8>>> {
         durable::read_bounded(&self.note_path(run, key)?, MAX_NOTE_BYTES)
     }
 
-    /// Writes a note durably, in place of the one before. `key` is one path component without a leading dot.
+    /// Writes a note durably and replaces the previous one. `key` is one path component without a leading dot.
     pub fn write_note(&self, run: &RunName, key: &str, bytes: &[u8]) -> Result<()> {
         let path = self.note_path(run, key)?;
         if bytes.len() as u64 > MAX_NOTE_BYTES {
-            return Err(Error::new(ErrorKind::Usage, "cannot keep the note")
+            return Err(Error::new(ErrorKind::Usage, "cannot store the note")
                 .on(path.display())
                 .because(format!(
                     "it has {} bytes, more than {MAX_NOTE_BYTES}",
                     bytes.len()
                 )));
         }
-        durable::create_directories(durable::parent_of(&path))?;
+        self.create_directories(durable::parent_of(&path))?;
         durable::replace(&path, bytes)
+    }
+
+    /// Returns the keys of a run's notes, sorted.
+    pub fn note_keys(&self, run: &RunName) -> Result<Vec<String>> {
+        let paths = entries(&self.run_directory(run).join("notes"))?.into_iter();
+        Ok(paths
+            .filter(|path| !is_temporary(path))
+            .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
+            .collect())
+    }
+
+    /// Removes a note. Returns `false` when it did not exist.
+    pub fn remove_note(&self, run: &RunName, key: &str) -> Result<bool> {
+        durable::remove_file(&self.note_path(run, key)?)
     }
 
     fn note_path(&self, run: &RunName, key: &str) -> Result<PathBuf> {
@@ -38,8 +52,8 @@ impl Vault {
         if single && !key.starts_with('.') {
             return Ok(self.run_directory(run).join("notes").join(key));
         }
-        Err(Error::new(ErrorKind::Usage, "not a note's key")
+        Err(Error::new(ErrorKind::Usage, "invalid note key")
             .on(format!("{key:?}"))
-            .because("it takes one plain name"))
+            .because("use a single plain name"))
     }
 }

@@ -1,21 +1,21 @@
-//! Processes that the kernel killed because a control group's memory was out, as the group counts them.
+//! Counts processes that the kernel killed because a control group ran out of memory, from the group's own counters.
 
 use std::path::PathBuf;
 
 use crate::cgroup::{Group, own_groups};
 
-/// Kills in a control group.
+/// Out-of-memory kills in a control group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OomKills {
-    /// The file that counts them.
+    /// The file with the counter.
     pub file: PathBuf,
-    /// How many there were since the group was made.
+    /// Number of kills since the group was created.
     pub kills: u64,
-    /// The group's limit, if it has one.
+    /// The group's memory limit, if it has one.
     pub limit_bytes: Option<u64>,
 }
 
-/// The kills in this process's control group, or in the nearest one above that has any.
+/// Returns the kills in this process's control group, or in the nearest ancestor that has any.
 pub fn oom_kills() -> Option<OomKills> {
     own_groups().iter().find_map(kills)
 }

@@ -8,15 +8,14 @@ use stepvault_core::records::Pin;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable;
-use crate::errors;
 use crate::sealed::read_record;
 use crate::vault::{Vault, entries, is_temporary};
 
 impl Vault {
-    /// Pins a step, sealed here or not.
+    /// Pins a step, whether or not it is sealed here.
     pub fn pin(&self, run: &RunName, id: StepId, note: &str) -> Result<()> {
         let path = self.pin_path(run, id);
-        durable::create_directories(durable::parent_of(&path))?;
+        self.create_directories(durable::parent_of(&path))?;
         durable::replace(
             &path,
             &encode(&Pin {
@@ -28,31 +27,27 @@ impl Vault {
         )
     }
 
-    /// Takes a pin away; `false` when there was none.
+    /// Removes a pin. Returns `false` when it did not exist.
     pub fn unpin(&self, run: &RunName, id: StepId) -> Result<bool> {
-        let path = self.pin_path(run, id);
-        match std::fs::remove_file(&path) {
-            Ok(()) => durable::fsync_directory(durable::parent_of(&path)).map(|()| true),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(errors::io("cannot unpin the step", &path, error)),
-        }
+        durable::remove_file(&self.pin_path(run, id))
     }
 
-    /// All pins of a run, sorted by age. One that cannot be read is an error: whoever deletes must not go on.
+    /// Returns all pins of a run, sorted by step. An unreadable pin is an error: a caller that deletes steps must not
+    /// continue.
     pub fn pins(&self, run: &RunName) -> Result<Vec<Pin>> {
         let mut pins = Vec::new();
         for path in entries(&self.run_directory(run).join("pins"))?
             .into_iter()
             .filter(|path| !is_temporary(path))
         {
-            // One that was unpinned meanwhile is none.
+            // Unpinned meanwhile.
             let Some(pin) = read_record::<Pin>(&path)? else {
                 continue;
             };
             if pin.run != *run || self.pin_path(run, pin.id) != path {
                 return Err(Error::new(ErrorKind::Damaged, "cannot read the pin")
                     .on(path.display())
-                    .because(format!("it says that it is of {}, {}", pin.run, pin.id))
+                    .because(format!("it belongs to {}, {}", pin.run, pin.id))
                     .hint("pin the step again and delete that file"));
             }
             pins.push(pin);

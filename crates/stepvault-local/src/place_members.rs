@@ -1,14 +1,14 @@
-//! The end of a restore of a step of several paths: each appears in one rename, in the step's own order.
+//! The end of a restore of a multi-path step: each path appears in one rename, in the step's own order.
 //!
-//! No filesystem renames several things at once, so that whoever looks in between sees some of them. What they may see
-//! follows from the order. A step's last path is the one that tells the trainer of it: `AReaL` looks for `recover_info`,
-//! and takes the weights beside it for those of the step that it names. Creating it last, and taking an older one down
-//! first, keeps it from ever standing beside weights that are not all its own. And because everything that is to be
-//! replaced goes before the first new path comes, the paths of two steps never stand side by side: what is seen in
-//! between is a step of which something is missing, or none.
+//! No filesystem renames several paths at once, so a reader can see some of them in between. The order limits what a
+//! reader can see. The last path of a step is the one that announces the step to the trainer: `AReaL` looks for
+//! `recover_info` and takes the weights beside it for those of the step that it names. Creating this path last, and
+//! removing an older one first, ensures that it never exists beside weights of another step. Because every path that is
+//! to be replaced is removed before the first new path appears, paths of two steps never coexist: in between, a reader
+//! sees an incomplete step or none.
 //!
-//! What was taken down is kept until all that is new is in place. A restore that is killed in between leaves it, and
-//! the same restore again goes on from whatever stands there.
+//! The removed paths are kept until all new ones are in place. A restore that is killed in between leaves them, and the
+//! same restore resumes from whatever state it finds.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -27,22 +27,22 @@ use crate::remove;
 use crate::rename::{self, Place};
 use crate::staging::{DATA, Existing, Staging, WHAT};
 
-/// What stood in the places of a step's paths.
+/// Directory that holds the previous content of the step's paths.
 pub(crate) const TAKEN_DOWN: &str = "taken-down";
 
-/// What is going to be renamed.
+/// The planned renames.
 #[derive(Debug)]
 pub(crate) struct MemberMoves {
-    /// Where the step's paths go.
+    /// The directory that receives the step's paths.
     directory: Beneath,
-    /// What stands in the step's places, in this order.
+    /// Existing paths that are removed, in this order.
     take_down: Vec<RelativePath>,
-    /// What is staged, in this order: a path of the step, or the outermost directory above it that is missing.
+    /// Staged paths in this order: a path of the step, or its outermost missing ancestor.
     pub(crate) put: Vec<RelativePath>,
 }
 
 impl Staging {
-    /// Looks at what stands in the step's places; changes nothing.
+    /// Plans the renames from what exists at the step's paths. Changes nothing.
     pub(crate) fn plan_members(&self, existing: Existing) -> Result<MemberMoves> {
         let directory = Beneath::open(&self.target).map_err(|error| errors::io(WHAT, &self.target, error))?;
         let mut take_down = Vec::new();
@@ -56,7 +56,7 @@ impl Staging {
                 take_down.push(member.clone());
             }
             let moved = missing.unwrap_or_else(|| member.clone());
-            // A directory above several paths comes when the last of them is due.
+            // A directory above several paths is renamed when the last of them is due.
             put.retain(|other| *other != moved);
             put.push(moved);
         }
@@ -68,7 +68,7 @@ impl Staging {
         })
     }
 
-    /// The outermost of `member` and the directories above it that is not there; nothing when all are.
+    /// Returns the outermost missing path among `member` and its ancestors, or `None` when all exist.
     fn outermost_missing(&self, directory: &Beneath, member: &RelativePath) -> Result<Option<RelativePath>> {
         for above in member.ancestors() {
             match directory.directory(Some(above)) {
@@ -88,7 +88,7 @@ impl Staging {
         }
     }
 
-    /// Carries the renames out. Durable when it returns, and each before the next one.
+    /// Performs the renames. All are durable when it returns, and each before the next one.
     pub(crate) fn move_members(
         &self,
         moves: &MemberMoves,
@@ -113,7 +113,7 @@ impl Staging {
         }
         rustix::fs::fsync(&self.own).map_err(fault)?;
         let kept = self.own.directory(Some(TAKEN_DOWN)).map_err(fault)?;
-        // An interrupted try may have taken something down before.
+        // An interrupted attempt may have moved paths here before.
         let mut number = count(kept.as_fd()).map_err(fault)?;
         for member in &moves.take_down {
             let fault = |error: Errno| errors::io(WHAT, &self.target.join(member), error);
@@ -129,7 +129,7 @@ impl Staging {
             };
             match rename::no_replace(from, to) {
                 Ok(()) => number += 1,
-                // Somebody else has removed it meanwhile.
+                // Another process has removed it meanwhile.
                 Err(Errno::NOENT) => continue,
                 Err(error) => return Err(fault(error)),
             }
@@ -156,15 +156,15 @@ impl Staging {
             Err(error) => return Err(fault(error)),
         }
         if let (Some(held), Some(entry)) = (held, entry) {
-            // Its owner had to be able to write it while it was moved.
+            // The owner needed write permission while the directory was moved.
             self.give_mode_and_time(held.as_fd(), entry)?;
             rustix::fs::fsync(&held).map_err(fault)?;
         }
         rustix::fs::fsync(&to).map_err(fault)
     }
 
-    /// All that is new is in place: what it replaced is from now on what any interrupted restore leaves, which the next
-    /// one may clear away.
+    /// Releases the replaced paths once all new ones are in place: from now on they count as leftovers, which the next
+    /// restore may remove.
     fn give_up_what_was_replaced(&self) -> Result<()> {
         if !self.has_taken_down() {
             return Ok(());
@@ -178,12 +178,12 @@ impl Staging {
         rename::no_replace(at(TAKEN_DOWN), at(DATA)).map_err(fault)
     }
 
-    /// Whether an earlier try has taken something down that is not replaced yet.
+    /// Returns whether an earlier attempt removed paths that are not replaced yet.
     pub(crate) fn has_taken_down(&self) -> bool {
         rustix::fs::statat(&self.own, TAKEN_DOWN, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Ends a replacement that was killed when everything was in place: deletes what was replaced.
+    /// Finishes a replacement that was killed after all paths were in place: deletes the replaced paths.
     pub fn end_replacement(self) -> Result<()> {
         self.give_up_what_was_replaced()?;
         self.clean_up()
@@ -192,8 +192,8 @@ impl Staging {
     fn no_directory(&self, path: &str) -> Error {
         Error::new(ErrorKind::Conflict, WHAT)
             .on(self.target.join(path).display())
-            .because("a file or link stands where a directory has to lead to the step")
-            .hint("move it away, or restore elsewhere")
+            .because("a file or link is in place of a parent directory of the step")
+            .hint("move it, or restore to another path")
     }
 }
 

@@ -1,14 +1,14 @@
-//! Telling whether a process that was noted still runs, also after its number was given to another.
+//! Determines whether a recorded process still runs, even after its process ID was reused.
 
 use stepvault_core::starts::Process;
 
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-/// Where these stand in a process's `stat`, counted behind its name, which may hold anything.
+/// Indexes of these fields in a process's `stat`, counted after its name, which may contain any character.
 const STATE: usize = 0;
 const GROUP: usize = 2;
 const STARTED: usize = 19;
 
-/// The process of this number; `None` when there is none, or the kernel does not tell.
+/// Returns the process with this ID, or `None` when it does not exist or the kernel does not report it.
 pub fn identify(id: u32) -> Option<Process> {
     Some(Process {
         boot: std::fs::read_to_string(BOOT).ok()?.trim().to_owned(),
@@ -17,7 +17,7 @@ pub fn identify(id: u32) -> Option<Process> {
     })
 }
 
-/// Whether a process of this group runs.
+/// Returns whether a process of this group runs.
 pub fn group_is_running(group: u32) -> bool {
     let group = group.to_string();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -27,7 +27,7 @@ pub fn group_is_running(group: u32) -> bool {
         .any(|id| field(&id, GROUP).as_ref() == Some(&group))
 }
 
-/// A field of the `stat` of a process that runs. One that has ended and waits for its parent to notice runs no more.
+/// Returns a field of the `stat` of a running process. A zombie does not count as running.
 fn field(id: &str, number: usize) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -35,7 +35,7 @@ fn field(id: &str, number: usize) -> Option<String> {
     fields.get(number).filter(|_| runs).map(|text| (*text).to_owned())
 }
 
-/// Whether that very process still runs here.
+/// Returns whether exactly this process still runs here.
 pub fn is_running(process: &Process) -> bool {
     identify(process.id).as_ref() == Some(process)
 }

@@ -1,4 +1,4 @@
-//! The end of a restore: everything appears at the target in one rename. For a step of several paths see
+//! The end of a restore: everything appears at the target in one rename. For a multi-path step see
 //! [`crate::place_members`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,13 +21,13 @@ use crate::stat::times;
 use crate::tree::{self, Tree};
 
 impl Staging {
-    /// Puts everything at the target in one rename, or in one for each path of a step of several: files that were opened
-    /// and finished, links, `directories` with their modes and times; nothing else. Durable when it returns. Replacing
-    /// deletes what stood there, last.
+    /// Publishes the restored step in one rename, or in one rename per path of a multi-path step. It consists of the
+    /// files that were opened and finished, the links, and `directories` with their modes and times, and nothing else.
+    /// Durable when it returns. Deletes replaced content last.
     ///
     /// # Errors
-    /// `Conflict` when something stands at the target and `existing` says to refuse; `Failed` when a file that was
-    /// opened was not finished. What was staged stays for another try.
+    /// `Conflict` when something is at the target and `existing` is `Refuse`; `Failed` when a file that was opened was
+    /// not finished. Staged files are kept for another attempt.
     pub fn finish(self, shape: Shape, directories: &[DirectoryEntry], existing: Existing) -> Result<()> {
         let moves = (!self.members.is_empty())
             .then(|| self.plan_members(existing))
@@ -47,10 +47,10 @@ impl Staging {
             .map(|entry| (entry.path.as_ref(), entry))
             .collect();
         let renamed = moves.as_ref().map(|moves| MemberSet::new(&moves.put));
-        // The deepest first: what is done below a directory changes that directory's own time.
+        // Deepest first: a change below a directory updates that directory's own time.
         for present in tree.directories.iter().rev() {
             let path = present.path.as_ref();
-            // What only leads to the paths of a step stays here, and has to be written to until the end.
+            // A directory that only leads to the paths of a step stays here and must be writable until the end.
             let (is_moved, is_placed) = match &renamed {
                 Some(renamed) => (
                     path.is_some_and(|path| renamed.has(path)),
@@ -86,13 +86,13 @@ impl Staging {
         }
         rustix::fs::fsync(&self.target_parent).map_err(fault)?;
         if let Err(error) = self.clean_up() {
-            // The step is in place and right; only what it replaced is still there.
-            tracing::warn!(%error, "what the restore replaced could not be deleted");
+            // The step is in place and valid; only the content that it replaced still exists.
+            tracing::warn!(%error, "cannot delete what the restore replaced");
         }
         Ok(())
     }
 
-    /// Removes what neither this restore nor an earlier try at it has put there.
+    /// Removes everything that neither this restore nor an earlier attempt at it wrote.
     fn remove_strays(&self, directories: &[DirectoryEntry]) -> Result<()> {
         let data = self.own_path.join(DATA);
         let tree = tree::scan(&data)?;
@@ -115,7 +115,7 @@ impl Staging {
         stray_files.chain(stray_directories).try_for_each(|path| {
             match self.data.parent_of(path) {
                 Ok(parent) => remove::entry(parent.as_fd(), name_of(path)),
-                // It went with the directory above it.
+                // It was removed with the directory above it.
                 Err(Errno::NOENT) => Ok(()),
                 Err(error) => Err(error),
             }
@@ -123,7 +123,7 @@ impl Staging {
         })
     }
 
-    /// Checks that every file was finished, and is still the very one that was.
+    /// Checks that every file was finished and is still the same file.
     fn check_complete(&self, tree: &Tree, shape: Shape) -> Result<()> {
         let fault = |why: String| {
             Error::new(ErrorKind::Failed, WHAT)
@@ -158,7 +158,7 @@ impl Staging {
         }
         if shape == Shape::File && (tree.files.len() != 1 || !tree.symlinks.is_empty()) {
             return Err(fault(format!(
-                "a single-file checkpoint has {} files and {} links",
+                "a single-file checkpoint must have one file, not {} files and {} links",
                 tree.files.len(),
                 tree.symlinks.len()
             )));
@@ -166,7 +166,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Gives a directory its mode and time and makes the names in it durable.
+    /// Sets mode and time of a directory and makes the names in it durable.
     fn settle(
         &self,
         path: Option<&RelativePath>,
@@ -179,7 +179,8 @@ impl Staging {
             .directory(path.map(RelativePath::as_str))
             .map_err(fault)?;
         if let Some(entry) = entry {
-            // A directory that its owner cannot write cannot be moved: one that is gets its own mode afterwards.
+            // A directory that its owner cannot write cannot be moved. A directory to be moved gets its own mode after
+            // the move.
             let movable = if is_moved { 0o700 } else { 0 };
             let mode = entry.mode | movable;
             self.give_mode_and_time(
@@ -228,7 +229,7 @@ impl Staging {
         })
     }
 
-    /// The name `data` must still stand for the directory that was written to.
+    /// Checks that the name `data` still refers to the directory that was written to.
     fn check_data_is_ours(&self) -> Result<()> {
         let fault = |error: Errno| errors::io(WHAT, &self.own_path, error);
         let held = rustix::fs::fstat(&self.data).map_err(fault)?;
@@ -238,7 +239,7 @@ impl Staging {
         }
         Err(Error::new(ErrorKind::Refused, WHAT)
             .on(self.own_path.display())
-            .because("somebody has put another directory in the place of the restored one"))
+            .because("another process replaced the restored directory"))
     }
 
     /// Undoes a replacement that was interrupted between its two renames.
@@ -255,7 +256,7 @@ impl Staging {
         match rename::no_replace(aside, to) {
             Ok(()) => rustix::fs::fsync(&self.target_parent).map_err(fault),
             Err(Errno::NOENT) => Ok(()),
-            // The second rename was done too; what is left is to delete what it replaced.
+            // The second rename was done as well; only the replaced content is left to delete.
             Err(Errno::EXIST | Errno::NOTEMPTY) => remove::tree(&self.own_path.join(REPLACED)),
             Err(error) => Err(fault(error)),
         }
@@ -265,6 +266,6 @@ impl Staging {
 pub(crate) fn taken(place: &Path) -> Error {
     Error::new(ErrorKind::Conflict, WHAT)
         .on(place.display())
-        .because("something with that name is there already")
-        .hint("name another place, or allow it to be replaced")
+        .because("something with that name already exists")
+        .hint("choose another path, or allow it to be replaced")
 }

@@ -1,7 +1,7 @@
-//! Recursive deletion. The only place that deletes more than one file.
+//! Recursive deletion. The only module that deletes more than one file.
 //!
-//! It goes from directory to directory by descriptor and never through a link, so that swapping links about
-//! meanwhile cannot make it delete elsewhere.
+//! Descends by directory descriptors and never through a link, so that links swapped in meanwhile cannot redirect the
+//! deletion.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -12,12 +12,12 @@ use rustix::io::{Errno, Result};
 use crate::beneath::DIRECTORY_ITSELF;
 use crate::errors;
 
-/// Deletes whatever stands at `path`. Nothing there is fine.
+/// Deletes whatever is at `path`. A missing path is accepted.
 pub(crate) fn tree(path: &Path) -> stepvault_core::Result<()> {
     entry(CWD, path).map_err(|error| errors::io("cannot delete", path, error))
 }
 
-/// Deletes whatever has a name in a directory that is open. Nothing there is fine.
+/// Deletes whatever has the name in an open directory. A missing name is accepted.
 pub(crate) fn entry<P: rustix::path::Arg + Copy>(parent: BorrowedFd<'_>, name: P) -> Result<()> {
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -37,7 +37,7 @@ pub(crate) fn entry<P: rustix::path::Arg + Copy>(parent: BorrowedFd<'_>, name: P
         }
         match entry(directory.as_fd(), child.file_name()) {
             Err(Errno::ACCESS) => {
-                // A trainer may have left directories that even their owner cannot write.
+                // A trainer may leave directories that even their owner cannot write.
                 rustix::fs::fchmod(&directory, Mode::from_raw_mode(0o700))?;
                 entry(directory.as_fd(), child.file_name())?;
             }
@@ -53,8 +53,8 @@ pub(crate) fn entry<P: rustix::path::Arg + Copy>(parent: BorrowedFd<'_>, name: P
 fn open<P: rustix::path::Arg + Copy>(parent: BorrowedFd<'_>, name: P) -> Result<OwnedFd> {
     match rustix::fs::openat(parent, name, DIRECTORY_ITSELF, Mode::empty()) {
         Err(Errno::ACCESS) => {
-            // Not readable even by its owner. This kind of descriptor needs no access, and its entry under /proc
-            // stands for the directory itself, whatever has its name by now.
+            // Even its owner cannot read it. This kind of descriptor needs no read access, and its entry under /proc
+            // refers to the directory itself, whatever has its name by now.
             let named =
                 rustix::fs::openat(parent, name, OFlags::PATH.union(DIRECTORY_ITSELF), Mode::empty())?;
             rustix::fs::chmod(
@@ -93,7 +93,7 @@ mod tests {
         tree(&at("kept/file")).unwrap();
         tree(&at("missing")).unwrap();
     }
-    /// As another user than root meets them, whom modes do not stop.
+    /// Runs as a user other than root, since modes do not restrict root.
     #[test]
     fn what_its_owner_may_not_read_or_write_goes_too() {
         let place = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Renames that never overwrite by accident. The only place that renames.
+//! Renames that never overwrite by accident. The only module that renames.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, RenameFlags};
 use rustix::io::{Errno, Result};
 
-/// A name in a directory that is open.
+/// A name in an open directory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) directory: BorrowedFd<'a>,
@@ -14,7 +14,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// A path from the working directory.
+    /// Returns a path relative to the working directory.
     pub(crate) fn path(path: &'a Path) -> Self {
         Self {
             directory: CWD,
@@ -23,7 +23,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Renames `from` to `to`, which must be free: `EXIST` otherwise.
+/// Renames `from` to `to`. Fails with `EXIST` when `to` exists.
 pub(crate) fn no_replace(from: Place<'_>, to: Place<'_>) -> Result<()> {
     match rustix::fs::renameat_with(
         from.directory,
@@ -37,8 +37,8 @@ pub(crate) fn no_replace(from: Place<'_>, to: Place<'_>) -> Result<()> {
     }
 }
 
-/// For filesystems that know no flags. A hard link is refused where the name is taken; a directory cannot be linked,
-/// but renaming one over anything but an empty directory fails by itself.
+/// For filesystems that do not support rename flags. A hard link fails when the name exists. A directory cannot be
+/// linked, but renaming it over anything but an empty directory fails as well.
 fn no_replace_by_other_means(from: Place<'_>, to: Place<'_>) -> Result<()> {
     let stat = rustix::fs::statat(from.directory, from.name, AtFlags::SYMLINK_NOFOLLOW)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
@@ -52,12 +52,12 @@ fn no_replace_by_other_means(from: Place<'_>, to: Place<'_>) -> Result<()> {
     rustix::fs::unlinkat(from.directory, from.name, AtFlags::empty())
 }
 
-/// Renames `from` to `to`, in place of a file or link that stands there.
+/// Renames `from` to `to` and replaces a file or link at `to`.
 pub(crate) fn over(from: Place<'_>, to: Place<'_>) -> Result<()> {
     rustix::fs::renameat(from.directory, from.name, to.directory, to.name)
 }
 
-/// Swaps two names in one step; `None` where the filesystem cannot.
+/// Swaps two names atomically. Returns `None` where the filesystem does not support it.
 pub(crate) fn exchange(first: Place<'_>, second: Place<'_>) -> Result<Option<()>> {
     let swapped = rustix::fs::renameat_with(
         first.directory,

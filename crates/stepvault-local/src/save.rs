@@ -1,7 +1,7 @@
-//! A step that processes write together, out of everybody's sight, until it is committed.
+//! A step that several processes write together in a hidden directory until it is committed.
 //!
-//! Whoever stages the same step gets the same directory, in whatever order and however often. What is kept beside the
-//! directory says where the step is to go, so that its path is all that has to be handed from one process to another:
+//! All processes that stage the same step get the same directory, in any order and any number of times. A record beside
+//! the directory holds the step's target, so the directory's path is all that processes have to pass on:
 //!
 //! ```text
 //! .stepvault/saves/<directory of the steps>/stage.lock, commit.lock
@@ -34,33 +34,33 @@ const WHAT: &str = "cannot stage the step";
 pub(crate) const COMMIT: &str = "cannot commit the step";
 const RECORD: &str = "save.json";
 pub(crate) const COMMIT_LOCK: &str = "commit.lock";
-/// A path of 4,096 bytes and a name, with every byte escaped.
+/// Maximum length of a record: a path of 4,096 bytes and a name, with every byte escaped.
 const MAX_RECORD_BYTES: u64 = 64 << 10;
 
 /// A step to be staged.
 #[derive(Debug, Clone, Copy)]
 pub struct SaveRequest<'a> {
-    /// The directory that is to hold the step.
+    /// The directory that will hold the step.
     pub directory: &'a Path,
-    /// The name that the step is to have there.
+    /// The name of the step in that directory.
     pub name: &'a str,
     /// Its number.
     pub step: Step,
-    /// What tells this save from an earlier try at the same step; any text.
+    /// Distinguishes this save from an earlier attempt at the same step; any text.
     pub save_id: &'a str,
 }
 
-/// Where a step is staged.
+/// A step that is being staged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StagedSave {
     /// The directory to write to.
     pub path: PathBuf,
-    /// Where it is going to be.
+    /// The path that the committed step will have.
     pub target: PathBuf,
 }
 
-/// Makes the directory that a step is written to, or finds the one that another process has made. It is on the
-/// filesystem of the directory of the steps, which is created when it is missing.
+/// Creates the directory that a step is written to, or returns the one that another process has created. It is on the
+/// filesystem of the directory of the steps, which is created when missing.
 pub fn stage(request: &SaveRequest<'_>) -> Result<StagedSave> {
     durable::create_directories(request.directory)?;
     let directory = request
@@ -77,7 +77,7 @@ pub fn stage(request: &SaveRequest<'_>) -> Result<StagedSave> {
     let step = request.step.to_string();
     let own = area.join(key(&[request.name, &step, request.save_id]));
     durable::create_directories(&area)?;
-    // Only for the moment: abandoned ones are cleared away under it.
+    // Short: the clean-up of abandoned directories runs under it.
     let _lock = lock::wait_for(&area.join("stage.lock"))?;
     durable::create_directories(&own)?;
     let fault = |error| errors::io(WHAT, &own, error);
@@ -98,7 +98,7 @@ pub fn stage(request: &SaveRequest<'_>) -> Result<StagedSave> {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => {}
         Err(error) => return Err(fault(error)),
     }
-    // Also when it was there: whoever made it may have been killed before its name was on disk.
+    // Needed for an existing directory too: its creator may have been killed before the name was on disk.
     durable::fsync_directory(&own)?;
     save_abandoned::clear(&area, &own);
     Ok(StagedSave {
@@ -107,27 +107,27 @@ pub fn stage(request: &SaveRequest<'_>) -> Result<StagedSave> {
     })
 }
 
-/// A staged step that is being committed. Holds a lock, so that the link to the newest moves in one order.
+/// A staged step that is being committed. Holds a lock, so that commits move the link to the newest step in order.
 #[derive(Debug)]
 pub struct Save {
     pub(crate) record: SaveRecord,
-    /// Holds the records and the files.
+    /// Directory with the records and the files.
     pub(crate) own: PathBuf,
     pub(crate) staged: PathBuf,
     _lock: lock::Lock,
 }
 
 impl Save {
-    /// Opens what [`stage`] has made at this path, which need not be there any more when another process has
-    /// committed it. Waits for other commits into the same directory.
+    /// Opens the directory that [`stage`] created at this path. The directory may no longer exist when another process
+    /// has committed it. Waits for other commits into the same directory.
     ///
     /// # Errors
-    /// `Usage` when [`stage`] has made no such path.
+    /// `Usage` when [`stage`] did not create this path.
     pub fn open(staged: &Path) -> Result<Self> {
         let unknown = || {
             Error::new(ErrorKind::Usage, COMMIT)
                 .on(staged.display())
-                .because("'stepvault stage' has made no such directory")
+                .because("'stepvault stage' did not create this directory")
                 .hint("give the path that 'stepvault stage' printed")
         };
         let absolute = std::path::absolute(staged).map_err(|error| errors::io(COMMIT, staged, error))?;
@@ -151,17 +151,17 @@ impl Save {
         })
     }
 
-    /// The step's number.
+    /// Returns the step's number.
     pub fn step(&self) -> Step {
         self.record.step
     }
 
-    /// Where the step is going to be.
+    /// Returns the path that the committed step will have.
     pub fn target(&self) -> PathBuf {
         Path::new(&self.record.directory).join(&self.record.name)
     }
 
-    /// What was written so far; `None` when the directory is gone.
+    /// Scans the files written so far. Returns `None` when the directory no longer exists.
     pub fn tree(&self) -> Result<Option<Tree>> {
         match tree::scan(&self.staged) {
             Ok(tree) => Ok(Some(tree)),
@@ -171,7 +171,7 @@ impl Save {
     }
 }
 
-/// Reads a record; `None` when there is none.
+/// Reads a record. Returns `None` when it does not exist.
 pub(crate) fn read<R: Record>(path: &Path) -> Result<Option<R>> {
     durable::read_bounded(path, MAX_RECORD_BYTES)?
         .map(|bytes| decode(&bytes, &path.display().to_string()))

@@ -1,5 +1,5 @@
-//! Clearing away what is left of saves: what killed trainers have written of steps that they never committed, and the
-//! records of those that were.
+//! Removes abandoned staging directories: files of steps that killed trainers never committed, and records of committed
+//! ones.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -8,11 +8,11 @@ use crate::lock;
 use crate::remove;
 use crate::save::COMMIT_LOCK;
 
-/// How long a save may take, at least, and how long it is remembered that it was committed.
+/// Minimum time before an uncommitted directory is removed and before the record of a commit is removed.
 const KEPT_FOR: Duration = Duration::from_hours(24);
 
-/// Deletes every save of `area` that was last staged more than a day before `own`, which whoever calls has just
-/// staged, with a lock that keeps others from staging. Waits for nobody: the next save tries again.
+/// Deletes every directory of `area` that was last staged more than a day before `own`. The caller has just staged
+/// `own` and holds the lock that excludes other staging. Does not wait for locks: the next call tries again.
 pub(crate) fn clear(area: &Path, own: &Path) {
     let stamped = |path: &Path| -> std::io::Result<SystemTime> { path.symlink_metadata()?.modified() };
     let (Ok(entries), Ok(now)) = (std::fs::read_dir(area), stamped(own)) else {
@@ -28,9 +28,9 @@ pub(crate) fn clear(area: &Path, own: &Path) {
             continue;
         }
         match remove::tree(&path) {
-            Ok(()) => tracing::info!(path = %path.display(), "cleared away what was left of a save"),
+            Ok(()) => tracing::info!(path = %path.display(), "removed an abandoned staging directory"),
             Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "what is left of a save could not be cleared away");
+                tracing::warn!(%error, path = %path.display(), "cannot remove an abandoned staging directory");
             }
         }
     }

@@ -1,7 +1,8 @@
-//! The end of a save: the step appears under its name in one rename, then the link to the newest moves to it.
+//! Commits a staged step: the step appears under its name in one rename, then the link to the newest step moves to it.
 //!
-//! Killed at any point, the next commit of the same save finishes it: nothing is in place before everything is on
-//! disk, and which directory the step was is written down before it gets its name.
+//! If the process is killed at any point, the next commit of the same step finishes the work. Nothing becomes visible
+//! before everything is on disk, and the identity of the step's directory is recorded before the directory gets its
+//! name.
 
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -25,28 +26,28 @@ use crate::symlink;
 use crate::sync::Barrier;
 use crate::tree::{self, Tree};
 
-/// The link that names the step committed last, beside the steps.
+/// Name of the link to the step committed last, beside the steps.
 pub const LATEST: &str = "latest";
 const OUTCOME: &str = "outcome.json";
-/// The link's name until it is moved in place.
+/// Temporary name of the link until it is moved into place.
 const NEW_LATEST: &str = "latest.new";
 
-/// Who committed a save.
+/// Which process committed a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Committed {
     /// This process.
     Now,
-    /// Another one, or the same step with the same bytes was there before.
+    /// Another process, or the same step with the same bytes existed before.
     Already,
 }
 
 impl Save {
-    /// Makes everything durable, gives the step its name, and moves the link `latest` to it. `written` is the tree
+    /// Makes everything durable, renames the step into place, and moves the link `latest` to it. `written` is the tree
     /// that was checked.
     ///
     /// # Errors
-    /// `Conflict` when something else has the step's name, or something that is no link has the link's;
-    /// `SourceChanged` when somebody is still writing. What was staged stays.
+    /// `Conflict` when something else has the step's name, or something other than a link has the link's name;
+    /// `SourceChanged` when a process is still writing. The staged files are kept.
     pub fn commit(&self, written: &Tree) -> Result<Committed> {
         let directory = self.open_directory()?;
         self.check_link(&directory)?;
@@ -57,7 +58,7 @@ impl Save {
             return Err(Error::new(ErrorKind::SourceChanged, COMMIT)
                 .on(self.staged.display())
                 .because(change)
-                .hint("commit when every process has finished writing, after a barrier"));
+                .hint("commit after a barrier, when every process has finished writing"));
         }
         if let Some(there) = self.inode_in(&directory)? {
             return self.take_for_granted(&directory, written, there);
@@ -66,16 +67,16 @@ impl Save {
         Ok(Committed::Now)
     }
 
-    /// Finishes what another process has begun, when the staged directory is gone.
+    /// Finishes a commit that another process began, when the staged directory no longer exists.
     ///
     /// # Errors
-    /// `NotFound` when it was never committed.
+    /// `NotFound` when the step was never committed.
     pub fn finish(&self) -> Result<()> {
         let directory = self.open_directory()?;
         let Some(outcome) = read::<SaveOutcome>(&self.own.join(OUTCOME))? else {
             return Err(self.vanished());
         };
-        // Whoever has come so far may have been killed before the names it gave were on disk.
+        // The process that got this far may have been killed before its renames were on disk.
         if outcome.finished {
             return durable::fsync_directory(&self.own);
         }
@@ -83,7 +84,7 @@ impl Save {
             return Err(self.vanished());
         }
         durable::fsync_directory(Path::new(&self.record.directory))?;
-        // A later step may have been committed since: then the link is newer than what this one wrote before it.
+        // A later step may have been committed since: then the link is newer than this step's outcome record.
         let mtime = |path: &Path| mtime(path).map_err(|error| errors::io(COMMIT, path, error));
         let written = mtime(&self.own.join(OUTCOME))?;
         let link = Path::new(&self.record.directory).join(LATEST);
@@ -98,7 +99,7 @@ impl Save {
         Beneath::open(path).map_err(|error| errors::io(COMMIT, path, error))
     }
 
-    /// The inode of what has the step's name.
+    /// Returns the inode of the entry with the step's name.
     fn inode_in(&self, directory: &Beneath) -> Result<Option<u64>> {
         match rustix::fs::statat(directory, &self.record.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(Facts::from(stat).inode)),
@@ -107,7 +108,7 @@ impl Save {
         }
     }
 
-    /// Before anything is done: a link that cannot be moved would leave the step half committed.
+    /// Checked before any change: a link that cannot be moved would leave the step half committed.
     fn check_link(&self, directory: &Beneath) -> Result<()> {
         let link = Path::new(&self.record.directory).join(LATEST);
         let facts = match rustix::fs::statat(directory, LATEST, AtFlags::SYMLINK_NOFOLLOW) {
@@ -120,8 +121,8 @@ impl Save {
         }
         Err(Error::new(ErrorKind::Conflict, COMMIT)
             .on(link.display())
-            .because("it is no symbolic link, and is to become the one to the newest step")
-            .hint("move it away, then commit again; what was staged stays"))
+            .because("it is not a symbolic link, so it cannot be replaced by the link to the newest step")
+            .hint("move it, then commit again; the staged files are kept"))
     }
 
     fn give_name(&self, directory: &Beneath) -> Result<()> {
@@ -129,7 +130,7 @@ impl Save {
         let staged = Beneath::open(&self.staged).map_err(fault)?;
         let own = Facts::from(rustix::fs::fstat(&staged).map_err(fault)?);
         let above = Facts::from(rustix::fs::fstat(directory).map_err(fault)?);
-        // Whoever may look into the directory of the steps may look into the step.
+        // Users who may read the directory of the steps may read the step.
         let mode = Mode::from_raw_mode(above.mode & 0o777 | 0o700);
         rustix::fs::fchmod(&staged, mode).map_err(fault)?;
         rustix::fs::fsync(&staged).map_err(fault)?;
@@ -145,15 +146,15 @@ impl Save {
         self.write_outcome(own.inode, true)
     }
 
-    /// Something has the step's name: fine when it is the same.
+    /// Handles an existing entry with the step's name: accepted when it is identical.
     fn take_for_granted(&self, directory: &Beneath, written: &Tree, inode: u64) -> Result<Committed> {
         let target = self.target();
         if let Some(difference) = compare_trees::differ(&target, &self.staged, written)? {
             return Err(Error::new(ErrorKind::Conflict, COMMIT)
                 .on(target.display())
-                .because(format!("something else is there already: {difference}"))
+                .because(format!("it already exists and differs: {difference}"))
                 .hint(format!(
-                    "move it away and commit again, or delete what was staged: {}",
+                    "move it and commit again, or delete the staged files: {}",
                     self.staged.display()
                 )));
         }
@@ -187,12 +188,12 @@ impl Save {
     fn vanished(&self) -> Error {
         Error::new(ErrorKind::NotFound, COMMIT)
             .on(self.staged.display())
-            .because("the directory is gone, and nobody has committed it")
-            .hint("stage the step and write it again")
+            .because("the directory no longer exists, and the step was not committed")
+            .hint("stage the step again and rewrite it")
     }
 }
 
-/// The modification time of what has this name, a link's own; `None` when nothing has it.
+/// Returns the modification time of the entry with this name, of a link itself, or `None` when it does not exist.
 fn mtime(path: &Path) -> rustix::io::Result<Option<Timestamp>> {
     match rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(Facts::from(stat).mtime)),

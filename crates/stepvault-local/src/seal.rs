@@ -1,11 +1,12 @@
-//! Sealing: a finished step becomes a snapshot in the vault, and the trainer is free to delete its own.
+//! Sealing: turns a finished step into a snapshot in the vault, after which the trainer may delete its own files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES, Record as _, encode};
+use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES, Record as _, encode, encoded_bytes};
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::keys::check_step_name;
 use stepvault_core::manifest::Shape;
@@ -16,52 +17,43 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable::{self, parent_of};
 use crate::errors;
+use crate::holes;
 use crate::kept;
 use crate::remove;
 use crate::rename::{self, Place};
-use crate::seal_record::{SealRecord, SealedFile, SnapshotMethod};
+use crate::seal_record::{AttemptOrigin, SealRecord, SealedFile, SnapshotMethod};
 use crate::sealed::{DATA, SEAL, SealedStep};
 use crate::snapshot::{Snapshot, WHAT};
 use crate::sync;
 use crate::tree::{self, Tree, source_changed};
 use crate::vault::Vault;
 
-/// Longer than the clock by which kernels stamp files takes for a tick.
+/// Longer than one tick of the clock that kernels use for file times.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Which ways of taking a file over are allowed; each falls back to the next where the filesystem cannot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum LinkPolicy {
-    /// Reflink, else hard link, else copy.
-    #[default]
-    Auto,
-    /// Reflink, else copy: for trainers that rewrite files in place.
-    ReflinkOrCopy,
-    /// Always copy.
-    Copy,
-}
-
-/// What to seal, and as what.
+/// Parameters of a seal.
 #[derive(Debug, Clone)]
 pub struct SealRequest {
     /// The run.
     pub run: RunName,
     /// Step and attempt.
     pub id: StepId,
-    /// Who writes the step.
+    /// How the step's attempt was determined.
+    pub attempt: AttemptOrigin,
+    /// The node, and the other nodes that write the step.
     pub writer: Writer,
     /// The trainer's directory or file.
     pub source: PathBuf,
-    /// The paths below `source` that make up the step, in the order in which a restore has to create them; none when it
-    /// is all of it.
+    /// The paths below `source` that make up the step, in the order in which a restore must create them. Empty when the
+    /// step is all of `source`.
     pub members: Vec<RelativePath>,
-    /// The name the step's directory or file has, or is to have, where the trainer looks for it.
+    /// The name that the step's directory or file has, or will have, where the trainer looks for it.
     pub name: String,
     /// Metrics by name; finite numbers.
     pub metrics: BTreeMap<String, f64>,
-    /// Allowed ways of taking files over.
+    /// Allowed snapshot methods.
     pub links: LinkPolicy,
-    /// The tree as it was when it was judged complete; sealing fails when it has changed since.
+    /// The tree as it was when it was judged complete. Sealing fails when it has changed since.
     pub expected: Option<Tree>,
 }
 
@@ -70,8 +62,8 @@ pub struct SealRequest {
 /// The caller holds the vault's lock.
 ///
 /// # Errors
-/// `Conflict` when the step is sealed already; `SourceChanged` when a file changed, vanished or came while it was
-/// taken over. Whatever the error, nothing is left behind and no other step is touched.
+/// `Conflict` when the step is already sealed; `SourceChanged` when a file changed, disappeared or was added during
+/// sealing. On any error nothing is left behind and no other step is touched.
 pub fn seal(vault: &Vault, request: &SealRequest) -> Result<SealedStep> {
     check_step_name(&request.name)?;
     let destination = vault.step_directory(&request.run, request.id);
@@ -87,27 +79,29 @@ pub fn seal(vault: &Vault, request: &SealRequest) -> Result<SealedStep> {
     {
         return Err(source_changed(WHAT, source, &change));
     }
+    check_fits(request, &tree)?;
     let staging = Unfinished::create(vault)?;
-    // Opened before the first write, so that it learns of every write error up to the sync.
+    // Opened before the first write, so that it reports every write error up to the sync.
     let barrier = sync::Barrier::open(&staging.path)?;
     let_the_clock_tick(&staging.path, &tree)?;
 
-    let (methods, data) = take_over(request, &tree, &staging.path)?;
+    let (taken_over, data) = take_over(request, &tree, &staging.path)?;
     if let Some(change) = tree.change_until(&look_again(source, &request.members)?) {
         return Err(source_changed(WHAT, source, &change));
     }
-    let record = record_of(request, &tree, &methods, &tree::scan(&data)?)?;
+    let record = record_of(request, &tree, &taken_over, &tree::scan(&data)?)?;
     let bytes = encode(&record)?;
     check_readable(source, bytes.len() as u64, record.files.len())?;
+    check_readable(source, record.manifest_bytes()?, record.files.len())?;
     record.check()?;
     let files = record.files.iter().map(|file| &file.path);
     barrier.sync(&data, files, record.directories.iter())?;
     durable::create_new(&staging.path.join(SEAL), &kept::with_digest(bytes))?;
-    staging.publish(&destination)?;
+    staging.publish(vault, &destination)?;
     Ok(SealedStep::new(destination, record))
 }
 
-/// The source once more: what is not there any more has changed.
+/// Scans the source again. A missing source counts as changed.
 fn look_again(source: &Path, members: &[RelativePath]) -> Result<Tree> {
     tree::scan_members(source, members).map_err(|error| match error.kind() {
         ErrorKind::NotFound => source_changed(WHAT, source, "it vanished while the step was sealed"),
@@ -118,11 +112,33 @@ fn look_again(source: &Path, members: &[RelativePath]) -> Result<Tree> {
 fn sealed_already(destination: &Path) -> Error {
     Error::new(ErrorKind::Conflict, WHAT)
         .on(destination.display())
-        .because("this step of this attempt is sealed already")
-        .hint("a step that is saved again after going back is another attempt")
+        .because("this step of this attempt is already sealed")
+        .hint("after a rollback, seal the step under a new attempt")
 }
 
-/// Checks that a record of that length can be read back.
+/// Checks before any file is read that the step's records can be written: neither `seal.json` nor the manifest of this
+/// node's part may turn out too long after its bytes have been sent.
+fn check_fits(request: &SealRequest, tree: &Tree) -> Result<()> {
+    let expected: Vec<TakenOver> = tree
+        .files
+        .iter()
+        .map(|file| TakenOver {
+            method: SnapshotMethod::HardLink,
+            // The maximum number of digits.
+            hole_bytes: if holes::may_have_holes(file.size_bytes, file.allocated_bytes) {
+                file.size_bytes
+            } else {
+                0
+            },
+        })
+        .collect();
+    let record = record_of(request, tree, &expected, tree)?;
+    let file_count = record.files.len();
+    check_readable(&request.source, encoded_bytes(&record)?, file_count)?;
+    check_readable(&request.source, record.manifest_bytes()?, file_count)
+}
+
+/// Checks that a record of this length can be read back.
 fn check_readable(source: &Path, record_bytes: u64, file_count: usize) -> Result<()> {
     if record_bytes <= MAX_RECORD_BYTES {
         return Ok(());
@@ -130,15 +146,15 @@ fn check_readable(source: &Path, record_bytes: u64, file_count: usize) -> Result
     Err(Error::new(ErrorKind::Usage, WHAT)
         .on(source.display())
         .because(format!(
-            "the list of its {file_count} files would be too long to read back"
+            "the list of its {file_count} files takes {record_bytes} bytes; the limit is {MAX_RECORD_BYTES}"
         ))
-        .hint("let the trainer write fewer files"))
+        .hint("write fewer, larger files or shorter names, or pack them into one file"))
 }
 
-/// Waits until a write from now on would get another modification time than the newest there is.
+/// Waits until a new write would get a later modification time than the newest existing one.
 ///
-/// Kernels stamp files with a clock that ticks every few milliseconds: a file rewritten within the tick of its last
-/// write would look untouched. The new directory's own time tells what that clock says, on that filesystem.
+/// Kernels take file times from a clock that ticks every few milliseconds: a file rewritten within the tick of its last
+/// write would appear unchanged. The time of the new directory shows that clock on this filesystem.
 fn let_the_clock_tick(staging: &Path, tree: &Tree) -> Result<()> {
     if is_within_a_tick(tree.newest_mtime(), tree::scan(staging)?.newest_mtime()) {
         std::thread::sleep(TICK);
@@ -146,19 +162,26 @@ fn let_the_clock_tick(staging: &Path, tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// Whether less than a tick lies between the two times. Also when the first comes after the second: they may have been
-/// stamped by different clocks.
+/// Returns whether the two times are less than a tick apart. Also true when the first is later than the second: they
+/// may come from different clocks.
 fn is_within_a_tick(first: Timestamp, second: Timestamp) -> bool {
     let nanoseconds =
         |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
     nanoseconds(second) - nanoseconds(first) < i128::from(TICK.subsec_nanos())
 }
 
-/// Takes every entry over into `data` below `staging`.
-fn take_over(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(Vec<SnapshotMethod>, PathBuf)> {
+/// Facts about a file in the vault.
+#[derive(Debug, Clone, Copy)]
+struct TakenOver {
+    method: SnapshotMethod,
+    hole_bytes: u64,
+}
+
+/// Takes a snapshot of every entry into `data` below `staging`.
+fn take_over(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(Vec<TakenOver>, PathBuf)> {
     let root = staging.join(DATA);
-    durable::create_directories(&root)?;
-    // A single file stands in the data directory under the step's name, whatever it was called before.
+    durable::create_directories_below(staging, &root)?;
+    // A single file has the step's name in the data directory, whatever its name was before.
     let own_name = RelativePath::new(request.name.as_str())?;
     let single = tree.shape == Shape::File;
     let source = if single {
@@ -166,7 +189,7 @@ fn take_over(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(Vec<
     } else {
         &request.source
     };
-    let mut snapshot = Snapshot::new(source, &root, request.links, tree.data_bytes())?;
+    let mut snapshot = Snapshot::new(source, &root, request.links, tree)?;
     for path in tree
         .directories
         .iter()
@@ -174,23 +197,26 @@ fn take_over(request: &SealRequest, tree: &Tree, staging: &Path) -> Result<(Vec<
     {
         snapshot.create_directory(path)?;
     }
-    let take = |file| snapshot.take(file, if single { &own_name } else { &file.path });
-    let methods = tree.files.iter().map(take).collect::<Result<Vec<_>>>()?;
+    let take = |file| {
+        let (method, hole_bytes) = snapshot.take(file, if single { &own_name } else { &file.path })?;
+        Ok(TakenOver { method, hole_bytes })
+    };
+    let taken_over = tree.files.iter().map(take).collect::<Result<Vec<_>>>()?;
     for link in &tree.symlinks {
         snapshot.link(&link.path, &link.target)?;
     }
     let data = if single { root.join(&request.name) } else { root };
-    Ok((methods, data))
+    Ok((taken_over, data))
 }
 
-/// The record, after checking that what stands in the vault is what was to be taken over.
+/// Builds the record after checking that the files in the vault are those that were to be sealed.
 ///
-/// The scans of the source before and after do not show a file that was swapped and swapped back in between; the
-/// vault's own copy does.
+/// The scans of the source before and after do not reveal a file that was swapped and swapped back in between; the copy
+/// in the vault does.
 fn record_of(
     request: &SealRequest,
     tree: &Tree,
-    methods: &[SnapshotMethod],
+    taken_over: &[TakenOver],
     taken: &Tree,
 ) -> Result<SealRecord> {
     let changed = |what: &str| {
@@ -201,12 +227,12 @@ fn record_of(
         )
     };
     let same_lists = taken.files.len() == tree.files.len() && taken.symlinks == tree.symlinks;
-    if !same_lists || methods.len() != tree.files.len() {
+    if !same_lists || taken_over.len() != tree.files.len() {
         return Err(changed("the list of files"));
     }
     let mut files = Vec::with_capacity(tree.files.len());
-    for ((file, copy), &method) in tree.files.iter().zip(&taken.files).zip(methods) {
-        let moved = method == SnapshotMethod::HardLink && copy.inode != file.inode;
+    for ((file, copy), how) in tree.files.iter().zip(&taken.files).zip(taken_over) {
+        let moved = how.method == SnapshotMethod::HardLink && copy.inode != file.inode;
         let same_path = tree.shape == Shape::File || copy.path == file.path;
         if moved || !same_path || (copy.size_bytes, copy.mtime) != (file.size_bytes, file.mtime) {
             return Err(changed(file.path.as_str()));
@@ -216,8 +242,9 @@ fn record_of(
             size_bytes: file.size_bytes,
             mode: file.mode,
             mtime: file.mtime,
-            method,
+            method: how.method,
             inode: copy.inode,
+            hole_bytes: how.hole_bytes,
         });
     }
     let place = &request.writer.place;
@@ -225,6 +252,7 @@ fn record_of(
         format: FORMAT,
         run: request.run.clone(),
         id: request.id,
+        attempt: request.attempt.clone(),
         node: place.node().clone(),
         nodes: Some(place.nodes().clone()).filter(NodeSet::is_several),
         launch: request.writer.launch.clone(),
@@ -240,7 +268,7 @@ fn record_of(
     })
 }
 
-/// A step in the making, below `staging/`; removed unless it is published.
+/// An unfinished step below `staging/`; removed unless it is published.
 struct Unfinished {
     path: PathBuf,
     published: bool,
@@ -252,14 +280,14 @@ impl Unfinished {
             path: vault.fresh_place("staging")?,
             published: false,
         };
-        durable::create_directories(&unfinished.path)?;
+        vault.create_directories(&unfinished.path)?;
         Ok(unfinished)
     }
 
-    /// The one rename that makes it a sealed step.
-    fn publish(mut self, destination: &Path) -> Result<()> {
+    /// Renames the directory, which makes it a sealed step.
+    fn publish(mut self, vault: &Vault, destination: &Path) -> Result<()> {
         let steps = parent_of(destination);
-        durable::create_directories(steps)?;
+        vault.create_directories(steps)?;
         rename::no_replace(Place::path(&self.path), Place::path(destination)).map_err(
             |error| match error {
                 Errno::EXIST | Errno::NOTEMPTY => sealed_already(destination),
@@ -267,7 +295,7 @@ impl Unfinished {
             },
         )?;
         durable::fsync_directory(steps).inspect_err(|_| {
-            // Nobody may take for staged what a power cut could undo.
+            // No process may treat as staged what a power cut could undo.
             let _ = rename::no_replace(Place::path(destination), Place::path(&self.path));
         })?;
         self.published = true;
@@ -280,7 +308,7 @@ impl Drop for Unfinished {
         if !self.published
             && let Err(error) = remove::tree(&self.path)
         {
-            tracing::warn!(%error, "an unfinished seal stays until the next start");
+            tracing::warn!(%error, "cannot remove an unfinished seal; the next start removes it");
         }
     }
 }

@@ -1,17 +1,17 @@
-//! The record that makes a directory of the vault a sealed step.
+//! The record that turns a directory of the vault into a sealed step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use stepvault_core::codec::{FORMAT, Record};
+use stepvault_core::codec::{FORMAT, Record, encoded_bytes};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::forecast::Taken;
-use stepvault_core::ids::{NodeName, RunName, StepId};
+use stepvault_core::ids::{Attempt, NodeName, RunName, StepId};
 use stepvault_core::keys::check_step_name;
 use stepvault_core::launch::LaunchName;
 use stepvault_core::links::check_links;
 use stepvault_core::manifest::{
-    DirectoryEntry, FileEntry, MAX_ENTRIES, MODE_MASK, PartManifest, Shape, SymlinkEntry,
+    DirectoryEntry, FileEntry, MAX_ENTRIES, MODE_MASK, PartManifest, Shape, SymlinkEntry, is_zero,
 };
 use stepvault_core::members;
 use stepvault_core::nodes::NodeSet;
@@ -20,13 +20,14 @@ use stepvault_core::shares::{own_share, tree_sha256};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
-/// How a file came into the vault.
+/// How a file was copied into the vault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SnapshotMethod {
-    /// Shares its blocks with the trainer's file until either is written: as good as a copy.
+    /// Shares its blocks with the trainer's file until either is written; as safe as a copy.
     Reflink,
-    /// Is the trainer's file under a second name: rewriting that in place changes this one, which readers notice.
+    /// Is the trainer's file under a second name. If the trainer rewrites the file in place, this one changes too,
+    /// which readers detect.
     HardLink,
     /// A copy.
     Copy,
@@ -36,63 +37,116 @@ pub enum SnapshotMethod {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SealedFile {
+    /// Number of bytes in holes. Omitted when 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hole_bytes: u64,
+    /// Its inode in the vault. The device is not recorded: its number may change when the node reboots.
+    pub inode: u64,
+    /// Snapshot method.
+    pub method: SnapshotMethod,
+    /// Permission bits that the trainer set.
+    pub mode: u32,
+    /// Modification time.
+    pub mtime: Timestamp,
     /// Path inside the checkpoint.
     pub path: RelativePath,
     /// Length in bytes.
     pub size_bytes: u64,
-    /// Permission bits that the trainer gave it.
-    pub mode: u32,
-    /// Modification time.
-    pub mtime: Timestamp,
-    /// How it came into the vault.
-    pub method: SnapshotMethod,
-    /// Its inode in the vault. The device is not kept: its number may change when the node starts again.
-    pub inode: u64,
 }
 
-/// What `seal.json` says ([kept](crate::kept) with its digest): the step's files and what is known of the step.
+/// How final the attempt of a sealed step is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AttemptState {
+    /// No remote could be reached, or one holds other files under this attempt. It is determined before anything is
+    /// sent.
+    Provisional,
+    /// Determined from the steps on the tiers.
+    #[default]
+    Placed,
+    /// Given by the user; it never changes.
+    Given,
+}
+
+/// How the attempt of a sealed step was determined, with the facts needed to determine it again.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttemptOrigin {
+    /// Earlier attempts of the step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub former: Vec<Attempt>,
+    /// The step is known to belong to its launch, whatever the times of its files.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_launch: bool,
+    /// The step was written no earlier than this by this node's clock, whatever the times of its files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Timestamp>,
+    /// How final the attempt is.
+    pub state: AttemptState,
+}
+
+impl AttemptOrigin {
+    /// Records an earlier attempt of the step.
+    pub(crate) fn remember(&mut self, attempt: Attempt) {
+        if !self.former.contains(&attempt) {
+            self.former.push(attempt);
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Content of `seal.json` (stored [with its digest](crate::kept)): the step's files and metadata. Fields are declared
+/// in alphabetical order, so that a long record is written in canonical order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SealRecord {
-    /// Format version.
-    pub format: u32,
-    /// The run.
-    pub run: RunName,
-    /// Step and attempt.
-    pub id: StepId,
-    /// The node that sealed it.
-    pub node: NodeName,
-    /// The nodes whose parts make the step whole. Not written where it is this node's alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nodes: Option<NodeSet>,
-    /// The launch that wrote it. Not written where nobody named one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub launch: Option<LaunchName>,
-    /// Whether all nodes see the directory it stands in, and share its files out among them.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub shared: bool,
-    /// The name the trainer gave to the step's directory or file.
-    pub name: String,
-    /// Directory or single file.
-    pub shape: Shape,
-    /// The newest modification time of any file, by the trainer's clock.
-    pub written_at: Timestamp,
-    /// Metrics by name; finite numbers.
-    pub metrics: BTreeMap<String, f64>,
+    /// How the attempt was determined. Omitted where it was determined from the tiers and nothing else is known.
+    #[serde(default, skip_serializing_if = "AttemptOrigin::is_default")]
+    pub attempt: AttemptOrigin,
+    /// Directories as the trainer created them, the checkpoint's own first, then sorted by path; empty for a single
+    /// file.
+    pub directories: Vec<DirectoryEntry>,
     /// Regular files, sorted by path.
     pub files: Vec<SealedFile>,
-    /// Directories as the trainer had them, the checkpoint's own first, then sorted by path; empty for a single file.
-    pub directories: Vec<DirectoryEntry>,
-    /// Symbolic links, sorted by path.
-    pub symlinks: Vec<SymlinkEntry>,
-    /// The paths that make up a step of several, in the order in which a restore has to create them. Empty, and not
-    /// written, where the checkpoint is one directory or file.
+    /// Format version.
+    pub format: u32,
+    /// Step and attempt. While the attempt is provisional, the name of the step's directory in the vault is
+    /// authoritative.
+    pub id: StepId,
+    /// The launch that wrote the step. Omitted when none was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<LaunchName>,
+    /// The paths of a multi-path step, in the order in which a restore must create them. Empty and omitted where the
+    /// checkpoint is one directory or file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<RelativePath>,
+    /// Metrics by name; finite numbers.
+    pub metrics: BTreeMap<String, f64>,
+    /// The name the trainer gave to the step's directory or file.
+    pub name: String,
+    /// The node that sealed it.
+    pub node: NodeName,
+    /// The nodes whose parts make up the step. Omitted when it is this node alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<NodeSet>,
+    /// The run.
+    pub run: RunName,
+    /// Directory or single file.
+    pub shape: Shape,
+    /// Whether all nodes see the step's directory and divide its files among them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
+    /// Symbolic links, sorted by path.
+    pub symlinks: Vec<SymlinkEntry>,
+    /// The newest modification time of any file, by the trainer's clock.
+    pub written_at: Timestamp,
 }
 
 impl SealRecord {
-    /// What it takes on a disk.
+    /// Returns the disk space that the step takes.
     pub fn taken(&self) -> Taken {
         Taken {
             bytes: self.data_bytes(),
@@ -101,39 +155,44 @@ impl SealRecord {
         }
     }
 
-    /// What of it is the vault's alone, on the disk that the trainer's own files are on.
+    /// Returns the part of it that only the vault occupies, on the disk with the trainer's own files.
     pub fn copied(&self) -> Taken {
         let own = |method| self.files.iter().filter(move |file| file.method == method);
         let copies = own(SnapshotMethod::Copy);
         Taken {
-            bytes: copies
-                .clone()
-                .fold(0, |sum, file| sum.saturating_add(file.size_bytes)),
+            bytes: copies.clone().fold(0, |sum, file| {
+                sum.saturating_add(file.size_bytes.saturating_sub(file.hole_bytes))
+            }),
             files: (copies.count() + own(SnapshotMethod::Reflink).count() + self.symlinks.len()) as u64,
             directories: self.directories.len() as u64,
         }
     }
 
-    /// Bytes of all files.
+    /// Returns the number of bytes of all files.
     pub fn data_bytes(&self) -> u64 {
         self.files
             .iter()
             .fold(0, |sum, file| sum.saturating_add(file.size_bytes))
     }
 
-    /// The nodes whose parts make the step whole.
+    /// Returns the nodes whose parts make up the step.
     pub fn nodes(&self) -> NodeSet {
         self.nodes
             .clone()
             .unwrap_or_else(|| NodeSet::alone(self.node.clone()))
     }
 
-    /// Whether the step takes other nodes' parts as well.
+    /// Returns whether the attempt is still provisional. Nothing of the step is sent before it is determined.
+    pub fn is_provisional(&self) -> bool {
+        self.attempt.state == AttemptState::Provisional
+    }
+
+    /// Returns whether the step also needs parts of other nodes.
     pub fn is_one_of_several(&self) -> bool {
         self.nodes.as_ref().is_some_and(NodeSet::is_several)
     }
 
-    /// The files that this node sends: all, or its share of a directory that all nodes see.
+    /// Returns the files that this node sends: all, or its share of a directory that all nodes see.
     pub fn own_files(&self) -> Vec<&SealedFile> {
         if !self.shared {
             return self.files.iter().collect();
@@ -145,7 +204,7 @@ impl SealRecord {
             .collect()
     }
 
-    /// What the nodes have to see alike of a directory that they share.
+    /// Returns a digest of a shared directory that must be equal on all nodes.
     pub fn shared_tree_sha256(&self) -> Option<Sha256Digest> {
         self.shared
             .then(|| tree_sha256(&self.paths_and_sizes(), &self.symlinks))
@@ -158,7 +217,7 @@ impl SealRecord {
             .collect()
     }
 
-    /// The manifest of this node's part, once the digests of its files are known.
+    /// Returns the manifest of this node's part from the digests of its files.
     pub fn part_manifest(&self, files: Vec<FileEntry>) -> PartManifest {
         PartManifest {
             format: FORMAT,
@@ -177,7 +236,25 @@ impl SealRecord {
         }
     }
 
-    /// The entry of a file.
+    /// Returns the length in bytes that the manifest of this node's part will have. It is known before any file is
+    /// read.
+    pub fn manifest_bytes(&self) -> Result<u64> {
+        let own = self.own_files();
+        let frame = encoded_bytes(&self.part_manifest(Vec::new()))?;
+        let commas = own.len().saturating_sub(1) as u64;
+        own.into_iter().try_fold(frame + commas, |sum, file| {
+            let entry = FileEntry::encoded_bytes(
+                &file.path,
+                file.size_bytes,
+                file.mode,
+                file.mtime,
+                file.hole_bytes,
+            )?;
+            Ok(sum + entry)
+        })
+    }
+
+    /// Returns the entry of a file.
     pub fn file(&self, path: &RelativePath) -> Option<&SealedFile> {
         let index = self.files.binary_search_by(|file| file.path.cmp(path)).ok()?;
         self.files.get(index)
@@ -195,8 +272,11 @@ impl SealRecord {
             && self.symlinks.windows(2).all(|pair| pair[0].path < pair[1].path);
         if !sorted {
             return Err(fault(
-                "its entries are not sorted by path, or one stands there twice",
+                "its entries are not sorted by path, or one is listed twice",
             ));
+        }
+        if self.files.iter().any(|file| file.hole_bytes > file.size_bytes) {
+            return Err(fault("the holes of a file exceed its size"));
         }
         let plain = |mode: u32, mtime: Timestamp| mode & !MODE_MASK == 0 && mtime.is_canonical();
         if !self.files.iter().all(|file| plain(file.mode, file.mtime))
@@ -210,7 +290,7 @@ impl SealRecord {
         check_links(&self.symlinks)
     }
 
-    /// Everything but the checkpoint's own directory must lie in a directory that is listed as one.
+    /// Checks that everything except the checkpoint's own directory is in a listed directory.
     fn check_shape(&self) -> Result<()> {
         if self.shape == Shape::File {
             let alone = self.directories.is_empty() && self.symlinks.is_empty();
@@ -218,7 +298,7 @@ impl SealRecord {
             return if alone && own {
                 Ok(())
             } else {
-                Err(fault("a single file must be all there is"))
+                Err(fault("a single-file checkpoint may have no other entry"))
             };
         }
         if self.directories.first().is_none_or(|first| first.path.is_some()) {
@@ -257,7 +337,7 @@ impl Record for SealRecord {
         }
         check_step_name(&self.name)?;
         if !self.nodes().contains(&self.node) {
-            return Err(fault("its node is none of the step's"));
+            return Err(fault("its node is not one of the step's nodes"));
         }
         if !self.written_at.is_canonical() || !self.metrics.values().all(|value| value.is_finite()) {
             return Err(fault(

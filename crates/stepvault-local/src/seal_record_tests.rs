@@ -1,4 +1,4 @@
-//! What a seal may say, and what contradicts itself.
+//! Valid and contradictory seals.
 #![allow(clippy::unwrap_used)]
 
 use stepvault_core::codec::{decode, encode};
@@ -31,6 +31,7 @@ fn file(text: &str, size_bytes: u64) -> SealedFile {
         mtime: late(999_999_999),
         method: SnapshotMethod::Copy,
         inode: 7,
+        hole_bytes: 0,
     }
 }
 
@@ -54,6 +55,7 @@ fn record() -> SealRecord {
         format: FORMAT,
         run: RunName::new("run").unwrap(),
         id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
+        attempt: AttemptOrigin::default(),
         node: node("node-0"),
         nodes: None,
         launch: None,
@@ -79,7 +81,7 @@ fn of_one_file() -> SealRecord {
     }
 }
 
-/// A directory that two nodes see, and share out between them.
+/// A directory that two nodes see and divide between them.
 fn shared(own: &str) -> SealRecord {
     SealRecord {
         node: node(own),
@@ -185,12 +187,12 @@ fn a_seal_that_contradicts_itself_is_refused() {
     let bad: [(&str, Spoil<SealRecord>); 14] = [
         ("its format is not known", |all| all.format = 2),
         (
-            "it takes a single path component other than '.stepvault'",
+            "it must be a single path component other than '.stepvault'",
             |all| {
                 all.name = ".stepvault".to_owned();
             },
         ),
-        ("its node is none of the step's", |all| {
+        ("its node is not one of the step's nodes", |all| {
             all.nodes = Some(NodeSet::new([node("node-1"), node("node-2")]).unwrap());
         }),
         (
@@ -225,7 +227,7 @@ fn a_seal_that_contradicts_itself_is_refused() {
         ("the checkpoint's own directory must come first", |all| {
             drop(all.directories.remove(0));
         }),
-        ("y lies outside of the step's paths", |all| {
+        ("y lies outside the step's paths", |all| {
             all.members = vec![path("a")];
         }),
     ];
@@ -248,10 +250,54 @@ fn a_seals_entries_are_sorted_and_each_stands_there_once() {
     for spoil in bad {
         let text = fault_of(record(), spoil);
         assert!(
-            text.ends_with("its entries are not sorted by path, or one stands there twice"),
+            text.ends_with("its entries are not sorted by path, or one is listed twice"),
             "{text}"
         );
     }
+}
+
+/// Any other order would take many times a record's length in memory.
+#[test]
+fn a_seal_is_written_as_it_is_declared() {
+    let mut all = SealRecord {
+        shared: true,
+        nodes: Some(NodeSet::counted(2).unwrap()),
+        launch: Some(LaunchName::new("one").unwrap()),
+        members: vec![path("a")],
+        ..record()
+    };
+    all.files[0].hole_bytes = 1;
+    let declared = serde_json::to_vec(&all).unwrap();
+    let sorted = serde_json::to_vec(&serde_json::to_value(&all).unwrap()).unwrap();
+    assert_eq!(String::from_utf8(declared), String::from_utf8(sorted));
+}
+
+#[test]
+fn the_length_of_the_manifest_is_known_before_its_digests() {
+    for all in [record(), of_one_file()] {
+        let files = all
+            .files
+            .iter()
+            .map(|file| {
+                let part = stepvault_core::digest::PartDigest {
+                    size_bytes: file.size_bytes,
+                    ..stepvault_core::digest::PartDigest::of(b"x")
+                };
+                FileEntry::from_parts(file.path.clone(), file.mode, file.mtime, &[part]).unwrap()
+            })
+            .collect();
+        let manifest = all.part_manifest(files);
+        assert_eq!(
+            all.manifest_bytes().unwrap(),
+            encode(&manifest).unwrap().len() as u64
+        );
+    }
+}
+
+#[test]
+fn more_bytes_in_holes_than_in_the_file_are_refused() {
+    let text = fault_of(record(), |all| all.files[0].hole_bytes = u64::MAX);
+    assert!(text.ends_with("the holes of a file exceed its size"), "{text}");
 }
 
 #[test]
@@ -266,7 +312,7 @@ fn entries_of_every_kind_count_towards_the_most_there_may_be() {
     let text = of(MAX_ENTRIES - 1);
     assert!(text.ends_with("it has too many entries"), "{text}");
     let text = of(MAX_ENTRIES - 2);
-    assert!(text.ends_with("or one stands there twice"), "{text}");
+    assert!(text.ends_with("or one is listed twice"), "{text}");
 }
 
 #[test]
@@ -296,7 +342,10 @@ fn the_seal_of_a_single_file_holds_nothing_else() {
     ];
     for spoil in bad {
         let text = fault_of(of_one_file(), spoil);
-        assert!(text.ends_with("a single file must be all there is"), "{text}");
+        assert!(
+            text.ends_with("a single-file checkpoint may have no other entry"),
+            "{text}"
+        );
     }
 }
 
@@ -313,12 +362,17 @@ fn a_hard_link_takes_nothing_and_a_reflink_a_file_without_bytes() {
         }
         .copied()
     };
+    let sparse = SealedFile {
+        hole_bytes: 7,
+        ..by(SnapshotMethod::Copy, 10)
+    };
+    assert_eq!(of(&[sparse]).bytes, 3, "holes take nothing");
     let (linked, cloned, copied) = (
         by(SnapshotMethod::HardLink, 1_000),
         by(SnapshotMethod::Reflink, 100),
         by(SnapshotMethod::Copy, 10),
     );
-    // The record has two links and three directories besides.
+    // The record also has two links and three directories.
     for (files, bytes, count) in [
         (vec![linked.clone()], 0, 2),
         (vec![linked.clone(), cloned.clone()], 0, 3),

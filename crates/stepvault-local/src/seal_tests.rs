@@ -1,4 +1,4 @@
-//! What a seal makes of two looks at a trainer's files, and of what it took over between them.
+//! How a seal evaluates two scans of a trainer's files and the snapshot taken between them.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 use stepvault_core::ids::{Attempt, NodeName, Step};
@@ -46,6 +46,7 @@ fn tree() -> Tree {
 fn request() -> SealRequest {
     SealRequest {
         run: RunName::new("run").unwrap(),
+        attempt: AttemptOrigin::default(),
         id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
         writer: Writer::alone(NodeName::new("node-0").unwrap()),
         source: PathBuf::from("/run/step_1"),
@@ -57,7 +58,14 @@ fn request() -> SealRequest {
     }
 }
 
-const LINKED: [SnapshotMethod; 2] = [SnapshotMethod::HardLink; 2];
+const LINKED: [TakenOver; 2] = [taken_over(SnapshotMethod::HardLink); 2];
+
+const fn taken_over(method: SnapshotMethod) -> TakenOver {
+    TakenOver {
+        method,
+        hole_bytes: 0,
+    }
+}
 
 #[test]
 fn what_was_taken_over_as_it_was_is_recorded() {
@@ -67,8 +75,8 @@ fn what_was_taken_over_as_it_was_is_recorded() {
     // A copy has an inode of its own.
     let mut taken = tree();
     taken.files[1].inode = 12;
-    let methods = [SnapshotMethod::HardLink, SnapshotMethod::Copy];
-    let record = record_of(&request(), &tree(), &methods, &taken).unwrap();
+    let copied = [SnapshotMethod::HardLink, SnapshotMethod::Copy].map(taken_over);
+    let record = record_of(&request(), &tree(), &copied, &taken).unwrap();
     assert_eq!((record.files[0].inode, record.files[1].inode), (11, 12));
 }
 
@@ -154,7 +162,7 @@ fn a_record_is_no_longer_than_what_is_read_back() {
     let error = check(MAX_RECORD_BYTES + 1).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "cannot seal the step: /run/step_1: the list of its 9 files would be too long to read back"
+        "cannot seal the step: /run/step_1: the list of its 9 files takes 67108865 bytes; the limit is 67108864"
     );
 }
 
@@ -174,7 +182,7 @@ fn a_source_that_is_gone_has_changed_and_one_that_is_unfit_is_named() {
     assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
 }
 
-/// Otherwise a file that is written again right after it was sealed could look untouched.
+/// Otherwise a file that is rewritten right after sealing could appear unchanged.
 #[test]
 fn whatever_is_written_after_the_wait_has_another_time() {
     let place = tempfile::tempdir().unwrap();
@@ -192,7 +200,7 @@ fn whatever_is_written_after_the_wait_has_another_time() {
     }
 }
 
-/// The race that it avoids is seldom met where files are slow to write.
+/// The race that this avoids is rare where files are slow to write.
 #[test]
 fn the_wait_takes_a_tick_where_there_is_need() {
     let place = tempfile::tempdir().unwrap();

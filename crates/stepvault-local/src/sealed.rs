@@ -1,6 +1,7 @@
-//! Sealed steps as they stand in the vault, and what is known of each on the remotes.
+//! Sealed steps in the vault, and the recorded state of each on the remotes.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES, Record, decode, encode};
@@ -8,11 +9,13 @@ use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::manifest::{PartManifest, Shape};
 use stepvault_core::path::RelativePath;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::durable::{self, CreateOutcome};
 use crate::kept;
-use crate::seal_record::SealRecord;
+use crate::seal_record::{SealRecord, SealedFile};
+use crate::tree::{Tree, TreeFile};
 use crate::vault::{Vault, entries};
 
 /// The record in a step's directory, written last.
@@ -21,31 +24,33 @@ pub(crate) const SEAL: &str = "seal.json";
 pub(crate) const DATA: &str = "data";
 const MANIFEST: &str = "manifest.json";
 
-/// How far a step has come on a remote.
+/// The state of a step on a remote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UploadState {
     /// This node's part is verified there.
     Uploaded,
-    /// Every part and the commit are there, confirmed by reading the commit back.
+    /// Every part and the commit exist, confirmed by reading the commit back.
     Durable,
 }
 
-/// What this node knows of a step on one remote. A cache of the truth, which is the remote itself.
+/// This node's record of a step on one remote. A cache: the remote itself is authoritative.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoteState {
     /// Format version.
     pub format: u32,
+    /// Step and attempt. Under another attempt nothing of the step has been sent.
+    pub id: StepId,
     /// The remote's configured name.
     pub remote: RemoteName,
-    /// Its URL at that time: the same name may point elsewhere tomorrow.
+    /// Its URL at that time, because the configured URL may change.
     pub url: String,
     /// Identity of the vault found there.
     pub vault: String,
-    /// How far the step has come.
+    /// State of the step.
     pub state: UploadState,
-    /// SHA-256 of the commit that was read back; always there once durable.
+    /// SHA-256 of the commit that was read back; always present once durable.
     pub commit_sha256: Option<Sha256Digest>,
 }
 
@@ -59,7 +64,7 @@ impl Record for RemoteState {
             return Err(fault("its format is not known"));
         }
         if self.state == UploadState::Durable && self.commit_sha256.is_none() {
-            return Err(fault("it is durable and names no commit"));
+            return Err(fault("it is marked durable but names no commit"));
         }
         Ok(())
     }
@@ -69,83 +74,127 @@ impl Record for RemoteState {
 #[derive(Debug, Clone)]
 pub struct SealedStep {
     directory: PathBuf,
-    record: SealRecord,
+    /// Shared by all clones, because it may list many files.
+    record: Arc<SealRecord>,
 }
 
-/// All steps of a run, and what should have been one and cannot be read.
+/// The sealed steps of a run, and the entries that cannot be read.
 #[derive(Debug, Default)]
 pub struct StepScan {
-    /// Readable steps, the newest last.
+    /// Readable steps, newest last.
     pub steps: Vec<SealedStep>,
-    /// Paths under `steps/` that are no readable step, and why.
+    /// Paths under `steps/` that are not readable steps, and why.
     pub faults: Vec<(PathBuf, Error)>,
 }
 
 impl SealedStep {
     pub(crate) fn new(directory: PathBuf, record: SealRecord) -> Self {
-        Self { directory, record }
+        Self {
+            directory,
+            record: Arc::new(record),
+        }
     }
 
-    /// The step's own directory in the vault.
+    /// Returns the step's own directory in the vault.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The run.
+    /// Returns the run.
     pub fn run(&self) -> &RunName {
         &self.record.run
     }
 
-    /// Step and attempt.
+    /// Returns step and attempt.
     pub fn id(&self) -> StepId {
         self.record.id
     }
 
-    /// The name of the step's directory or file.
+    /// Returns the name of the step's directory or file.
     pub fn name(&self) -> &str {
         &self.record.name
     }
 
-    /// Directory or single file.
+    /// Returns whether the checkpoint is a directory or a single file.
     pub fn shape(&self) -> Shape {
         self.record.shape
     }
 
-    /// The seal's record.
+    /// Returns the seal's record.
     pub fn record(&self) -> &SealRecord {
         &self.record
     }
 
-    /// The directory that stands for the checkpoint's own; a single-file checkpoint is the one file in it.
+    /// Returns the checkpoint as it was sealed, without reading the disk: device numbers and inode change times are
+    /// unknown.
+    pub fn tree(&self) -> Tree {
+        let file = |file: &SealedFile| TreeFile {
+            path: file.path.clone(),
+            size_bytes: file.size_bytes,
+            mode: file.mode,
+            mtime: file.mtime,
+            ctime: Timestamp::default(),
+            device: 0,
+            inode: file.inode,
+            allocated_bytes: file.size_bytes,
+        };
+        Tree {
+            shape: self.record.shape,
+            files: self.record.files.iter().map(file).collect(),
+            directories: self.record.directories.clone(),
+            symlinks: self.record.symlinks.clone(),
+        }
+    }
+
+    /// Returns the path of the checkpoint: its directory, or its one file.
+    pub fn checkpoint_path(&self) -> PathBuf {
+        match self.record.shape {
+            Shape::Directory => self.data_root(),
+            Shape::File => self.data_root().join(&self.record.name),
+        }
+    }
+
+    /// Returns the directory of the checkpoint. A single-file checkpoint is the one file in it.
     pub fn data_root(&self) -> PathBuf {
         self.directory.join(DATA)
     }
 
-    /// Where a file of the step stands.
+    /// Returns the path of a file of the step.
     pub fn file_path(&self, path: &RelativePath) -> PathBuf {
         self.data_root().join(path)
     }
 
-    /// The part manifest, once the files have been hashed.
+    /// Returns the part manifest, or `None` before the files have been hashed.
     pub fn manifest(&self) -> Result<Option<PartManifest>> {
-        let manifest: Option<PartManifest> = kept::read(&self.directory.join(MANIFEST))?;
-        manifest.map(|manifest| self.own(manifest)).transpose()
+        let mut manifest: Option<PartManifest> = kept::read(&self.directory.join(MANIFEST))?;
+        if let Some(manifest) = &mut manifest {
+            self.check_own(manifest)?;
+            manifest.id = self.record.id;
+        }
+        Ok(manifest)
     }
 
-    /// Keeps the part manifest.
+    /// Stores the part manifest.
     ///
     /// # Errors
-    /// `Conflict` when a different one is there: a manifest never changes. `Damaged` when it is another step's.
+    /// `Conflict` when a different one exists, because a manifest never changes; `Damaged` when it belongs to another
+    /// step.
     pub fn save_manifest(&self, manifest: &PartManifest) -> Result<()> {
         manifest.check()?;
-        let manifest = self.own(manifest.clone())?;
+        self.check_own(manifest)?;
         let path = self.directory.join(MANIFEST);
-        if durable::create_new(&path, &kept::with_digest(encode(&manifest)?))? == CreateOutcome::Exists
-            && kept::read::<PartManifest>(&path)?.as_ref() != Some(&manifest)
+        let is_kept = |kept: PartManifest| {
+            PartManifest {
+                id: manifest.id,
+                ..kept
+            } == *manifest
+        };
+        if durable::create_new(&path, &kept::with_digest(encode(manifest)?))? == CreateOutcome::Exists
+            && !self.manifest()?.is_some_and(is_kept)
         {
-            return Err(Error::new(ErrorKind::Conflict, "cannot keep the part manifest")
+            return Err(Error::new(ErrorKind::Conflict, "cannot store the part manifest")
                 .on(path.display())
-                .because("another one is there already")
+                .because("a different one already exists")
                 .hint(
                     "the step's files have changed since they were sealed: quarantine it and seal it again",
                 ));
@@ -153,15 +202,20 @@ impl SealedStep {
         Ok(())
     }
 
-    fn own(&self, manifest: PartManifest) -> Result<PartManifest> {
+    /// Checks that the manifest belongs to the step. The digests hold under whichever attempt they were computed.
+    fn check_own(&self, manifest: &PartManifest) -> Result<()> {
+        let attempt = manifest.id.attempt;
+        let is_own_attempt =
+            attempt == self.record.id.attempt || self.record.attempt.former.contains(&attempt);
         let ours = manifest.run == self.record.run
-            && manifest.id == self.record.id
+            && manifest.id.step == self.record.id.step
+            && is_own_attempt
             && manifest.node == self.record.node;
         if ours {
-            return Ok(manifest);
+            return Ok(());
         }
         Err(
-            Error::new(ErrorKind::Damaged, "the part manifest is another step's")
+            Error::new(ErrorKind::Damaged, "the part manifest belongs to another step")
                 .on(self.directory.join(MANIFEST).display())
                 .because(format!(
                     "it is of {}, {}, node {}",
@@ -170,35 +224,53 @@ impl SealedStep {
         )
     }
 
-    /// What is known of the step on a remote.
+    /// Returns the recorded state of the step on a remote.
     pub fn remote_state(&self, remote: &RemoteName) -> Result<Option<RemoteState>> {
-        let path = self.remote_path(remote);
-        let state: Option<RemoteState> = read_record(&path)?;
-        match state {
-            Some(state) if state.remote != *remote => {
-                Err(Error::new(ErrorKind::Damaged, "not the remote's state")
-                    .on(path.display())
-                    .because(format!("it is of the remote {}", state.remote)))
-            }
-            state => Ok(state),
-        }
+        let state = remote_state_in(&self.directory, remote)?;
+        Ok(state.filter(|state| state.id == self.record.id))
     }
 
-    /// Keeps what is known of the step on a remote.
+    /// Stores the state of the step on a remote.
     pub fn save_remote_state(&self, state: &RemoteState) -> Result<()> {
         state.check()?;
-        let path = self.remote_path(&state.remote);
-        durable::create_directories(durable::parent_of(&path))?;
+        let path = remote_path(&self.directory, &state.remote);
+        // A step that was evicted during its upload must not reappear as a directory without a seal.
+        if !self.directory.join(SEAL).exists() {
+            return Err(Error::new(ErrorKind::NotFound, "cannot store the upload state")
+                .on(self.directory.display())
+                .because("the step is no longer in the vault"));
+        }
+        durable::create_directories_below(&self.directory, durable::parent_of(&path))?;
         durable::replace(&path, &encode(state)?)
     }
 
-    fn remote_path(&self, remote: &RemoteName) -> PathBuf {
-        self.directory.join("remotes").join(format!("{remote}.json"))
+    /// Removes the recorded state of the step on a remote. Returns `false` when there was none.
+    pub fn forget_remote(&self, remote: &RemoteName) -> Result<bool> {
+        durable::remove_file(&remote_path(&self.directory, remote))
     }
 }
 
+/// Returns the recorded state on a remote of the step in `directory`, which may be anywhere.
+pub(crate) fn remote_state_in(directory: &Path, remote: &RemoteName) -> Result<Option<RemoteState>> {
+    let path = remote_path(directory, remote);
+    let state: Option<RemoteState> = read_record(&path)?;
+    match state {
+        Some(state) if state.remote != *remote => Err(Error::new(
+            ErrorKind::Damaged,
+            "the remote state belongs to another remote",
+        )
+        .on(path.display())
+        .because(format!("it is of the remote {}", state.remote))),
+        state => Ok(state),
+    }
+}
+
+fn remote_path(directory: &Path, remote: &RemoteName) -> PathBuf {
+    directory.join("remotes").join(format!("{remote}.json"))
+}
+
 impl Vault {
-    /// All sealed steps of a run.
+    /// Returns all sealed steps of a run.
     pub fn steps(&self, run: &RunName) -> Result<StepScan> {
         let mut scan = StepScan::default();
         for path in entries(&self.steps_directory(run))? {
@@ -210,7 +282,7 @@ impl Vault {
                 Some(id) => read_step(&path, run, id),
                 None => Err(Error::new(ErrorKind::Damaged, "not a sealed step")
                     .on(path.display())
-                    .because("its name is not one that a step has")
+                    .because("its name is not a valid step name")
                     .hint("move it out of the vault")),
             };
             match step {
@@ -222,10 +294,10 @@ impl Vault {
         Ok(scan)
     }
 
-    /// One sealed step; `None` when there is none.
+    /// Returns one sealed step, or `None` when it does not exist.
     pub fn step(&self, run: &RunName, id: StepId) -> Result<Option<SealedStep>> {
         let path = self.step_directory(run, id);
-        // A link that leads nowhere counts as there, and as damaged.
+        // A dangling link counts as an existing, damaged step.
         match path.symlink_metadata() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             _ => read_step(&path, run, id).map(Some),
@@ -239,14 +311,19 @@ fn read_step(path: &Path, run: &RunName, id: StepId) -> Result<SealedStep> {
             .on(path.display())
             .because(why.to_owned())
     };
-    let record: SealRecord = kept::read(&path.join(SEAL))?.ok_or_else(|| damaged("it has no seal.json"))?;
+    let mut record: SealRecord =
+        kept::read(&path.join(SEAL))?.ok_or_else(|| damaged("it has no seal.json"))?;
+    if record.is_provisional() && record.id.step == id.step && record.id != id {
+        record.attempt.remember(record.id.attempt);
+        record.id = id;
+    }
     if record.run != *run || record.id != id {
         return Err(damaged(&format!("its seal is of {}, {}", record.run, record.id)));
     }
     Ok(SealedStep::new(path.to_path_buf(), record))
 }
 
-/// Reads a record; `None` when there is none.
+/// Reads a record. Returns `None` when it does not exist.
 pub(crate) fn read_record<R: Record>(path: &Path) -> Result<Option<R>> {
     let Some(bytes) = durable::read_bounded(path, MAX_RECORD_BYTES)? else {
         return Ok(None);

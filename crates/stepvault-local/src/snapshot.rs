@@ -1,4 +1,4 @@
-//! Taking single files over into the vault: reflink, else hard link, else copy.
+//! Takes snapshots of single files into the vault: reflink, else hard link, else copy.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,30 +11,31 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::beneath::{Beneath, name_of};
 use crate::errors;
-use crate::seal::LinkPolicy;
+use crate::holes;
 use crate::seal_record::SnapshotMethod;
 use crate::stat::{Facts, times};
-use crate::tree::{TreeFile, source_changed};
+use crate::tree::{Tree, TreeFile, source_changed};
+use stepvault_core::config::LinkPolicy;
 
 pub(crate) const WHAT: &str = "cannot seal the step";
 
-/// Takes the files of one checkpoint over, remembering what the filesystems at hand can do.
+/// Takes snapshots of the files of one checkpoint, remembering what the filesystems support.
 pub(crate) struct Snapshot<'a> {
-    /// Where the trainer's files are, for messages.
+    /// The trainer's directory, for messages.
     source_path: &'a Path,
     source: Beneath,
     target_path: &'a Path,
     target: Beneath,
-    /// Ways that have not been refused yet.
+    /// Methods that have not failed yet.
     reflink: bool,
     hard_link: bool,
-    /// Bytes that are still to come, to be asked for once the first file turns out to need a copy.
+    /// Bytes still to come, checked against the free space when the first file needs a copy.
     remaining_bytes: u64,
     space_checked: bool,
     parents: Option<Parents>,
 }
 
-/// The two directories of the last file, kept because the next file mostly lies in the same.
+/// The two directories of the last file, cached because the next file is mostly in the same one.
 struct Parents {
     path: String,
     source: OwnedFd,
@@ -42,28 +43,23 @@ struct Parents {
 }
 
 impl<'a> Snapshot<'a> {
-    /// From the directory `source` into the directory `target`.
-    pub(crate) fn new(
-        source: &'a Path,
-        target: &'a Path,
-        policy: LinkPolicy,
-        total_bytes: u64,
-    ) -> Result<Self> {
+    /// Creates a snapshot from the directory `source` into the directory `target`.
+    pub(crate) fn new(source: &'a Path, target: &'a Path, policy: LinkPolicy, tree: &Tree) -> Result<Self> {
         Ok(Self {
             source_path: source,
-            // The scan has refused a checkpoint that is itself a link; the directory of a single file may be one.
+            // The scan has refused a checkpoint that is itself a link, but the directory of a single file may be one.
             source: Beneath::open_following(source).map_err(|error| fault(source, error))?,
             target_path: target,
             target: Beneath::open(target).map_err(|error| errors::io(WHAT, target, error))?,
             reflink: policy != LinkPolicy::Copy,
             hard_link: policy == LinkPolicy::Auto,
-            remaining_bytes: total_bytes,
+            remaining_bytes: tree.files.iter().map(room_bytes).fold(0, u64::saturating_add),
             space_checked: false,
             parents: None,
         })
     }
 
-    /// Creates the directories that `path` lies in; they come in the order of their paths.
+    /// Creates the directories that contain `path`. They arrive in path order.
     pub(crate) fn create_directory(&self, path: &RelativePath) -> Result<()> {
         self.target
             .parent_of(path)
@@ -71,7 +67,7 @@ impl<'a> Snapshot<'a> {
             .map_err(|error| errors::io(WHAT, &self.target_path.join(path), error))
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub(crate) fn link(&self, path: &RelativePath, target: &str) -> Result<()> {
         self.target
             .parent_of(path)
@@ -79,17 +75,24 @@ impl<'a> Snapshot<'a> {
             .map_err(|error| errors::io(WHAT, &self.target_path.join(path), error))
     }
 
-    /// Takes one file over, to `path` below the target.
-    pub(crate) fn take(&mut self, file: &TreeFile, path: &RelativePath) -> Result<SnapshotMethod> {
+    /// Takes a snapshot of one file to `path` below the target. Returns the method and the number of bytes in holes.
+    pub(crate) fn take(&mut self, file: &TreeFile, path: &RelativePath) -> Result<(SnapshotMethod, u64)> {
         let parent = file.path.ancestors().last().unwrap_or("");
         let parents = match self.parents.take() {
             Some(parents) if parents.path == parent => parents,
             _ => self.open_parents(&file.path, path, parent)?,
         };
-        let method = self.take_into(file, name_of(path), &parents);
+        let method = self.take_into(file, name_of(path), &parents)?;
+        let hole_bytes = if holes::may_have_holes(file.size_bytes, file.allocated_bytes) {
+            let place = self.source_path.join(&file.path);
+            let source = open_source(parents.source.as_fd(), file, &place)?;
+            holes::hole_bytes(&source, file.size_bytes).map_err(|error| fault(&place, error))?
+        } else {
+            0
+        };
         self.parents = Some(parents);
-        self.remaining_bytes = self.remaining_bytes.saturating_sub(file.size_bytes);
-        method
+        self.remaining_bytes = self.remaining_bytes.saturating_sub(room_bytes(file));
+        Ok((method, hole_bytes))
     }
 
     fn open_parents(&self, source: &RelativePath, target: &RelativePath, path: &str) -> Result<Parents> {
@@ -115,7 +118,7 @@ impl<'a> Snapshot<'a> {
             match rustix::fs::ioctl_ficlone(&target, &source) {
                 Ok(()) => return finish_target(&target, file, &place).map(|()| SnapshotMethod::Reflink),
                 Err(error) if is_space(error) => return Err(errors::io(WHAT, &place, error)),
-                // Another filesystem, or one that cannot: it will not be able to for the next file either.
+                // Another filesystem, or one without reflinks: the next file would fail as well.
                 Err(_) => self.reflink = false,
             }
             if !self.hard_link {
@@ -135,7 +138,7 @@ impl<'a> Snapshot<'a> {
             match linked {
                 Ok(()) => return Ok(SnapshotMethod::HardLink),
                 Err(error) if is_space(error) || error == Errno::NOENT => return Err(fault(&place, error)),
-                // This one file has all the names it may have.
+                // This file has reached its maximum number of links.
                 Err(Errno::MLINK) => {}
                 // Another filesystem, or files of another user, which the kernel does not let us link.
                 Err(_) => self.hard_link = false,
@@ -157,8 +160,12 @@ impl<'a> Snapshot<'a> {
             self.check_space(target, place)?;
         }
         let (mut reader, mut writer) = (source, target);
-        let copied =
-            std::io::copy(&mut reader, &mut writer).map_err(|error| errors::io(WHAT, place, error))?;
+        let copied = if holes::may_have_holes(file.size_bytes, file.allocated_bytes) {
+            holes::copy_around_holes(source, target, file.size_bytes)
+        } else {
+            std::io::copy(&mut reader, &mut writer)
+        };
+        let copied = copied.map_err(|error| errors::io(WHAT, place, error))?;
         if copied != file.size_bytes {
             let change = format!("it had {} bytes and {copied} were read", file.size_bytes);
             return Err(source_changed(WHAT, place, &change));
@@ -167,7 +174,7 @@ impl<'a> Snapshot<'a> {
         Ok(SnapshotMethod::Copy)
     }
 
-    /// Better to say so now than to fill the disk that the trainer writes to.
+    /// Fails early instead of filling the disk that the trainer writes to.
     fn check_space(&mut self, target: &File, place: &Path) -> Result<()> {
         self.space_checked = true;
         let facts = rustix::fs::fstatvfs(target).map_err(|error| errors::io(WHAT, place, error))?;
@@ -177,17 +184,26 @@ impl<'a> Snapshot<'a> {
         }
         Err(Error::new(ErrorKind::NoSpace, WHAT)
             .on(self.source_path.display())
-            .because(format!("a copy takes {} more bytes and {free_bytes} are free", self.remaining_bytes))
+            .because(format!("a copy takes {} more bytes, but {free_bytes} are free", self.remaining_bytes))
             .hint("put the vault on the checkpoints' own filesystem, where nothing is copied, or free some space"))
     }
 }
 
-/// The error for the trainer's file: one that is gone has changed.
+/// Returns the error for the trainer's file. A missing file counts as changed.
 pub(crate) fn fault(place: &Path, error: Errno) -> Error {
     match error {
         Errno::NOENT => source_changed(WHAT, place, "it vanished while the step was sealed"),
-        Errno::LOOP | Errno::NOTDIR => source_changed(WHAT, place, "something else stands there now"),
+        Errno::LOOP | Errno::NOTDIR => source_changed(WHAT, place, "something else is at that path now"),
         other => errors::io(WHAT, place, other),
+    }
+}
+
+/// Returns the disk space that a copy of a file takes: holes take none.
+fn room_bytes(file: &TreeFile) -> u64 {
+    if holes::may_have_holes(file.size_bytes, file.allocated_bytes) {
+        file.allocated_bytes
+    } else {
+        file.size_bytes
     }
 }
 
@@ -218,7 +234,7 @@ fn create_target(parent: BorrowedFd<'_>, name: &str, place: &Path) -> Result<Fil
         .map_err(|error| errors::io(WHAT, place, error))
 }
 
-/// Mode and time as the trainer had them; always readable and writable for the vault's owner.
+/// Sets mode and time as the trainer had them, but always readable and writable for the vault's owner.
 fn finish_target(target: &File, file: &TreeFile, place: &Path) -> Result<()> {
     rustix::fs::fchmod(target, Mode::from_raw_mode(file.mode | 0o600))
         .and_then(|()| rustix::fs::futimens(target, &times(file.mtime)))
@@ -238,7 +254,13 @@ mod tests {
             std::fs::create_dir(directory).unwrap();
         }
         std::fs::write(target.join("taken"), "").unwrap();
-        let snapshot = Snapshot::new(&source, &target, LinkPolicy::Auto, 0).unwrap();
+        let snapshot = Snapshot::new(
+            &source,
+            &target,
+            LinkPolicy::Auto,
+            &crate::tree::scan(&source).unwrap(),
+        )
+        .unwrap();
         let path = RelativePath::new("taken").unwrap();
         for outcome in [snapshot.create_directory(&path), snapshot.link(&path, "a")] {
             let text = outcome.unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! A Unix socket that no other user can open, not even while it is made.
+//! A Unix socket that no other user can open, not even during its creation.
 
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,13 +11,13 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::errors;
 
-const WHAT: &str = "cannot make the socket";
-/// The longest path that the kernel takes for one.
+const WHAT: &str = "cannot create the socket";
+/// The longest socket path that the kernel accepts.
 const LONGEST_PATH_BYTES: usize = 107;
-/// Its name before it gets its own.
+/// The socket's temporary name.
 const UNFINISHED: &str = "s";
 
-/// The name of a socket; taken away when dropped, unless somebody has put another in its place.
+/// The name of a socket; removed when dropped, unless another socket has replaced it.
 #[derive(Debug)]
 pub struct PrivateSocket {
     path: PathBuf,
@@ -25,7 +25,7 @@ pub struct PrivateSocket {
 }
 
 impl PrivateSocket {
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -40,11 +40,12 @@ impl Drop for PrivateSocket {
     }
 }
 
-/// Listens on a new socket at `path`, mode 0600, in place of one that is there: the caller knows that nobody listens on
-/// it. It is made in a directory of its own that is closed to others, so that it is never open to them. Blocks.
+/// Listens on a new socket at `path` with mode 0600 and replaces an existing one: the caller must know that nothing
+/// listens on that one. The socket is created in a private directory, so that other users can never open it. Blocks.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] for a path that is too long; [`ErrorKind::Refused`] when something that is no socket is there.
+/// [`ErrorKind::Usage`] for a path that is too long; [`ErrorKind::Refused`] when something that is not a socket is
+/// there.
 pub fn listen_privately(path: &Path) -> Result<(UnixListener, PrivateSocket)> {
     let fault = |error: Errno| errors::io(WHAT, path, error);
     let length = path.as_os_str().as_bytes().len();
@@ -62,13 +63,13 @@ pub fn listen_privately(path: &Path) -> Result<(UnixListener, PrivateSocket)> {
         Ok(_) => {
             return Err(Error::new(ErrorKind::Refused, WHAT)
                 .on(path.display())
-                .because("something is there that is no socket")
-                .hint("move it away, or name another place"));
+                .because("something that is not a socket is at this path")
+                .hint("move it, or choose another path"));
         }
     }
     let place = unfinished_place(path)?;
     let made = make_in(&place, path);
-    // Whether or not it went well, nothing is left in it; if something is, the next start takes it up.
+    // Fails if something is left in it; then the next start reuses it.
     let _ = rustix::fs::unlinkat(CWD, &place, AtFlags::REMOVEDIR);
     made
 }
@@ -86,14 +87,14 @@ fn make_in(place: &Path, path: &Path) -> Result<(UnixListener, PrivateSocket)> {
     if !is_ours || Mode::from_raw_mode(facts.st_mode).intersects(Mode::RWXG | Mode::RWXO) {
         return Err(Error::new(ErrorKind::Refused, WHAT)
             .on(place.display())
-            .because("this directory was there, and is open to other users")
+            .because("this directory exists and other users have access to it")
             .hint("remove it"));
     }
     match rustix::fs::unlinkat(&directory, UNFINISHED, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(error) => return Err(fault(error)),
     }
-    // By way of the descriptor, as its own path may be longer than the kernel takes.
+    // Through the descriptor, because the directory's own path may be longer than the kernel accepts.
     let through = format!("/proc/self/fd/{}/{UNFINISHED}", directory.as_raw_fd());
     let listener = UnixListener::bind(through).map_err(|error| errors::io(WHAT, path, error))?;
     rustix::fs::chmodat(&directory, UNFINISHED, Mode::RUSR | Mode::WUSR, AtFlags::empty()).map_err(fault)?;
@@ -106,12 +107,12 @@ fn make_in(place: &Path, path: &Path) -> Result<(UnixListener, PrivateSocket)> {
     Ok((listener, socket))
 }
 
-/// A name beside the socket's own, which is renamed into place from there.
+/// Returns a name beside the socket, from which it is renamed into place.
 fn unfinished_place(path: &Path) -> Result<PathBuf> {
     let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
         Error::new(ErrorKind::Usage, WHAT)
             .on(path.display())
-            .because("it has no name in UTF-8")
+            .because("its name is not UTF-8")
     })?;
     Ok(path.with_file_name(format!(".{name}.new")))
 }

@@ -1,6 +1,7 @@
-//! Reading a sealed file through one descriptor whose identity is checked before and after.
+//! Reads a sealed file through one descriptor whose identity is checked before and after.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -9,12 +10,13 @@ use rustix::io::Errno;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::errors;
+use crate::reading;
 use crate::seal_record::{SealedFile, SnapshotMethod};
 use crate::stat::Facts;
 
 const WHAT: &str = "cannot read the sealed file";
 
-/// An open file of a sealed step. `&self` may be used from many threads at once.
+/// An open file of a sealed step. `&self` may be used from several threads at once.
 #[derive(Debug)]
 pub struct SourceFile {
     file: File,
@@ -26,17 +28,10 @@ impl SourceFile {
     /// Opens the file and checks that it is still the one that was sealed.
     ///
     /// # Errors
-    /// `SourceChanged` when it is not, or is gone.
+    /// `SourceChanged` when it is not, or no longer exists.
     pub fn open(path: &Path, expected: &SealedFile) -> Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let descriptor =
-            rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| match error {
-                Errno::NOENT => changed(path, "it is gone"),
-                Errno::LOOP => changed(path, "a symbolic link stands there now"),
-                other => errors::io(WHAT, path, other),
-            })?;
         let source = Self {
-            file: File::from(descriptor),
+            file: open(path)?,
             path: path.to_path_buf(),
             expected: expected.clone(),
         };
@@ -44,7 +39,7 @@ impl SourceFile {
         Ok(source)
     }
 
-    /// Length in bytes, as sealed.
+    /// Returns the length in bytes, as sealed.
     pub fn size_bytes(&self) -> u64 {
         self.expected.size_bytes
     }
@@ -54,22 +49,36 @@ impl SourceFile {
     /// # Errors
     /// `SourceChanged` when the file ends before the buffer is full.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        self.file
-            .read_exact_at(buffer, offset)
-            .map_err(|error| match error.kind() {
-                std::io::ErrorKind::UnexpectedEof => {
-                    changed(&self.path, "it ends sooner than when it was sealed")
-                }
-                _ => errors::io(WHAT, &self.path, error),
-            })
+        match self.file.read_exact_at(buffer, offset) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(self.ends_early()),
+            Err(error) => self.read_anew_at(offset, buffer, &error),
+        }
     }
 
-    /// Checks once more, after the last byte, that the file is still the one that was sealed.
+    /// Reads through a new descriptor, because one that a network filesystem has lost does not recover.
+    fn read_anew_at(&self, offset: u64, buffer: &mut [u8], error: &io::Error) -> Result<()> {
+        tracing::debug!(path = %self.path.display(), %error, "reopening the sealed file");
+        let another = Self::open(&self.path, &self.expected)?;
+        reading::with_retries(|| another.file.read_exact_at(buffer, offset)).map_err(|error| {
+            match error.kind() {
+                io::ErrorKind::UnexpectedEof => self.ends_early(),
+                _ => errors::io(WHAT, &self.path, error),
+            }
+        })
+    }
+
+    fn ends_early(&self) -> Error {
+        changed(&self.path, "it is shorter than when it was sealed")
+    }
+
+    /// Checks again after the last byte that the file is still the one that was sealed.
     pub fn check_unchanged(&self) -> Result<()> {
-        let stat = rustix::fs::fstat(&self.file).map_err(|error| errors::io(WHAT, &self.path, error))?;
+        let stat = reading::with_retries(|| Ok(rustix::fs::fstat(&self.file)?))
+            .map_err(|error| errors::io(WHAT, &self.path, error))?;
         let facts = Facts::from(stat);
         if facts.kind != FileType::RegularFile {
-            return Err(changed(&self.path, "something else stands there now"));
+            return Err(changed(&self.path, "something else is at that path now"));
         }
         if facts.size_bytes != self.expected.size_bytes {
             let why = format!(
@@ -81,12 +90,23 @@ impl SourceFile {
         if facts.mtime != self.expected.mtime {
             return Err(changed(&self.path, "it was written again after it was sealed"));
         }
-        // A copy keeps its worth when the vault is moved elsewhere; a hard link is worth something only as itself.
+        // A copy remains valid when the vault is moved; a hard link is valid only as the same inode.
         if self.expected.method == SnapshotMethod::HardLink && facts.inode != self.expected.inode {
             return Err(changed(&self.path, "it is not the file that was sealed"));
         }
         Ok(())
     }
+}
+
+fn open(path: &Path) -> Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    reading::with_retries(|| Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
+        .map(File::from)
+        .map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::NOENT) => changed(path, "it no longer exists"),
+            Some(Errno::LOOP) => changed(path, "it is now a symbolic link"),
+            _ => errors::io(WHAT, path, error),
+        })
 }
 
 fn changed(path: &Path, why: &str) -> Error {
@@ -95,6 +115,6 @@ fn changed(path: &Path, why: &str) -> Error {
         .because(why)
         .hint(
             "a trainer that rewrites its files in place changes the vault's hard links too: \
-         let it seal with reflinks or copies",
+         configure sealing by reflinks or copies",
         )
 }

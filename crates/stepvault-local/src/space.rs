@@ -1,19 +1,20 @@
-//! Free space and inodes, and which places can be renamed and linked between.
+//! Free space and inodes, and between which paths files can be renamed and linked.
 
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use stepvault_core::Result;
 use stepvault_core::room::Room;
 
 use crate::errors;
 
-/// The space of the filesystem that holds `path`, or will: the nearest directory above that exists is asked.
+/// Returns the space of the filesystem that holds `path`, or will hold it: the nearest existing directory above is
+/// used.
 pub fn free(path: &Path) -> Result<Room> {
     let place = nearest_existing(path);
     let facts = rustix::fs::statvfs(&place)
-        .map_err(|error| errors::io("cannot tell the free space", &place, error))?;
+        .map_err(|error| errors::io("cannot read the free space", &place, error))?;
     // btrfs and some network filesystems create inodes as needed and report 0 of 0.
     let limited = facts.f_files != 0;
     Ok(Room {
@@ -24,29 +25,40 @@ pub fn free(path: &Path) -> Result<Room> {
     })
 }
 
-/// True when a file can be renamed and hard-linked between the two places: same filesystem and same mount.
-/// Places that do not exist yet count as the nearest directory above that does.
+/// Like [`free`], after pending operations were written: btrfs frees the blocks of removed files with its next commit.
+/// If the sync fails, the free space is read anyway.
+pub fn free_after_sync(path: &Path) -> Result<Room> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    if let Ok(place) = rustix::fs::open(nearest_existing(path), flags, Mode::empty()) {
+        let _ = rustix::fs::syncfs(&place);
+    }
+    free(path)
+}
+
+/// Returns whether a file can be renamed and hard-linked between the two paths: same filesystem and same mount. For a
+/// path that does not exist yet, the nearest existing directory above counts.
 pub fn same_filesystem(first: &Path, second: &Path) -> Result<bool> {
     Ok(mount_of(first)? == mount_of(second)?)
 }
 
-/// The number of the filesystem that holds `path`, or will.
+/// Returns the number of the filesystem that holds `path`, or will hold it.
 pub(crate) fn device(path: &Path) -> Result<u64> {
     mount_of(path).map(|(device, _)| device)
 }
 
-/// The number of the mount; `None` where the kernel does not tell.
+/// Returns the mount ID, or `None` where the kernel does not report it.
 pub(crate) fn mount(path: &Path) -> Result<Option<u64>> {
     mount_of(path).map(|(_, mount)| mount)
 }
 
-/// Device and mount: two bind mounts of one filesystem share the device, yet nothing can be renamed between them.
+/// Returns device and mount ID: two bind mounts of one filesystem share the device, but files cannot be renamed between
+/// them.
 fn mount_of(path: &Path) -> Result<(u64, Option<u64>)> {
     let place = nearest_existing(path);
-    let fault = |error: Errno| errors::io("cannot tell the filesystem", &place, error);
+    let fault = |error: Errno| errors::io("cannot identify the filesystem", &place, error);
     let stat = rustix::fs::stat(&place).map_err(fault)?;
     let mount = match rustix::fs::statx(CWD, &place, AtFlags::empty(), StatxFlags::MNT_ID) {
-        // Kernels before 5.8 do not know it.
+        // Kernels before 5.8 do not report it.
         Ok(facts) if facts.stx_mask & StatxFlags::MNT_ID.bits() != 0 => Some(facts.stx_mnt_id),
         Ok(_) | Err(Errno::NOSYS | Errno::PERM) => None,
         Err(error) => return Err(fault(error)),
@@ -59,6 +71,17 @@ pub(crate) fn nearest_existing(path: &Path) -> PathBuf {
         .ancestors()
         .find(|place| !place.as_os_str().is_empty() && place.exists());
     existing.map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}
+
+/// Returns whether two existing or future paths are on one filesystem, through any mount, or `None` where this cannot
+/// be determined.
+pub fn on_one_filesystem(first: &Path, second: &Path) -> Option<bool> {
+    Some(device_of(first)? == device_of(second)?)
+}
+
+fn device_of(path: &Path) -> Option<u64> {
+    let facts = rustix::fs::stat(nearest_existing(path)).ok()?;
+    Some(facts.st_dev)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One file of a restore under way.
+//! One file of a restore in progress.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,11 +14,12 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::errors;
+use crate::holes;
 use crate::stat::{Facts, times};
 
 const WHAT: &str = "cannot restore the file";
 
-/// What a restore has put in place so far: for each path the inode of the finished file or link, none before.
+/// The finished files and links of a restore: for each path its inode, or `None` until it is finished.
 #[derive(Debug, Default)]
 pub(crate) struct Progress(Mutex<BTreeMap<RelativePath, Option<u64>>>);
 
@@ -28,22 +29,33 @@ impl Progress {
     }
 }
 
-/// A file of a restore under way. `&self` may be used from many threads at once.
+/// A file of a restore in progress. `&self` may be used from several threads at once.
 #[derive(Debug)]
 pub struct StagedFile {
     pub(crate) file: File,
-    /// For messages.
+    /// Path for messages.
     pub(crate) place: PathBuf,
     pub(crate) path: RelativePath,
     pub(crate) size_bytes: u64,
     pub(crate) progress: Arc<Progress>,
+    /// Whether blocks of zeros become holes.
+    pub(crate) keeps_holes: bool,
 }
 
 impl StagedFile {
+    /// Writes blocks of zeros as holes.
+    #[must_use]
+    pub fn with_holes(self) -> Self {
+        Self {
+            keeps_holes: true,
+            ..self
+        }
+    }
+
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// `Failed` when they would reach past the size that the file was opened for.
+    /// `Failed` when the bytes would exceed the size that the file was opened for.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let end = offset
             .checked_add(bytes.len() as u64)
@@ -57,12 +69,22 @@ impl StagedFile {
                     self.size_bytes
                 )));
         }
-        self.file
-            .write_all_at(bytes, offset)
-            .map_err(|error| errors::io(WHAT, &self.place, error))
+        let fault = |error: std::io::Error| errors::io(WHAT, &self.place, error);
+        if !self.keeps_holes {
+            return self.file.write_all_at(bytes, offset).map_err(fault);
+        }
+        for (piece, is_left_out) in holes::pieces(offset, bytes, self.size_bytes) {
+            let at = offset + piece.start as u64;
+            let is_done = is_left_out
+                && holes::punch(&self.file, at, piece.len() as u64).map_err(|error| fault(error.into()))?;
+            if !is_done {
+                self.file.write_all_at(&bytes[piece], at).map_err(fault)?;
+            }
+        }
+        Ok(())
     }
 
-    /// Fills `buffer` from `offset`; `false` when the file ends before that.
+    /// Fills `buffer` from `offset`. Returns `false` when the file ends before that.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
         match self.file.read_exact_at(buffer, offset) {
             Ok(()) => Ok(true),
@@ -71,7 +93,7 @@ impl StagedFile {
         }
     }
 
-    /// Sets mode and time and makes the bytes durable.
+    /// Sets mode and time and makes the file durable.
     ///
     /// # Errors
     /// `Failed` when the file does not have the size it was opened for.

@@ -1,7 +1,8 @@
-//! Where a restore puts its files until all are there and right, and how they then appear at once.
+//! The staging directory of a restore. It holds the files until all are complete and verified; then they are published
+//! at once.
 //!
-//! Every file is reached from a directory held open, never through a link: whoever swaps links about in the staging
-//! directory or the target cannot make a restore write elsewhere.
+//! Every file is opened relative to a directory descriptor, never through a link, so that links swapped in meanwhile in
+//! the staging directory or the target cannot redirect a restore.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -35,27 +36,27 @@ use crate::vault::Vault;
 pub(crate) const WHAT: &str = "cannot restore";
 /// The directory of a restore that becomes the step.
 pub(crate) const DATA: &str = "data";
-/// What stood at the target, on filesystems that cannot swap two names at once.
+/// The previous content of the target, on filesystems that cannot swap two names.
 pub(crate) const REPLACED: &str = "replaced";
 
-/// What to do when something has the target's name.
+/// What to do when the target exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Existing {
-    /// Leave it and fail.
+    /// Keep it and fail.
     Refuse,
-    /// Put the restored step in its place, then delete it.
+    /// Replace it with the restored step, then delete it.
     Replace,
 }
 
-/// A restore under way into one target. Holds a lock on the target; several threads may write files at once.
+/// A restore in progress into one target. Holds a lock on the target; several threads may write files at once.
 #[derive(Debug)]
 pub struct Staging {
-    /// Absolute, with links resolved in all but its own name; for a step of several paths the directory they go into,
-    /// which is its own parent here and has no name.
+    /// Absolute path, with links resolved except in its last component. For a multi-path step, the directory that
+    /// receives the paths; it is its own parent here and has no name.
     pub(crate) target: PathBuf,
     pub(crate) target_name: OsString,
     pub(crate) target_parent: OwnedFd,
-    /// The paths below the target that are put in place one by one; none where the target is all of the step.
+    /// The paths below the target that are published one by one; empty where the target is the whole step.
     pub(crate) members: Vec<RelativePath>,
     base: Base,
     /// This restore's own directory.
@@ -66,19 +67,18 @@ pub struct Staging {
     lock_path: PathBuf,
     _lock: lock::Lock,
     pub(crate) progress: Arc<Progress>,
-    /// Directories known to be there.
+    /// Directories known to exist.
     made: Mutex<BTreeSet<String>>,
 }
 
 impl Staging {
-    /// Begins or resumes the restore of `identity` (the digest of what is to stand there) to `target`.
+    /// Begins or resumes the restore of `identity` (the digest of the content) to `target`.
     ///
-    /// A missing parent of the target is created. The files are kept on the same filesystem as the target, outside
-    /// the directory that the trainer scans where that is possible, and under a name that the same restore finds
-    /// again after an interruption.
+    /// Creates a missing parent of the target. The files are stored on the target's filesystem, outside the directory
+    /// that the trainer scans where possible, and under a name that the same restore finds again after an interruption.
     ///
     /// # Errors
-    /// `Held` when another restore to the same target is under way.
+    /// `Held` when another restore to the same target is in progress.
     pub fn open(target: &Path, vault: Option<&Vault>, identity: &str) -> Result<Self> {
         let (parent, target_name) = resolve(target)?;
         let target = parent.join(&target_name);
@@ -88,11 +88,11 @@ impl Staging {
         Ok(staging)
     }
 
-    /// The same for a step of several paths, or for those of them that are not in place yet: `members` below
-    /// `directory`, in the order in which they are to appear there. What else the directory holds is left alone.
+    /// Like [`Self::open`], for a multi-path step or for those of its paths that are not in place yet: `members` below
+    /// `directory`, in the order in which they must appear. Other content of the directory is not touched.
     ///
     /// # Errors
-    /// `Held` when another such restore into the same directory is under way, of whatever step: its paths may be the
+    /// `Held` when another multi-path restore into the same directory is in progress, of any step: its paths may be the
     /// same.
     pub fn open_members(
         directory: &Path,
@@ -101,7 +101,7 @@ impl Staging {
         identity: &str,
     ) -> Result<Self> {
         let directory = existing_directory(directory)?;
-        // Unlike any single target's key: no path holds this byte.
+        // Differs from the key of any single target: no path contains this byte.
         let place = [directory.as_os_str().as_bytes(), b"members"].join(&0);
         let (target, no_name) = (directory.clone(), OsString::new());
         let staging = Self::begin(&directory, target, no_name, &place, vault, identity)?;
@@ -135,7 +135,7 @@ impl Staging {
         staging_abandoned::stamp(own.as_fd()).map_err(fault)?;
         staging_abandoned::clear(&base.path, &lock_key, &own_path);
         let data = Beneath::open(&own_path.join(DATA)).map_err(fault)?;
-        // An interrupted finish may have given it the step's own mode already.
+        // An interrupted finish may have set the step's own mode already.
         rustix::fs::fchmod(&data, Mode::from_raw_mode(0o700)).map_err(fault)?;
         Ok(Self {
             target,
@@ -154,22 +154,22 @@ impl Staging {
         })
     }
 
-    /// Where the files are kept until the end.
+    /// Returns the directory that holds the files until the end.
     pub fn directory(&self) -> &Path {
         &self.own_path
     }
 
-    /// Whether an interrupted restore may have left files in it.
+    /// Returns whether an interrupted restore may have left files in it.
     pub fn resumes(&self) -> bool {
         self.resumes
     }
 
-    /// Opens what was staged so far, for checks that look inside.
+    /// Opens the staged files for content checks.
     pub fn files(&self) -> Result<SurveyFiles> {
         SurveyFiles::open(&self.own_path.join(DATA))
     }
 
-    /// Opens a file for writing, with what an interrupted restore left of it, cut to at most `size_bytes`.
+    /// Opens a file for writing, with the content that an interrupted restore left, truncated to at most `size_bytes`.
     /// For a single-file checkpoint `path` is its one component.
     pub fn file(&self, path: &RelativePath, size_bytes: u64) -> Result<StagedFile> {
         let place = self.own_path.join(DATA).join(path);
@@ -201,10 +201,11 @@ impl Staging {
             path: path.clone(),
             size_bytes,
             progress,
+            keeps_holes: false,
         })
     }
 
-    /// Makes a symbolic link, in place of whatever has its name. The target must stay inside the checkpoint.
+    /// Creates a symbolic link and replaces whatever has its name. The target must stay inside the checkpoint.
     pub fn symlink(&self, path: &RelativePath, target: &str) -> Result<()> {
         check_link_target(path, target)?;
         let place = self.own_path.join(DATA).join(path);
@@ -219,20 +220,20 @@ impl Staging {
         Ok(())
     }
 
-    /// Gives the restore up and removes what was staged. What an interrupted replacement has taken down stays: it is
-    /// the only copy.
+    /// Aborts the restore and removes the staged files. Content that an interrupted replacement has taken down is kept:
+    /// it is the only copy.
     pub fn discard(self) -> Result<()> {
         if self.has_taken_down() {
             tracing::warn!(
                 path = %self.own_path.join(TAKEN_DOWN).display(),
-                "what stood where the step was to be is kept there"
+                "the previous content of the target is kept in this directory"
             );
             return remove::tree(&self.own_path.join(DATA));
         }
         self.clean_up()
     }
 
-    /// The directory that holds `path`, created with those above it.
+    /// Opens the directory that holds `path`, and creates it and its ancestors when missing.
     fn parent_of(&self, path: &RelativePath) -> Result<OwnedFd> {
         for ancestor in path.ancestors() {
             self.make_directory(&RelativePath::new(ancestor)?)?;
@@ -242,7 +243,7 @@ impl Staging {
             .map_err(|error| errors::io(WHAT, &self.own_path.join(DATA).join(path), error))
     }
 
-    /// Creates a directory whose parent exists, in place of anything else that has its name.
+    /// Creates a directory whose parent exists and replaces anything else that has its name.
     pub(crate) fn make_directory(&self, path: &RelativePath) -> Result<()> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.contains(path.as_str()) {
@@ -269,10 +270,10 @@ impl Staging {
             .map_err(|error| errors::io(WHAT, &self.own_path.join(DATA).join(path), error))
     }
 
-    /// Removes this restore's directory, its lock, and what exists for restores alone.
+    /// Removes this restore's directory, its lock, and directories that exist for restores only.
     pub(crate) fn clean_up(&self) -> Result<()> {
         remove::tree(&self.own_path)?;
-        // Whoever waits for the lock finds that its file has lost its name and takes a new one.
+        // A process that waits for the lock finds that the file has lost its name and creates a new one.
         let _ = std::fs::remove_file(&self.lock_path);
         for path in &self.base.removable {
             if std::fs::remove_dir(path).is_err() {
@@ -283,26 +284,26 @@ impl Staging {
     }
 }
 
-/// The target's parent, created when missing and with links resolved, and its name.
+/// Returns the target's parent, created when missing and with links resolved, and the target's name.
 fn resolve(target: &Path) -> Result<(PathBuf, OsString)> {
     let name = target.file_name().ok_or_else(|| {
         Error::new(ErrorKind::Usage, WHAT)
             .on(target.display())
-            .because("it ends in no name")
-            .hint("name the directory or file that is to stand there")
+            .because("its last component is not a name")
+            .hint("name the directory or file to create")
     })?;
     Ok((existing_directory(durable::parent_of(target))?, name.to_owned()))
 }
 
-/// The directory, created when missing, with links resolved.
+/// Returns the directory, created when missing, with links resolved.
 fn existing_directory(path: &Path) -> Result<PathBuf> {
     durable::create_directories(path)?;
     path.canonicalize().map_err(|error| errors::io(WHAT, path, error))
 }
 
-/// Creates the directory for the files, unless it is there. A replacement that was interrupted after its swap has
-/// left what stood at the target in its place: a link, a file, or somebody else's directory is of no use here. Whether
-/// it was there.
+/// Creates the directory for the files unless it exists, and returns whether it existed. A replacement that was
+/// interrupted after its swap has left the target's previous content under this name: a link, a file, or another user's
+/// directory cannot be used here and is removed.
 fn make_data(own: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     match rustix::fs::statat(own, DATA, AtFlags::SYMLINK_NOFOLLOW).map(Facts::from) {
         Ok(there) if there.kind == FileType::Directory && is_ours(&there) => return Ok(true),
@@ -335,21 +336,21 @@ pub(crate) fn take_lock(
                         .hint("let it finish, or end it: the lock goes with it"),
                 );
             }
-            // Another restore has just ended and taken the empty directory with it.
+            // Another restore has just ended and removed the empty directory.
             Err(error) if error.kind() == ErrorKind::NotFound && tries_left > 0 => tries_left -= 1,
             Err(error) => return Err(error),
         }
     }
 }
 
-/// A file under a name that nothing has, for us alone.
+/// Creates a file that only this process uses, under an unused name.
 fn create(parent: BorrowedFd<'_>, name: &str) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))
 }
 
-/// A file that an interrupted restore left, if it is fit to be written to: regular, ours, and known by this one name.
-/// Anything else could be somebody's file under a second name.
+/// Opens a file that an interrupted restore left, if it may be written to: a regular file of this user with only this
+/// name. Anything else could be another user's file under a second name.
 fn open_present(parent: BorrowedFd<'_>, name: &str) -> rustix::io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match rustix::fs::openat(parent, name, flags, Mode::empty()) {

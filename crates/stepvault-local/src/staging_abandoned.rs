@@ -1,7 +1,7 @@
-//! Clearing away what interrupted restores left and nobody came back for.
+//! Removes the files of interrupted restores that were never resumed.
 //!
-//! A restore that is asked for again goes on where it was. When a newer step has come meanwhile nobody asks again, and
-//! what is there would take the disk that the trainer needs.
+//! A restore that is requested again resumes where it stopped. Once a newer step exists, nobody requests the old one
+//! again, and its files would occupy the disk that the trainer needs.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -13,20 +13,20 @@ use crate::lock;
 use crate::remove;
 use crate::staging::DATA;
 
-/// How long an interrupted restore may be gone back to, at least.
+/// Minimum time for which an interrupted restore can be resumed.
 const KEPT_FOR: Duration = Duration::from_hours(24);
 
-/// The name of a restore's directory: the target's key, so that its lock can be found, and its own.
+/// Returns the name of a restore's directory: the target's key, by which its lock is found, and its own key.
 pub(crate) fn directory_name(target_key: &str, own_key: &str) -> String {
     format!("{target_key}.{own_key}")
 }
 
-/// The name of the lock of all restores to one target.
+/// Returns the name of the lock of all restores to one target.
 pub(crate) fn lock_name(target_key: &str) -> String {
     format!("{target_key}.lock")
 }
 
-/// Notes on a restore's directory that it was begun or gone on with.
+/// Marks a restore's directory as begun or resumed now.
 pub(crate) fn stamp(own: BorrowedFd<'_>) -> rustix::io::Result<()> {
     let now = Timespec {
         tv_sec: 0,
@@ -39,9 +39,9 @@ pub(crate) fn stamp(own: BorrowedFd<'_>) -> rustix::io::Result<()> {
     rustix::fs::futimens(own, &times)
 }
 
-/// Deletes the files of every restore in the directory `base` that is not under way and was begun or gone on with
-/// more than a day before `own`, which whoever calls has just stamped and holds the lock of `held_key` for. What a
-/// restore moved out of its target's way is left alone: it is the only copy.
+/// Deletes the files of every restore in the directory `base` that is not in progress and was begun or resumed more
+/// than a day before `own`. The caller has just stamped `own` and holds the lock of `held_key`. Content that a restore
+/// moved out of its target's way is kept: it is the only copy.
 pub(crate) fn clear(base: &Path, held_key: &str, own: &Path) {
     let (Ok(entries), Ok(now)) = (std::fs::read_dir(base), stamped(own)) else {
         return;
@@ -54,7 +54,7 @@ pub(crate) fn clear(base: &Path, held_key: &str, own: &Path) {
         };
         let lock_path = (target_key != held_key).then(|| base.join(lock_name(target_key)));
         if let Err(error) = clear_one(&path, lock_path.as_deref(), now) {
-            tracing::warn!(%error, path = %path.display(), "an abandoned restore could not be cleared away");
+            tracing::warn!(%error, path = %path.display(), "cannot remove an abandoned restore");
         }
     }
 }
@@ -75,7 +75,7 @@ fn clear_one(own: &Path, lock_path: Option<&Path>, now: SystemTime) -> stepvault
         return Ok(());
     }
     remove::tree(&own.join(DATA))?;
-    tracing::info!(path = %own.display(), "cleared away a restore that nobody came back for");
+    tracing::info!(path = %own.display(), "removed an abandoned restore");
     if std::fs::remove_dir(own).is_ok()
         && let Some(lock_path) = lock_path
     {

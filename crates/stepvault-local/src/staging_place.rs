@@ -1,44 +1,46 @@
-//! Where steps are staged, by restores and by trainers: on the target's filesystem, and out of the trainer's sight
-//! where that is possible.
+//! Chooses where restores and trainers stage steps: on the target's filesystem, and hidden from the trainer where
+//! possible.
 //!
-//! Trainers list the directory that holds their steps, and some count or delete whatever they find there. The vault
-//! comes first, then a place beside that directory, and only then one inside it.
+//! Trainers list the directory that holds their steps, and some count or delete whatever they find there. The vault is
+//! preferred, then a directory beside that one, and only then a directory inside it.
 
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, Mode};
+use rustix::io::Errno;
 use stepvault_core::{Error, ErrorKind, Result};
 
+use crate::beneath::DIRECTORY_ITSELF;
 use crate::durable;
 use crate::errors;
 use crate::space::same_filesystem;
 use crate::vault::Vault;
 
-/// Beside the directory that holds the steps: the vault by default, and where steps are staged without one.
+/// Directory beside the one that holds the steps: the default vault, and the staging directory where there is no vault.
 pub(crate) const OWN: &str = ".stepvault";
-/// Begins the names inside that directory, where nothing beside it is on the same filesystem.
+/// Prefix of directory names inside it, used where nothing beside it is on the same filesystem.
 pub(crate) const OWN_INSIDE: &str = ".stepvault-";
-/// Holds restores under way.
+/// Restores in progress.
 pub(crate) const RESTORE: &str = "restore";
-/// Holds steps that are being written.
+/// Steps that are being written.
 pub(crate) const SAVES: &str = "saves";
-/// Holds what restores moved out of the trainer's way.
+/// Content that restores moved out of the trainer's way.
 pub(crate) const MOVED_ASIDE: &str = "moved-aside";
 
-const WHAT: &str = "cannot stage a step by way of the directory";
+const WHAT: &str = "cannot use the directory for staging";
 
-/// A directory that holds what is staged for one purpose.
+/// A directory for staging with one purpose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Base {
     pub(crate) path: PathBuf,
-    /// Where what stood in the trainer's way is put; beside `path`, and not there until it is needed.
+    /// Directory for content moved out of the trainer's way; beside `path`, and created on demand.
     pub(crate) aside: PathBuf,
-    /// Directories that exist for this purpose alone and go when they are empty, the innermost first.
+    /// Directories that exist for this purpose only and are removed when empty, innermost first.
     pub(crate) removable: Vec<PathBuf>,
 }
 
-/// Chooses the place for what is to stand in the directory `parent`, for the purpose [`RESTORE`] or [`SAVES`]. The same
-/// arguments give the same place.
+/// Chooses the staging directory for content of the directory `parent`, for the purpose [`RESTORE`] or [`SAVES`]. The
+/// same arguments give the same directory.
 pub(crate) fn choose(parent: &Path, vault: Option<&Vault>, purpose: &str) -> Result<Base> {
     let mut candidates = Vec::new();
     if let Some(vault) = vault {
@@ -81,33 +83,41 @@ pub(crate) fn choose(parent: &Path, vault: Option<&Vault>, purpose: &str) -> Res
         match make_private(&base) {
             Ok(()) => return Ok(base),
             Err(error) => {
-                tracing::debug!(%error, "nothing can be staged there");
+                tracing::debug!(%error, "cannot use this directory for staging");
                 refused = Some(error);
             }
         }
     }
     Err(refused.unwrap_or_else(|| {
-        Error::new(ErrorKind::Failed, "no place to stage a step for").on(parent.display())
+        Error::new(ErrorKind::Failed, "cannot find a directory to stage a step for").on(parent.display())
     }))
 }
 
-/// Creates the directories, or checks that nobody else can reach into them.
+/// Creates the directories, or checks that no other user can access them: the outermost first, and each by its
+/// descriptor, so that a link put in its place is neither followed nor changed.
 fn make_private(base: &Base) -> Result<()> {
-    durable::create_directories(&base.path)?;
-    for path in base.removable.iter().chain([&base.path]) {
-        let facts = path
-            .symlink_metadata()
-            .map_err(|error| errors::io(WHAT, path, error))?;
-        if !facts.is_dir() || facts.uid() != rustix::process::geteuid().as_raw() {
-            return Err(Error::new(ErrorKind::Refused, WHAT)
-                .on(path.display())
-                .because("it is a link, or belongs to another user, who could change files before they are in place")
-                .hint("remove it, or work as the user that owns it"));
+    for path in base.removable.iter().rev().chain([&base.path]) {
+        durable::create_directories(path)?;
+        let fault = |error: Errno| errors::io(WHAT, path, error);
+        let directory = match rustix::fs::openat(CWD, path, DIRECTORY_ITSELF, Mode::empty()) {
+            Ok(directory) => directory,
+            Err(Errno::LOOP | Errno::NOTDIR | Errno::ACCESS) => return Err(refused(path)),
+            Err(error) => return Err(fault(error)),
+        };
+        let facts = rustix::fs::fstat(&directory).map_err(fault)?;
+        if facts.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(refused(path));
         }
-        if facts.mode() & 0o077 != 0 {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
-                .map_err(|error| errors::io(WHAT, path, error))?;
+        if Mode::from_raw_mode(facts.st_mode).intersects(Mode::RWXG | Mode::RWXO) {
+            rustix::fs::fchmod(&directory, Mode::RWXU).map_err(fault)?;
         }
     }
     Ok(())
+}
+
+fn refused(path: &Path) -> Error {
+    Error::new(ErrorKind::Refused, WHAT)
+        .on(path.display())
+        .because("it is a link, or belongs to another user, who could change staged files")
+        .hint("remove it, or run stepvault as its owner")
 }

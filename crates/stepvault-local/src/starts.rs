@@ -1,4 +1,4 @@
-//! The history of starts of a run, kept in the vault: it outlives the processes that it tells of.
+//! The history of starts of a run, stored in the vault so that it outlives the recorded processes.
 
 use std::time::Duration;
 
@@ -7,35 +7,33 @@ use stepvault_core::ids::RunName;
 use stepvault_core::starts::{Start, StartHistory, merged};
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::durable;
 use crate::lock;
 use crate::vault::Vault;
 
 const KEY: &str = "starts.json";
 const LOCK: &str = "starts.lock";
-/// How often a lock that somebody holds is tried. Whoever has it writes one small file durably, which takes seconds where
-/// a checkpoint is being written to the same disk.
+/// How often a held lock is retried. Its holder writes one small file durably, which takes seconds while a checkpoint
+/// is being written to the same disk.
 const TRIES: u32 = 400;
 const PAUSE: Duration = Duration::from_millis(25);
 
 impl Vault {
-    /// The starts that are remembered, the latest last.
+    /// Returns the recorded starts, latest last.
     pub fn starts(&self, run: &RunName) -> Result<Vec<Start>> {
         let Some(bytes) = self.read_note(run, KEY)? else {
             return Ok(Vec::new());
         };
-        let history: StartHistory = decode(&bytes, KEY).map_err(|error| {
-            error.hint("it is begun anew with the next start, and decides nothing until then")
-        })?;
+        let history: StartHistory = decode(&bytes, KEY)
+            .map_err(|error| error.hint("it is ignored, and the next start replaces it"))?;
         Ok(history.starts)
     }
 
-    /// Notes a start durably; the history with it.
+    /// Records a start durably and returns the history.
     pub fn note_start(&self, run: &RunName, start: &Start) -> Result<Vec<Start>> {
         self.change_starts(run, |starts| starts.push(start.clone()))
     }
 
-    /// Changes what is noted of a start; one that is no longer remembered stays forgotten.
+    /// Updates the record of a start. A start that is no longer recorded is not added again.
     pub fn change_start(
         &self,
         run: &RunName,
@@ -49,17 +47,17 @@ impl Vault {
         })
     }
 
-    /// Takes over what another place remembers of earlier starts, for a vault whose disk is new.
+    /// Adds earlier starts recorded elsewhere, for a vault on a new disk.
     pub fn adopt_starts(&self, run: &RunName, earlier: Vec<Start>) -> Result<Vec<Start>> {
         self.change_starts(run, |starts| {
             *starts = merged(earlier, std::mem::take(starts));
         })
     }
 
-    /// Several processes may note something at once: a lock of the history's own keeps them apart.
+    /// Several processes may update the history at once, so it has its own lock.
     fn change_starts(&self, run: &RunName, change: impl FnOnce(&mut Vec<Start>)) -> Result<Vec<Start>> {
         let directory = self.run_directory(run).join("notes");
-        durable::create_directories(&directory)?;
+        self.create_directories(&directory)?;
         let path = directory.join(LOCK);
         let mut held = lock::take(&path)?;
         for _ in 0..TRIES {
@@ -70,11 +68,11 @@ impl Vault {
             held = lock::take(&path)?;
         }
         let Some(_held) = held else {
-            return Err(lock::held("cannot note the start", &path));
+            return Err(lock::held("cannot record the start", &path));
         };
         let before = match self.starts(run) {
             Ok(starts) => starts,
-            // Unreadable is no history; what a newer program wrote is left to it.
+            // An unreadable history counts as empty; one that a newer version wrote is not overwritten.
             Err(error) if error.kind() == ErrorKind::Damaged => Vec::new(),
             Err(error) => return Err(error),
         };
@@ -83,9 +81,9 @@ impl Vault {
         let history = StartHistory::of(starts);
         if history.starts != before {
             let bytes = encode(&history)?;
-            // What could not be read back would lose all that is remembered.
+            // Writing a history that cannot be read back would lose all records.
             decode::<StartHistory>(&bytes, KEY)
-                .map_err(|error| Error::new(ErrorKind::Failed, "cannot note the start").caused_by(error))?;
+                .map_err(|error| Error::new(ErrorKind::Failed, "cannot record the start").caused_by(error))?;
             self.write_note(run, KEY, &bytes)?;
         }
         Ok(history.starts)
@@ -132,7 +130,7 @@ mod tests {
             .unwrap();
         let again = Vault::open(vault.root()).unwrap().unwrap();
         let endings: Vec<String> = again.starts(&run).unwrap().iter().map(Start::ending).collect();
-        assert_eq!(endings, ["exit 1", "did not say"]);
+        assert_eq!(endings, ["exit 1", "unknown"]);
         let adopted = again
             .adopt_starts(&run, vec![start("zero"), start("one")])
             .unwrap();

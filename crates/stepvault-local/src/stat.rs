@@ -1,10 +1,10 @@
-//! The facts of `stat` in the project's own types.
+//! File metadata from `stat` in the project's own types.
 
 use rustix::fs::{FileType, Stat, Timespec, Timestamps};
 use stepvault_core::manifest::MODE_MASK;
 use stepvault_core::timestamp::Timestamp;
 
-/// What `stat` says of one inode.
+/// Metadata of one inode.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Facts {
     pub(crate) kind: FileType,
@@ -15,7 +15,7 @@ pub(crate) struct Facts {
     pub(crate) device: u64,
     pub(crate) inode: u64,
     pub(crate) allocated_bytes: u64,
-    /// True when the inode has just one name.
+    /// Whether the inode has exactly one name.
     pub(crate) single_name: bool,
     pub(crate) owner: u32,
 }
@@ -31,7 +31,7 @@ impl From<Stat> for Facts {
             ctime: timestamp(stat.st_ctime, stat.st_ctime_nsec),
             device: stat.st_dev,
             inode: stat.st_ino,
-            // `stat` counts in units of 512 bytes, whatever the filesystem's own block is.
+            // `stat` counts in units of 512 bytes, whatever the filesystem's block size.
             allocated_bytes: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512),
             single_name: stat.st_nlink == 1,
             owner: stat.st_uid,
@@ -46,7 +46,7 @@ fn timestamp(seconds: i64, nanoseconds: u64) -> Timestamp {
     }
 }
 
-/// Times for `futimens`: the modification time, with the access time set to the same.
+/// Returns the times for `futimens`: the modification time, also used as the access time.
 pub(crate) fn times(mtime: Timestamp) -> Timestamps {
     let time = Timespec {
         tv_sec: mtime.seconds,

@@ -1,7 +1,7 @@
-//! A directory as facts for the rules about frameworks: everything below it, whether or not it could be sealed.
+//! Lists a directory as facts for the framework rules: everything below it, whether or not it can be sealed.
 //!
-//! Unlike a scan of one checkpoint this forgives: trainers write and delete while it looks, and what vanishes meanwhile
-//! is simply not there.
+//! Unlike the scan of a checkpoint, a survey is tolerant: trainers write and delete meanwhile, and an entry that
+//! disappears is omitted.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -18,33 +18,33 @@ use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
 use crate::beneath::Beneath;
 use crate::errors;
 
-const WHAT: &str = "cannot look into the directory";
-/// As many as a step may hold.
+const WHAT: &str = "cannot list the directory";
+/// More than a step may hold, because a directory holds several.
 const MAX_ENTRIES: usize = 1_000_000;
 
-/// What to do about what lies below a directory.
+/// How to treat the content of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Below {
     /// List it.
     List,
-    /// Take it as it was known, unless the directory's own time has changed since.
+    /// Use the known content, unless the directory's own time has changed.
     AsKnown,
-    /// Leave it out.
+    /// Omit it.
     Nothing,
 }
 
 /// Lists everything below the directory `root`, which may be reached through a link. Links inside are not followed.
-/// Names that are not UTF-8 are left out: no framework writes any.
+/// Names that are not UTF-8 are omitted: no framework writes any.
 ///
 /// # Errors
-/// When `root` is no directory that can be read; `Refused` when it holds more than a million entries. A directory
-/// further down that cannot be read counts as empty.
+/// When `root` is not a readable directory; `Refused` when it holds more than a million entries. A directory further
+/// down that cannot be read counts as empty.
 pub fn survey(root: &Path) -> Result<Tree> {
     survey_again(root, &Tree::default(), &|_| Below::List)
 }
 
-/// The same, where `known` is what an earlier survey found and `below` says of each directory, by its path, what to do
-/// about what lies below it. For looking often at a directory most of which never changes.
+/// Like [`survey`], for repeated surveys of a directory most of which never changes. `known` is the result of an
+/// earlier survey, and `below` decides for each directory, by its path, how to treat its content.
 ///
 /// # Errors
 /// As for [`survey`].
@@ -56,7 +56,7 @@ pub fn survey_again(root: &Path, known: &Tree, below: &dyn Fn(&str) -> Below) ->
             Ok(listed) => listed,
             Err(error) if prefix.is_empty() => return Err(errors::io(WHAT, root, error)),
             Err(error) => {
-                tracing::debug!(%error, path = %directory.display(), "left out of the survey");
+                tracing::debug!(%error, path = %directory.display(), "skipping a directory that cannot be listed");
                 continue;
             }
         };
@@ -94,14 +94,14 @@ pub fn survey_again(root: &Path, known: &Tree, below: &dyn Fn(&str) -> Below) ->
                 return Err(Error::new(ErrorKind::Refused, WHAT)
                     .on(root.display())
                     .because(format!("it holds more than {MAX_ENTRIES} files and directories"))
-                    .hint("name the directory that holds the checkpoints themselves"));
+                    .hint("give the directory that holds the checkpoints"));
             }
         }
     }
     Ok(Tree::new(entries))
 }
 
-/// What stands at one path, without what is in it. `None` for a link to something whose name is not UTF-8.
+/// Returns the entry at one path without its content. `None` for a link to a name that is not UTF-8.
 pub fn entry(path: &Path) -> io::Result<Option<Entry>> {
     let facts = path.symlink_metadata()?;
     Ok(kind_of(path, &facts).map(|kind| Entry {
@@ -110,7 +110,7 @@ pub fn entry(path: &Path) -> io::Result<Option<Entry>> {
     }))
 }
 
-/// When a file was last written.
+/// Returns the modification time of a file.
 pub(crate) fn mtime(facts: &Metadata) -> Timestamp {
     Timestamp {
         seconds: facts.mtime(),
@@ -147,10 +147,10 @@ pub struct SurveyFiles {
 }
 
 impl SurveyFiles {
-    /// Files below `root`, which may itself be reached through a link.
+    /// Opens `root`, which may itself be reached through a link.
     ///
     /// # Errors
-    /// When it is no directory that can be opened.
+    /// When it is not a directory that can be opened.
     pub fn open(root: &Path) -> Result<Self> {
         let opened = Beneath::open_following(root).map_err(|error| errors::io(WHAT, root, error))?;
         Ok(Self { root: opened })
@@ -159,7 +159,7 @@ impl SurveyFiles {
 
 impl OpenFile for SurveyFiles {
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
-        // A pipe in the place of a file must not be waited for.
+        // Non-blocking, in case the path is a FIFO.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let file = File::from(self.root.open_file(path, flags, Mode::empty())?);
         let facts = file.metadata()?;
@@ -245,7 +245,7 @@ mod tests {
 
         let error = survey(&root.join("nothing")).unwrap_err();
         assert!(
-            error.to_string().starts_with("cannot look into the directory: "),
+            error.to_string().starts_with("cannot list the directory: "),
             "{error}"
         );
     }
@@ -258,7 +258,7 @@ mod tests {
         fs::create_dir_all(root.join("wandb/run")).unwrap();
         let before = survey(root).unwrap();
 
-        // Deep inside: the directory's own time stays.
+        // Deep inside, so that the directory's own time stays the same.
         fs::write(root.join("step_1/inner/more"), "x").unwrap();
         let as_known = |path: &str| match path {
             "step_1" => Below::AsKnown,

@@ -1,4 +1,4 @@
-//! Making a snapshot durable: file by file, or the whole filesystem at once when there are many.
+//! Makes a snapshot durable: file by file, or with one sync of the whole filesystem when there are many files.
 
 use std::path::{Path, PathBuf};
 
@@ -13,11 +13,11 @@ use crate::durable;
 use crate::errors;
 use crate::snapshot::WHAT;
 
-/// Up to so many files and directories are synced one by one. More share one sync of the filesystem, because each
-/// sync waits for the disk; that one may also write what others have written lately, which is why few do not use it.
+/// Up to this number, files and directories are synced one by one. More share one sync of the filesystem, because each
+/// sync waits for the disk. That sync may also write recent data of other processes, so it is not used for a few files.
 const FEW: usize = 16;
 
-/// An open directory of the filesystem that is to be synced. It learns of write errors from its opening on.
+/// An open directory of the filesystem that will be synced. It reports write errors since it was opened.
 pub(crate) struct Barrier {
     directory: std::os::fd::OwnedFd,
     path: PathBuf,
@@ -33,8 +33,8 @@ impl Barrier {
         })
     }
 
-    /// Syncs files and directories below `data`, the one that is `None` being `data` itself. Without any directory
-    /// `data` is a single file.
+    /// Syncs files and directories below `data`; `None` means `data` itself. Without any directory `data` is a single
+    /// file.
     pub(crate) fn sync<'a>(
         &self,
         data: &Path,
@@ -52,7 +52,7 @@ impl Barrier {
         for path in files {
             sync_one(&data.join(path))?;
         }
-        // In any order: nothing counts before the rename that follows.
+        // In any order: nothing is visible before the rename that follows.
         for directory in directories {
             let path = directory
                 .path
@@ -71,7 +71,7 @@ fn sync_one(path: &Path) -> Result<()> {
     rustix::fs::fsync(&file).map_err(fault)
 }
 
-/// Before Linux 5.8 `syncfs` says nothing of data that could not be written.
+/// Before Linux 5.8 `syncfs` does not report data that could not be written.
 fn reports_errors() -> bool {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy();

@@ -1,7 +1,8 @@
-//! Temporary files of records: written and synced beside the final place, and told from what a dead process left.
+//! Temporary files of records: written and synced beside the final path, and distinguishable from the leftovers of a
+//! dead process.
 //!
-//! A writer holds a lock on its file for as long as it works, and the kernel takes the lock back however it ends. So the
-//! removal of leftovers needs to know nothing of who else writes: what is locked is somebody's, what is not is nobody's.
+//! A writer holds a lock on its file while it works, and the kernel releases the lock however the writer ends. So the
+//! removal of leftovers needs no knowledge of other writers: a locked file is in use, an unlocked one is abandoned.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -14,13 +15,13 @@ use stepvault_core::{Error, ErrorKind, Result};
 use crate::durable::parent_of;
 use crate::errors;
 
-/// How the names of our temporary files begin; a leading dot keeps most scanners away.
+/// Prefix of the names of temporary files; the leading dot hides them from most scanners.
 pub(crate) const TEMPORARY_PREFIX: &str = ".stepvault-tmp-";
 
-/// Times that a writer begins anew because its file was taken for a leftover before it had the lock.
+/// Number of attempts when the file is removed as a leftover before the writer has locked it.
 const TRIES: u32 = 8;
 
-/// A synced temporary file beside its final place; removed unless it got there.
+/// A synced temporary file beside its final path; removed unless it was renamed there.
 pub(crate) struct Temporary {
     path: PathBuf,
     armed: bool,
@@ -36,7 +37,7 @@ impl Temporary {
             .iter()
             .try_for_each(|block| file.write_all(block.as_ref()))
             .and_then(|()| file.metadata());
-        // From here on the file is there and this removes it, whatever happens.
+        // From here on the file exists and is removed on drop, whatever happens.
         let temporary = Self {
             path,
             armed: true,
@@ -62,7 +63,7 @@ impl Temporary {
         &self.path
     }
 
-    /// It has its final name.
+    /// Called when it has its final name.
     pub(crate) fn forget(mut self) {
         self.armed = false;
     }
@@ -76,7 +77,7 @@ impl Drop for Temporary {
     }
 }
 
-/// A new file that is held. Where the filesystem has no locks it is held by nobody.
+/// Creates a locked file. Where the filesystem has no locks, it stays unlocked.
 fn create_held(beside: &Path) -> rustix::io::Result<(PathBuf, File)> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     for _ in 0..TRIES {
@@ -92,7 +93,7 @@ fn create_held(beside: &Path) -> rustix::io::Result<(PathBuf, File)> {
     Err(Errno::AGAIN)
 }
 
-/// Removes a temporary file that nobody holds; whether it did.
+/// Removes an unlocked temporary file. Returns whether it did.
 pub(crate) fn remove_abandoned(path: &Path) -> Result<bool> {
     let fault = |error| errors::io("cannot delete", path, error);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -106,7 +107,7 @@ pub(crate) fn remove_abandoned(path: &Path) -> Result<bool> {
     }
     match rustix::fs::unlinkat(CWD, path, rustix::fs::AtFlags::empty()) {
         Ok(()) => Ok(true),
-        // Its writer gave it its final name before it let go.
+        // Its writer renamed it before releasing the lock.
         Err(Errno::NOENT) => Ok(false),
         Err(error) => Err(fault(error)),
     }

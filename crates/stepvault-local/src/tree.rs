@@ -1,4 +1,4 @@
-//! What stands in a checkpoint directory (or is a single-file checkpoint), without following a link.
+//! The entries of a checkpoint directory or single-file checkpoint, listed without following links.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use crate::errors;
 use crate::stat::Facts;
 use crate::walk;
 
-/// A regular file as `stat` shows it.
+/// A regular file, as reported by `stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TreeFile {
     /// Path inside the checkpoint; for a single-file checkpoint its own name.
@@ -53,7 +53,7 @@ pub struct Tree {
 /// Lists everything at `root`, a directory or a regular file.
 ///
 /// # Errors
-/// `NotFound` when nothing is there; `SourceChanged` when something vanished meanwhile; `Usage` for what a
+/// `NotFound` when nothing is there; `SourceChanged` when an entry disappeared meanwhile; `Usage` for an entry that a
 /// checkpoint cannot hold (sockets, FIFOs, devices, links that lead outside, names that are not UTF-8, …), naming it.
 pub fn scan(root: &Path) -> Result<Tree> {
     let stat = rustix::fs::statat(CWD, root, AtFlags::SYMLINK_NOFOLLOW)
@@ -64,8 +64,7 @@ pub fn scan(root: &Path) -> Result<Tree> {
         FileType::RegularFile => {
             let name = root.file_name().and_then(|name| name.to_str());
             let path = name.and_then(|name| RelativePath::new(name).ok());
-            let path =
-                path.ok_or_else(|| walk::unfit(root, "its name is not plain UTF-8 text", "rename it"))?;
+            let path = path.ok_or_else(|| walk::unfit(root, "its name is not plain UTF-8", "rename it"))?;
             Ok(Tree {
                 shape: Shape::File,
                 files: vec![TreeFile::new(path, &facts)],
@@ -76,21 +75,21 @@ pub fn scan(root: &Path) -> Result<Tree> {
         FileType::Symlink => Err(walk::unfit(
             root,
             "it is a symbolic link",
-            "name the directory or file that the link points to",
+            "give the directory or file that the link points to",
         )),
         kind => Err(walk::unfit(
             root,
             walk::describe(kind),
-            "name a directory or a regular file",
+            "give a directory or a regular file",
         )),
     }
 }
 
-/// The same for a checkpoint of several paths, `members`, below the directory `root`: what stands there, by its path
-/// below `root`, and the directories that lead to it. Without members it is all of `root`.
+/// Like [`scan`], for a multi-path checkpoint: lists `members` below the directory `root` by their paths below `root`,
+/// and the directories that lead to them. Without members it is all of `root`.
 ///
 /// # Errors
-/// As for [`scan`]; `SourceChanged` when a member is gone.
+/// As for [`scan`]; `SourceChanged` when a member no longer exists.
 pub fn scan_members(root: &Path, members: &[RelativePath]) -> Result<Tree> {
     if members.is_empty() {
         return scan(root);
@@ -112,9 +111,9 @@ impl TreeFile {
         }
     }
 
-    /// How this file differs from `later`, the file at the same path in a later scan.
+    /// Returns how this file differs from `later`, the file at the same path in a later scan.
     ///
-    /// The inode's own time does not count: taking a hard link changes it.
+    /// The inode change time does not count: creating a hard link changes it.
     fn change_until(&self, later: &Self) -> Option<String> {
         if self.size_bytes != later.size_bytes {
             let verb = if later.size_bytes > self.size_bytes {
@@ -135,10 +134,10 @@ impl TreeFile {
 }
 
 impl Tree {
-    /// A digest over names, sizes, modification times and inodes: equal as long as nothing was written.
+    /// Returns a digest of names, sizes, modification times and inodes: equal as long as nothing was written.
     pub fn fingerprint(&self) -> Sha256Digest {
         let mut text = String::with_capacity(self.files.len() * 96);
-        // Writing to a String cannot fail. Names hold no control characters, so a line feed ends each entry.
+        // Writing to a String cannot fail. Names contain no control characters, so a line feed ends each entry.
         for file in &self.files {
             let Timestamp { seconds, nanoseconds } = file.mtime;
             let _ = writeln!(
@@ -160,7 +159,7 @@ impl Tree {
         Sha256Digest::of(text.as_bytes())
     }
 
-    /// The newest modification time of any file; of the directories when there is no file.
+    /// Returns the newest modification time of any file, or of the directories when there is no file.
     pub fn newest_mtime(&self) -> Timestamp {
         let files = self.files.iter().map(|file| file.mtime).max();
         files
@@ -168,7 +167,7 @@ impl Tree {
             .unwrap_or_default()
     }
 
-    /// What it takes on a disk.
+    /// Returns the disk space that the checkpoint takes.
     pub fn taken(&self) -> Taken {
         Taken {
             bytes: self.data_bytes(),
@@ -177,17 +176,18 @@ impl Tree {
         }
     }
 
-    /// Bytes of all files.
+    /// Returns the number of bytes of all files.
     pub fn data_bytes(&self) -> u64 {
         self.files
             .iter()
             .fold(0, |sum, file| sum.saturating_add(file.size_bytes))
     }
 
-    /// The first difference from `later`, a scan of the same place, in words; `None` when nothing was written.
+    /// Returns the first difference from `later`, a scan of the same path, in words, or `None` when nothing was
+    /// written.
     pub fn change_until(&self, later: &Self) -> Option<String> {
         if self.shape != later.shape {
-            return Some("a file has become a directory, or a directory a file".to_owned());
+            return Some("it changed from a file to a directory, or the reverse".to_owned());
         }
         changed(
             &self.files,
@@ -209,14 +209,14 @@ impl Tree {
                 &later.symlinks,
                 |link| Some(&link.path),
                 |link, later| {
-                    (link.target != later.target).then(|| format!("{} points elsewhere now", link.path))
+                    (link.target != later.target).then(|| format!("{} has a new target", link.path))
                 },
             )
         })
     }
 }
 
-/// The first change between two lists that are sorted by path.
+/// Returns the first change between two lists that are sorted by path.
 fn changed<T>(
     before: &[T],
     after: &[T],
@@ -242,10 +242,10 @@ fn changed<T>(
     }
 }
 
-/// The error for a checkpoint that was written while it was looked at.
+/// Returns the error for a checkpoint that was written while it was read.
 pub(crate) fn source_changed(what: &str, root: &Path, change: &str) -> Error {
     Error::new(ErrorKind::SourceChanged, what)
         .on(root.display())
         .because(change)
-        .hint("the trainer was still writing: seal the step once it is complete")
+        .hint("the trainer is still writing: seal the step when it is complete")
 }

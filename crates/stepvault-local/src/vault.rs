@@ -1,8 +1,8 @@
-//! The vault: the local tier's own directory, and where everything stands in it.
+//! The vault: the directory of the local tier, and its layout.
 //!
 //! ```text
 //! vault.json                          marker: identity and format version
-//! lock                                held by whoever seals, evicts or cleans
+//! lock                                held by the process that seals, evicts or cleans
 //! runs/<run>/steps/<label>/           a sealed step: seal.json, data/, manifest.json, remotes/<remote>.json
 //! runs/<run>/{journal,pins,notes,quarantine}/
 //! staging/  trash/                    half-made and half-deleted; emptied at a start
@@ -11,6 +11,8 @@
 //! moved-aside/                        what restores moved out of a trainer's way; never deleted by us
 //! ```
 
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use stepvault_core::codec::{decode, encode};
@@ -21,7 +23,9 @@ use stepvault_core::{Error, ErrorKind, Result};
 use crate::durable::{self, CreateOutcome};
 use crate::errors;
 use crate::lock::VaultLock;
+use crate::ownership::{self, Guarded, Parents};
 use crate::probe::PROBE_PREFIX;
+use crate::reading;
 use crate::staging_place::{MOVED_ASIDE, RESTORE, SAVES};
 use crate::temporary::TEMPORARY_PREFIX;
 
@@ -36,42 +40,74 @@ pub struct Vault {
 }
 
 impl Vault {
-    /// Opens the vault in `directory`, creating it first when there is none.
+    /// Opens the vault in `directory`, and creates it when it does not exist.
     ///
     /// # Errors
     /// `Refused` when the directory holds something else: a vault empties its own `staging/` and `trash/`, which must
-    /// never be somebody's files.
+    /// never be another program's files. `Refused` also when another user owns it or could replace it.
     pub fn open_or_create(directory: &Path) -> Result<Self> {
-        if let Some(vault) = Self::open(directory)? {
+        Self::open_or_create_below(directory, Parents::Private)
+    }
+
+    /// Like [`open_or_create`](Self::open_or_create), with a choice whether the directories above may be open to
+    /// others.
+    ///
+    /// # Errors
+    /// As for [`open_or_create`](Self::open_or_create).
+    pub fn open_or_create_below(directory: &Path, parents: Parents) -> Result<Self> {
+        if let Some(vault) = Self::open_below(directory, parents)? {
             return Ok(vault);
         }
+        ownership::check_place(directory, Guarded::Vault, parents)?;
         durable::create_directories(directory)?;
         if let Some(foreign) = foreign_entry(directory)? {
-            return Err(Error::new(ErrorKind::Refused, "cannot make a vault here")
+            return Err(Error::new(ErrorKind::Refused, "cannot create a vault here")
                 .on(directory.display())
-                .because(format!("the directory is no vault and holds {foreign:?}"))
+                .because(format!("the directory is not a vault and contains {foreign:?}"))
                 .hint("name an empty directory, or one that does not exist yet"));
         }
         let marker = VaultMarker::new(uuid::Uuid::new_v4().simple().to_string());
         match durable::create_new(&directory.join(MARKER), &encode(&marker)?)? {
-            // Whoever was faster has named it.
+            // Another process created the marker first.
             CreateOutcome::Written | CreateOutcome::Exists => {}
         }
-        Self::open(directory)?.ok_or_else(|| {
-            Error::new(ErrorKind::Failed, "cannot make a vault here")
+        Self::open_below(directory, parents)?.ok_or_else(|| {
+            Error::new(ErrorKind::Failed, "cannot create a vault here")
                 .on(directory.display())
                 .because("its marker vanished as soon as it was written")
         })
     }
 
-    /// Opens the vault in `directory`; `None` when there is none.
+    /// Opens the vault in `directory`. Returns `None` when it does not exist.
+    ///
+    /// # Errors
+    /// `Refused` when another user owns it or could replace it.
     pub fn open(directory: &Path) -> Result<Option<Self>> {
+        Self::open_below(directory, Parents::Private)
+    }
+
+    /// Like [`open`](Self::open), with a choice whether the directories above may be open to others.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_below(directory: &Path, parents: Parents) -> Result<Option<Self>> {
         let path = directory.join(MARKER);
+        // A directory without a marker is not a vault, regardless of its owner: nothing in it is used.
+        if path
+            .symlink_metadata()
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+        {
+            return Ok(None);
+        }
+        let Some(opened) = ownership::open_directory(directory, Guarded::Vault, parents)? else {
+            return Ok(None);
+        };
+        check_skeleton(&opened, directory)?;
         let Some(bytes) = durable::read_bounded(&path, MAX_MARKER_BYTES)? else {
             return Ok(None);
         };
         let marker: VaultMarker = decode(&bytes, &path.display().to_string())?;
-        // Absolute, so that a later change of the working directory does not matter.
+        // Absolute, so that a later change of the working directory has no effect.
         let root = std::path::absolute(directory)
             .map_err(|error| errors::io("cannot open the vault", directory, error))?;
         Ok(Some(Self {
@@ -80,26 +116,58 @@ impl Vault {
         }))
     }
 
-    /// The vault's directory, absolute.
+    /// Checks the vault in `directory`, or the path where one is to be created. Creates nothing.
+    ///
+    /// # Errors
+    /// `Refused` when another user owns it or could replace it.
+    pub fn check_place(directory: &Path, parents: Parents) -> Result<()> {
+        match Self::open_below(directory, parents)? {
+            Some(_) => Ok(()),
+            None => ownership::check_place(directory, Guarded::Vault, parents),
+        }
+    }
+
+    /// Returns the vault's directory, absolute.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The vault's random identity, 32 hexadecimal digits.
+    /// Returns the vault's random identity, 32 hexadecimal digits.
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// Takes the vault's lock, which whoever seals, evicts or cleans must hold. The kernel releases it when the
-    /// process ends, however it ends.
+    /// Takes the vault's lock, which is required to seal, evict or clean. The kernel releases it when the process ends
+    /// for any reason.
     ///
     /// # Errors
-    /// `Held` when another process has it, naming that process.
+    /// `Held` when another process holds it, naming that process.
     pub fn lock(&self) -> Result<VaultLock> {
         VaultLock::take(&self.root)
     }
 
-    /// The runs that have anything in this vault, sorted.
+    /// Returns whether the directory still holds this vault. The vault may have been deleted, unmounted or replaced
+    /// while this process had it open.
+    ///
+    /// # Errors
+    /// When this cannot be determined.
+    pub fn is_there(&self) -> Result<bool> {
+        Ok(Self::open(&self.root)?.is_some_and(|there| there.identity == self.identity))
+    }
+
+    /// Creates a directory of the vault and its missing ancestors, but never the vault itself: a process that writes to
+    /// a deleted vault must not leave a partial one behind, and must not write to another one in its place.
+    pub(crate) fn create_directories(&self, path: &Path) -> Result<()> {
+        if !self.is_there()? {
+            return Err(Error::new(ErrorKind::Failed, "cannot write to the vault")
+                .on(self.root.display())
+                .because("it was deleted or replaced")
+                .hint("run the command again; a running agent creates a new vault by itself"));
+        }
+        durable::create_directories_below(&self.root, path)
+    }
+
+    /// Returns the runs that have anything in this vault, sorted.
     pub fn runs(&self) -> Result<Vec<RunName>> {
         let mut runs = Vec::new();
         for path in entries(&self.root.join("runs"))? {
@@ -109,7 +177,9 @@ impl Vault {
                 .unwrap_or_default();
             match RunName::new(name.replace("%2F", "/")) {
                 Ok(run) if run.as_component() == name => runs.push(run),
-                _ => tracing::warn!(path = %path.display(), "not a run of this vault; left alone"),
+                _ => {
+                    tracing::warn!(path = %path.display(), "ignoring a directory that is not a run of this vault");
+                }
             }
         }
         runs.sort_unstable();
@@ -132,29 +202,54 @@ impl Vault {
         self.run_directory(run).join("journal").join(id.label())
     }
 
-    /// A new name in `staging/` or `trash/`, whose directory exists then.
+    /// Returns a new name in `staging/` or `trash/`, and creates that directory.
     pub(crate) fn fresh_place(&self, area: &str) -> Result<PathBuf> {
         let directory = self.root.join(area);
-        durable::create_directories(&directory)?;
+        self.create_directories(&directory)?;
         Ok(directory.join(uuid::Uuid::new_v4().simple().to_string()))
     }
 }
 
-/// The paths in a directory, sorted; none when it does not exist.
+/// Returns the names in a directory, sorted; empty when it does not exist.
+pub fn entry_names(directory: &Path) -> Result<Vec<std::ffi::OsString>> {
+    let paths = entries(directory)?.into_iter();
+    Ok(paths
+        .filter_map(|path| path.file_name().map(ToOwned::to_owned))
+        .collect())
+}
+
+/// Refuses a vault in which another user could create a step, a note or a staged file: users with write access to these
+/// directories could have created anything in them.
+fn check_skeleton(vault: &OwnedFd, shown: &Path) -> Result<()> {
+    for name in [MARKER, "runs", "staging", "trash", RESTORE, SAVES, MOVED_ASIDE] {
+        ownership::check_inside(vault, OsStr::new(name), &shown.join(name), Guarded::Vault)?;
+    }
+    for run in entries(&shown.join("runs"))? {
+        let inside = run.strip_prefix(shown).unwrap_or(&run);
+        for below in ["", "steps", "journal", "pins", "notes"] {
+            let name = if below.is_empty() {
+                inside.to_path_buf()
+            } else {
+                inside.join(below)
+            };
+            ownership::check_inside(vault, name.as_os_str(), &shown.join(&name), Guarded::Vault)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the paths in a directory, sorted; empty when it does not exist.
 pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
-    let fault = |error| errors::io("cannot list", directory, error);
-    let list = match std::fs::read_dir(directory) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        list => list.map_err(fault)?,
-    };
-    let mut paths = list
-        .map(|entry| Ok(entry.map_err(fault)?.path()))
-        .collect::<Result<Vec<_>>>()?;
+    let list = reading::with_retries(|| match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        list => list?.map(|entry| Ok(entry?.path())).collect(),
+    });
+    let mut paths: Vec<PathBuf> = list.map_err(|error| errors::io("cannot list", directory, error))?;
     paths.sort_unstable();
     Ok(paths)
 }
 
-/// True for a file that an interrupted durable write left behind.
+/// Returns whether a file is a leftover of an interrupted durable write.
 pub(crate) fn is_temporary(path: &Path) -> bool {
     begins_with(path, TEMPORARY_PREFIX)
 }
@@ -164,11 +259,11 @@ fn begins_with(path: &Path, prefix: &str) -> bool {
         .is_some_and(|name| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
 }
 
-/// Something in the directory that keeps it from becoming a vault.
+/// Returns an entry that keeps the directory from becoming a vault.
 fn foreign_entry(directory: &Path) -> Result<Option<String>> {
-    // A fresh filesystem's root has the one; an interrupted creation leaves the other, or, seen by a second process
-    // at the right moment, the marker itself.
-    // Steps are staged in the vault's default place also where there is no vault.
+    // A fresh filesystem's root has `lost+found`. An interrupted creation leaves temporary files or, seen by a second
+    // process at the right moment, the marker itself. Steps are staged in the default vault directory even where there
+    // is no vault.
     let known = ["lost+found", MARKER, RESTORE, SAVES, MOVED_ASIDE];
     let foreign = entries(directory)?.into_iter().find(|path| {
         let is_ours = is_temporary(path) || begins_with(path, PROBE_PREFIX);
@@ -214,9 +309,31 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .ends_with("the directory is no vault and holds \"staging\""),
+                .ends_with("the directory is not a vault and contains \"staging\""),
             "{error}"
         );
+    }
+
+    #[test]
+    fn nothing_is_written_into_a_vault_that_was_deleted_or_replaced() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("vault");
+        let vault = Vault::open_or_create(&directory).unwrap();
+        let run = RunName::new("a").unwrap();
+        vault.write_note(&run, "note", b"before").unwrap();
+        assert!(vault.is_there().unwrap());
+        fs::remove_dir_all(&directory).unwrap();
+        assert!(!vault.is_there().unwrap());
+        vault.write_note(&run, "note", b"after").unwrap_err();
+        assert!(!directory.exists());
+        let other = Vault::open_or_create(&directory).unwrap();
+        assert!(!vault.is_there().unwrap() && other.is_there().unwrap());
+        let error = vault.write_note(&run, "note", b"after").unwrap_err();
+        assert!(
+            error.to_string().contains("it was deleted or replaced"),
+            "{error}"
+        );
+        assert_eq!(other.read_note(&run, "note").unwrap(), None);
     }
 
     #[test]
@@ -257,5 +374,40 @@ mod tests {
         fs::create_dir(place.path().join("runs/not a run")).unwrap();
         let names: Vec<String> = vault.runs().unwrap().into_iter().map(String::from).collect();
         assert_eq!(names, ["a", "b/checkpoints", "b/weights"]);
+    }
+
+    #[test]
+    fn what_others_could_have_put_into_a_vault_closes_it() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("vault");
+        let vault = Vault::open_or_create(&root).unwrap();
+        let steps = vault.steps_directory(&RunName::new("a").unwrap());
+        fs::create_dir_all(&steps).unwrap();
+        for path in [&root, &root.join("runs"), &steps] {
+            Vault::open(&root).unwrap().unwrap();
+            let own = path.metadata().unwrap().permissions();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+            for refused in [
+                Vault::open(&root).unwrap_err(),
+                Vault::open_or_create(&root).unwrap_err(),
+            ] {
+                assert_eq!(refused.kind(), ErrorKind::Refused);
+                assert!(
+                    refused.to_string().contains(&path.display().to_string()),
+                    "{refused}"
+                );
+            }
+            fs::set_permissions(path, own).unwrap();
+        }
+        // No vault is created where others could replace it.
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(Vault::open_or_create(&place.path().join("new")).is_err());
+        assert!(!place.path().join("new").exists());
+        let shared = Vault::open_or_create_below(&place.path().join("new"), Parents::Shared).unwrap();
+        assert!(Vault::open(shared.root()).is_err());
+        Vault::open_below(shared.root(), Parents::Shared)
+            .unwrap()
+            .unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Walking a checkpoint directory: one descriptor at a time, never through a link.
+//! Walks a checkpoint directory, one descriptor at a time, never through a link.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -26,8 +26,8 @@ pub(crate) fn directory(root: &Path) -> Result<Tree> {
     walk.finish()
 }
 
-/// Lists what stands at these paths below the directory `root`, and the directories that lead there. `root` may be
-/// reached through a link: it is no part of the checkpoint.
+/// Lists these paths below the directory `root`, and the directories that lead to them. `root` may be reached through a
+/// link: it is not part of the checkpoint.
 pub(crate) fn members(root: &Path, members: &[RelativePath]) -> Result<Tree> {
     let beneath = Beneath::open_following(root).map_err(|error| errors::io(WHAT, root, error))?;
     let mut walk = Walk::new(root, beneath);
@@ -65,7 +65,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Visits what is left, and gives the lists in order.
+    /// Visits the remaining directories and returns the sorted lists.
     fn finish(mut self) -> Result<Tree> {
         while let Some(next) = self.pending.pop() {
             self.visit(next.as_ref())?;
@@ -85,7 +85,7 @@ impl<'a> Walk<'a> {
         path.map_or_else(|| self.root.to_path_buf(), |path| self.root.join(path))
     }
 
-    /// Opens a directory and lists it by itself.
+    /// Opens a directory and lists its own entry.
     fn enter(&mut self, path: Option<&RelativePath>) -> Result<OwnedFd> {
         let place = self.place(path);
         let descriptor = self
@@ -101,7 +101,7 @@ impl<'a> Walk<'a> {
         Ok(descriptor)
     }
 
-    /// One of the paths that make up a checkpoint of several.
+    /// Lists one of the paths of a multi-path checkpoint.
     fn member(&mut self, path: &RelativePath) -> Result<()> {
         let place = self.root.join(path);
         let stat = self
@@ -114,7 +114,7 @@ impl<'a> Walk<'a> {
             FileType::RegularFile => self.tree.files.push(TreeFile::new(path.clone(), &facts)),
             FileType::Directory => self.pending.push(Some(path.clone())),
             FileType::Symlink => {
-                let hint = "name the directory or file that the link points to";
+                let hint = "give the directory or file that the link points to";
                 return Err(unfit(&place, "it is a symbolic link", hint));
             }
             kind => return Err(unfit(&place, describe(kind), "move it out of the checkpoint")),
@@ -165,7 +165,7 @@ impl<'a> Walk<'a> {
             unfit(
                 &place,
                 "its target is not UTF-8",
-                "replace the link by the file it names",
+                "replace the link with the file it points to",
             )
         })?;
         check_link_target(&path, &target)?;
@@ -183,7 +183,7 @@ impl<'a> Walk<'a> {
         Err(unfit(
             self.root,
             &why,
-            "name one checkpoint, not a directory of many; or let the trainer write fewer files",
+            "give one checkpoint, not a directory of many; or write fewer files",
         ))
     }
 }
@@ -191,15 +191,15 @@ impl<'a> Walk<'a> {
 fn fault(place: &Path, error: Errno) -> Error {
     match error {
         Errno::NOENT => source_changed(WHAT, place, "it vanished meanwhile"),
-        // A link that is none any more, a directory that is one or is a file.
+        // A link that no longer is one, or a directory that became a link or a file.
         Errno::INVAL | Errno::LOOP | Errno::NOTDIR => {
-            source_changed(WHAT, place, "something else stands there now")
+            source_changed(WHAT, place, "something else is at that path now")
         }
         other => errors::io(WHAT, place, other),
     }
 }
 
-/// The path of an entry, or why it cannot be kept.
+/// Returns the path of an entry, or why it cannot be stored.
 fn child_of(parent: Option<&RelativePath>, place: &Path, bytes: &[u8]) -> Result<RelativePath> {
     let Ok(name) = std::str::from_utf8(bytes) else {
         let name = String::from_utf8_lossy(bytes).into_owned();
@@ -208,7 +208,7 @@ fn child_of(parent: Option<&RelativePath>, place: &Path, bytes: &[u8]) -> Result
     let path = parent.map_or_else(|| name.to_owned(), |parent| format!("{parent}/{name}"));
     RelativePath::new(path).map_err(|error| {
         let text = error.to_string();
-        // The words after the last colon are the reason alone.
+        // The text after the last colon is the reason alone.
         unfit(
             &place.join(name),
             text.rsplit(": ").next().unwrap_or_default(),
@@ -217,24 +217,24 @@ fn child_of(parent: Option<&RelativePath>, place: &Path, bytes: &[u8]) -> Result
     })
 }
 
-/// The error for something that a checkpoint cannot hold.
+/// Returns the error for an entry that a checkpoint cannot hold.
 #[expect(
     clippy::unnecessary_debug_formatting,
     reason = "a name may hold control characters, which quoting escapes"
 )]
 pub(crate) fn unfit(path: &Path, why: &str, hint: &str) -> Error {
-    Error::new(ErrorKind::Usage, "cannot keep this in a checkpoint")
+    Error::new(ErrorKind::Usage, "cannot store this in a checkpoint")
         .on(format!("{path:?}"))
         .because(why)
         .hint(hint)
 }
 
-/// What a thing is that is neither file, directory nor link.
+/// Describes an entry that is neither file, directory nor link.
 pub(crate) fn describe(kind: FileType) -> &'static str {
     match kind {
         FileType::Fifo => "it is a FIFO",
         FileType::Socket => "it is a socket",
         FileType::BlockDevice | FileType::CharacterDevice => "it is a device",
-        _ => "it is no regular file",
+        _ => "it is not a regular file",
     }
 }

@@ -1,13 +1,13 @@
-//! Looks at a remote before it is relied on: who we are to it, whether it can be reached, and what its bucket's rules
-//! are. What can be tried with objects alone is tried by [`probe`](crate::probe).
+//! Examines a remote before it is used: the caller's identity, whether the remote can be reached, and the rules of its
+//! bucket. [`probe`](crate::probe) tests everything that needs only objects.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use futures::StreamExt as _;
-use stepvault_core::doctor::remote::{BucketFacts, Credentials, LeftBytes, Obstacle};
 use stepvault_core::observe::Observer;
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
+use stepvault_core::store_facts::{BucketFacts, Credentials, LeftBytes, Obstacle};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::gcs::GcsStore;
@@ -16,43 +16,43 @@ use crate::pending::Listed;
 use crate::s3::S3Store;
 use crate::store::{PendingUpload, RemoteStore};
 
-/// A remote that can be asked for more than objects.
+/// A remote that supports requests beyond those for objects.
 #[derive(Debug)]
 pub struct Examined {
     store: Arc<dyn RemoteStore>,
     kind: Kind,
 }
 
-/// What answers the questions that each kind of store has its own requests for.
+/// The store's own client, for requests that differ between stores.
 #[derive(Debug)]
 enum Kind {
     S3(Arc<S3Store>),
     Gcs(Arc<GcsStore>),
     Azure(Box<RemoteSettings>),
-    /// A directory or a table in memory: no credentials, no rules.
+    /// A directory or a table in memory: has no credentials and no rules.
     Local,
 }
 
-/// What came of listing one object.
+/// The result of listing one object.
 #[derive(Debug)]
 pub struct Look {
-    /// Whether it could be listed.
+    /// Whether the listing succeeded.
     pub outcome: std::result::Result<(), Hindered>,
-    /// The store's clock, where the answer, or the refusal, told it.
+    /// The store's clock, if the answer or the refusal contained it.
     pub store_time: Option<SystemTime>,
 }
 
 /// Why a store could not be used at all.
 #[derive(Debug)]
 pub struct Hindered {
-    /// What stands in the way.
+    /// The kind of obstacle.
     pub obstacle: Obstacle,
-    /// In words.
+    /// The error.
     pub error: Error,
 }
 
 impl Hindered {
-    /// By what the error's kind tells.
+    /// Derives the obstacle from the error's kind.
     pub(crate) fn of(error: Error) -> Self {
         Self {
             obstacle: Obstacle::of_kind(error.kind()),
@@ -60,7 +60,7 @@ impl Hindered {
         }
     }
 
-    /// The remote could not even be opened.
+    /// For a remote that could not be opened.
     pub(crate) fn by_settings(error: Error) -> Self {
         Self {
             obstacle: Obstacle::Settings,
@@ -78,10 +78,10 @@ impl Look {
     }
 }
 
-/// Opens the remote that `settings` describe. Nothing is sent yet.
+/// Opens the remote that `settings` describe. Sends no request.
 ///
 /// # Errors
-/// What makes the settings unusable, or credentials that cannot even be read.
+/// When the settings are unusable, or the credentials cannot be read.
 pub async fn open(
     settings: &RemoteSettings,
     observer: Arc<dyn Observer>,
@@ -118,15 +118,15 @@ async fn open_bare(settings: &RemoteSettings, options: OpenOptions) -> Result<(A
 }
 
 impl Examined {
-    /// The store, with its decorators.
+    /// Returns the store with its decorators.
     pub fn store(&self) -> &dyn RemoteStore {
         self.store.as_ref()
     }
 
-    /// The credentials that requests are made with, really fetched; none where the store needs none.
+    /// Fetches the credentials that requests use. Returns `None` where the store needs none.
     ///
     /// # Errors
-    /// `Denied` where there are none or they cannot be had, `Unreachable` where whoever gives them does not answer.
+    /// `Denied` where there are none or they cannot be fetched, `Unreachable` where their provider does not answer.
     pub async fn credentials(&self) -> Result<Option<Credentials>> {
         match &self.kind {
             Kind::S3(store) => store.credentials().await.map(Some),
@@ -136,7 +136,7 @@ impl Examined {
         }
     }
 
-    /// Lists at most one object under `prefix`, once.
+    /// Lists at most one object under `prefix`, with one request.
     pub async fn look(&self, prefix: &str) -> Look {
         if let Kind::S3(store) = &self.kind {
             return store.look(prefix).await;
@@ -148,7 +148,8 @@ impl Examined {
         }
     }
 
-    /// What the bucket tells of its rules; none where there are none, or none that this interface tells.
+    /// Returns the rules that the bucket reports, or `None` where there are none or this interface does not report
+    /// them.
     pub async fn bucket(&self) -> Option<BucketFacts> {
         match &self.kind {
             Kind::S3(store) => Some(BucketFacts {
@@ -161,30 +162,30 @@ impl Examined {
         }
     }
 
-    /// Uploads under `prefix` that nobody has completed: those of the first pages of the store's listing. None where
-    /// the store has no such listing.
+    /// Returns incomplete uploads under `prefix`, from the first pages of the store's listing. `None` where the store
+    /// has no such listing.
     ///
     /// # Errors
-    /// What keeps the store from listing them.
+    /// When the store cannot list them.
     pub async fn pending_uploads(&self, prefix: &str, most_pages: usize) -> Result<Option<Listed>> {
         let listed = match &self.kind {
             Kind::S3(store) => store.listed_multiparts(prefix, most_pages).await?,
             Kind::Gcs(store) => store.listed_uploads(prefix, most_pages).await?,
-            // A directory has no pages; of the others nothing is listed.
+            // A directory has no pages; for the other kinds nothing is listed.
             Kind::Azure(_) | Kind::Local => Listed {
                 uploads: self.store.pending_uploads(prefix).await?,
                 all: true,
             },
         };
-        // Some servers say that they cannot only when they are asked.
-        Ok(self.store.abilities().lists_pending_uploads.then_some(listed))
+        // Some servers report only in the answer that they do not support this.
+        Ok(self.store.capabilities().lists_pending_uploads.then_some(listed))
     }
 
-    /// What the parts of an upload come to, by one request; none for an upload that is gone, or whose parts nobody
-    /// tells.
+    /// Returns the size of an upload's parts, with one request. `None` for an upload that no longer exists, or where
+    /// the store does not list parts.
     ///
     /// # Errors
-    /// What keeps the store from telling.
+    /// When the store cannot list the parts.
     pub async fn uploaded_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
         match &self.kind {
             Kind::S3(store) => store.uploaded_bytes(upload).await,

@@ -1,4 +1,4 @@
-//! Request bodies that are lent to a connection, and taken back when their request is over.
+//! Request bodies that are lent to a connection and taken back when their request ends.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,9 +11,9 @@ use crate::payload::PayloadBody;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The request was over before its body had been sent.
+/// The request ended before its body was sent.
 #[derive(Debug, thiserror::Error)]
-#[error("the request was given up")]
+#[error("the request was cancelled")]
 struct GivenUp;
 
 #[derive(Debug)]
@@ -25,17 +25,17 @@ impl<B> Lent<B> {
     }
 }
 
-/// A body for as long as its request lasts, and an error from then on.
+/// A body that is available while its request lasts and returns an error afterwards.
 #[derive(Debug)]
 pub(crate) struct LentBody<B>(Lent<B>);
 
-/// Frees what is left of a request's body when the request is over, however it ended. A connection to a peer that has
-/// stopped reading outlives the request, by a quarter of an hour or for good, and would keep the body from whoever needs
-/// its memory next. What the connection has queued by then it keeps: a few blocks.
+/// Frees the rest of a request's body when the request ends for any reason. A connection to a peer that has stopped
+/// reading outlives the request, for a quarter of an hour or forever, and would keep the memory of the body. It still
+/// keeps the few blocks that it has queued.
 #[derive(Debug)]
 pub(crate) struct TakeBack<B>(Lent<B>);
 
-/// Lends `body` for as long as the other half lives.
+/// Lends `body` until the other half is dropped.
 pub(crate) fn lend<B>(body: B) -> (LentBody<B>, TakeBack<B>) {
     let lent = Arc::new(Mutex::new(Some(body)));
     (LentBody(Lent(Arc::clone(&lent))), TakeBack(Lent(lent)))
@@ -48,7 +48,7 @@ impl<B> Drop for TakeBack<B> {
 }
 
 impl LentBody<PayloadBody> {
-    /// Back to the first byte.
+    /// Returns to the first byte.
     pub(crate) fn rewind(&self) {
         if let Some(body) = self.0.lock().as_mut() {
             body.rewind();
@@ -108,7 +108,7 @@ mod tests {
         let Poll::Ready(Some(Err(error))) = Pin::new(&mut body).poll_frame(&mut context) else {
             panic!("an error");
         };
-        assert_eq!(error.to_string(), "the request was given up");
+        assert_eq!(error.to_string(), "the request was cancelled");
         assert!(!body.is_end_stream(), "it was cut off, and must not look whole");
     }
 }

@@ -1,7 +1,46 @@
 //! Object stores behind one narrow trait.
 //!
-//! [`store::RemoteStore`] is what the engine knows. Vendor types stay inside the modules that wrap them.
+//! The engine knows [`store::RemoteStore`] and nothing of what is behind it: S3 and stores that speak its protocol,
+//! Google Cloud Storage, a directory, and what `object_store` supports (Azure and memory). Decorators add retries, a
+//! limit on requests, a limit on bandwidth and a stall timeout. A probe finds out which integrity checks a store
+//! enforces.
+//!
+//! This crate must not leak a vendor's types, and must not hold policy: what to upload, keep or delete is decided
+//! elsewhere.
+//!
+//! Main types:
+//!
+//! - [`store::RemoteStore`]: the contract that every store keeps.
+//! - [`open::open`]: opens the store of a remote's settings, with all decorators.
+//! - [`payload::Payload`]: the bytes of one part.
+//! - [`probe`]: which integrity checks the store enforces.
+//! - [`examine`]: what `stepvault doctor` finds out about a remote.
+//!
+//! # Example
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use stepvault_core::ids::RemoteName;
+//! use stepvault_core::observe::SilentObserver;
+//! use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
+//! use stepvault_remote::open::open;
+//! use stepvault_remote::store::RemoteStore;
+//!
+//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let url: RemoteUrl = "memory://example/checkpoints".parse()?;
+//! let settings = RemoteSettings::new(RemoteName::new("archive")?, url);
+//! let found = tokio::runtime::Runtime::new()?.block_on(async {
+//!     let store: Arc<dyn RemoteStore> = open(&settings, Arc::new(SilentObserver)).await?;
+//!     store.head("no/such/object").await
+//! })?;
+//! assert!(found.is_none());
+//! # Ok(())
+//! # }
+//! # example().unwrap();
+//! ```
 
+pub mod decorator;
 mod endpoint;
 pub mod examine;
 pub mod file;
@@ -9,6 +48,7 @@ pub mod gcs;
 pub mod generic;
 mod lent;
 pub mod limit;
+mod listed;
 pub mod open;
 pub mod payload;
 pub mod pending;

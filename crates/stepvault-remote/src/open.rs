@@ -1,4 +1,4 @@
-//! From settings to a store that retries, keeps to its limits and tells what it does.
+//! Opens a store from settings, with retries, limits and events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::retry::{RetryPolicy, RetryStore};
 use crate::s3::StaticKeys;
 use crate::store::RemoteStore;
 
-/// What a caller gives beside the settings.
+/// Options beside the settings.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
-    /// Keys for S3 instead of AWS's usual chain: for tests.
+    /// Keys for S3 instead of AWS's usual chain; for tests.
     pub s3_keys: Option<StaticKeys>,
 }
 
-/// Opens the remote that `settings` describe. Nothing is sent to it yet; credentials are loaded when first needed.
+/// Opens the remote that `settings` describe. Sends no request; credentials are loaded when first needed.
 pub async fn open(settings: &RemoteSettings, observer: Arc<dyn Observer>) -> Result<Arc<dyn RemoteStore>> {
     open_with(settings, observer, OpenOptions::default()).await
 }
@@ -42,8 +42,8 @@ async fn open_bare(settings: &RemoteSettings, options: OpenOptions) -> Result<Ar
     }
 }
 
-/// Wraps a store: places for requests outermost, then retries, then the flow of bytes, so that a request waiting to
-/// be retried keeps its place and bytes sent again count again.
+/// Wraps a store in decorators: the request limit outermost, then retries, then the byte limit, so that a request
+/// waiting for its retry keeps its permit and retransmitted bytes count again.
 pub fn decorate(
     store: Arc<dyn RemoteStore>,
     settings: &RemoteSettings,

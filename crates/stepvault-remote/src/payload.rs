@@ -1,7 +1,7 @@
-//! What is uploaded: bytes in blocks that belong to nobody together.
+//! Upload payloads: bytes in separately allocated blocks.
 //!
 //! A connection to a peer that has stopped reading outlives its request, with whatever it has queued. Of a payload in
-//! blocks it keeps those few that are queued, and nothing has to be copied to achieve that.
+//! blocks it keeps only the few queued ones, and nothing has to be copied to achieve that.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -11,13 +11,13 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-/// The size of the blocks that large payloads are made of: large enough to be read and digested at one go, small enough
-/// for the cache, and for a dead connection to keep.
+/// Block size of large payloads: large enough to be read and hashed at once, small enough for the cache and to be
+/// retained by a dead connection.
 pub const BLOCK_BYTES: usize = 256 << 10;
-/// A block is handed to the HTTP client in slices of this size, so that progress can be seen within it.
+/// A block is passed to the HTTP client in slices of this size, so that progress is visible within it.
 const SLICE_BYTES: usize = 32 << 10;
 
-/// Bytes in blocks. Cheap to clone; a block is freed when neither a clone nor a connection has it any more.
+/// Bytes in blocks. Cheap to clone; a block is freed when no clone and no connection holds it any more.
 #[derive(Debug, Clone, Default)]
 pub struct Payload {
     blocks: Arc<[Bytes]>,
@@ -25,17 +25,17 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// Length of all blocks together.
+    /// Returns the total length of all blocks.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// The blocks in order, none of them empty.
+    /// Returns the blocks in order, none of them empty.
     pub fn blocks(&self) -> &[Bytes] {
         &self.blocks
     }
 
-    /// The body of one request.
+    /// Returns the body of one request.
     pub(crate) fn into_body(self) -> PayloadBody {
         PayloadBody {
             remaining_bytes: self.size_bytes,
@@ -62,18 +62,18 @@ impl From<Vec<Bytes>> for Payload {
     }
 }
 
-/// A payload on its way out, slice by slice.
+/// A payload that is being sent, slice by slice.
 #[derive(Debug)]
 pub(crate) struct PayloadBody {
     payload: Payload,
     next: usize,
-    /// Of the block before `next`.
+    /// Rest of the block before `next`.
     rest: Bytes,
     remaining_bytes: u64,
 }
 
 impl PayloadBody {
-    /// Back to the first byte.
+    /// Returns to the first byte.
     pub(crate) fn rewind(&mut self) {
         *self = std::mem::take(&mut self.payload).into_body();
     }

@@ -1,15 +1,16 @@
-//! Listings of uploads that nobody has completed, page by page, and never without an end.
+//! Listings of incomplete uploads, page by page, with a bounded number of pages.
 
 use std::future::Future;
 
 use stepvault_core::{Error, ErrorKind, Result};
 
+use crate::listed;
 use crate::store::PendingUpload;
 
-/// More pages than this are a fault, not a backlog.
+/// More pages than this indicate a fault, not a backlog.
 pub(crate) const MAXIMUM_PAGES: usize = 1000;
 
-/// Where a listing goes on: after this upload.
+/// The upload after which a listing continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Marker {
     pub(crate) key: String,
@@ -20,33 +21,34 @@ pub(crate) struct Marker {
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     pub(crate) uploads: Vec<PendingUpload>,
-    /// None at the end.
+    /// The next page; `None` at the end.
     pub(crate) next: Option<Marker>,
 }
 
-/// Uploads, as far as they were listed.
+/// Incomplete uploads, as far as they were listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listed {
     /// In the store's order.
     pub uploads: Vec<PendingUpload>,
-    /// Whether those are all.
+    /// Whether the list is complete.
     pub all: bool,
 }
 
 impl Listed {
-    /// All of them, or the error that there was no end.
+    /// Returns all uploads, or an error if the listing did not end.
     pub(crate) fn whole(self, what: &str, url: &str) -> Result<Vec<PendingUpload>> {
         if self.all {
             return Ok(self.uploads);
         }
-        Err(malformed(what, url, "there is no end to it"))
+        Err(malformed(what, url, "it does not end"))
     }
 }
 
-/// Asks for pages until there is no next one, or for as many as are wanted.
+/// Requests pages until there is no next one, or up to the given number, and keeps entries that begin with `prefix`.
 pub(crate) async fn pages<Asked>(
     what: &str,
     url: &str,
+    prefix: &str,
     most_pages: usize,
     mut ask: impl FnMut(Option<Marker>) -> Asked + Send,
 ) -> Result<Listed>
@@ -57,13 +59,17 @@ where
     let mut after = None;
     for _ in 0..most_pages {
         let page = ask(after.clone()).await?;
-        listed.uploads.extend(page.uploads);
+        listed.uploads.extend(listed::uploads(prefix, page.uploads));
         if page.next.is_none() {
             listed.all = true;
             break;
         }
         if page.next == after {
-            return Err(malformed(what, url, "it says that more follows, but not where"));
+            return Err(malformed(
+                what,
+                url,
+                "it is truncated but gives no continuation token",
+            ));
         }
         after = page.next;
     }
@@ -98,7 +104,7 @@ mod tests {
     #[tokio::test]
     async fn a_listing_ends_at_its_last_page_or_at_the_bound() {
         let mut asked = 0;
-        let listed = pages("cannot list", "s3://b", 3, |_| {
+        let listed = pages("cannot list", "s3://b", "", 3, |_| {
             asked += 1;
             std::future::ready(Ok(numbered(asked)))
         })
@@ -107,27 +113,29 @@ mod tests {
         assert_eq!((listed.uploads.len(), listed.all), (3, false));
         assert_eq!(
             listed.whole("cannot list", "s3://b").unwrap_err().to_string(),
-            "cannot list: s3://b: the store's listing is malformed: there is no end to it"
+            "cannot list: s3://b: the store's listing is malformed: it does not end"
         );
         let last = |after: Option<Marker>| {
             let mut page = numbered(1);
             page.next = page.next.filter(|_| after.is_none());
             std::future::ready(Ok(page))
         };
-        let listed = pages("cannot list", "s3://b", 3, last).await.unwrap();
+        let listed = pages("cannot list", "s3://b", "", 3, last).await.unwrap();
         assert!(listed.all);
         assert_eq!(listed.whole("cannot list", "s3://b").unwrap().len(), 2);
     }
 
     #[tokio::test]
     async fn a_listing_that_goes_in_circles_is_an_error() {
-        let error = pages("cannot list", "s3://b", 1000, |_| {
+        let error = pages("cannot list", "s3://b", "", 1000, |_| {
             std::future::ready(Ok(numbered(1)))
         })
         .await
         .unwrap_err();
         assert!(
-            error.to_string().ends_with("more follows, but not where"),
+            error
+                .to_string()
+                .ends_with("it is truncated but gives no continuation token"),
             "{error}"
         );
     }

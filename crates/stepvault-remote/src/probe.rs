@@ -1,73 +1,76 @@
-//! Finds out whether a store keeps its word, by giving it reasons to refuse.
+//! Probes which integrity checks a store enforces by sending requests that it must reject.
 
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use stepvault_core::digest::{Crc32c, FileDigest, PartDigest, Sha256Digest};
-use stepvault_core::keys::RunKeys;
+use stepvault_core::keys::{RunKeys, UNUSUAL_PROBE};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::payload::Payload;
 use crate::store::{Created, ObjectHead, PartReceipt, RemoteStore};
 
-/// What a store was seen to do. What it was not seen to do, it must not be relied on for.
+/// The guarantees that a store was observed to enforce. Any other guarantee must not be relied on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-// Five findings, each yes or no, and independent of each other.
+// Six independent findings, each true or false.
 #[allow(clippy::struct_excessive_bools)]
-pub struct Trust {
-    /// It refuses an object whose bytes do not match the digest sent with them, and keeps nothing of it.
+pub struct StoreGuarantees {
+    /// The store rejects an object whose bytes do not match the digest sent with them, and stores nothing of it.
     pub checks_object_checksums: bool,
-    /// It refuses such a part of an upload.
+    /// The store rejects such a part of an upload.
     pub checks_part_checksums: bool,
-    /// It tells checksums that prove what it holds, for whole objects and for those sent in parts.
+    /// The store returns checksums that prove its content, for whole objects and for multipart objects.
     pub returns_checksums: bool,
-    /// It never writes over an object when it is asked to create one.
+    /// The store never overwrites an object on a create-only write.
     pub honours_create_only: bool,
-    /// Nothing of the probe was left behind. What is left stands under `.stepvault/probes/`, and may be deleted.
+    /// The store never completes a create-only upload over an existing object.
+    pub completes_create_only: bool,
+    /// The probe left nothing behind. Leftovers are under `.stepvault/probes/` and may be deleted.
     pub cleaned_up: bool,
 }
 
-impl Trust {
-    /// Whether an acknowledged upload is proven without reading it back.
+impl StoreGuarantees {
+    /// Returns whether an acknowledged upload is proven without reading it back.
     pub fn proves_uploads(&self) -> bool {
         self.checks_object_checksums && self.checks_part_checksums && self.returns_checksums
     }
 }
 
-/// Sends small objects under the probes' own keys, some of them with wrong digests, and looks at what becomes of
-/// them. Needs no right to delete, but leaves two small objects behind without it.
+/// Sends small objects under keys of its own, some of them with wrong digests, and checks the results. Needs no
+/// permission to delete, but leaves two small objects behind without it.
 ///
 /// # Errors
-/// Whatever keeps the store from answering; that a store lies is no error.
-pub async fn probe(store: &dyn RemoteStore, keys: &RunKeys) -> Result<Trust> {
+/// When the store does not answer. A store that violates its guarantees is not an error.
+pub async fn probe(store: &dyn RemoteStore, keys: &RunKeys) -> Result<StoreGuarantees> {
     let probe = Probe::new(store, keys);
     let outcome = probe.run().await;
     let cleaned_up = probe.clean_up().await.is_ok();
-    outcome.map(|trust| Trust { cleaned_up, ..trust })
+    outcome.map(|trust| StoreGuarantees { cleaned_up, ..trust })
 }
 
-/// The questions one by one, for whoever wants to know which of them a store does not answer. Ask in the order in
-/// which they stand here, and clean up at the end, whatever came of them.
+/// The individual checks, for callers that need to know which of them a store fails. Run them in the order in which
+/// they are declared, and clean up at the end, whatever the results.
 #[derive(Debug)]
 pub struct Probe<'a> {
     store: &'a dyn RemoteStore,
-    /// Everything that this probe writes begins with this.
+    /// Prefix of everything that this probe writes.
     place: String,
     wrong: String,
     whole: String,
     parts: String,
     dropped: String,
+    unusual: String,
 }
 
-const BODY: &[u8] = b"stepvault looks whether this store keeps its word\n";
-const OTHER_BODY: &[u8] = b"stepvault looks whether this store breaks its word\n";
+const BODY: &[u8] = b"stepvault probe: checks what this store enforces.\n";
+const OTHER_BODY: &[u8] = b"stepvault probe: must not replace the first object\n";
 
 fn sent(body: &'static [u8]) -> Payload {
     Bytes::from_static(body).into()
 }
 
-/// A digest of `body`'s length that nothing has.
+/// Returns a digest of `body`'s length that matches no payload of the probe.
 fn wrong_digest(body: &[u8]) -> PartDigest {
     let mut other = body.to_vec();
     other.reverse();
@@ -87,7 +90,7 @@ fn proves(head: &ObjectHead, digest: &PartDigest) -> bool {
 }
 
 impl<'a> Probe<'a> {
-    /// A probe under keys of its own.
+    /// Creates a probe under keys of its own.
     pub fn new(store: &'a dyn RemoteStore, keys: &RunKeys) -> Self {
         let place = keys.probe(&crate::random::identity());
         Self {
@@ -96,24 +99,26 @@ impl<'a> Probe<'a> {
             whole: format!("{place}-whole"),
             parts: format!("{place}-parts"),
             dropped: format!("{place}-dropped"),
+            unusual: format!("{place}-{UNUSUAL_PROBE}"),
             place,
         }
     }
 
-    async fn run(&self) -> Result<Trust> {
+    async fn run(&self) -> Result<StoreGuarantees> {
         let checks_object_checksums = self.refuses_wrong_object().await?;
         let (object_proven, create_is_exclusive) = self.keeps_object().await?;
         let (checks_part_checksums, parts_proven) = self.keeps_parts().await?;
-        Ok(Trust {
+        Ok(StoreGuarantees {
             checks_object_checksums,
             checks_part_checksums,
             returns_checksums: object_proven && parts_proven,
-            honours_create_only: create_is_exclusive && self.completion_is_exclusive().await?,
+            honours_create_only: create_is_exclusive,
+            completes_create_only: self.completion_is_exclusive().await?,
             cleaned_up: false,
         })
     }
 
-    /// Whether an object's checksum proves it, and whether a second create leaves it alone.
+    /// Returns whether an object's checksum proves it, and whether a second create leaves it unchanged.
     async fn keeps_object(&self) -> Result<(bool, bool)> {
         self.creates().await?;
         let head = self.head(&self.whole).await?;
@@ -121,7 +126,7 @@ impl<'a> Probe<'a> {
         Ok((proves(&head, &PartDigest::of(BODY)), create_is_exclusive))
     }
 
-    /// Writes an object; its time of writing by the store's clock, where the store tells one.
+    /// Writes an object. Returns its modification time by the store's clock, if the store reports it.
     pub async fn creates(&self) -> Result<Option<SystemTime>> {
         let created = self
             .store
@@ -129,25 +134,25 @@ impl<'a> Probe<'a> {
             .await?;
         Ok(match created {
             Created::Written(head) => Some(head.info.modified).filter(|time| *time > SystemTime::UNIX_EPOCH),
-            // The answer to an earlier try was lost.
+            // The answer to an earlier attempt was lost.
             Created::Exists => None,
         })
     }
 
-    /// Whether the object is there, with the length it was written with.
+    /// Returns whether the object exists with the length with which it was written.
     pub async fn finds(&self) -> Result<bool> {
         let head = self.store.head(&self.whole).await?;
         Ok(head.is_some_and(|head| head.info.size_bytes == BODY.len() as u64))
     }
 
-    /// Whether a second create of the object leaves it alone.
+    /// Returns whether a second create leaves the object unchanged.
     pub async fn refuses_second_create(&self) -> Result<bool> {
         let other = PartDigest::of(OTHER_BODY);
         let again = self.store.create(&self.whole, sent(OTHER_BODY), &other).await?;
         Ok(again == Created::Exists)
     }
 
-    /// Whether the object's bytes come back as one of the two that were sent.
+    /// Returns whether the object's bytes are one of the two that were sent.
     pub async fn reads_back(&self) -> Result<bool> {
         let pieces = self.store.read(&self.whole, None).await?;
         let most_bytes = OTHER_BODY.len();
@@ -161,13 +166,22 @@ impl<'a> Probe<'a> {
         Ok(bytes == BODY || bytes == OTHER_BODY)
     }
 
-    /// Whether the object is listed.
+    /// Returns whether the object is listed.
     pub async fn lists(&self) -> Result<bool> {
         let listed: Vec<_> = self.store.list(&self.place).try_collect().await?;
         Ok(listed.iter().any(|info| info.key == self.whole))
     }
 
-    /// Whether an object with a wrong digest is refused.
+    /// Returns whether an object with an unusual name is listed under exactly that name.
+    pub async fn keeps_names(&self) -> Result<bool> {
+        self.store
+            .create(&self.unusual, sent(BODY), &PartDigest::of(BODY))
+            .await?;
+        let listed: Vec<_> = self.store.list(&self.place).try_collect().await?;
+        Ok(listed.iter().any(|info| info.key == self.unusual))
+    }
+
+    /// Returns whether an object with a wrong digest is rejected.
     pub async fn refuses_wrong_object(&self) -> Result<bool> {
         match self
             .store
@@ -175,7 +189,7 @@ impl<'a> Probe<'a> {
             .await
         {
             Ok(_) => Ok(false),
-            // Some servers refuse the request and keep the bytes all the same.
+            // Some servers reject the request but store the bytes.
             Err(error) if error.kind() == ErrorKind::Damaged => {
                 Ok(self.store.head(&self.wrong).await?.is_none())
             }
@@ -183,13 +197,13 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// Whether a part with a wrong digest is refused, and whether the finished object's checksum proves it. Before
-    /// anything is known of either, an error tells that there are no uploads in parts at all.
+    /// Returns whether a part with a wrong digest is rejected, and whether the finished object's checksum proves it. An
+    /// error before either is known means that multipart uploads do not work at all.
     pub async fn keeps_parts(&self) -> Result<(bool, bool)> {
         let upload = self.store.start_upload(&self.parts, BODY.len() as u64).await?;
         let sent = self.send_parts(&upload).await;
         if sent.is_err() {
-            // What stays is a pending upload, which the sweep finds; the first error tells more.
+            // A remaining pending upload is removed by `gc`; the first error is more useful.
             let _ = self.store.abort_upload(&self.parts, &upload).await;
         }
         sent
@@ -219,9 +233,9 @@ impl<'a> Probe<'a> {
         Ok((refused, proves(&self.head(&self.parts).await?, &digest)))
     }
 
-    /// Whether completing an upload leaves an existing object alone, where the store claims so.
+    /// Returns whether completing an upload leaves an existing object unchanged, if the store claims to support this.
     pub async fn completion_is_exclusive(&self) -> Result<bool> {
-        if !self.store.abilities().multipart_is_create_only {
+        if !self.store.capabilities().multipart_is_create_only {
             return Ok(true);
         }
         let upload = self
@@ -243,7 +257,7 @@ impl<'a> Probe<'a> {
         Ok(completed? == Created::Exists)
     }
 
-    /// Whether an upload with a part can be given up, and is no longer pending then.
+    /// Returns whether an upload with a part can be aborted and is no longer pending afterwards.
     pub async fn aborts(&self) -> Result<bool> {
         let upload = self.store.start_upload(&self.dropped, BODY.len() as u64).await?;
         let sent = self.send_part(&self.dropped, &upload, BODY).await;
@@ -253,7 +267,7 @@ impl<'a> Probe<'a> {
         Ok(pending.iter().all(|pending| pending.upload != upload))
     }
 
-    /// Whether an object that is deleted is gone.
+    /// Returns whether a deleted object no longer exists.
     pub async fn deletes(&self) -> Result<bool> {
         self.store.delete(std::slice::from_ref(&self.whole)).await?;
         Ok(self.store.head(&self.whole).await?.is_none())
@@ -269,18 +283,18 @@ impl<'a> Probe<'a> {
         self.store.head(key).await?.ok_or_else(|| {
             Error::new(ErrorKind::Failed, "cannot probe the store")
                 .on(format!("{}/{key}", self.store.url()))
-                .because("an object that was just written is not there")
+                .because("an object that was just written does not exist")
         })
     }
 
-    /// Removes what it wrote. After an error something may be left.
+    /// Removes what the probe wrote. After an error something may be left.
     pub async fn clean_up(&self) -> Result<()> {
         self.store
-            .delete(&[self.wrong.clone(), self.whole.clone(), self.parts.clone()])
+            .delete(&[&self.wrong, &self.whole, &self.parts, &self.unusual].map(Clone::clone))
             .await
     }
 
-    /// Gives up what uploads of its own are pending, when it was cut off in the middle.
+    /// Aborts the probe's own pending uploads, if it was interrupted.
     pub async fn drop_uploads(&self) -> Result<()> {
         for pending in self.store.pending_uploads(&self.place).await? {
             self.store.abort_upload(&pending.key, &pending.upload).await?;

@@ -1,17 +1,17 @@
-//! The random numbers that others get to see: identities in keys and records, and how long a retry waits.
+//! Random numbers that are visible outside: identities in keys and records, and retry delays.
 //!
-//! They come from here and from nowhere else, so that a simulation can repeat them.
+//! All of them come from this module, so that a simulation can repeat them.
 
 use std::cell::RefCell;
 
 use uuid::Uuid;
 
 thread_local! {
-    /// Where this thread's numbers come from while it repeats them; otherwise the system's own source.
+    /// The seeded source of this thread in a simulation; otherwise the system's source is used.
     static REPEATED: RefCell<Option<fastrand::Rng>> = const { RefCell::new(None) };
 }
 
-/// An identity that nobody else has: 32 hexadecimal digits.
+/// Returns a unique identity: 32 hexadecimal digits.
 pub fn identity() -> String {
     REPEATED.with_borrow_mut(|repeated| match repeated {
         Some(numbers) => format!("{:032x}", numbers.u128(..)),
@@ -19,7 +19,7 @@ pub fn identity() -> String {
     })
 }
 
-/// A seed for whatever draws numbers of its own.
+/// Returns a seed for another random number generator.
 pub(crate) fn seed() -> u64 {
     REPEATED.with_borrow_mut(|repeated| match repeated {
         Some(numbers) => numbers.u64(..),
@@ -27,12 +27,12 @@ pub(crate) fn seed() -> u64 {
     })
 }
 
-/// While this lives, its thread draws the same numbers again. For simulations alone: what is drawn so is no identity.
+/// While this exists, its thread draws repeatable numbers. For simulations only: such identities are not unique.
 #[derive(Debug)]
 pub struct Repeated(());
 
 impl Repeated {
-    /// Lets this thread draw the numbers that belong to `seed`, until dropped.
+    /// Makes this thread draw the numbers of `seed` until dropped.
     #[must_use]
     pub fn on_this_thread(seed: u64) -> Self {
         REPEATED.set(Some(fastrand::Rng::with_seed(seed)));

@@ -1,4 +1,4 @@
-//! The seam between the engine and every kind of store.
+//! The interface between the engine and every kind of store.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use stepvault_core::digest::{Crc32c, FileDigest, PartDigest, Sha256Digest};
 
 use crate::payload::Payload;
 
-/// What a store says of an object.
+/// Metadata of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectInfo {
     /// Key relative to the remote's prefix.
@@ -21,11 +21,11 @@ pub struct ObjectInfo {
     pub size_bytes: u64,
     /// Last modification by the store's own clock.
     pub modified: SystemTime,
-    /// Entity tag or generation: changes whenever the object does. `None` where the store has neither.
+    /// Entity tag or generation, which changes whenever the object does. `None` where the store has neither.
     pub version: Option<String>,
 }
 
-/// The checksum that a store keeps for an object, as it reports it.
+/// The checksum that a store reports for an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoredChecksum {
     /// SHA-256 of the whole object.
@@ -34,18 +34,18 @@ pub enum StoredChecksum {
     CompositeSha256 {
         /// The digest.
         digest: Sha256Digest,
-        /// How many parts.
+        /// The number of parts.
         parts: u32,
     },
     /// CRC-32C of the whole object (GCS).
     Crc32c(Crc32c),
-    /// The store keeps none, or none that stepvault uses: the bytes must be read back.
+    /// The store has none, or none that stepvault uses: the bytes must be read back.
     None,
 }
 
 impl StoredChecksum {
-    /// Whether this checksum proves that the object holds the file with `digest`, cut into `parts`.
-    /// `None` when it cannot tell either way.
+    /// Returns whether this checksum proves that the object holds the file with `digest`, split into `parts`. `None`
+    /// when it proves neither.
     pub fn proves(&self, digest: &FileDigest, parts: &[Sha256Digest]) -> Option<bool> {
         match self {
             Self::Sha256(stored) => match parts {
@@ -67,7 +67,7 @@ impl StoredChecksum {
 pub struct ObjectHead {
     /// Size, time, version.
     pub info: ObjectInfo,
-    /// What the store keeps to prove its bytes.
+    /// The store's checksum of its bytes.
     pub checksum: StoredChecksum,
 }
 
@@ -76,29 +76,29 @@ pub struct ObjectHead {
 pub struct PartReceipt {
     /// Index from 0.
     pub index: u32,
-    /// What completion has to quote: the part's entity tag, or the store's own handle.
+    /// The value that completion requires: the part's entity tag, or the store's own handle.
     pub tag: String,
-    /// What was sent.
+    /// Digest of the sent bytes.
     pub digest: PartDigest,
 }
 
-/// A multipart upload that was begun and neither completed nor aborted.
+/// A multipart upload that was neither completed nor aborted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PendingUpload {
     /// Key relative to the remote's prefix.
     pub key: String,
-    /// The store's id for it.
+    /// The store's upload ID.
     pub upload: String,
-    /// When it was begun, by the store's clock; `None` where the store does not say.
+    /// When it was begun, by the store's clock; `None` where the store does not report it.
     pub initiated: Option<SystemTime>,
 }
 
-/// What a kind of store can do by itself. What the one at hand really does is probed, not assumed.
+/// The capabilities of a kind of store. What a particular store enforces is probed, not assumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-// Each is yes or no, and independent of the others.
+// Independent capabilities, each true or false.
 #[allow(clippy::struct_excessive_bools)]
-pub struct StoreAbilities {
-    /// It is given a checksum with each object and each part, and refuses bytes that do not match.
+pub struct StoreCapabilities {
+    /// The store receives a checksum with each object and each part, and rejects bytes that do not match.
     pub checks_checksums: bool,
     /// A completed multipart upload never replaces an existing object.
     pub multipart_is_create_only: bool,
@@ -106,54 +106,73 @@ pub struct StoreAbilities {
     pub lists_pending_uploads: bool,
     /// Objects can be copied inside the store.
     pub copies: bool,
-    /// Parts of an upload can be copied from objects, each proven to be what was asked for. A store that copies
-    /// objects and no parts copies one of any size in one go.
+    /// Parts of an upload can be copied from objects, each proven to be the requested bytes. A store that copies
+    /// objects but not parts copies an object of any size at once.
     pub copies_parts: bool,
 }
 
 /// Outcome of a create-if-absent write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Created {
-    /// The object was written; its head as the store acknowledged it.
+    /// The object was written; holds its head as the store acknowledged it.
     Written(ObjectHead),
-    /// The key was taken; nothing was written. Whether by the same bytes is for the caller to find out: an
-    /// answer that was lost looks the same.
+    /// The key was taken; nothing was written. The caller must determine whether the object has the same bytes: the
+    /// result is the same after a lost answer.
     Exists,
 }
 
-/// One object store under one URL, narrow on purpose: what implementations must do, and no more.
+impl Created {
+    /// Returns the object that was written, or `None` when the key was taken.
+    pub fn written(&self) -> Option<ObjectInfo> {
+        match self {
+            Self::Written(head) => Some(head.info.clone()),
+            Self::Exists => None,
+        }
+    }
+}
+
+/// One object store under one URL. Deliberately narrow: only what implementations must provide.
 ///
 /// # Contract
 /// - Keys are relative to the URL's prefix, UTF-8, without leading slash, and mean the same bytes in every store.
-/// - Every method is one logical request: no retries of its own (the retry decorator adds them), and no wait
-///   without an end: implementations fail with [`stepvault_core::ErrorKind::Unreachable`] when no byte has moved for
-///   the configured stall time.
-/// - Errors: `NotFound` when the object or upload does not exist; `Denied` for credentials or rights; `Conflict`
-///   when a precondition failed; `Damaged` when the store refused the bytes for their checksum; `Unreachable`
-///   for transport failures, throttling and 5xx; `Usage` when the bucket does not exist or the configuration does
-///   not fit it; `Failed` otherwise. An error that may pass says so by
-///   [`is_transient`](stepvault_core::Error::is_transient): everything `Unreachable`, and what is marked besides.
-/// - A write is acknowledged only when it is durable by the store's own promise.
-/// - Dropping a future cancels its request; an upload cut off so is either absent or whole.
+/// - Every method is one logical request: it does no retries of its own (the retry decorator adds them), and every wait
+///   is bounded: implementations fail with [`stepvault_core::ErrorKind::Unreachable`] when no byte has moved for the
+///   configured stall time.
+/// - Errors: `NotFound` when the object or upload does not exist; `Denied` for credentials or permissions; `Conflict`
+///   when a precondition failed; `Damaged` when the store rejected the bytes for their checksum; `Unreachable` for
+///   transport failures, throttling and 5xx; `Usage` when the bucket does not exist or the configuration does not fit
+///   it; `Failed` otherwise. [`is_transient`](stepvault_core::Error::is_transient) marks an error that may pass: every
+///   `Unreachable`, and others that are marked explicitly.
+/// - A write is acknowledged only when it is durable by the store's own guarantee.
+/// - Dropping a future cancels its request; an upload cancelled this way is either absent or complete.
 #[async_trait]
 pub trait RemoteStore: Send + Sync + Debug {
-    /// The URL without secrets, for messages.
+    /// Returns the URL without secrets, for messages.
     fn url(&self) -> &str;
 
-    /// What this kind of store does by itself.
-    fn abilities(&self) -> StoreAbilities;
+    /// Returns the capabilities of this kind of store.
+    fn capabilities(&self) -> StoreCapabilities;
 
-    /// Writes a whole object if the key is free. `digest` is of `body` and is given to the store to check.
+    /// Prepares the store for the first object; for callers that know that it has never held any of ours. Creates a
+    /// directory whose parent exists. A bucket must exist already.
+    ///
+    /// # Errors
+    /// `Unreachable` when the parent of the directory does not exist.
+    async fn begin(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Writes a whole object if the key is unused. `digest` is the digest of `body`, for the store to check.
     async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created>;
 
-    /// Writes a whole object over whatever is there: only for the few mutable records (leases, sweeps).
+    /// Writes a whole object and overwrites an existing one. Only for the few mutable records (leases, sweeps).
     async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()>;
 
-    /// Begins a multipart upload of a file of `size_bytes`, cut as
-    /// [`FileParts`](stepvault_core::file_parts::FileParts) cuts it, and returns its id.
+    /// Begins a multipart upload of a file of `size_bytes`, split as defined by
+    /// [`FileParts`](stepvault_core::file_parts::FileParts), and returns its upload ID.
     async fn start_upload(&self, key: &str, size_bytes: u64) -> Result<String>;
 
-    /// Sends one part. `digest` is of `body` and is given to the store to check.
+    /// Sends one part. `digest` is the digest of `body`, for the store to check.
     async fn upload_part(
         &self,
         key: &str,
@@ -163,9 +182,9 @@ pub trait RemoteStore: Send + Sync + Debug {
         digest: &PartDigest,
     ) -> Result<PartReceipt>;
 
-    /// Completes an upload from all its parts in order, create-only where the store can, and lets the store check
-    /// size and composite checksum where it can. After [`Created::Exists`] or an error the upload may still be
-    /// pending, with its parts: abort it when it is of no more use.
+    /// Completes an upload from all its parts in order, create-only where the store supports it, and lets the store
+    /// check size and composite checksum where it can. After [`Created::Exists`] or an error the upload may still be
+    /// pending, with its parts: abort it when it is no longer needed.
     async fn complete_upload(
         &self,
         key: &str,
@@ -174,42 +193,42 @@ pub trait RemoteStore: Send + Sync + Debug {
         digest: &FileDigest,
     ) -> Result<Created>;
 
-    /// Drops an upload and its parts. An upload that is already gone is no error.
+    /// Aborts an upload and deletes its parts. An upload that no longer exists is not an error.
     async fn abort_upload(&self, key: &str, upload: &str) -> Result<()>;
 
-    /// Uploads pending under a prefix; empty where the store cannot tell (see [`StoreAbilities`]).
+    /// Returns the pending uploads under a prefix; empty where the store cannot list them (see [`StoreCapabilities`]).
     async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>>;
 
-    /// Size, time, version and checksum of an object; `None` when it does not exist.
+    /// Returns size, time, version and checksum of an object, or `None` when it does not exist.
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>>;
 
-    /// The bytes of a range, as they arrive, in pieces of at most a few hundred KiB; the whole object for `None`.
-    /// Ends with an error, never early without one, when fewer bytes come than asked for: `Unreachable` where the
-    /// answer broke off, `Damaged` where the object is shorter than the range. An empty range has no bytes.
+    /// Reads the bytes of a range as they arrive, in pieces of at most a few hundred KiB; the whole object for `None`.
+    /// The stream never ends early without an error: `Unreachable` where the answer ended early, `Damaged` where the
+    /// object is shorter than the range. An empty range has no bytes.
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>>;
 
-    /// All objects under a prefix, in any order; pages are fetched as the stream is polled.
+    /// Lists all objects under a prefix, in any order; pages are fetched as the stream is polled.
     fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>>;
 
-    /// Makes sure that what was found at these keys stays there: whoever wrote it may have been killed before the write
-    /// was durable. What an object store answers with is durable; a directory may show a name that is not on disk yet.
-    /// Keys at which nothing stands any more are no error.
+    /// Makes the objects at these keys durable: their writer may have been killed before they were. Whatever an object
+    /// store returns is durable, but a directory may show a name that is not on disk yet. Missing objects are not an
+    /// error.
     async fn sync(&self, _keys: &[String]) -> Result<()> {
         Ok(())
     }
 
-    /// Deletes objects. Missing ones are no error. On an error some may be gone.
+    /// Deletes objects. Missing ones are not an error. After an error some may be deleted.
     async fn delete(&self, keys: &[String]) -> Result<()>;
 
-    /// Copies an object inside the store to a free key, without its bytes passing through this machine.
+    /// Copies an object inside the store to an unused key; its bytes do not pass through this machine.
     async fn copy(&self, from: &str, to: &str) -> Result<Created>;
 
-    /// Copies part `index` of an upload inside the store, from the same place of an object of the same size: the bytes
-    /// from `start` on, of which `digest` is.
+    /// Copies part `index` of an upload inside the store, from the same range of an object of the same size: the bytes
+    /// from `start` on, whose digest is `digest`.
     ///
     /// # Errors
-    /// `Damaged` when the object has other bytes there; `Failed` where the store cannot do this, or does not prove
-    /// what it copied. Either way the part may be sent afterwards as if it had never been copied.
+    /// `Damaged` when the object has different bytes there; `Failed` where the store does not support this operation,
+    /// or does not prove what it copied. Either way the part may then be sent as if it had never been copied.
     async fn copy_part(
         &self,
         from: &str,

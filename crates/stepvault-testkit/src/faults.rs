@@ -1,4 +1,4 @@
-//! Faults on request: a list of rules that a test server asks about every request.
+//! Fault injection: rules that a test server evaluates for every request.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,13 +16,13 @@ pub enum FaultAction {
         /// Provider error code in the body (`SlowDown`, `ExpiredToken`, …).
         code: String,
     },
-    /// Do the work, then close the connection without an answer: the ambiguous case.
+    /// Do the work, then close the connection without an answer, so that the outcome is ambiguous.
     ApplyThenReset,
-    /// Do the work, and hold the answer this long: whoever asked may be frozen, cut off or gone by then.
+    /// Do the work, and delay the answer by this time: the client may be frozen, cut off or gone by then.
     ApplyThenDelay(Duration),
     /// Close the connection before doing anything.
     Reset,
-    /// Hold the request this long, then go on normally.
+    /// Delay the request by this time, then process it normally.
     Delay(Duration),
     /// Never answer; the connection stays open and silent.
     Hang,
@@ -41,7 +41,7 @@ pub enum FaultAction {
 }
 
 impl FaultAction {
-    /// Answers with this status and provider error code, and says nothing of when to ask again.
+    /// Answers with this status and provider error code, without `Retry-After`.
     pub fn refuse(status: u16, code: &str) -> Self {
         Self::Refuse {
             status,
@@ -51,7 +51,7 @@ impl FaultAction {
     }
 }
 
-/// One rule: which requests it matches, how many it lets pass first, how many it hits.
+/// One rule: which requests it matches, how many it lets pass first, how many it affects.
 #[derive(Debug, Clone)]
 pub struct FaultRule {
     /// HTTP method, or `None` for any.
@@ -60,7 +60,7 @@ pub struct FaultRule {
     pub path_contains: String,
     /// Matching requests let through before the rule acts.
     pub skip: u64,
-    /// Matching requests it then hits; `u64::MAX` for all.
+    /// Number of matching requests that it then affects; `u64::MAX` for all.
     pub times: u64,
     /// What happens to them.
     pub action: FaultAction,
@@ -72,7 +72,7 @@ struct Armed {
     seen: u64,
 }
 
-/// The rules in force and a log of all requests; cheap to clone, shared with the server.
+/// The active rules and a log of all requests; cheap to clone, shared with the server.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
     rules: Arc<Mutex<Vec<Armed>>>,
@@ -88,12 +88,12 @@ pub struct RequestRecord {
     pub path: String,
     /// Length of the request body in bytes, by its header.
     pub body_bytes: u64,
-    /// Whose connection it came on, where the server keeps that.
+    /// Address of the client, where the server records it.
     pub from: Option<IpAddr>,
 }
 
 impl Faults {
-    /// Adds a rule; rules are asked in the order they were added and the first that acts wins.
+    /// Adds a rule. Rules are evaluated in the order in which they were added, and the first that applies wins.
     pub fn add(&self, rule: FaultRule) {
         lock(&self.rules).push(Armed { rule, seen: 0 });
     }
@@ -109,12 +109,12 @@ impl Faults {
         });
     }
 
-    /// Drops all rules.
+    /// Removes all rules.
     pub fn clear(&self) {
         lock(&self.rules).clear();
     }
 
-    /// Called by a server once for each request, before it does anything: records it and says what to do.
+    /// Called by a server once for each request before it does anything: records the request and returns the action.
     pub fn on_request(
         &self,
         method: &str,
@@ -143,12 +143,12 @@ impl Faults {
         None
     }
 
-    /// Every request so far, in order of arrival.
+    /// Returns every request so far, in order of arrival.
     pub fn requests(&self) -> Vec<RequestRecord> {
         lock(&self.log).clone()
     }
 
-    /// The requests after the first `count`, in order of arrival.
+    /// Returns the requests after the first `count`, in order of arrival.
     pub fn requests_after(&self, count: usize) -> Vec<RequestRecord> {
         lock(&self.log).get(count..).unwrap_or_default().to_vec()
     }

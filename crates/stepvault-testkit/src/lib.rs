@@ -1,8 +1,31 @@
-//! Test servers and builders for stepvault's own tests. A development dependency only.
+//! Test servers, faults and builders for stepvault's own tests.
 //!
-//! No server that can be installed checks everything that stepvault relies on (one accepts wrong checksums,
-//! another overwrites in spite of `If-None-Match`), so the strict servers here hold the client to what the
-//! providers document, and misbehave only on request.
+//! No server that can be installed checks everything that stepvault relies on: one accepts wrong checksums, another
+//! overwrites in spite of `If-None-Match`. The strict servers here enforce what the providers document, and misbehave
+//! only where a test asks them to.
+//!
+//! This crate must be a development dependency only, and must not depend on any other crate of the workspace, so that a
+//! server shares no code with the client that it checks.
+//!
+//! Main types:
+//!
+//! - [`s3::StrictS3`] and [`gcs::StrictGcs`]: strict servers on loopback.
+//! - [`faults::Faults`]: refuses, delays, cuts off or falsifies chosen requests.
+//! - [`discard`]: an S3 server that throws uploaded bytes away, for benchmarks.
+//! - [`peers`]: servers of other projects (moto, fake-gcs-server), as a second opinion.
+//! - [`network`], [`relay`]: links between processes that can be cut or that damage bytes.
+//! - [`metadata`]: the metadata services of EC2 and Compute Engine.
+//!
+//! # Example
+//!
+//! ```
+//! use stepvault_testkit::s3::StrictS3;
+//!
+//! let server = StrictS3::start();
+//! server.create_bucket("checkpoints");
+//! assert!(server.endpoint().starts_with("http://"));
+//! assert!(server.objects().keys().is_empty());
+//! ```
 
 pub mod discard;
 pub mod faults;

@@ -1,8 +1,8 @@
-//! A provider's instance metadata on loopback: EC2's and Compute Engine's, as far as notices go, and the credentials of
-//! an EC2 instance's role.
+//! Instance metadata services on loopback: the notices of EC2 and Compute Engine, and the credentials of an EC2
+//! instance's role.
 //!
-//! Paths, headers and statuses are those of the providers' documents. Every token is checked, and a question without the
-//! header that proves that it was meant for the service is refused.
+//! Paths, headers and statuses follow the providers' documentation. Every token is checked, and a request without the
+//! required header is refused.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,10 +18,10 @@ use tokio::sync::watch;
 
 use crate::serve::ServerHandle;
 
-/// The instance's role, once it has one.
+/// The name of the instance's role, once it has one.
 const ROLE: &str = "training";
 
-/// What the services say.
+/// The state that the services report.
 #[derive(Debug, Default)]
 struct Said {
     is_ec2: bool,
@@ -32,7 +32,7 @@ struct Said {
     tokens: BTreeMap<String, Instant>,
     tokens_made: u64,
     requests: Vec<String>,
-    /// Another server, which the services answer with a redirect to.
+    /// Another server, to which every request is redirected.
     redirect_to: Option<String>,
 }
 
@@ -42,7 +42,7 @@ struct Shared {
     preempted: watch::Sender<bool>,
 }
 
-/// A running service. It is neither provider's until it is told to be.
+/// A running service. It belongs to no provider until configured.
 #[derive(Debug)]
 pub struct FakeMetadata {
     server: ServerHandle,
@@ -50,7 +50,7 @@ pub struct FakeMetadata {
 }
 
 impl FakeMetadata {
-    /// Starts one that is neither provider's: it answers 404.
+    /// Starts a service of no provider: it answers 404.
     pub fn start() -> Self {
         let shared = Shared {
             said: Arc::default(),
@@ -64,14 +64,14 @@ impl FakeMetadata {
         Self { server, shared }
     }
 
-    /// One that speaks as EC2 does.
+    /// Starts a service that behaves like EC2.
     pub fn ec2() -> Self {
         let service = Self::start();
         service.said(|said| said.is_ec2 = true);
         service
     }
 
-    /// One that speaks as Compute Engine does.
+    /// Starts a service that behaves like Compute Engine.
     pub fn gce() -> Self {
         let service = Self::start();
         service.said(|said| said.is_gce = true);
@@ -82,22 +82,22 @@ impl FakeMetadata {
         change(&mut self.shared.said.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// `http://127.0.0.1:PORT`
+    /// Returns `http://127.0.0.1:PORT`.
     pub fn endpoint(&self) -> String {
         self.server.endpoint()
     }
 
-    /// Gives notice that the spot instance is taken away; the body as EC2 writes it, or anything else.
+    /// Announces the interruption of the spot instance; the body is in EC2's format, or anything else.
     pub fn interrupt(&self, body: impl Into<String>) {
         self.said(|said| said.instance_action = Some(body.into()));
     }
 
-    /// Recommends to rebalance.
+    /// Publishes a rebalance recommendation.
     pub fn rebalance(&self, body: impl Into<String>) {
         self.said(|said| said.rebalance = Some(body.into()));
     }
 
-    /// Gives the instance a role, with the document of its credentials as EC2 writes it.
+    /// Gives the instance a role, with the credentials document in EC2's format.
     pub fn give_credentials(&self, document: impl Into<String>) {
         self.said(|said| said.role_credentials = Some(document.into()));
     }
@@ -107,22 +107,22 @@ impl FakeMetadata {
         self.shared.preempted.send_replace(true);
     }
 
-    /// Makes every token void that was given out so far.
+    /// Invalidates every token issued so far.
     pub fn expire_tokens(&self) {
         self.said(|said| said.tokens.clear());
     }
 
-    /// How many tokens were given out.
+    /// Returns the number of tokens issued.
     pub fn tokens_made(&self) -> u64 {
         self.said(|said| said.tokens_made)
     }
 
-    /// Answers everything with a redirect to another server.
+    /// Redirects every request to another server.
     pub fn redirect_to(&self, endpoint: impl Into<String>) {
         self.said(|said| said.redirect_to = Some(endpoint.into()));
     }
 
-    /// Every request so far: method and path with query.
+    /// Returns every request so far: method and path with query.
     pub fn requests(&self) -> Vec<String> {
         self.said(|said| said.requests.clone())
     }
@@ -163,7 +163,7 @@ fn ec2(said: &mut Said, method: &Method, path: &str, headers: &HeaderMap) -> Res
         if method != Method::PUT {
             return plain(StatusCode::METHOD_NOT_ALLOWED, "");
         }
-        // Whoever passes requests on for others adds this: no token for them.
+        // Proxies add this header; they get no token.
         if header("x-forwarded-for").is_some() {
             return plain(StatusCode::FORBIDDEN, "");
         }
@@ -172,7 +172,7 @@ fn ec2(said: &mut Said, method: &Method, path: &str, headers: &HeaderMap) -> Res
         let until = Instant::now() + Duration::from_secs(seconds);
         said.tokens.insert(token.clone(), until);
         let mut response = plain(StatusCode::OK, token);
-        // AWS's own clients take no token without it.
+        // AWS's own clients accept no token without it.
         let lasts = seconds.to_string().parse().expect("a header");
         let headers = response.headers_mut();
         headers.insert("x-aws-ec2-metadata-token-ttl-seconds", lasts);

@@ -1,4 +1,4 @@
-//! A way between clients and a server that is slow, and breaks where a test says.
+//! A network between clients and a server that is slow, and fails where a test requires it.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use crate::serve::ServerHandle;
 
-/// Bytes that are taken from a socket at once.
+/// Bytes read from a socket at once.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// From clients to the server.
@@ -22,22 +22,22 @@ pub enum Direction {
     ToClient,
 }
 
-/// What happens to a connection.
+/// A fault of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mishap {
-    /// Bytes up to there are delivered, then both sides see a reset.
+    /// Bytes up to this point are delivered, then both sides see a reset.
     Reset,
-    /// Bytes up to there are delivered, then both sides see an ordinary end.
+    /// Bytes up to this point are delivered, then both sides see a normal end.
     Close,
-    /// What is being delivered is lost with the connection. Towards a client this is an answer whose request took effect.
+    /// Bytes in transit are lost with the connection. Towards a client this loses an answer whose request took effect.
     Lose,
-    /// Nothing moves any more, and the connection stays open.
+    /// No byte moves any more, and the connection stays open.
     Stall,
-    /// Nothing moves for so long; then it goes on.
+    /// No byte moves for this time; then the transfer continues.
     Pause(Duration),
-    /// So many pieces of 64 bytes come one by one, this long apart; then it goes on.
+    /// A number of pieces of 64 bytes arrive one by one at this interval; then the transfer continues.
     Trickle {
-        /// How many.
+        /// Number of pieces.
         pieces: u32,
         /// Time between two.
         apart: Duration,
@@ -45,47 +45,47 @@ pub enum Mishap {
 }
 
 impl Mishap {
-    /// Whether it ends what is under way on the connection.
+    /// Returns whether it ends the transfer on the connection.
     pub fn cuts(self) -> bool {
         !matches!(self, Self::Pause(_) | Self::Trickle { .. })
     }
 }
 
-/// A mishap, and where it strikes: the connection that carries this byte, counted over all connections.
+/// A fault and its position: it affects the connection that carries this byte, counted over all connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trouble {
-    /// Of which bytes.
+    /// The direction in which bytes are counted.
     pub direction: Direction,
-    /// How many of them are carried before.
+    /// Number of bytes carried before it.
     pub after_bytes: u64,
-    /// What happens.
+    /// The fault.
     pub mishap: Mishap,
 }
 
-/// What the network did so far.
+/// What the network has done so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Carried {
     /// Bytes taken from clients, delivered or lost.
     pub to_server_bytes: u64,
     /// Bytes taken from the server, delivered or lost.
     pub to_client_bytes: u64,
-    /// Mishaps that struck.
+    /// Faults that occurred.
     pub struck: Vec<Mishap>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     carried: Carried,
-    /// Still to come, for each direction in the order in which they strike.
+    /// Pending faults, in the order in which they occur in each direction.
     to_server: Vec<Trouble>,
     to_client: Vec<Trouble>,
     bytes_per_second: Option<u64>,
     each_bytes_per_second: Option<u64>,
-    /// When the next piece may go, on a network with a limit.
+    /// When the next piece may be sent, on a network with a limit.
     free_at: Option<Instant>,
 }
 
-/// A network on a free loopback port; it is gone when dropped.
+/// A network on a free loopback port; stops when dropped.
 #[derive(Debug)]
 pub struct Network {
     handle: ServerHandle,
@@ -93,7 +93,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// A fast way to `server` on which nothing happens.
+    /// Creates a fast network to `server` without faults.
     pub fn to(server: SocketAddr) -> Self {
         let state = Arc::<Mutex<State>>::default();
         let shared = Arc::clone(&state);
@@ -102,18 +102,18 @@ impl Network {
         Self { handle, state }
     }
 
-    /// Where clients find the server.
+    /// Returns the address for clients.
     pub fn address(&self) -> SocketAddr {
         self.handle.address()
     }
 
-    /// Most bytes in a second over all connections and both ways, and on each connection each way.
+    /// Sets the maximum bytes per second over all connections in both directions, and per connection and direction.
     pub fn limit(&self, over_all: Option<u64>, on_each: Option<u64>) {
         let mut state = lock(&self.state);
         (state.bytes_per_second, state.each_bytes_per_second) = (over_all, on_each);
     }
 
-    /// Counts anew, and lets these strike from here on.
+    /// Resets the counters and schedules these faults.
     pub fn prepare(&self, troubles: &[Trouble]) {
         let mut state = lock(&self.state);
         state.carried = Carried::default();
@@ -123,14 +123,14 @@ impl Network {
                 .copied()
                 .filter(|trouble| trouble.direction == direction)
                 .collect();
-            // The next one is at the end.
+            // Sorted so that the next one is last.
             of.sort_by_key(|trouble| std::cmp::Reverse(trouble.after_bytes));
             of
         };
         (state.to_server, state.to_client) = (of(Direction::ToServer), of(Direction::ToClient));
     }
 
-    /// What it did since it was prepared.
+    /// Returns what it has done since it was prepared.
     pub fn carried(&self) -> Carried {
         lock(&self.state).carried.clone()
     }
@@ -228,13 +228,13 @@ async fn pump(
     }
 }
 
-/// When a piece may go, and how long it keeps its own connection busy.
+/// When a piece may be sent, and how long it occupies its own connection.
 struct Turn {
     at: Instant,
     takes: Duration,
 }
 
-/// Counts a piece: when it may go, and what happens after how many of its bytes.
+/// Counts a piece. Returns when it may be sent, and which fault occurs after how many of its bytes.
 fn take(
     state: &Mutex<State>,
     direction: Direction,
@@ -285,7 +285,8 @@ mod tests {
 
     use super::*;
 
-    /// Sends 100,000 bytes to a server that counts them and answers; what the server had, and what came back.
+    /// Sends 100,000 bytes to a server that counts them and answers. Returns what the server received and what came
+    /// back.
     fn send(troubles: &[Trouble]) -> (usize, std::io::Result<Vec<u8>>, Carried) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let network = Network::to(listener.local_addr().unwrap());

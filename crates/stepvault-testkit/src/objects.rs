@@ -1,4 +1,4 @@
-//! The objects a strict server holds, with the means to damage them behind the client's back.
+//! The objects of a strict server, with functions to damage them behind the client's back.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ pub struct StoredObject {
     pub generation: i64,
     /// Checksums as the provider would report them (`sha256` → base64, with `-N` for a composite one).
     pub checksums: BTreeMap<String, String>,
-    /// Headers and metadata kept with the object (storage class, encryption, tags …).
+    /// Headers and metadata stored with the object (storage class, encryption, tags …).
     pub attributes: BTreeMap<String, String>,
 }
 
@@ -36,7 +36,7 @@ struct Table {
     watcher: Option<Watcher>,
 }
 
-/// Is shown all objects.
+/// A callback that receives all objects.
 type Look = dyn FnMut(&BTreeMap<String, StoredObject>) + Send;
 
 struct Watcher(Box<Look>);
@@ -48,7 +48,7 @@ impl fmt::Debug for Watcher {
 }
 
 impl Objects {
-    /// Runs `action` on the table under its lock.
+    /// Runs `action` on the table while holding its lock.
     pub fn with<T>(&self, action: impl FnOnce(&mut BTreeMap<String, StoredObject>) -> T) -> T {
         let mut table = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let Table { objects, watcher } = &mut *table;
@@ -59,8 +59,8 @@ impl Objects {
         result
     }
 
-    /// Shows `watcher` all objects now and after each access from here on, under the same lock: no state of the table
-    /// escapes it. It has to be quick, and must not use these objects itself.
+    /// Calls `watcher` with all objects now and after each later access, under the same lock, so that it sees every
+    /// state of the table. The watcher must be quick, and must not use these objects itself.
     pub fn watch(&self, watcher: impl FnMut(&BTreeMap<String, StoredObject>) + Send + 'static) {
         let mut table = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let mut watcher = Watcher(Box::new(watcher));
@@ -68,27 +68,27 @@ impl Objects {
         table.watcher = Some(watcher);
     }
 
-    /// Keys (`bucket/key`) in order.
+    /// Returns the keys (`bucket/key`) in order.
     pub fn keys(&self) -> Vec<String> {
         self.with(|table| table.keys().cloned().collect())
     }
 
-    /// A copy of the body of `bucket/key`.
+    /// Returns a copy of the body of `bucket/key`.
     pub fn body(&self, key: &str) -> Option<Bytes> {
         self.with(|table| table.get(key).map(|object| object.body.clone()))
     }
 
-    /// Deletes an object behind the client's back; false when it was not there.
+    /// Deletes an object behind the client's back. Returns false when it did not exist.
     pub fn remove(&self, key: &str) -> bool {
         self.with(|table| table.remove(key).is_some())
     }
 
-    /// Cuts an object to `length` bytes and leaves its recorded checksums as they were.
+    /// Truncates an object to `length` bytes without updating its recorded checksums.
     pub fn truncate(&self, key: &str, length: usize) -> bool {
         self.edit(key, |body| body.truncate(length))
     }
 
-    /// Flips one bit of the byte at `offset` and leaves the recorded checksums as they were.
+    /// Flips one bit of the byte at `offset` without updating the recorded checksums.
     pub fn flip_bit(&self, key: &str, offset: usize) -> bool {
         self.edit(key, |body| {
             if let Some(byte) = body.get_mut(offset) {

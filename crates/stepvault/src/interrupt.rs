@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM: the first ends the work cleanly, the second ends the process at once.
+//! SIGINT and SIGTERM: the first one stops the command cleanly, the second one ends the process at once.
 
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -6,14 +6,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::exit_code::ExitCode;
 
-/// Tells when the process was asked to end.
+/// Resolves when the process received a signal to stop.
 #[derive(Debug, Clone)]
 pub(crate) struct Interrupt {
     token: CancellationToken,
 }
 
 impl Interrupt {
-    /// Begins to listen. Must be called inside the runtime.
+    /// Starts to listen for signals. Must be called inside the runtime.
     pub(crate) fn listen() -> Result<Self> {
         let fault = |error| Error::new(ErrorKind::Failed, "cannot listen for signals").caused_by(error);
         let interrupts = signal(SignalKind::interrupt()).map_err(fault)?;
@@ -23,28 +23,29 @@ impl Interrupt {
         Ok(Self { token })
     }
 
-    /// For a command that listens by itself.
+    /// Returns an interrupt that never fires, for a command that handles signals itself.
     pub(crate) fn never() -> Self {
         Self {
             token: CancellationToken::new(),
         }
     }
 
-    /// Ends with the first signal.
+    /// Waits for the first signal.
     pub(crate) async fn requested(&self) {
         self.token.cancelled().await;
     }
 }
 
-/// Has a write beyond the limit on the size of files fail, with an error that says so: otherwise the kernel ends the process
-/// without a word. Must be called inside the runtime; holds until the process ends, and not for programs that it starts.
+/// Handles SIGXFSZ, so that a write beyond the file size limit fails with an error: by default the kernel kills the
+/// process without a message. Must be called inside the runtime. It holds until the process ends; child processes do
+/// not inherit it.
 pub(crate) fn outlive_large_writes() -> Result<()> {
     let kind = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
     let fault = |error| Error::new(ErrorKind::Failed, "cannot listen for signals").caused_by(error);
     signal(kind).map(drop).map_err(fault)
 }
 
-/// The error of a command that was interrupted.
+/// Returns the error of an interrupted command.
 pub(crate) fn error(hint: &str) -> Error {
     Error::new(ErrorKind::Interrupted, "interrupted").hint(hint)
 }
@@ -56,7 +57,7 @@ async fn watch(mut interrupts: Signal, mut terminations: Signal, token: Cancella
             _ = terminations.recv() => {}
         }
         if token.is_cancelled() {
-            // Asked twice: whatever still cleans up is left where it is, as after a kill.
+            // Second signal: clean-up under way is abandoned, as after a kill.
             std::process::exit(i32::from(ExitCode::Interrupted.number()));
         }
         token.cancel();

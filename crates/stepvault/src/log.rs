@@ -14,7 +14,7 @@ use crate::output::{Output, write_error};
 
 const VARIABLE: &str = "STEPVAULT_LOG";
 
-/// Starts the log: as `STEPVAULT_LOG` says, else by the number of `-v`.
+/// Starts the log. `STEPVAULT_LOG` sets the filter, else the number of `-v` flags does.
 pub(crate) fn start(output: &Output, verbose: u8) -> Result<()> {
     let filter = match std::env::var(VARIABLE) {
         Ok(text) if !text.is_empty() => parse(&text)?,
@@ -34,19 +34,18 @@ pub(crate) fn start(output: &Output, verbose: u8) -> Result<()> {
 
 fn parse(text: &str) -> Result<EnvFilter> {
     EnvFilter::try_new(text).map_err(|error| {
-        Error::new(ErrorKind::Usage, "not a log filter")
+        Error::new(ErrorKind::Usage, "invalid log filter")
             .on(format!("{VARIABLE}={text}"))
             .caused_by(error)
-            .hint("write a level, or levels by module: info, stepvault_engine=debug,warn")
+            .hint("give a level, or levels by module: info, stepvault_engine=debug,warn")
     })
 }
 
-/// The other crates stay one level quieter than stepvault's own.
+/// Returns the default filter. Other crates log one level less than stepvault's own.
 fn default_filter(verbose: u8, quiet: bool) -> &'static str {
     match (verbose, quiet) {
         (0, true) => "error",
-        // What a library warns of, such as a place without credentials that it looked in, comes back as an error if it
-        // matters.
+        // A library's warning, such as a credentials source that it found empty, is returned as an error if it matters.
         (0, false) => "error,stepvault=warn",
         (1, _) => "warn,stepvault=info",
         (2, _) => "info,stepvault=debug",
@@ -54,7 +53,7 @@ fn default_filter(verbose: u8, quiet: bool) -> &'static str {
     }
 }
 
-/// Libraries that show the keys which they were given: from these no more than warnings come.
+/// Libraries whose log lines below warnings contain the credentials that they were given.
 const SHOW_KEYS: [&str; 5] = [
     "aws_config::profile",
     "aws_runtime",
@@ -63,8 +62,8 @@ const SHOW_KEYS: [&str; 5] = [
     "aws_smithy",
 ];
 
-/// What libraries trace holds their requests as they are sent, with keys, tokens and signatures: no filter lets that
-/// through.
+/// Returns whether an event may be logged. Trace events of libraries contain requests as sent, with keys, tokens and
+/// signatures: no filter lets them through.
 fn tells_no_secret(event: &Metadata<'_>) -> bool {
     let target = event.target();
     let most = if target.starts_with("stepvault") {
@@ -104,7 +103,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .starts_with("not a log filter: STEPVAULT_LOG=stepvault=loud: "),
+                .starts_with("invalid log filter: STEPVAULT_LOG=stepvault=loud: "),
             "{error}"
         );
         for verbose in 0..4 {

@@ -1,13 +1,20 @@
-//! `stepvault`: checkpoint storage tiering for training on ephemeral nodes.
+//! The `stepvault` program: reads arguments, prints results and progress, and chooses the exit code.
 //!
-//! The binary reads arguments, prints results and chooses the exit code. What it does is in the crates it calls.
+//! - `arguments`: the command line.
+//! - `commands`: one module for each command; each calls the engine or the agent and prints the outcome.
+//! - `context`: from arguments and configuration to the run, the vault and the remotes of a command.
+//! - `output`, `progress`, `log`: what is written to standard output and standard error.
+//! - `exit_code`: the exit codes, and the code of each kind of error.
+//!
+//! The program must not hold logic of its own: everything that a test could check without a terminal belongs to one of
+//! the other crates.
 
 mod arguments;
 mod commands;
 mod context;
 mod exit_code;
+mod exit_deadline;
 mod interrupt;
-mod leave_by;
 mod log;
 mod output;
 mod progress;
@@ -20,13 +27,13 @@ use stepvault_core::{Error, ErrorKind, Result};
 use arguments::Arguments;
 use commands::Session;
 use exit_code::ExitCode;
+use exit_deadline::ExitDeadline;
 use interrupt::Interrupt;
-use leave_by::LeaveBy;
 use output::Output;
 
-/// Threads for file work. Each may hold a buffer: their number is part of the bound on memory.
+/// Threads for blocking file operations. Each may hold a buffer, so their number is part of the memory bound.
 const MAXIMUM_BLOCKING_THREADS: usize = 64;
-/// How long file work that was under way may take to end after an interruption.
+/// How long pending file operations may take to end after an interruption.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(2);
 
 fn main() -> std::process::ExitCode {
@@ -42,10 +49,10 @@ fn main() -> std::process::ExitCode {
     code.into()
 }
 
-/// What clap has to say: help and version are results, everything else is an error.
+/// Prints clap's message: help and version are results, everything else is an error.
 fn usage(error: &clap::Error) -> ExitCode {
     let wanted = !error.use_stderr();
-    // Coloured where the terminal can; a closed pipe is no reason to complain.
+    // Clap colours the text if the terminal can show it. A closed pipe is not an error.
     let _ = error.print();
     if wanted {
         return ExitCode::Done;
@@ -59,7 +66,8 @@ fn usage(error: &clap::Error) -> ExitCode {
             .next()
             .unwrap_or_default()
             .to_owned();
-        let error = Error::new(ErrorKind::Usage, message).hint("stepvault --help lists commands and options");
+        let error =
+            Error::new(ErrorKind::Usage, message).hint("run 'stepvault --help' to see commands and options");
         Output::new(true, true).text(&output::json::error_document(&error));
     }
     ExitCode::Usage
@@ -72,13 +80,13 @@ fn start(arguments: Arguments, output: &Output) -> Result<ExitCode> {
         .max_blocking_threads(MAXIMUM_BLOCKING_THREADS)
         .build()
         .map_err(|error| Error::new(ErrorKind::Failed, "cannot start the runtime").caused_by(error))?;
-    let leave_by = LeaveBy::default();
-    let outcome = runtime.block_on(run(arguments, output, leave_by.clone()));
-    runtime.shutdown_timeout(leave_by.within(SHUTDOWN_DEADLINE));
+    let exit_deadline = ExitDeadline::default();
+    let outcome = runtime.block_on(run(arguments, output, exit_deadline.clone()));
+    runtime.shutdown_timeout(exit_deadline.within(SHUTDOWN_DEADLINE));
     outcome
 }
 
-async fn run(arguments: Arguments, output: &Output, leave_by: LeaveBy) -> Result<ExitCode> {
+async fn run(arguments: Arguments, output: &Output, exit_deadline: ExitDeadline) -> Result<ExitCode> {
     let Arguments { global, command } = arguments;
     interrupt::outlive_large_writes()?;
     let interrupt = if command.handles_signals() {
@@ -92,12 +100,12 @@ async fn run(arguments: Arguments, output: &Output, leave_by: LeaveBy) -> Result
         global,
         output: output.clone(),
         interrupt: interrupt.clone(),
-        leave_by,
+        exit_deadline,
     };
     tokio::select! {
         biased;
         outcome = commands::run(&session, command) => outcome,
-        // Dropping the command's future cancels its requests; what it had finished is on record.
+        // Dropping the command's future cancels its requests; the records keep what it had finished.
         () = interrupt.requested(), if !ends_by_itself => Err(interrupt::error(hint)),
     }
 }

@@ -18,7 +18,7 @@ use super::messages;
 /// No answer may take longer, whatever it is.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Longest message beside what the other side says.
-const MOST_OWN_BYTES: usize = 1024;
+const MAX_OWN_BYTES: usize = 1024;
 
 /// A socket, whoever listens there, and the client that asks.
 struct Place {
@@ -96,7 +96,7 @@ pub fn check(bytes: &[u8]) {
         let told = place.runtime.block_on(asked).expect("an answer in time");
         if let Err(error) = told {
             assert!(
-                error.to_string().len() <= rest.len() * 2 + MOST_OWN_BYTES,
+                error.to_string().len() <= rest.len() * 2 + MAX_OWN_BYTES,
                 "{error}"
             );
         }

@@ -6,9 +6,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stepvault_agent::AgentNote;
 use stepvault_agent::control::{
-    AnnounceAnswer, AnnounceRequest, DrainAnswer, DrainRequest, ErrorAnswer, StatusAnswer, WaitAnswer,
-    WaitRequest,
+    AnnounceAnswer, AnnounceRequest, DrainAnswer, DrainRequest, StatusAnswer, WaitAnswer, WaitRequest,
 };
+use stepvault_core::document::ErrorAnswer;
 
 /// The bytes as each of them. Whatever is understood is written so that it is understood the same again.
 pub fn check(bytes: &[u8]) {
@@ -48,9 +48,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
         r#"{"ended":true,"remaining_seconds":0,"safe":false,"not_durable":[{"run":"r","step":7,"attempt":1,
             "remote":"main","required":true,"failed":false,"missing_bytes":9,"reason":"unreachable"}]}"#,
         r#"{"version":"0.1.0","node":"node-0","process_id":7,"started_at":"2026-11-21T10:16:00Z","stopping":null,
-            "healthy":false,"complaints":["x"],"runs":[{"run":"r","remotes":[{"remote":"main","uploading":
+            "healthy":false,"problems":["x"],"runs":[{"run":"r","remotes":[{"remote":"main","uploading":
             {"attempt":1,"step":7},"last_error":null,"failed":[{"attempt":1,"step":6,"reason":"y"}]}],
-            "skipped":[{"path":"/out/tmp","reason":"z"}]}],"paces":[{"remote":"main","bytes_per_second":1,
+            "skipped":[{"path":"/out/tmp","reason":"z"}]}],"rates":[{"remote":"main","bytes_per_second":1,
             "next_prune_at":null}]}"#,
         r#"{"error":{"kind":"usage","message":"which run?","hint":null}}"#,
         r#"{"format":1,"node":"node-0","process_id":7,"started_at":{"seconds":1,"nanoseconds":2},"remotes":

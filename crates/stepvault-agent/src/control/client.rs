@@ -1,5 +1,6 @@
-//! Asking a running service.
+//! Client for the control socket of a running service.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,40 +11,40 @@ use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use stepvault_core::document::{Document, ErrorAnswer};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::net::UnixStream;
 
 use super::messages::{
-    AnnounceAnswer, AnnounceRequest, Document, DrainAnswer, DrainRequest, ErrorAnswer, StatusAnswer,
-    WaitAnswer, WaitRequest,
+    AnnounceAnswer, AnnounceRequest, DrainAnswer, DrainRequest, StatusAnswer, WaitAnswer, WaitRequest,
 };
 
-/// The largest answer that is read.
+/// Maximum size of an answer.
 const LARGEST_ANSWER_BYTES: usize = 16 << 20;
-/// How long an answer may take beyond what the request itself waits for.
+/// How long an answer may take beyond the time that the request itself waits.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
-/// A service's control socket. Every question is answered in time, or is an error.
+/// Client for a service's control socket. Every request is answered in time, or fails.
 #[derive(Debug, Clone)]
 pub struct Client {
     path: PathBuf,
 }
 
 impl Client {
-    /// The socket at `path`. Nothing is connected yet.
+    /// Creates a client for the socket at `path`, without connecting.
     pub fn new(path: PathBuf) -> Self {
         Self { path }
     }
 
-    /// Where it is.
+    /// Returns the socket's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How the service is.
+    /// Returns the service's status.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] when nobody answers within `within`.
+    /// [`ErrorKind::Unreachable`] when there is no answer within `within`.
     pub async fn status(&self, within: Duration) -> Result<StatusAnswer> {
         self.ask(Method::GET, "/v1/status", None::<&()>, within).await
     }
@@ -51,13 +52,13 @@ impl Client {
     /// Announces a finished step.
     ///
     /// # Errors
-    /// Why the step was not taken; [`ErrorKind::Unreachable`] when nobody answers.
+    /// The cause why the step was not sealed; [`ErrorKind::Unreachable`] when there is no answer.
     pub async fn announce(&self, request: &AnnounceRequest) -> Result<AnnounceAnswer> {
         self.ask(Method::POST, "/v1/announce", Some(request), 2 * ANSWERED_WITHIN)
             .await
     }
 
-    /// What became of an announcement; waits a few seconds for news.
+    /// Returns the outcome of an announcement; waits a few seconds for progress.
     ///
     /// # Errors
     /// As for [`announce`](Self::announce).
@@ -70,7 +71,7 @@ impl Client {
     /// Waits for a step.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] when nobody answers in the time that the request gives and `grace` beyond it.
+    /// [`ErrorKind::Unreachable`] when there is no answer within the request's timeout plus `grace`.
     pub async fn wait(&self, request: &WaitRequest, grace: Duration) -> Result<WaitAnswer> {
         let within = Duration::from_secs(request.timeout_seconds).saturating_add(grace);
         self.ask(Method::POST, "/v1/wait", Some(request), within).await
@@ -79,7 +80,7 @@ impl Client {
     /// Asks the service to end; with `wait` in the request, waits for that for at most `within`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] when nobody answers in time.
+    /// [`ErrorKind::Unreachable`] when there is no answer in time.
     pub async fn drain(&self, request: &DrainRequest, within: Duration) -> Result<DrainAnswer> {
         let within = within.saturating_add(ANSWERED_WITHIN);
         self.ask(Method::POST, "/v1/drain", Some(request), within).await
@@ -99,12 +100,10 @@ impl Client {
     }
 
     fn unreachable(&self, why: &str) -> Error {
-        Error::new(ErrorKind::Unreachable, "cannot talk to the agent")
+        Error::new(ErrorKind::Unreachable, "cannot reach the agent")
             .on(self.path.display())
             .because(why)
-            .hint(
-                "start it with 'stepvault agent'; with another vault or socket, name them as the agent does",
-            )
+            .hint("start it with 'stepvault agent', or give the vault and socket that the agent uses")
     }
 
     async fn exchange<T: DeserializeOwned>(
@@ -117,11 +116,17 @@ impl Client {
         let stream = UnixStream::connect(&self.path).await.map_err(|error| {
             let why = match error.kind() {
                 std::io::ErrorKind::NotFound => "there is no such socket".to_owned(),
-                std::io::ErrorKind::ConnectionRefused => "nobody listens there any more".to_owned(),
+                std::io::ErrorKind::ConnectionRefused => "connection refused (it has exited)".to_owned(),
                 _ => error.to_string(),
             };
             self.unreachable(&why)
         })?;
+        if let Some(why) = self.foreign_peer(&stream) {
+            return Err(Error::new(ErrorKind::Denied, "refusing to use the socket")
+                .on(self.path.display())
+                .because(why)
+                .hint("give the agent's own socket or vault, or run the command as the agent's user"));
+        }
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(broken)?;
@@ -145,11 +150,11 @@ impl Client {
             let bytes = body
                 .collect()
                 .await
-                .map_err(|error| self.unreachable(&format!("the answer broke off: {error}")))?
+                .map_err(|error| self.unreachable(&format!("the answer was cut off: {error}")))?
                 .to_bytes();
             Ok((status, bytes))
         };
-        // The connection has to be driven, and ends with the answer.
+        // The connection has to be polled, and ends with the answer.
         let (status, bytes) = tokio::select! {
             answer = answer => answer?,
             error = driven(connection) => return Err(broken(error)),
@@ -163,15 +168,31 @@ impl Client {
         Err(refused.error.into_error())
     }
 
+    /// Returns why the listening process is not trusted: another user could claim that a step is durable when it is
+    /// not. Root trusts the user who owns the socket's directory.
+    fn foreign_peer(&self, stream: &UnixStream) -> Option<String> {
+        let own = rustix::process::geteuid().as_raw();
+        let peer = match stream.peer_cred() {
+            Ok(peer) => peer.uid(),
+            Err(error) => return Some(format!("cannot determine its owner: {error}")),
+        };
+        let keeper = || {
+            let directory = self.path.parent()?.metadata().ok()?;
+            Some(directory.uid())
+        };
+        let is_trusted = peer == own || peer == 0 || own == 0 && keeper() == Some(peer);
+        (!is_trusted).then(|| format!("user {peer} listens on it, and this is user {own}"))
+    }
+
     fn foreign(&self, error: &serde_json::Error) -> Error {
         Error::new(ErrorKind::Failed, "cannot understand the agent's answer")
             .on(self.path.display())
             .because(error)
-            .hint("an agent of another version may run there: restart it")
+            .hint("restart the agent: it may be of another version")
     }
 }
 
-/// Drives a connection; ends only with an error, as the answer may still be read when the connection has ended.
+/// Polls a connection; returns only errors, because the answer may still be read after the connection has ended.
 async fn driven(connection: impl Future<Output = hyper::Result<()>>) -> hyper::Error {
     match connection.await {
         Ok(()) => std::future::pending().await,

@@ -1,4 +1,4 @@
-//! Requests and answers as HTTP.
+//! HTTP requests and answers of the control API.
 
 use std::time::Duration;
 
@@ -9,18 +9,17 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use stepvault_core::document::{Document, ErrorAnswer, ErrorInfo};
 use stepvault_core::{Error, ErrorKind};
 
-use super::messages::{Document, ErrorAnswer, ErrorInfo, FORMAT};
-
-/// The largest body that is read.
+/// Maximum size of a request's body.
 const LARGEST_BODY_BYTES: usize = 64 << 10;
-/// How long a body may take to come.
+/// Time limit for receiving a body.
 const BODY_WITHIN: Duration = Duration::from_secs(5);
 
 pub(super) type Answer = Response<Full<Bytes>>;
 
-/// An answer of text.
+/// Builds a text answer.
 pub(super) fn text(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(Full::new(body.into()));
     *answer.status_mut() = status;
@@ -30,25 +29,25 @@ pub(super) fn text(status: StatusCode, content_type: &'static str, body: impl In
     answer
 }
 
-/// An answer of one document.
+/// Builds an answer with one JSON document.
 pub(super) fn document(status: StatusCode, body: impl Serialize) -> Answer {
-    let document = Document { format: FORMAT, body };
+    let document = Document::new(body);
     match serde_json::to_vec(&document) {
         Ok(bytes) => text(status, "application/json", bytes),
         Err(error) => {
-            tracing::warn!(%error, "an answer could not be written");
+            tracing::warn!(%error, "cannot write an answer");
             text(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", "")
         }
     }
 }
 
-/// An error as an answer.
+/// Builds an error answer.
 pub(super) fn refusal(status: StatusCode, error: &Error) -> Answer {
     let error = ErrorInfo::from(error);
     document(status, ErrorAnswer { error })
 }
 
-/// The status that goes with an error's kind.
+/// Returns the HTTP status for an error's kind.
 pub(super) fn status_of(error: &Error) -> StatusCode {
     match error.kind() {
         ErrorKind::Usage => StatusCode::BAD_REQUEST,
@@ -57,7 +56,7 @@ pub(super) fn status_of(error: &Error) -> StatusCode {
         ErrorKind::Held => StatusCode::TOO_MANY_REQUESTS,
         ErrorKind::Interrupted => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
-        // What was asked is fine, and what it is about is not.
+        // The request is valid, but its subject is not.
         ErrorKind::Damaged | ErrorKind::SourceChanged | ErrorKind::Refused | ErrorKind::Conflict => {
             StatusCode::CONFLICT
         }
@@ -65,7 +64,7 @@ pub(super) fn status_of(error: &Error) -> StatusCode {
     }
 }
 
-/// Reads a request's body: one JSON document. None at all is an empty one.
+/// Reads a request's body: one JSON document. An empty body counts as an empty document.
 pub(super) async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Answer> {
     let fault = |why: String| Error::new(ErrorKind::Usage, "cannot read the request").because(why);
     let read = tokio::time::timeout(BODY_WITHIN, Limited::new(body, LARGEST_BODY_BYTES).collect());
@@ -78,7 +77,7 @@ pub(super) async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Answe
         Ok(Err(error)) => return Err(refusal(StatusCode::BAD_REQUEST, &fault(error.to_string()))),
         Err(_) => {
             let error = fault(format!(
-                "its body did not come within {} s",
+                "its body did not arrive within {} s",
                 BODY_WITHIN.as_secs()
             ));
             return Err(refusal(StatusCode::REQUEST_TIMEOUT, &error));
@@ -86,7 +85,7 @@ pub(super) async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Answe
     };
     let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
     serde_json::from_slice(text).map_err(|error| {
-        let error = fault(error.to_string()).hint("docs/reference/control.md lists what each request takes");
+        let error = fault(error.to_string()).hint("see docs/reference/control.md for each request's members");
         refusal(StatusCode::BAD_REQUEST, &error)
     })
 }

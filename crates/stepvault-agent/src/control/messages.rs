@@ -1,67 +1,15 @@
-//! What is asked and answered on the control socket. Within version 1 members may be added to answers.
+//! Requests and answers of the control socket. Within version 1, members may be added to answers.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use stepvault_core::document::ErrorInfo;
 use stepvault_core::ids::{Attempt, RemoteName, RunName, Step};
-use stepvault_core::{Error, ErrorKind};
 
 use crate::note::RemoteNote;
-use crate::report::NotDurable;
+use crate::other_writers::OtherWriter;
+use crate::report::{NotDurable, SkippedEntry, UnservedRun};
 use crate::standing::{Goal, Outcome, Standing};
-
-/// Version of the shape of all answers.
-pub(crate) const FORMAT: u32 = 1;
-
-/// An answer, after the version of its shape.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Document<Body> {
-    pub(crate) format: u32,
-    #[serde(flatten)]
-    pub(crate) body: Body,
-}
-
-/// What became of a request that failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ErrorAnswer {
-    /// The error.
-    pub error: ErrorInfo,
-}
-
-/// An error.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ErrorInfo {
-    /// For programs: the error's kind in kebab-case.
-    pub kind: String,
-    /// For people: what, on what, why.
-    pub message: String,
-    /// What to do about it.
-    pub hint: Option<String>,
-}
-
-impl From<&Error> for ErrorInfo {
-    fn from(error: &Error) -> Self {
-        Self {
-            kind: error.kind().name().to_owned(),
-            message: error.to_string(),
-            hint: error
-                .hint_text()
-                .filter(|hint| !hint.is_empty())
-                .map(str::to_owned),
-        }
-    }
-}
-
-impl ErrorInfo {
-    /// The error that it tells of.
-    pub fn into_error(self) -> Error {
-        let error = Error::new(ErrorKind::from_name(&self.kind), self.message);
-        match self.hint {
-            Some(hint) => error.hint(hint),
-            None => error,
-        }
-    }
-}
 
 /// `GET /v1/status`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,27 +22,27 @@ pub struct StatusAnswer {
     pub process_id: u32,
     /// When it started, in UTC.
     pub started_at: String,
-    /// Why it was asked to stop; null while it was not.
+    /// Why it was asked to stop; null otherwise.
     pub stopping: Option<String>,
-    /// Whether nothing keeps it from its work; the health check says the same.
+    /// Whether it works without problems; the health check reports the same.
     pub healthy: bool,
-    /// What does.
-    pub complaints: Vec<String>,
+    /// The problems found.
+    pub problems: Vec<String>,
     /// One entry for each run that it serves.
     pub runs: Vec<RunStatus>,
     /// One entry for each remote.
     #[serde(default)]
-    pub paces: Vec<RemotePace>,
+    pub rates: Vec<RemoteRate>,
 }
 
-/// How an agent goes about with a remote.
+/// The agent's upload rate and retention schedule of a remote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RemotePace {
+pub struct RemoteRate {
     /// The remote.
     pub remote: RemoteName,
-    /// What it took in a second of uploading lately; null where nothing was moved.
+    /// Its recent bytes per second of upload time; null if nothing was sent.
     pub bytes_per_second: Option<u64>,
-    /// When retention is applied to it next, in UTC; null where none is configured.
+    /// When retention is next applied to it, in UTC; null if none is configured.
     pub next_prune_at: Option<String>,
 }
 
@@ -105,19 +53,25 @@ pub struct RunStatus {
     pub run: RunName,
     /// By remote, in the configured order.
     pub remotes: Vec<RemoteNote>,
-    /// What was passed over in the watched directory, the latest first, at most 32.
+    /// Entries skipped in the watched directory, the latest first, at most 32.
     pub skipped: Vec<Skipped>,
-    /// What stands in the watched directory and is not taken over yet, by path, at most 32.
+    /// Entries of the watched directory that are not sealed yet, by path, at most 32.
     #[serde(default)]
     pub unfinished: Vec<Skipped>,
+    /// Other training jobs seen writing the run within the last hour.
+    #[serde(default)]
+    pub other_writers: Vec<OtherWriter>,
+    /// Steps that are finished, as far as known, and could not be sealed yet, at most 32.
+    #[serde(default)]
+    pub unsealed: Vec<Skipped>,
 }
 
-/// Something in a watched directory that was not taken over.
+/// An entry of a watched directory that was not sealed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
-    /// Where it is, or was.
+    /// Its path, which may no longer exist.
     pub path: PathBuf,
-    /// Why it was not taken over.
+    /// Why it was not sealed.
     pub reason: String,
 }
 
@@ -125,7 +79,7 @@ pub struct Skipped {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnnounceRequest {
-    /// The run; may be left out where one is served.
+    /// The run; may be omitted if the agent serves only one.
     #[serde(default)]
     pub run: Option<RunName>,
     /// The finished step: a directory or a file, by its absolute path.
@@ -133,7 +87,7 @@ pub struct AnnounceRequest {
     /// Its number; read from its name when not given.
     #[serde(default)]
     pub step: Option<Step>,
-    /// The name that it is kept under; its own when not given.
+    /// The name to store it under; its own if omitted.
     #[serde(default)]
     pub name: Option<String>,
 }
@@ -142,32 +96,35 @@ pub struct AnnounceRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AnnouncementState {
-    /// It waits for its turn, or is being sealed.
+    /// It is waiting, or is being sealed.
     Queued,
     /// It is in the vault, or durable on every remote.
     Sealed,
-    /// It was not taken over.
+    /// It was not sealed.
     Failed,
 }
 
 /// The answer to `POST /v1/announce` and `GET /v1/announcements/ID`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnnounceAnswer {
-    /// Names this announcement until the agent ends or has forgotten it.
+    /// Identifies this announcement until the agent ends or has forgotten it.
     pub announcement_id: u64,
     /// The run.
     pub run: RunName,
     /// The announced path.
     pub path: PathBuf,
-    /// How far it has come.
+    /// Its progress.
     pub state: AnnouncementState,
     /// The step, once it is sealed.
     pub step: Option<Step>,
     /// Its attempt, once it is sealed.
     pub attempt: Option<Attempt>,
-    /// Whether it was sealed for this announcement, or was there already.
+    /// Whether the attempt may still change because no remote has answered since the step was sealed.
+    #[serde(default)]
+    pub provisional: bool,
+    /// Whether it was sealed for this announcement; false if it was already in the vault.
     pub newly_sealed: bool,
-    /// Why it was not taken over.
+    /// Why it was not sealed.
     pub error: Option<ErrorInfo>,
 }
 
@@ -175,28 +132,28 @@ pub struct AnnounceAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WaitRequest {
-    /// The run; may be left out where one is served.
+    /// The run; may be omitted if the agent serves only one.
     #[serde(default)]
     pub run: Option<RunName>,
     /// The step.
     pub step: Step,
-    /// Its attempt; the newest that has this step when not given.
+    /// Its attempt; the newest that has this step if omitted.
     #[serde(default)]
     pub attempt: Option<Attempt>,
-    /// How far it has to come.
+    /// The goal to wait for.
     #[serde(rename = "for")]
     pub goal: Goal,
-    /// How long to wait, at most 600; 0 looks once.
+    /// How long to wait, at most 600; 0 checks once.
     pub timeout_seconds: u64,
 }
 
 /// The answer to `POST /v1/wait`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitAnswer {
-    /// What was waited for.
+    /// The goal.
     #[serde(rename = "for")]
     pub goal: Goal,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
     /// How far the step has come.
     #[serde(flatten)]
@@ -207,10 +164,10 @@ pub struct WaitAnswer {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DrainRequest {
-    /// How long uploads may go on; as configured when not given.
+    /// How long uploads may continue; the configured time if omitted.
     #[serde(default)]
     pub deadline_seconds: Option<u64>,
-    /// Answer when the agent has ended instead of at once.
+    /// Whether to answer when the agent has ended instead of immediately.
     #[serde(default)]
     pub wait: bool,
 }
@@ -218,12 +175,22 @@ pub struct DrainRequest {
 /// The answer to `POST /v1/drain`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainAnswer {
-    /// Whether the agent has done all it will do.
+    /// Whether the agent has done all its work.
     pub ended: bool,
     /// Seconds until it ends at the latest.
     pub remaining_seconds: u64,
-    /// Whether every sealed step is durable on every remote that it has to be on; null until it has ended.
+    /// Whether every finished and every sealed step, of any run in the vault, is durable on every remote that it must
+    /// be on; null until the agent has ended.
     pub safe: Option<bool>,
     /// Sealed steps that are not durable on one of their remotes, once it has ended; at most 100.
     pub not_durable: Vec<NotDurable>,
+    /// Finished steps that could not be sealed, and directories that may hold one but could not be read; at most 100.
+    #[serde(default)]
+    pub unsealed: Vec<SkippedEntry>,
+    /// Steps in the vault that are unreadable or damaged and not known to be durable; at most 100.
+    #[serde(default)]
+    pub unreadable: Vec<SkippedEntry>,
+    /// Runs that the agent does not serve but whose steps in the vault are not durable; at most 100.
+    #[serde(default)]
+    pub unserved: Vec<UnservedRun>,
 }

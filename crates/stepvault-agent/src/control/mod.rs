@@ -1,8 +1,8 @@
-//! Talking to a running service: HTTP and JSON over a Unix socket that its own user alone can open, and metrics on a
-//! port of this machine where one is asked for.
+//! Control API of a running service: HTTP and JSON over a Unix socket that only its own user can open, and optional
+//! metrics on a loopback port.
 //!
-//! Whoever connects may be slow, mad or many: connections, requests, waits and the time for each are bounded, and none
-//! of it runs on the threads that seal and upload.
+//! Clients may be slow, malicious or numerous: connections, requests, waits and the time for each are bounded, and none
+//! of them runs on the threads that seal and upload.
 
 mod client;
 mod drain;
@@ -15,8 +15,8 @@ mod wait;
 
 pub use client::Client;
 pub use messages::{
-    AnnounceAnswer, AnnounceRequest, AnnouncementState, DrainAnswer, DrainRequest, ErrorAnswer, ErrorInfo,
-    RemotePace, RunStatus, Skipped, StatusAnswer, WaitAnswer, WaitRequest,
+    AnnounceAnswer, AnnounceRequest, AnnouncementState, DrainAnswer, DrainRequest, RemoteRate, RunStatus,
+    Skipped, StatusAnswer, WaitAnswer, WaitRequest,
 };
 pub use wait::LONGEST_WAIT;
 
@@ -33,20 +33,20 @@ use crate::note::Notes;
 use crate::shared::Shared;
 pub(crate) use start::Control;
 
-/// Most requests that wait for something at once.
-const MOST_WAITS: usize = 64;
+/// Maximum number of requests that wait at once.
+const MAX_WAITS: usize = 64;
 
-/// A run as it is asked about.
+/// A served run, as seen by the API.
 #[derive(Debug, Clone)]
 pub(crate) struct ServedRun {
     pub(crate) run: RunName,
-    /// Asking these takes no longer than it may.
+    /// The run's remotes, each wrapped in a timeout.
     pub(crate) remotes: Vec<RunRemote>,
 }
 
-/// What requests are answered from.
+/// The state from which requests are answered.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct ControlState {
     pub(crate) shared: Arc<Shared>,
     pub(crate) runs: Vec<ServedRun>,
     pub(crate) notes: Notes,
@@ -57,7 +57,7 @@ pub(crate) struct Desk {
     waits: Semaphore,
 }
 
-impl Desk {
+impl ControlState {
     pub(crate) fn new(
         shared: Arc<Shared>,
         runs: Vec<ServedRun>,
@@ -73,11 +73,11 @@ impl Desk {
             metrics,
             drain_deadline,
             ended,
-            waits: Semaphore::new(MOST_WAITS),
+            waits: Semaphore::new(MAX_WAITS),
         }
     }
 
-    /// The run that was named, or the only one.
+    /// Returns the named run, or the only one.
     fn run(&self, name: Option<&RunName>) -> Result<&ServedRun> {
         let names: Vec<&str> = self.runs.iter().map(|served| served.run.as_str()).collect();
         let names = names.join(", ");
@@ -85,21 +85,21 @@ impl Desk {
             (Some(name), runs) => runs.iter().find(|served| served.run == *name).ok_or_else(|| {
                 Error::new(ErrorKind::NotFound, "this agent does not serve the run")
                     .on(name)
-                    .hint(format!("it serves {names}"))
+                    .hint(format!("use one of its runs: {names}"))
             }),
             (None, [only]) => Ok(only),
-            (None, _) => Err(Error::new(ErrorKind::Usage, "which run?")
+            (None, _) => Err(Error::new(ErrorKind::Usage, "no run selected")
                 .because("the agent serves several")
                 .hint(format!("name one: {names}"))),
         }
     }
 
-    /// Leave to wait. Too many that do are sent away: a place in the queue would be a wait without a bound.
+    /// Returns a permit to wait. Excess requests are refused: queueing them would be an unbounded wait.
     fn leave_to_wait(&self) -> Result<tokio::sync::SemaphorePermit<'_>> {
         self.waits.try_acquire().map_err(|_| {
-            Error::new(ErrorKind::Held, "too many wait at once")
-                .because(format!("{MOST_WAITS} requests wait for something already"))
-                .hint("ask again later")
+            Error::new(ErrorKind::Held, "too many waiting requests")
+                .because(format!("{MAX_WAITS} requests are already waiting"))
+                .hint("retry later")
         })
     }
 }

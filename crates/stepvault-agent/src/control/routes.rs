@@ -1,4 +1,4 @@
-//! What can be asked.
+//! Routes of the control API.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,18 +10,20 @@ use hyper::{Method, Request, StatusCode};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::blocking::blocking;
+use stepvault_local::tree::scan;
 
 use super::http::{Answer, document, read, refusal, status_of, text};
 use super::messages::{
-    AnnounceAnswer, AnnounceRequest, AnnouncementState, RemotePace, RunStatus, Skipped, StatusAnswer,
+    AnnounceAnswer, AnnounceRequest, AnnouncementState, RemoteRate, RunStatus, Skipped, StatusAnswer,
 };
-use super::{Desk, drain, wait};
+use super::{ControlState, drain, wait};
 
-/// How long an announcement is waited for before it is answered that it waits.
+/// How long an announcement is awaited before the answer says that it is queued.
 const SEALED_WITHIN: Duration = Duration::from_secs(5);
-/// Most entries that are not taken over yet.
-const MOST_UNFINISHED: usize = 32;
-/// How long a question about an announcement waits for news.
+/// Maximum number of listed entries that are not sealed yet.
+const MAX_UNFINISHED: usize = 32;
+/// How long a query about an announcement waits for progress.
 const NEWS_WITHIN: Duration = Duration::from_secs(10);
 
 const STATUS: &str = "/v1/status";
@@ -31,46 +33,46 @@ const WAIT: &str = "/v1/wait";
 const DRAIN: &str = "/v1/drain";
 
 /// Answers a request on the control socket.
-pub(super) async fn control(desk: &Desk, request: Request<Incoming>) -> Answer {
+pub(super) async fn control(control_state: &ControlState, request: Request<Incoming>) -> Answer {
     let (head, body) = request.into_parts();
     let path = head.uri.path();
     let answered = match (&head.method, path) {
-        (&Method::GET, STATUS) => Ok(document(StatusCode::OK, status(desk))),
+        (&Method::GET, STATUS) => Ok(document(StatusCode::OK, status(control_state))),
         (&Method::POST, ANNOUNCE) => match read(body).await {
-            Ok(request) => announce(desk, request).await,
+            Ok(request) => announce(control_state, request).await,
             Err(refused) => return refused,
         },
         (&Method::GET, path) if path.starts_with(ANNOUNCEMENTS) => {
-            announcement(desk, path.trim_start_matches(ANNOUNCEMENTS)).await
+            announcement(control_state, path.trim_start_matches(ANNOUNCEMENTS)).await
         }
         (&Method::POST, WAIT) => match read(body).await {
-            Ok(request) => wait::wait(desk, request)
+            Ok(request) => wait::wait(control_state, request)
                 .await
                 .map(|answer| document(StatusCode::OK, answer)),
             Err(refused) => return refused,
         },
         (&Method::POST, DRAIN) => match read(body).await {
-            Ok(request) => drain::drain(desk, request).await,
+            Ok(request) => drain::drain(control_state, request).await,
             Err(refused) => return refused,
         },
         (_, STATUS) => return other_method(path, "GET"),
         (_, path) if path.starts_with(ANNOUNCEMENTS) => return other_method(path, "GET"),
         (_, ANNOUNCE | WAIT | DRAIN) => return other_method(path, "POST"),
-        _ => Err(Error::new(ErrorKind::NotFound, "there is nothing at this path")
+        _ => Err(Error::new(ErrorKind::NotFound, "unknown path")
             .on(path)
-            .hint("docs/reference/control.md lists what can be asked")),
+            .hint("see docs/reference/control.md for the requests")),
     };
     answered.unwrap_or_else(|error| refusal(status_of(&error), &error))
 }
 
 /// Answers a request on the port for metrics.
-pub(super) async fn metrics(desk: &Desk, request: Request<Incoming>) -> Answer {
+pub(super) async fn metrics(control_state: &ControlState, request: Request<Incoming>) -> Answer {
     const PLAIN: &str = "text/plain; charset=utf-8";
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         return other_method(request.uri().path(), "GET");
     }
     match request.uri().path() {
-        "/metrics" => match desk.metrics.text(desk).await {
+        "/metrics" => match control_state.metrics.text(control_state).await {
             Ok(body) => text(
                 StatusCode::OK,
                 "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -79,23 +81,19 @@ pub(super) async fn metrics(desk: &Desk, request: Request<Incoming>) -> Answer {
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, format!("{error}\n")),
         },
         "/healthz" => {
-            let complaints = desk.metrics.complaints(desk);
-            if complaints.is_empty() {
+            let problems = control_state.metrics.problems(control_state);
+            if problems.is_empty() {
                 text(StatusCode::OK, PLAIN, "well\n")
             } else {
-                text(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    PLAIN,
-                    complaints.join("\n") + "\n",
-                )
+                text(StatusCode::SERVICE_UNAVAILABLE, PLAIN, problems.join("\n") + "\n")
             }
         }
-        _ => text(StatusCode::NOT_FOUND, PLAIN, "there is /metrics and /healthz\n"),
+        _ => text(StatusCode::NOT_FOUND, PLAIN, "use /metrics or /healthz\n"),
     }
 }
 
 fn other_method(path: &str, allowed: &'static str) -> Answer {
-    let error = Error::new(ErrorKind::Usage, "this path is asked in another way")
+    let error = Error::new(ErrorKind::Usage, "method not allowed")
         .on(path)
         .hint(format!("use {allowed}"));
     let mut answer = refusal(StatusCode::METHOD_NOT_ALLOWED, &error);
@@ -111,69 +109,83 @@ fn entries(of: Vec<(PathBuf, String)>) -> Vec<Skipped> {
         .collect()
 }
 
-fn status(desk: &Desk) -> StatusAnswer {
-    let notes = desk.notes.current(&desk.shared.board);
-    let complaints = desk.metrics.complaints(desk);
-    let requested = desk.shared.stopping.requested();
+fn status(control_state: &ControlState) -> StatusAnswer {
+    let notes = control_state.notes.current(&control_state.shared.status);
+    let problems = control_state.metrics.problems(control_state);
+    let requested = control_state.shared.stopping.requested();
     let runs = notes.iter().map(|(run, note)| RunStatus {
         run: run.clone(),
         remotes: note.remotes.clone(),
         skipped: entries(note.skipped.clone()),
-        unfinished: entries(desk.shared.board.unfinished_of(run, MOST_UNFINISHED)),
+        unfinished: entries(control_state.shared.status.unfinished_of(run, MAX_UNFINISHED)),
+        other_writers: control_state.shared.status.other_writers(run),
+        unsealed: entries(control_state.shared.status.unsealed_of(run, MAX_UNFINISHED)),
     });
     let remotes: BTreeSet<&RemoteName> = notes
         .iter()
         .flat_map(|(_, note)| note.remotes.iter().map(|on| &on.remote))
         .collect();
-    let paces = remotes.into_iter().map(|remote| RemotePace {
+    let rates = remotes.into_iter().map(|remote| RemoteRate {
         remote: remote.clone(),
-        bytes_per_second: desk.shared.rates.bytes_per_second(remote),
-        next_prune_at: desk.shared.board.next_prune(remote).map(Timestamp::to_rfc3339),
+        bytes_per_second: control_state.shared.rates.bytes_per_second(remote),
+        next_prune_at: control_state
+            .shared
+            .status
+            .next_prune(remote)
+            .map(Timestamp::to_rfc3339),
     });
     StatusAnswer {
-        paces: paces.collect(),
+        rates: rates.collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        node: desk.notes.node().to_string(),
+        node: control_state.notes.node().to_string(),
         process_id: std::process::id(),
-        started_at: desk.notes.started_at().to_rfc3339(),
+        started_at: control_state.notes.started_at().to_rfc3339(),
         stopping: requested.map(|request| request.reason.to_string()),
-        healthy: complaints.is_empty(),
-        complaints,
+        healthy: problems.is_empty(),
+        problems,
         runs: runs.collect(),
     }
 }
 
-async fn announce(desk: &Desk, request: AnnounceRequest) -> Result<Answer> {
-    let run = desk.run(request.run.as_ref())?.run.clone();
+async fn announce(control_state: &ControlState, request: AnnounceRequest) -> Result<Answer> {
+    let run = control_state.run(request.run.as_ref())?.run.clone();
     let path = checked_path(request.path)?;
     if let Some(name) = &request.name {
         stepvault_core::keys::check_step_name(name)?;
     }
-    let _leave = desk.leave_to_wait()?;
-    let announcements = &desk.shared.announcements;
-    let id = announcements.add(run, path, request.step, request.name)?;
+    let _leave = control_state.leave_to_wait()?;
+    let announced = match request.step {
+        Some(_) => {
+            let scanned = path.clone();
+            // A path that cannot be listed now is reported when it is to be sealed.
+            blocking(move || Ok(scan(&scanned).ok().map(|tree| tree.fingerprint()))).await?
+        }
+        None => None,
+    };
+    let announcements = &control_state.shared.announcements;
+    let id = announcements.add(run, path, request.step, request.name, announced)?;
     let _ = tokio::time::timeout(SEALED_WITHIN, announcements.settled(id)).await;
-    known(desk, id)
+    known(control_state, id)
 }
 
-async fn announcement(desk: &Desk, id: &str) -> Result<Answer> {
+async fn announcement(control_state: &ControlState, id: &str) -> Result<Answer> {
     let id = id.parse().map_err(|_| {
-        Error::new(ErrorKind::Usage, "not the number of an announcement")
+        Error::new(ErrorKind::Usage, "invalid announcement number")
             .on(id)
-            .hint("the answer to an announcement has it")
+            .hint("use the number from the answer to the announcement")
     })?;
-    let _leave = desk.leave_to_wait()?;
-    let _ = tokio::time::timeout(NEWS_WITHIN, desk.shared.announcements.settled(id)).await;
-    known(desk, id)
+    let _leave = control_state.leave_to_wait()?;
+    let _ = tokio::time::timeout(NEWS_WITHIN, control_state.shared.announcements.settled(id)).await;
+    known(control_state, id)
 }
 
-/// What is known of an announcement: done, under way, or refused for a reason of the step's.
-fn known(desk: &Desk, id: u64) -> Result<Answer> {
-    let answer: AnnounceAnswer = desk.shared.announcements.answer(id).ok_or_else(|| {
+/// Returns the state of an announcement: sealed, queued, or refused with a cause.
+fn known(control_state: &ControlState, id: u64) -> Result<Answer> {
+    let answer: AnnounceAnswer = control_state.shared.announcements.answer(id).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, "no such announcement")
             .on(id)
-            .because("it was never made to this agent, or so many came since that it was forgotten")
-            .hint("announce the same path again: a step that is sealed already is no error")
+            .because("this agent never received it, or has discarded it after many later ones")
+            .hint("announce the same path again: announcing a sealed step is not an error")
     })?;
     if let Some(info) = answer.error {
         return Err(info.into_error());
@@ -192,12 +204,9 @@ fn checked_path(path: PathBuf) -> Result<PathBuf> {
             .because(why)
     };
     if !path.is_absolute() {
-        return Err(
-            fault("the path is relative, and the agent runs in another directory")
-                .hint("send the absolute path"),
-        );
+        return Err(fault("the path is relative").hint("send the absolute path"));
     }
-    // With them the name of the step would not be that of its path.
+    // With such components, the step's name would differ from its path's last component.
     let plain = path.components().all(|component| {
         matches!(
             component,
@@ -205,7 +214,7 @@ fn checked_path(path: PathBuf) -> Result<PathBuf> {
         )
     });
     if !plain || path.as_os_str().as_encoded_bytes().contains(&0) {
-        return Err(fault("the path holds '..', or a byte 0").hint("send the plain path"));
+        return Err(fault("the path contains '..' or a NUL byte").hint("send the path without them"));
     }
     Ok(path)
 }

@@ -1,4 +1,4 @@
-//! Accepting connections, none of which can harm the service.
+//! Accepts connections, with limits that protect the service.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -17,25 +17,25 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::Desk;
+use super::ControlState;
 use super::http::{Answer, refusal};
 use super::{routes, wait};
 
-/// Most connections to one listener at once. One more is closed as soon as it is accepted.
-const MOST_CONNECTIONS: usize = 128;
-/// How long a request may take to say what it wants.
+/// Maximum number of concurrent connections to one listener. Further ones are closed as soon as they are accepted.
+const MAX_CONNECTIONS: usize = 128;
+/// Time limit for receiving a request's head.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
-/// Most bytes of a request's head.
+/// Maximum size of a request's head.
 const LARGEST_HEAD_BYTES: usize = 16 << 10;
-const MOST_HEADERS: usize = 32;
-/// How long a connection may last, whatever it does: the longest wait, and time to read and write.
+const MAX_HEADERS: usize = 32;
+/// Maximum duration of a connection: the longest wait, plus time to read and write.
 const LIFE: Duration = wait::LONGEST_WAIT.saturating_add(Duration::from_secs(30));
-/// How long an answer that is under way at the end may take.
+/// Time limit for answers that are being written at the end.
 const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
-/// After an error of `accept`, such as too many open files.
+/// Pause after an error of `accept`, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Where requests come in.
+/// A listener.
 #[derive(Debug)]
 pub(super) enum Door {
     /// The control socket.
@@ -60,19 +60,19 @@ impl Door {
 }
 
 /// Serves until told to end.
-pub(super) async fn serve(door: Door, desk: Arc<Desk>, end: CancellationToken) {
-    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+pub(super) async fn serve(door: Door, control_state: Arc<ControlState>, end: CancellationToken) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
         let visitor = tokio::select! {
             biased;
             () = end.cancelled() => break,
-            // Those that have ended are forgotten.
+            // Finished connections are removed.
             Some(_) = connections.join_next() => continue,
             accepted = door.accept() => match accepted {
                 Ok(visitor) => visitor,
                 Err(error) => {
-                    tracing::debug!(%error, "a connection was not accepted");
+                    tracing::debug!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -81,16 +81,16 @@ pub(super) async fn serve(door: Door, desk: Arc<Desk>, end: CancellationToken) {
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
             continue;
         };
-        let desk = Arc::clone(&desk);
+        let control_state = Arc::clone(&control_state);
         connections.spawn(async move {
-            receive(visitor, &desk).await;
+            receive(visitor, &control_state).await;
             drop(place);
         });
     }
     last_answers(connections).await;
 }
 
-async fn receive(visitor: Visitor, desk: &Desk) {
+async fn receive(visitor: Visitor, control_state: &ControlState) {
     match visitor {
         Visitor::Control(stream) => {
             let refused = refused_peer(&stream);
@@ -99,19 +99,19 @@ async fn receive(visitor: Visitor, desk: &Desk) {
                 async move {
                     match refused {
                         Some(why) => refusal(StatusCode::FORBIDDEN, &stranger(&why)),
-                        None => routes::control(desk, request).await,
+                        None => routes::control(control_state, request).await,
                     }
                 }
             };
             connection(stream, answer).await;
         }
         Visitor::Metrics(stream) => {
-            connection(stream, |request| routes::metrics(desk, request)).await;
+            connection(stream, |request| routes::metrics(control_state, request)).await;
         }
     }
 }
 
-/// One request, one answer.
+/// Handles one request with one answer.
 async fn connection<Stream, Answering>(stream: Stream, answer: impl Fn(Request<Incoming>) -> Answering)
 where
     Stream: AsyncRead + AsyncWrite + Unpin,
@@ -126,12 +126,12 @@ where
         .keep_alive(false)
         .header_read_timeout(HEAD_WITHIN)
         .max_buf_size(LARGEST_HEAD_BYTES)
-        .max_headers(MOST_HEADERS)
+        .max_headers(MAX_HEADERS)
         .serve_connection(TokioIo::new(stream), service);
     match tokio::time::timeout(LIFE, served).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection ended early"),
-        Err(_) => tracing::debug!("a connection lasted too long"),
+        Ok(Err(error)) => tracing::debug!(%error, "a connection ended unexpectedly"),
+        Err(_) => tracing::debug!("a connection exceeded its time limit"),
     }
 }
 
@@ -141,7 +141,7 @@ async fn last_answers(mut connections: JoinSet<()>) {
     connections.shutdown().await;
 }
 
-/// Why whoever connected is not listened to; `None` for this user and root.
+/// Returns why a client is refused; `None` for this user and root.
 fn refused_peer(stream: &UnixStream) -> Option<String> {
     let own = rustix::process::geteuid().as_raw();
     match stream.peer_cred() {
@@ -150,14 +150,14 @@ fn refused_peer(stream: &UnixStream) -> Option<String> {
             tracing::warn!(
                 user_id = peer.uid(),
                 process_id = peer.pid(),
-                "a request of another user was refused"
+                "refused a request of another user"
             );
             Some(format!(
-                "user {} asks, and the agent runs as user {own}",
+                "the request came from user {}, and the agent runs as user {own}",
                 peer.uid()
             ))
         }
-        Err(error) => Some(format!("it is not known who asks: {error}")),
+        Err(error) => Some(format!("cannot determine the requesting user: {error}")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Opening the socket and the port, and closing them at the end.
+//! Opens the control socket and the metrics port, and closes them at the end.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::messages::DrainAnswer;
 use super::serve::{Door, serve};
-use super::{Desk, ServedRun, drain};
+use super::{ControlState, ServedRun, drain};
 use crate::assembly::{prompt, remotes_of};
 use crate::metrics::Metrics;
 use crate::note::Notes;
@@ -23,10 +23,10 @@ use crate::options::AgentOptions;
 use crate::report::AgentReport;
 use crate::shared::Shared;
 
-/// Whoever listens on a socket takes a connection in this time, or is as good as dead to its clients.
+/// A process that listens on a socket accepts a connection within this time, or is useless to its clients.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
 
-/// What listens. Dropping it closes everything at once, and takes the socket's name away.
+/// The open listeners. Dropping it closes them at once, and removes the socket's name.
 #[derive(Debug)]
 pub(crate) struct Control {
     listening: JoinSet<()>,
@@ -36,11 +36,11 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Opens what is configured; nothing for a service that does its work once and ends. A socket that cannot be opened
-    /// is a warning: checkpoints are more important.
+    /// Opens what is configured; nothing for a service that ends after one round. A socket that cannot be opened is
+    /// only a warning: checkpoints are more important.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when the port for metrics cannot be had: it was asked for by name.
+    /// [`ErrorKind::Usage`] when the metrics port cannot be opened, because it was requested explicitly.
     pub(crate) async fn start(
         options: &AgentOptions,
         shared: &Arc<Shared>,
@@ -60,9 +60,9 @@ impl Control {
         let prompt = prompt(&options.remotes);
         let runs = options.runs.iter().map(|run| ServedRun {
             run: run.run.clone(),
-            remotes: remotes_of(run, &prompt),
+            remotes: remotes_of(run, &prompt, &shared.vault),
         });
-        let desk = Arc::new(Desk::new(
+        let control_state = Arc::new(ControlState::new(
             Arc::clone(shared),
             runs.collect(),
             notes.clone(),
@@ -74,7 +74,7 @@ impl Control {
             let listener = listen_on(address).await?;
             control.listening.spawn(serve(
                 Door::Metrics(listener),
-                Arc::clone(&desk),
+                Arc::clone(&control_state),
                 control.end.clone(),
             ));
         }
@@ -83,9 +83,11 @@ impl Control {
                 Ok((listener, socket)) => {
                     tracing::info!(path = %socket.path().display(), "controlled there");
                     control.socket = Some(socket);
-                    control
-                        .listening
-                        .spawn(serve(Door::Control(listener), desk, control.end.clone()));
+                    control.listening.spawn(serve(
+                        Door::Control(listener),
+                        control_state,
+                        control.end.clone(),
+                    ));
                 }
                 Err(error) => shared.warn("control", &warning(&error)),
             }
@@ -93,12 +95,12 @@ impl Control {
         Ok(control)
     }
 
-    /// Answers whoever waited for the end, and closes. Takes a few seconds at most.
+    /// Answers clients that waited for the end, and closes. Takes a few seconds at most.
     pub(crate) async fn end(mut self, report: Option<&AgentReport>) {
-        if let Some(answer) = drain::farewell(report) {
+        if let Some(answer) = drain::final_response(report) {
             self.ended.send_replace(Some(Arc::new(answer)));
         }
-        // New requests find nobody, those under way are answered.
+        // New requests are refused; current ones are answered.
         self.socket = None;
         self.end.cancel();
         while self.listening.join_next().await.is_some() {}
@@ -107,23 +109,23 @@ impl Control {
 
 fn warning(error: &Error) -> String {
     let hint = error.hint_text().unwrap_or(
-        "name another place with agent.control-socket, or set it to \"off\": without it the agent works, and \
-         'announce' and 'drain' do not",
+        "set another path with agent.control-socket, or set it to \"off\": the agent works without it, but 'announce' \
+         and 'drain' do not",
     );
-    format!("the agent cannot be controlled: {error} ({hint})")
+    format!("the control socket is unavailable: {error} ({hint})")
 }
 
 async fn open(path: &Path) -> Result<(UnixListener, PrivateSocket)> {
     let is_taken = match tokio::time::timeout(TAKEN_WITHIN, UnixStream::connect(path)).await {
         Ok(connected) => connected.is_ok(),
-        // Somebody who does not take connections is frozen, not dead.
+        // A process that accepts no connections is frozen, not dead.
         Err(_) => true,
     };
     if is_taken {
-        return Err(Error::new(ErrorKind::Held, "cannot make the socket")
+        return Err(Error::new(ErrorKind::Held, "cannot create the socket")
             .on(path.display())
-            .because("another process listens there")
-            .hint("give each agent a socket of its own with agent.control-socket"));
+            .because("another process listens on it")
+            .hint("give each agent its own socket with agent.control-socket"));
     }
     let place = path.to_owned();
     let (listener, socket) = blocking(move || listen_privately(&place)).await?;
@@ -140,13 +142,13 @@ async fn listen_on(address: SocketAddr) -> Result<TcpListener> {
     if !address.ip().is_loopback() {
         return Err(Error::new(ErrorKind::Usage, "cannot serve metrics")
             .on(address)
-            .because("other machines could reach it, and nothing asks them who they are")
-            .hint("use an address of this machine alone: 127.0.0.1 or [::1]"));
+            .because("other machines could reach it, and it has no authentication")
+            .hint("use a loopback address: 127.0.0.1 or [::1]"));
     }
     TcpListener::bind(address).await.map_err(|error| {
         Error::new(ErrorKind::Usage, "cannot serve metrics")
             .on(address)
             .caused_by(error)
-            .hint("give agent.metrics-listen a port that is free")
+            .hint("set agent.metrics-listen to a free port")
     })
 }

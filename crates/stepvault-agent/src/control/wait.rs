@@ -1,4 +1,4 @@
-//! Waiting for a step: whoever asks gets an answer in time, whatever becomes of the step.
+//! Waits for a step: the client gets an answer in time, whatever happens to the step.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use super::messages::{WaitAnswer, WaitRequest};
-use super::{Desk, ServedRun};
+use super::{ControlState, ServedRun};
 use crate::standing::{Outcome, Standing, Wanted, look_elsewhere, look_in_vault};
 
-/// The longest that one request may wait.
+/// Maximum wait of one request.
 pub const LONGEST_WAIT: Duration = Duration::from_mins(10);
-/// The vault is looked at this often even if nobody tells of a change: a part that is verified is no event.
+/// Interval of vault checks without a notification of a change: verifying a part is not an event.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-/// Remotes are asked this often about a step that the vault does not hold.
+/// Interval of remote queries about a step that the vault does not hold.
 const ASK_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Waits until the step is there, or fails, or time is up.
-pub(super) async fn wait(desk: &Desk, request: WaitRequest) -> Result<WaitAnswer> {
+/// Waits until the step has reached the goal, fails, or time is up.
+pub(super) async fn wait(control_state: &ControlState, request: WaitRequest) -> Result<WaitAnswer> {
     let timeout = Duration::from_secs(request.timeout_seconds);
     if timeout > LONGEST_WAIT {
         return Err(Error::new(ErrorKind::Usage, "cannot wait so long")
@@ -26,14 +26,14 @@ pub(super) async fn wait(desk: &Desk, request: WaitRequest) -> Result<WaitAnswer
                 "one request waits for at most {} s",
                 LONGEST_WAIT.as_secs()
             ))
-            .hint("ask again when it has been answered"));
+            .hint("send another request after its answer"));
     }
-    let served = desk.run(request.run.as_ref())?;
-    let _leave = desk.leave_to_wait()?;
+    let served = control_state.run(request.run.as_ref())?;
+    let _leave = control_state.leave_to_wait()?;
     let deadline = Instant::now() + timeout;
-    let mut watch = StepWatch::new(desk, served, &request);
-    let mut changes = desk.shared.board.changes();
-    let mut ended = desk.ended.clone();
+    let mut watch = StepWatch::new(control_state, served, &request);
+    let mut changes = control_state.shared.status.changes();
+    let mut ended = control_state.ended.clone();
     loop {
         changes.mark_unchanged();
         let standing = watch.look().await?;
@@ -55,18 +55,18 @@ pub(super) async fn wait(desk: &Desk, request: WaitRequest) -> Result<WaitAnswer
     }
 }
 
-/// Looks at one step again and again, at remotes rarely.
+/// Checks one step repeatedly, remotes rarely.
 struct StepWatch<'a> {
-    desk: &'a Desk,
+    control_state: &'a ControlState,
     served: &'a ServedRun,
     wanted: Wanted,
     elsewhere: Option<(Instant, Standing)>,
 }
 
 impl<'a> StepWatch<'a> {
-    fn new(desk: &'a Desk, served: &'a ServedRun, request: &WaitRequest) -> Self {
+    fn new(control_state: &'a ControlState, served: &'a ServedRun, request: &WaitRequest) -> Self {
         Self {
-            desk,
+            control_state,
             served,
             wanted: Wanted {
                 run: served.run.clone(),
@@ -78,7 +78,7 @@ impl<'a> StepWatch<'a> {
     }
 
     async fn look(&mut self) -> Result<Standing> {
-        let (vault, remotes) = (&self.desk.shared.vault, &self.served.remotes);
+        let (vault, remotes) = (&self.control_state.shared.vault, &self.served.remotes);
         let mut standing = match look_in_vault(vault, remotes, &self.wanted).await? {
             Some(standing) => standing,
             None => match &self.elsewhere {
@@ -90,7 +90,7 @@ impl<'a> StepWatch<'a> {
                 }
             },
         };
-        self.desk.shared.board.explain(&mut standing);
+        self.control_state.shared.status.explain(&mut standing);
         Ok(standing)
     }
 }

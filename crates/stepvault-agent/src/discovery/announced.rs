@@ -1,42 +1,42 @@
-//! Steps that somebody says are finished: no quiet time is waited out, and everything else is looked at all the same.
+//! Announced steps: they need no quiet time, but all other checks apply.
 
 use std::path::Path;
 
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::Step;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::push::check_source;
 use stepvault_formats::find::Extent;
 use stepvault_formats::profile::ProfileSet;
 use stepvault_formats::step_name;
-use stepvault_local::seal::LinkPolicy;
 
 use super::{Discovery, Origin, Ready, Rule};
 use crate::announcements::Announcement;
 use crate::clock::SystemClock;
 
-/// Most faults of a step that are told.
-const MOST_FAULTS: usize = 5;
+/// Maximum number of a step's faults that are reported.
+const MAX_FAULTS: usize = 5;
 
 impl Discovery {
-    /// Makes the next look a thorough one.
+    /// Makes the next scan a thorough one.
     pub(crate) fn hurry(&mut self) {
         if let Rule::Profile(rule) = &mut self.rule {
             rule.hurry();
         }
     }
 
-    /// The announced step, as the rules of this directory see it; `None` when they know nothing of it. Blocks.
+    /// Returns the announced step according to the rules of this directory; `None` if they do not cover it. Blocks.
     ///
     /// # Errors
-    /// [`ErrorKind::SourceChanged`] for one that is not complete; [`ErrorKind::Damaged`] for one that is broken inside.
+    /// [`ErrorKind::SourceChanged`] for an incomplete step; [`ErrorKind::Damaged`] for a damaged one.
     pub(crate) fn ready_there(&self, announcement: &Announcement) -> Result<Option<Ready>> {
         let Some(below) = self.path_below(&announcement.path) else {
             return Ok(None);
         };
         if below.is_empty() {
-            return Err(Error::new(ErrorKind::Usage, "this is no step")
+            return Err(Error::new(ErrorKind::Usage, "cannot announce the path")
                 .on(announcement.path.display())
-                .because("it is the directory that is watched")
+                .because("it is the watched directory")
                 .hint("announce the step's own path"));
         }
         let Rule::Profile(rule) = &self.rule else {
@@ -57,7 +57,7 @@ impl Discovery {
         ready(&announcement.path, found.key, step, origin, found.links).map(Some)
     }
 
-    /// The path below the watched directory, where it is one.
+    /// Returns the path relative to the watched directory, if it is below it.
     fn path_below(&self, path: &Path) -> Option<String> {
         let direct = path.strip_prefix(&self.directory).map(Path::to_owned);
         // Either may be reached through a link.
@@ -74,16 +74,16 @@ impl Discovery {
         below.ok()?.to_str().map(str::to_owned)
     }
 
-    /// The name in the watched directory of an announced step that the rules know by its name alone.
+    /// Returns the key in the watched directory of an announced step that the rules know by its name alone.
     pub(crate) fn key_of(&self, path: &Path) -> String {
         self.path_below(path).unwrap_or_default()
     }
 }
 
-/// An announced step that no rule of a watched directory knows: all of what stands at its path. Blocks.
+/// Returns an announced step that no rule of a watched directory covers: everything at its path. Blocks.
 ///
 /// # Errors
-/// [`ErrorKind::Damaged`] for one that is broken inside; [`ErrorKind::Usage`] for one without a number.
+/// [`ErrorKind::Damaged`] for a damaged step; [`ErrorKind::Usage`] for one without a number.
 pub(crate) fn ready_alone(
     announcement: &Announcement,
     key: String,
@@ -97,7 +97,7 @@ pub(crate) fn ready_alone(
         step
     } else {
         let number =
-            step_name::parse(&name).ok_or_else(|| unnumbered(path, "its name says no step number"))?;
+            step_name::parse(&name).ok_or_else(|| unnumbered(path, "its name contains no step number"))?;
         Step::new(number)?
     };
     let checked = check_source(path, profiles, profile, extent, &SystemClock);
@@ -125,15 +125,15 @@ fn name_of(announcement: &Announcement) -> Result<&str> {
     announcement.name.as_deref().or_else(own).ok_or_else(|| {
         Error::new(ErrorKind::Usage, "cannot name the step")
             .on(announcement.path.display())
-            .because("the last component of its path is no name in UTF-8")
+            .because("the last component of its path is not UTF-8")
     })
 }
 
 fn unnumbered(path: &Path, why: &str) -> Error {
-    Error::new(ErrorKind::Usage, "cannot tell the step's number")
+    Error::new(ErrorKind::Usage, "cannot determine the step number")
         .on(path.display())
         .because(why)
-        .hint("announce it with its number")
+        .hint("announce it with its step number")
 }
 
 fn refuse_faults(path: &Path, is_complete: bool, faults: &[String]) -> Result<()> {
@@ -141,20 +141,17 @@ fn refuse_faults(path: &Path, is_complete: bool, faults: &[String]) -> Result<()
         return Ok(());
     }
     let (kind, what) = if is_complete {
-        (ErrorKind::Damaged, "will not seal a broken step")
+        (ErrorKind::Damaged, "refusing to seal a damaged step")
     } else {
-        (
-            ErrorKind::SourceChanged,
-            "will not seal a step that is not complete",
-        )
+        (ErrorKind::SourceChanged, "refusing to seal an incomplete step")
     };
-    let told: Vec<&str> = faults.iter().take(MOST_FAULTS).map(String::as_str).collect();
-    let more = match faults.len().saturating_sub(MOST_FAULTS) {
+    let told: Vec<&str> = faults.iter().take(MAX_FAULTS).map(String::as_str).collect();
+    let more = match faults.len().saturating_sub(MAX_FAULTS) {
         0 => String::new(),
         more => format!("; and {more} more"),
     };
     Err(Error::new(kind, what)
         .on(path.display())
         .because(format!("{}{more}", told.join("; ")))
-        .hint("save it again, or announce it once the save is over"))
+        .hint("save it again, or announce it after the save has finished"))
 }

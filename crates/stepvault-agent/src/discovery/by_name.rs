@@ -1,4 +1,4 @@
-//! Steps that are told by their names, and finished by one configured rule.
+//! Finds steps by their names, finished by one configured rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use globset::GlobMatcher;
 use stepvault_core::Result;
 use stepvault_core::config::Completion;
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::Step;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::{step_name, temporary};
-use stepvault_local::seal::LinkPolicy;
 use stepvault_local::sealed::SealedStep;
 
 use super::entry::{Entry, Sight};
@@ -22,7 +22,7 @@ use super::{Look, Origin, Ready, forget};
 pub(super) struct ByName {
     names: GlobMatcher,
     completion: Completion,
-    /// Names that match and say no step.
+    /// Names that match but contain no step number.
     unnumbered: BTreeSet<String>,
 }
 
@@ -92,7 +92,8 @@ impl ByName {
         look
     }
 
-    /// The entries that may be steps, with what `stat` says of each. None in a directory that is not there (yet).
+    /// Returns the entries that may be steps, with the metadata of each. Returns none if the directory does not exist
+    /// (yet).
     fn list(&mut self, directory: &Path, look: &mut Look) -> Result<BTreeMap<String, (Step, Metadata)>> {
         let fault = |error| stepvault_local::errors::io("cannot look for steps", directory, error);
         let listed = match std::fs::read_dir(directory) {
@@ -103,14 +104,14 @@ impl ByName {
         let mut unnumbered = BTreeSet::new();
         for entry in listed {
             let entry = entry.map_err(fault)?;
-            // A name that is not UTF-8 is no framework's.
+            // No framework uses names that are not UTF-8.
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
             if !self.names.is_match(&name) || temporary::is_temporary(&name) {
                 continue;
             }
-            // Gone meanwhile, or a link, which is a second name for something that is looked at itself.
+            // Deleted meanwhile, or a link, whose target is scanned itself.
             let Ok(metadata) = entry.metadata() else { continue };
             if !metadata.is_dir() && !metadata.is_file() {
                 continue;
@@ -122,7 +123,7 @@ impl ByName {
             if !self.unnumbered.contains(&name) {
                 let path = directory.join(&name);
                 look.passed_over
-                    .push((path, "its name says no step number".to_owned()));
+                    .push((path, "its name contains no step number".to_owned()));
             }
             unnumbered.insert(name);
         }

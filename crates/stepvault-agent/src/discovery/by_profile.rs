@@ -1,4 +1,4 @@
-//! Steps that are told by the profile of the framework that writes them.
+//! Finds steps by the profile of the framework that writes them.
 
 mod candidates;
 mod spent;
@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use globset::GlobMatcher;
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::Step;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::find::{Extent, FindOptions, Found, FoundStep, find_steps};
 use stepvault_formats::profile::{Profile, ProfileSet};
 use stepvault_formats::tree::{OpenFile, Tree};
-use stepvault_local::seal::LinkPolicy;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::survey::{Below, SurveyFiles, survey_again};
 use tokio::time::Instant;
@@ -27,13 +27,13 @@ use super::{Look, Origin, Pace, Ready, forget};
 use crate::options::AgentRun;
 use candidates::Selection;
 
-/// Whether a save is quiet is watched here, with this machine's clock and the eyes: the profile's own rule is asked
-/// what it would say if nothing were written for ever.
+/// Quiet time is measured here, by this machine's clock and by observation: the profile's own rule is evaluated as if
+/// nothing were ever written again.
 const END_OF_TIME: Timestamp = Timestamp::from_seconds(253_402_300_799);
-/// Looking takes at most one part in so many of the time.
+/// Scanning takes at most one part in this many of the time.
 const SHARE_OF_TIME: u32 = 20;
-/// Most directories below the watched one that wake it.
-const MOST_DIRECTORIES: usize = 16;
+/// Maximum number of subdirectories that are watched for events.
+const MAX_DIRECTORIES: usize = 16;
 
 /// The rule.
 #[derive(Debug)]
@@ -41,12 +41,12 @@ pub(super) struct ByProfile {
     choice: Choice,
     selection: Selection,
     quiet_time: Duration,
-    pace: Pace,
+    rate: Pace,
     extent: Extent,
-    /// The last look, and what was found in it.
+    /// The last scan, and what was found in it.
     tree: Tree,
     found: Found,
-    /// Ranks of the last step that was ready.
+    /// Number of ranks of the last step that was ready.
     ranks: Option<u32>,
     not_before: Option<Instant>,
 }
@@ -57,7 +57,7 @@ impl ByProfile {
         profiles: Arc<ProfileSet>,
         names: Option<GlobMatcher>,
         quiet_time: Duration,
-        pace: Pace,
+        rate: Pace,
         extent: Extent,
     ) -> Result<Self> {
         if let Some(name) = run.profile.as_ref().filter(|name| profiles.get(name).is_none()) {
@@ -69,7 +69,7 @@ impl ByProfile {
             choice: Choice::new(profiles, run.profile.clone()),
             selection: Selection::new(names, run.series.clone()),
             quiet_time,
-            pace,
+            rate,
             extent,
             tree: Tree::default(),
             found: Found::default(),
@@ -82,7 +82,7 @@ impl ByProfile {
         self.quiet_time
     }
 
-    /// Directories below the watched one that hold steps.
+    /// Returns the subdirectories that contain steps.
     pub(super) fn directories(&self) -> Vec<PathBuf> {
         let parents = self
             .found
@@ -92,18 +92,17 @@ impl ByProfile {
         let inner: BTreeSet<_> = parents.filter(|parent| !parent.as_os_str().is_empty()).collect();
         inner
             .into_iter()
-            .take(MOST_DIRECTORIES)
+            .take(MAX_DIRECTORIES)
             .map(Path::to_owned)
             .collect()
     }
 
-    /// Makes the next look one that lists the directory, however short ago the last was.
+    /// Makes the next scan list the directory, however recent the last listing is.
     pub(super) fn hurry(&mut self) {
         self.not_before = None;
     }
 
-    /// What was found where somebody says that a step is finished: the step, and what to say against it. `None` when
-    /// no step was found there. Opens files.
+    /// Returns the step found at an announced path, with its faults. `None` when there is no step there. Opens files.
     pub(super) fn found_at(&self, directory: &Path, path: &str) -> Option<FoundThere> {
         let profile = self.choice.profile()?;
         let is_there = |step: &&FoundStep| step.members.iter().any(|member| member == path);
@@ -140,7 +139,7 @@ impl ByProfile {
         if let Err(error) = self.look_into(directory, entries, now, sealed, &mut look) {
             look.fault = Some(error);
         }
-        self.not_before = match self.pace {
+        self.not_before = match self.rate {
             Pace::Lasting => Some(Instant::now() + begun.elapsed() * SHARE_OF_TIME),
             Pace::Once => None,
         };
@@ -156,7 +155,7 @@ impl ByProfile {
         look: &mut Look,
     ) -> Result<()> {
         let tree = self.survey(directory, entries)?;
-        // Nothing is in it that could be opened, and it may not even be there.
+        // It contains nothing that could be opened, and may not even exist.
         if tree.entries().next().is_none() {
             forget(directory, entries, |_| false, look);
             (self.tree, self.found) = (tree, Found::default());
@@ -206,7 +205,7 @@ impl ByProfile {
         Ok(())
     }
 
-    /// Lists the directory. What was handled and looks the same from outside is taken as it was for a while.
+    /// Lists the directory. A handled entry whose own metadata is unchanged is not listed again for a while.
     fn survey(&self, directory: &Path, entries: &mut BTreeMap<String, Entry>) -> Result<Tree> {
         let settled: BTreeSet<String> = entries
             .iter()
@@ -247,13 +246,13 @@ impl ByProfile {
     }
 }
 
-/// A step that was found where somebody says that one is finished.
+/// A step that was found at an announced path.
 #[derive(Debug)]
 pub(super) struct FoundThere {
     pub(super) key: String,
     pub(super) identity: std::result::Result<(Step, Origin), String>,
     pub(super) is_complete: bool,
-    /// What is missing or broken.
+    /// What is missing or damaged.
     pub(super) faults: Vec<String>,
     pub(super) links: LinkPolicy,
 }
@@ -266,7 +265,7 @@ fn links_of(profile: &Profile) -> LinkPolicy {
     }
 }
 
-/// What was seen in one look.
+/// The findings of one scan.
 struct Seen<'a> {
     directory: &'a Path,
     profile: &'a Profile,
@@ -330,8 +329,8 @@ impl Seen<'_> {
     }
 }
 
-/// Of several finished steps with one number, the last that was written is the step: each would make the one before it
-/// an abandoned attempt.
+/// Of several finished steps with the same number, keeps the one written last: otherwise each would make the one before
+/// it an abandoned attempt.
 fn only_newest_of_each_number(entries: &mut BTreeMap<String, Entry>, look: &mut Look) {
     let mut newest: BTreeMap<_, (Timestamp, String)> = BTreeMap::new();
     for ready in &look.ready {
@@ -349,10 +348,7 @@ fn only_newest_of_each_number(entries: &mut BTreeMap<String, Entry>, look: &mut 
         if let Some(entry) = entries.get_mut(&ready.key) {
             entry.handled(ready.fingerprint, ready.newest);
         }
-        let reason = format!(
-            "{key} is step {} as well, and was written after it",
-            ready.step.number()
-        );
+        let reason = format!("{key} is also step {} and was written later", ready.step.number());
         passed_over.push((ready.path.clone(), reason));
         false
     });

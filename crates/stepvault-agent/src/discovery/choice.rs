@@ -1,4 +1,4 @@
-//! Which profile a watched directory goes by.
+//! Chooses the profile of a watched directory.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use stepvault_formats::find::Found;
 use stepvault_formats::profile::{GENERIC, PathGlob, Profile, ProfileSet};
 use stepvault_formats::tree::{OpenFile, Tree};
 
-/// The profile in force, and whether it may still change.
+/// The current profile, and whether it may still change.
 #[derive(Debug)]
 pub(super) struct Choice {
     profiles: Arc<ProfileSet>,
     name: Option<String>,
-    /// Nothing changes it any more: it was configured, or a step that is complete by it was seen.
+    /// Whether it is final: it was configured, or a step that is complete by it was seen.
     settled: bool,
 }
 
 impl Choice {
-    /// `configured` is the name of the profile to go by, where one is given.
+    /// `configured` is the name of the profile to use, if one is given.
     pub(super) fn new(profiles: Arc<ProfileSet>, configured: Option<String>) -> Self {
         Self {
             profiles,
@@ -26,12 +26,12 @@ impl Choice {
         }
     }
 
-    /// The profile in force; `None` before the first look.
+    /// Returns the current profile; `None` before the first scan.
     pub(super) fn profile(&self) -> Option<&Profile> {
         self.profiles.get(self.name.as_deref()?)
     }
 
-    /// What need not be looked into. While the choice is open, everything tells something.
+    /// Returns the paths that need not be scanned. While the choice is open, every path is evidence.
     pub(super) fn ignored(&self) -> &[PathGlob] {
         match self.profile() {
             Some(profile) if self.settled => &profile.ignored,
@@ -39,10 +39,10 @@ impl Choice {
         }
     }
 
-    /// Looks at what is there, and gives what there is to say when that changes the choice.
+    /// Detects the profile from the directory's content, and returns a message when the choice changes.
     ///
-    /// The first files of a run may look like more than one framework's: the choice stays open until a step is complete
-    /// by it.
+    /// The first files of a run may look like several frameworks': the choice stays open until a step is complete by
+    /// it.
     pub(super) fn look(&mut self, tree: &Tree, files: &dyn OpenFile) -> Option<String> {
         if self.settled {
             return None;
@@ -54,7 +54,8 @@ impl Choice {
         }
         let is_first = self.name.is_none();
         let text = if name == GENERIC {
-            "no known framework yet: a directory or file whose name says a step is taken once it is quiet"
+            "no framework recognized yet: a directory or file with a step number in its name is sealed once it stops \
+             changing"
                 .to_owned()
         } else {
             format!(
@@ -65,11 +66,11 @@ impl Choice {
             )
         };
         self.name = Some(name.clone());
-        // An empty directory is no news.
+        // An empty directory is not reported.
         (!is_first || name != GENERIC || tree.entries().next().is_some()).then_some(text)
     }
 
-    /// Keeps the choice once a step is complete by it. The generic one is kept open: it fits anything.
+    /// Makes the choice final once a step is complete by it. The generic profile stays open, because it fits anything.
     pub(super) fn settle(&mut self, found: &Found) {
         if self.name.as_deref() != Some(GENERIC) {
             self.settled |= found

@@ -1,4 +1,4 @@
-//! One entry of a watched directory over time.
+//! The state of one entry of a watched directory over time.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
@@ -19,19 +19,19 @@ use super::Origin;
 use super::judge::{Judgement, judge};
 use crate::pause::{LONGEST, Pause};
 
-/// A handled entry whose own directory is unchanged is looked into only this often.
+/// How often a handled entry whose own directory is unchanged is scanned again.
 const HANDLED_LOOK_INTERVAL: Duration = Duration::from_mins(1);
-/// What changes while it is looked at is looked at again after this long.
+/// How soon an entry that changed during its scan is scanned again.
 const CHANGING_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a look at an entry came to.
+/// The result of checking an entry.
 #[derive(Debug)]
 pub(super) enum Sight {
     /// Nothing to do.
     Nothing,
-    /// Not now; when to look again at the latest, if that is known.
+    /// Not finished; the latest time of the next check, if known.
     Later(Option<Instant>),
-    /// It is not to be taken over, and why.
+    /// It is skipped, with the cause.
     PassedOver(String),
     /// It is finished.
     Ready {
@@ -41,7 +41,7 @@ pub(super) enum Sight {
     },
 }
 
-/// Since when an entry has looked the same.
+/// Since when an entry has been unchanged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sighting {
     fingerprint: Sha256Digest,
@@ -49,41 +49,43 @@ pub(super) struct Sighting {
     pub(super) looks: u32,
 }
 
-/// Device, inode and time of the entry itself: cheap to compare, and blind to what lies deeper.
+/// Device, inode and time of the entry itself: cheap to compare, but blind to changes further down.
 type Outside = (u64, u64, i64, i64);
 
 /// A step that a profile has found.
 pub(super) struct Candidate<'a> {
     pub(super) origin: &'a Origin,
     pub(super) step: &'a FoundStep,
-    /// Whether nothing but silence proves that its save is over.
+    /// Whether only silence proves that its save is over.
     pub(super) rests_on_silence: bool,
-    /// How long that silence must be.
+    /// How long it must be unchanged.
     pub(super) quiet_time: Duration,
-    /// What is broken in it, in words.
+    /// Returns the damage in it, as text.
     pub(super) check: &'a dyn Fn() -> Vec<String>,
 }
 
-/// What is remembered of an entry.
+/// The stored state of an entry.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     sighting: Option<Sighting>,
     handled: Option<(Sha256Digest, Timestamp)>,
-    /// Whether it ever was handled.
+    /// Whether it was ever handled.
     was_handled: bool,
-    /// When it was last looked into, and how it looked from outside.
+    /// When it was last scanned, and its own metadata then.
     looked: Option<(Instant, Outside)>,
     /// When it was last listed for a profile.
     surveyed: Option<Instant>,
-    /// Whether it was compared with what stands in the vault.
+    /// Whether it was compared with the steps in the vault.
     compared: bool,
-    /// How it was when it was found broken.
+    /// Its fingerprint when it was found damaged.
     broken: Option<Sha256Digest>,
-    /// Why it was passed over, when that was said.
+    /// Why it was skipped, if that was reported.
     said: Option<String>,
     pause: Pause,
-    /// Why it was not taken over yet.
+    /// Why it is not sealed yet.
     trouble: Option<String>,
+    /// Why it is not sealed although it is finished, as far as known.
+    unsealed: Option<String>,
 }
 
 impl Entry {
@@ -130,7 +132,7 @@ impl Entry {
         }
     }
 
-    /// Looks at a step that a profile has found.
+    /// Checks a step that a profile has found.
     pub(super) fn look_at(
         &mut self,
         candidate: &Candidate<'_>,
@@ -141,7 +143,7 @@ impl Entry {
         if self.pause.until().is_some() {
             return Sight::Nothing;
         }
-        // As it was, or it has only lost files since: see `is_handled`.
+        // Unchanged, or it has only lost files since: see `is_handled`.
         if self.handled.is_some_and(|(_, newest)| step.written_at <= newest) {
             return Sight::Nothing;
         }
@@ -158,10 +160,10 @@ impl Entry {
             && tree.data_bytes() == step.bytes
             && tree.files.len() as u64 == step.files;
         if !as_found {
-            // It was judged as it was a moment ago.
+            // The judgement applies to its state of a moment ago.
             self.sighting = None;
             return self.not_yet(
-                "it was written to while it was looked at".to_owned(),
+                "it was modified while it was checked".to_owned(),
                 Some(CHANGING_PAUSE),
             );
         }
@@ -176,7 +178,7 @@ impl Entry {
         if self.broken == Some(sighting.fingerprint) {
             return Sight::Nothing;
         }
-        // What proved it when it was taken says nothing of what was written to it since.
+        // What proved an earlier seal does not apply to later changes.
         if candidate.rests_on_silence || self.was_handled {
             match judge(
                 &Completion::Quiet(candidate.quiet_time),
@@ -195,14 +197,20 @@ impl Entry {
         }
         self.broken = Some(sighting.fingerprint);
         self.trouble = None;
+        self.unsealed = None;
         Sight::PassedOver(format!(
-            "it is complete by its names, and broken: {}",
+            "its files are all there, but it is damaged: {}",
             reasons.join("; ")
         ))
     }
 
     fn ready(&mut self, tree: &Tree, sighting: Sighting) -> Sight {
-        self.trouble = Some("it is finished, and there was no time left to take it over".to_owned());
+        let why = self
+            .unsealed
+            .take()
+            .unwrap_or_else(|| "it is finished, but there was no time left to seal it".to_owned());
+        self.trouble = Some(why.clone());
+        self.unsealed = Some(why);
         Sight::Ready {
             fingerprint: sighting.fingerprint,
             newest: tree.newest_mtime(),
@@ -212,12 +220,14 @@ impl Entry {
 
     fn not_yet(&mut self, why: String, look_again_in: Option<Duration>) -> Sight {
         self.trouble = Some(why);
+        self.unsealed = None;
         Sight::Later(look_again_in.map(|wait| Instant::now() + wait))
     }
 
-    /// Passes it over; the reason when it is news.
+    /// Marks it as skipped; returns the cause if it is new.
     pub(super) fn pass_over(&mut self, reason: String) -> Option<String> {
         self.trouble = None;
+        self.unsealed = None;
         if self.said.as_ref() == Some(&reason) {
             return None;
         }
@@ -230,12 +240,12 @@ impl Entry {
         !self.compared
     }
 
-    /// How its files were when it was handled.
+    /// Returns its fingerprint when it was handled.
     pub(super) fn handled_as(&self) -> Option<Sha256Digest> {
         self.handled.map(|(fingerprint, _)| fingerprint)
     }
 
-    /// Whether it was handled, and listed not long ago.
+    /// Whether it was handled, and listed recently.
     pub(super) fn is_settled(&self) -> bool {
         self.handled.is_some()
             && self
@@ -243,7 +253,7 @@ impl Entry {
                 .is_some_and(|time| time.elapsed() < HANDLED_LOOK_INTERVAL)
     }
 
-    /// It was listed just now.
+    /// Records that it was listed just now.
     pub(super) fn surveyed(&mut self) {
         self.surveyed = Some(Instant::now());
     }
@@ -266,12 +276,15 @@ impl Entry {
 
     fn cannot_look(&mut self, error: &stepvault_core::Error) -> Sight {
         self.sighting = None;
-        let text = error.to_string();
+        let text = error.text_with_hint();
         let news = self.trouble.as_ref() != Some(&text);
         self.trouble = Some(text.clone());
+        // It may be finished, which cannot be determined.
+        self.unsealed = Some(text.clone());
         match error.kind() {
-            // Written to, or deleted, this very moment.
+            // It is being modified or deleted at this moment.
             ErrorKind::NotFound | ErrorKind::SourceChanged => {
+                self.unsealed = None;
                 Sight::Later(Some(Instant::now() + CHANGING_PAUSE))
             }
             ErrorKind::Usage if news => Sight::PassedOver(text),
@@ -283,7 +296,7 @@ impl Entry {
         }
     }
 
-    /// Compares an entry that is seen for the first time with what stands in the vault.
+    /// Compares an entry that is seen for the first time with the steps in the vault.
     fn known_at_first(&mut self, name: &str, tree: &Tree, sealed: &[SealedStep]) -> Option<Sight> {
         if std::mem::replace(&mut self.compared, true) {
             return None;
@@ -304,14 +317,14 @@ impl Entry {
         let id = not_newer_than?;
         self.handled(tree.fingerprint(), newest);
         Some(Sight::PassedOver(format!(
-            "its files are not those that were sealed as {id}, and none of them is newer: something deletes it"
+            "its files differ from those sealed as {id}, and none of them is newer: a process is deleting it"
         )))
     }
 
-    /// Whether it was handled as it is, or has only lost files since.
+    /// Whether it was handled in its current state, or has only lost files since.
     ///
-    /// A trainer that deletes an old step file by file, or leaves a husk of it behind, has not saved it again: taken
-    /// for a new save, it would become the newest step of a new attempt.
+    /// A trainer that deletes an old step file by file, or leaves some of its files behind, has not saved it again:
+    /// mistaken for a new save, it would become the newest step of a new attempt.
     fn is_handled(&mut self, tree: &Tree) -> bool {
         let Some((fingerprint, newest)) = self.handled else {
             return false;
@@ -333,20 +346,38 @@ impl Entry {
         self.was_handled = true;
         self.sighting = None;
         self.trouble = None;
+        self.unsealed = None;
         self.pause.clear();
+    }
+
+    /// Records that it cannot be sealed as it is, and ignores it until it changes.
+    pub(super) fn unfit(&mut self, fingerprint: Sha256Digest, newest: Timestamp, reason: String) {
+        self.handled(fingerprint, newest);
+        self.unsealed = Some(reason);
     }
 
     pub(super) fn failed(&mut self, longest: Duration, reason: String) {
         self.pause.failed(longest, None);
         self.sighting = None;
+        self.unsealed = Some(reason.clone());
         self.trouble = Some(reason);
+    }
+
+    /// Ends its pause.
+    pub(super) fn try_now(&mut self) {
+        self.pause.clear();
     }
 
     pub(super) fn next_try(&self) -> Option<Instant> {
         self.pause.until()
     }
 
-    /// Why it was not taken over yet; `None` when it was handled.
+    /// Returns why it is not sealed although it is finished, as far as known; `None` for any other entry.
+    pub(super) fn unsealed(&self) -> Option<&str> {
+        self.unsealed.as_deref()
+    }
+
+    /// Returns why it is not sealed yet; `None` when it was handled.
     pub(super) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }

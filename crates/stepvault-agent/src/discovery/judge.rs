@@ -1,4 +1,4 @@
-//! Whether an entry is finished, by the configured rule and by how long it has looked the same.
+//! Judges whether an entry is finished, by the configured rule and by how long it has been unchanged.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use stepvault_local::tree::Tree;
 
 use super::entry::Sighting;
 
-/// What is to be done with an entry.
+/// The judgement about an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
     /// It is finished.
     Finished,
-    /// It is not, or nothing proves it yet.
+    /// It is not finished, or nothing proves it yet.
     NotYet {
-        /// Why, in words.
+        /// The cause, as text.
         why: String,
-        /// When it may be, if nothing is written to it.
+        /// When it may be finished, if it is not modified.
         look_again_in: Option<Duration>,
     },
 }
@@ -45,8 +45,7 @@ pub(super) fn judge(
     };
     let watched = sighting.since.elapsed();
     let newest = tree.newest_mtime();
-    // Files stamped with a time to come were stamped by another clock than ours (a file server's). Then only what was
-    // watched can tell.
+    // Files dated in the future were stamped by another clock (a file server's). Then only the watched time counts.
     let now = if newest > now && watched >= quiet_time {
         later(newest, quiet_time)
     } else {
@@ -78,7 +77,7 @@ pub(super) fn judge(
         Verdict::NotYet { why } => Judgement::NotYet { why, look_again_in },
         Verdict::Complete if sighting.looks < 2 || !still_to_watch.is_zero() => Judgement::NotYet {
             why: format!(
-                "it was watched for {} s, and must be quiet for {} s",
+                "it was watched for {} s and must be unchanged for {} s",
                 watched.as_secs(),
                 whole_seconds(quiet_time)
             ),
@@ -88,7 +87,7 @@ pub(super) fn judge(
     }
 }
 
-/// Rounded up: half a second of quiet is some.
+/// Rounded up, so that half a second is not shown as zero.
 fn whole_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }

@@ -1,4 +1,4 @@
-//! Looking for finished steps in a watched directory. Nothing here writes to it.
+//! Finds finished steps in a watched directory. Nothing here writes to it.
 
 mod announced;
 mod by_name;
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use globset::{GlobBuilder, GlobMatcher};
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::config::{Completion, RunSettings};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::Step;
@@ -25,7 +26,6 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::find::Extent;
 use stepvault_formats::profile::ProfileSet;
-use stepvault_local::seal::LinkPolicy;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::{Tree, scan_members};
 use tokio::time::Instant;
@@ -37,7 +37,7 @@ use by_profile::ByProfile;
 use entry::Entry;
 pub(crate) use wake::Wake;
 
-/// One watched directory, and what was made of its entries so far.
+/// One watched directory, and the state of its entries.
 #[derive(Debug)]
 pub(crate) struct Discovery {
     directory: PathBuf,
@@ -46,36 +46,36 @@ pub(crate) struct Discovery {
     entries: BTreeMap<String, Entry>,
 }
 
-/// How steps are told.
+/// How steps are recognized.
 #[derive(Debug)]
 enum Rule {
     /// By their names and one rule for all.
     Name(ByName),
-    /// By the profile of the framework that writes there.
+    /// By the profile of the framework that writes them.
     Profile(Box<ByProfile>),
 }
 
-/// How often looking is worth its while.
+/// How often scanning is worthwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// For months, beside a trainer that needs the disk.
+    /// For months, next to a trainer that needs the disk.
     Lasting,
-    /// A few times, and then no more.
+    /// A few times only.
     Once,
 }
 
-/// Where a step stands, and the name it is kept under.
+/// A step's location, and the name it is stored under.
 #[derive(Debug, Clone)]
 pub(crate) struct Origin {
-    /// The directory or file; the watched directory for a step of several paths.
+    /// The directory or file; the watched directory for a multi-path step.
     pub(crate) source: PathBuf,
-    /// Those paths below it.
+    /// Its paths below that, for a multi-path step.
     pub(crate) members: Vec<RelativePath>,
     pub(crate) name: String,
 }
 
 impl Origin {
-    /// One directory or file.
+    /// Creates the origin of one directory or file.
     fn of_path(source: &Path, name: &str) -> Self {
         Self {
             source: source.to_owned(),
@@ -84,7 +84,7 @@ impl Origin {
         }
     }
 
-    /// Lists what is there. Blocks.
+    /// Lists the files. Blocks.
     fn scan(&self) -> Result<Tree> {
         scan_members(&self.source, &self.members)
     }
@@ -95,20 +95,20 @@ impl Origin {
 pub(crate) struct Ready {
     /// Its path below the watched directory.
     pub(crate) key: String,
-    /// Its path, for messages; of several the first.
+    /// Its path, for messages; the first one of a multi-path step.
     pub(crate) path: PathBuf,
-    /// What it is sealed from, and as what.
+    /// What it is sealed from, and under which name.
     pub(crate) origin: Origin,
     pub(crate) step: Step,
     pub(crate) fingerprint: Sha256Digest,
     pub(crate) newest: Timestamp,
     pub(crate) bytes: u64,
-    /// What the framework's habits allow.
+    /// How its framework allows files to be linked or copied.
     pub(crate) links: LinkPolicy,
 }
 
 impl Ready {
-    /// Looks at its files once more, and fails unless they are as they were when it was found finished. Blocks.
+    /// Scans its files again, and fails unless they are unchanged since it was found finished. Blocks.
     pub(crate) fn unchanged(&self) -> Result<Tree> {
         let tree = self.origin.scan()?;
         if tree.fingerprint() == self.fingerprint {
@@ -116,11 +116,11 @@ impl Ready {
         }
         Err(Error::new(ErrorKind::SourceChanged, "cannot seal the step")
             .on(self.path.display())
-            .because("it was written to after it looked finished"))
+            .because("it was modified after it was found finished"))
     }
 }
 
-/// A step of the trainer's own that was taken over as it is, and that the trainer can do without.
+/// One of the trainer's own steps that was sealed as it is and that the trainer no longer needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Spent {
     pub(crate) path: PathBuf,
@@ -130,25 +130,25 @@ pub(crate) struct Spent {
 }
 
 impl Spent {
-    /// Looks at its files once more; `None` when they are not those that were taken over. Blocks.
+    /// Scans its files again; returns `None` when they are not those that were sealed. Blocks.
     pub(crate) fn unchanged(&self) -> Result<Option<Tree>> {
         let tree = self.origin.scan()?;
         Ok((tree.fingerprint() == self.fingerprint).then_some(tree))
     }
 }
 
-/// What a look came to.
+/// The result of one scan.
 #[derive(Debug, Default)]
 pub(crate) struct Look {
-    /// Finished and not handled yet, in the order they were written.
+    /// Finished steps that were not handled yet, in the order in which they were written.
     pub(crate) ready: Vec<Ready>,
-    /// Passed over for good since the last look, and why.
+    /// Entries skipped permanently since the last scan, with the cause.
     pub(crate) passed_over: Vec<(PathBuf, String)>,
-    /// What became known about the directory as a whole.
+    /// New facts about the directory as a whole.
     pub(crate) news: Option<String>,
-    /// What somebody should change about it.
+    /// A recommended change of its configuration.
     pub(crate) advice: Option<String>,
-    /// When something may be ready before the next regular look.
+    /// When something may be ready before the next regular scan.
     pub(crate) again_at: Option<Instant>,
     /// Why the directory cannot be read.
     pub(crate) fault: Option<Error>,
@@ -161,11 +161,12 @@ impl Look {
 }
 
 impl Discovery {
-    /// For one run; `None` for one that is not watched. `extent` is how much of a step its directory holds.
+    /// Creates the discovery of one run; `None` for one that is not watched. `extent` is how much of a step its
+    /// directory holds.
     pub(crate) fn new(
         run: &AgentRun,
         profiles: &Arc<ProfileSet>,
-        pace: Pace,
+        rate: Pace,
         extent: Extent,
     ) -> Result<Option<Self>> {
         let Some(directory) = run.watch_directory.clone() else {
@@ -174,7 +175,7 @@ impl Discovery {
         let rule = match &run.completion {
             Completion::Auto(quiet_time) => {
                 let names = run.pattern.as_deref().map(names).transpose()?;
-                let rule = ByProfile::new(run, Arc::clone(profiles), names, *quiet_time, pace, extent)?;
+                let rule = ByProfile::new(run, Arc::clone(profiles), names, *quiet_time, rate, extent)?;
                 Rule::Profile(Box::new(rule))
             }
             completion => {
@@ -189,7 +190,7 @@ impl Discovery {
         }))
     }
 
-    /// The directories in which new steps appear, as far as is known.
+    /// Returns the directories in which new steps appear, as far as known.
     pub(crate) fn directories(&self) -> Vec<PathBuf> {
         let inner = match &self.rule {
             Rule::Name(_) => Vec::new(),
@@ -199,12 +200,12 @@ impl Discovery {
         std::iter::once(self.directory.clone()).chain(inner).collect()
     }
 
-    /// What was seen so far, by the keys of [`Ready`].
+    /// Returns what was seen so far, by the keys of [`Ready`].
     pub(crate) fn seen(&self) -> BTreeSet<String> {
         self.entries.keys().cloned().collect()
     }
 
-    /// How long a step may have to be quiet.
+    /// Returns how long a step may have to be unchanged.
     pub(crate) fn quiet_time(&self) -> Option<Duration> {
         match &self.rule {
             Rule::Name(rule) => rule.quiet_time(),
@@ -212,19 +213,19 @@ impl Discovery {
         }
     }
 
-    /// Looks at the directory. `sealed` gives the steps in the vault, and is asked when something new is there: it may
+    /// Scans the directory. `sealed` returns the steps in the vault, and is called when there is a new entry, which may
     /// be one of them. Blocks.
     pub(crate) fn look(&mut self, now: Timestamp, sealed: impl FnOnce() -> Vec<SealedStep>) -> Look {
         let mut look = match &mut self.rule {
             Rule::Name(rule) => rule.look(&self.directory, &mut self.entries, now, sealed),
             Rule::Profile(rule) => rule.look(&self.directory, &mut self.entries, now, sealed),
         };
-        // Attempts are told by the order in which steps were written.
+        // Attempts depend on the order in which steps were written.
         look.ready.sort_by_key(|ready| (ready.newest, ready.step));
         look
     }
 
-    /// The trainer's own steps that it can do without, as far as its profile knows, the oldest first. Blocks.
+    /// Returns the trainer's own steps that it no longer needs, as far as its profile knows, the oldest first. Blocks.
     pub(crate) fn spent(&mut self) -> Result<Vec<Spent>> {
         match &mut self.rule {
             Rule::Name(_) => Ok(Vec::new()),
@@ -232,34 +233,62 @@ impl Discovery {
         }
     }
 
-    /// The entry was handled: it is left alone until something is written to it.
+    /// Records that the entry was handled: it is ignored until it is modified.
     pub(crate) fn handled(&mut self, ready: &Ready) {
         if let Some(entry) = self.entries.get_mut(&ready.key) {
             entry.handled(ready.fingerprint, ready.newest);
         }
     }
 
-    /// The entry was not taken over and is tried again after a pause, of at most `longest`.
+    /// Records that the entry cannot be sealed as it is: it is ignored until it is modified, and is not safe.
+    pub(crate) fn unfit(&mut self, ready: &Ready, reason: String) {
+        if let Some(entry) = self.entries.get_mut(&ready.key) {
+            entry.unfit(ready.fingerprint, ready.newest, reason);
+        }
+    }
+
+    /// Whether an entry of the directory represents it.
+    pub(crate) fn knows(&self, ready: &Ready) -> bool {
+        self.entries.contains_key(&ready.key)
+    }
+
+    /// Records that the entry was not sealed and is retried after a pause of at most `longest`.
     pub(crate) fn failed(&mut self, ready: &Ready, longest: Duration, reason: String) {
-        // Each time: people are told of the first alone.
+        // Logged each time: only the first is reported as a warning.
         let path = self.directory.join(&ready.key);
-        tracing::debug!(path = %path.display(), reason, "not taken over, and tried again later");
+        tracing::debug!(path = %path.display(), reason, "not sealed; retrying later");
         if let Some(entry) = self.entries.get_mut(&ready.key) {
             entry.failed(longest, reason);
         }
     }
 
-    /// Where an entry is, as [`Self::unfinished`] says it.
+    /// Returns the path of an entry, as in [`Self::unfinished`].
     pub(crate) fn path_of(&self, ready: &Ready) -> PathBuf {
         self.directory.join(&ready.key)
     }
 
-    /// When the first pause ends.
+    /// Ends all pauses.
+    pub(crate) fn try_now(&mut self) {
+        self.entries.values_mut().for_each(Entry::try_now);
+    }
+
+    /// Returns when the first pause ends.
     pub(crate) fn next_try(&self) -> Option<Instant> {
         self.entries.values().filter_map(Entry::next_try).min()
     }
 
-    /// What is there and was neither taken over nor passed over, and why.
+    /// Returns what is finished, as far as known, but not sealed, with the cause.
+    pub(crate) fn unsealed(&self) -> Vec<(PathBuf, String)> {
+        let unsealed = self
+            .entries
+            .iter()
+            .filter_map(|(key, entry)| Some((key, entry.unsealed()?)));
+        unsealed
+            .map(|(key, why)| (self.directory.join(key), why.to_owned()))
+            .collect()
+    }
+
+    /// Returns the entries that were neither sealed nor skipped, with the cause.
     pub(crate) fn unfinished(&self) -> Vec<(PathBuf, String)> {
         let troubled = self
             .entries
@@ -271,7 +300,7 @@ impl Discovery {
     }
 }
 
-/// Forgets the entries that are gone, and tells of those that were not taken over before.
+/// Forgets the entries that are gone, and reports those that were never sealed.
 fn forget(
     directory: &Path,
     entries: &mut BTreeMap<String, Entry>,
@@ -281,7 +310,7 @@ fn forget(
     entries.retain(|key, entry| {
         let stays = is_there(key);
         if !stays && let Some(why) = entry.trouble() {
-            let reason = format!("it vanished before it was taken over ({why})");
+            let reason = format!("it vanished before it was sealed ({why})");
             look.passed_over.push((directory.join(key), reason));
         }
         stays
@@ -293,7 +322,7 @@ fn names(pattern: &str) -> Result<GlobMatcher> {
         .literal_separator(true)
         .build()
         .map_err(|error| {
-            Error::new(ErrorKind::Usage, "not a pattern for the names of steps")
+            Error::new(ErrorKind::Usage, "invalid pattern for step names")
                 .on(format!("{pattern:?}"))
                 .because(error.kind())
                 .hint("write a glob such as step_* or {checkpoint,step}-*")

@@ -1,4 +1,4 @@
-//! Waking early when something appears. Everything works without: network file systems tell nothing.
+//! Wakes discovery early when an entry appears. Everything works without it: network file systems send no events.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub(crate) struct Wake {
     watcher: Option<RecommendedWatcher>,
-    /// By path, which directory is watched there: another may take its place.
+    /// The directory watched at each path: another one may replace it.
     watched: BTreeMap<PathBuf, (u64, u64)>,
     woken: Arc<Notify>,
 }
@@ -21,14 +21,16 @@ pub(crate) struct Wake {
 impl Wake {
     pub(crate) fn new() -> Self {
         let woken = Arc::new(Notify::new());
-        let bell = Arc::clone(&woken);
+        let changed = Arc::clone(&woken);
         let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             if event.is_ok_and(|event| tells_of_a_step(event.kind)) {
-                bell.notify_one();
+                changed.notify_one();
             }
         });
         let watcher = watcher
-            .map_err(|error| tracing::debug!(%error, "directories are polled only"))
+            .map_err(
+                |error| tracing::debug!(%error, "cannot watch for file events: directories are only polled"),
+            )
             .ok();
         Self {
             watcher,
@@ -48,7 +50,7 @@ impl Wake {
                 continue;
             }
             if self.watched.remove(directory).is_some() {
-                // The watch went with its directory, most likely.
+                // The watch was most likely removed with its directory.
                 let _ = watcher.unwatch(directory);
             }
             let Some(there) = there else { continue };
@@ -57,19 +59,20 @@ impl Wake {
                     self.watched.insert(directory.to_owned(), there);
                 }
                 Err(error) => {
-                    tracing::debug!(%error, directory = %directory.display(), "a directory is polled only");
+                    let directory = directory.display();
+                    tracing::debug!(%error, %directory, "cannot watch the directory: it is only polled");
                 }
             }
         }
     }
 
-    /// What is told of new names.
-    pub(crate) fn bell(&self) -> Arc<Notify> {
+    /// Returns the notifier of new names.
+    pub(crate) fn changed(&self) -> Arc<Notify> {
         Arc::clone(&self.woken)
     }
 }
 
-/// Not everything does: our own looking is an event as well.
+/// Filters events: discovery's own scans cause events as well.
 fn tells_of_a_step(kind: EventKind) -> bool {
     matches!(
         kind,

@@ -1,4 +1,4 @@
-//! Whether time is short, and how much of it there is.
+//! Tells whether time is short, and how much is left.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::stop::Stop;
 
-/// What a step takes beside its bytes: some ten requests one after the other.
+/// Time for a step besides its bytes: some ten sequential requests.
 const EACH_STEP: Duration = Duration::from_secs(1);
-/// Kept free after the last word, for the process to end.
+/// Reserved for the process to end, after the drain record is written.
 const LAST_MOMENT: Duration = Duration::from_millis(150);
 
-/// Tells when time is short: the service was asked to stop, or the provider said that it might take the machine.
+/// Tells whether time is short: the service was asked to stop, or the provider said that it might reclaim the machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Hurry {
     pub(crate) stop: Stop,
-    /// How long the service may take to end where nobody names a time.
+    /// How long the service may take to end after a request without a deadline.
     pub(crate) configured: Duration,
     warned: CancellationToken,
 }
@@ -31,7 +31,7 @@ impl Hurry {
         }
     }
 
-    /// The machine may be taken away, nobody knows when.
+    /// Records that the machine may be reclaimed at an unknown time.
     pub(crate) fn warn(&self) {
         self.warned.cancel();
     }
@@ -41,7 +41,7 @@ impl Hurry {
         self.warned.is_cancelled() || self.stop.is_requested()
     }
 
-    /// Ends when time is short.
+    /// Returns when time is short.
     pub(crate) async fn on(&self) {
         tokio::select! {
             () = self.warned.cancelled() => {}
@@ -49,20 +49,21 @@ impl Hurry {
         }
     }
 
-    /// Ends when uploads have to.
+    /// Returns when uploads have to end.
     pub(crate) async fn uploads_end(&self) {
         self.stop
             .until(|request| Some(request.uploads_end(self.configured)))
             .await;
     }
 
-    /// When the last word has to be written, so that the process is gone by its deadline; `None` while nobody has asked.
+    /// Returns when the drain record must be written, so that the process is gone by its deadline; `None` while no stop
+    /// was requested.
     pub(crate) fn last_word_by(&self) -> Option<Instant> {
-        let leave_by = self.stop.requested()?.leave_by(self.configured);
-        Some(leave_by.checked_sub(LAST_MOMENT).unwrap_or(leave_by))
+        let exit_deadline = self.stop.requested()?.exit_deadline(self.configured);
+        Some(exit_deadline.checked_sub(LAST_MOMENT).unwrap_or(exit_deadline))
     }
 
-    /// How long uploads may go on.
+    /// Returns how long uploads may continue.
     pub(crate) fn time_left(&self) -> TimeLeft {
         let end = self
             .stop

@@ -1,4 +1,4 @@
-//! Ending in time: what is still sent once time is short, and the word on what was left.
+//! Drains in time: what is still sent when time is short, and the record of what was left.
 
 mod hurry;
 mod outlook;

@@ -1,4 +1,4 @@
-//! What waits for a remote, and what of it can still be finished.
+//! Determines which steps wait for a remote, and which of them can still be finished.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,37 +18,41 @@ use tokio::time::Instant;
 use crate::lane::is_durable;
 use crate::shared::Shared;
 
-/// How often an upload under way is held against the plan.
+/// How often a running upload is compared with the plan.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// The sealed steps of a run, and which of them the remote does not have, both with the newest last.
+/// The sealed steps of a run, and those that the remote lacks, both with the newest last.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) sealed: Vec<SealedStep>,
     pub(crate) missing: BTreeSet<StepId>,
+    /// The same, plus those that cannot be sent before their attempt is determined.
+    pub(crate) not_durable: BTreeSet<StepId>,
     pub(crate) pins: Vec<Pin>,
 }
 
-/// Looks what the vault holds and the remote does not.
+/// Finds the steps that the vault has and the remote lacks.
 pub(crate) async fn look(shared: &Shared, remote: &RunRemote) -> Result<Found> {
     let (vault, run, remote) = (shared.vault.clone(), remote.keys.run().clone(), remote.clone());
     blocking(move || {
         let sealed = vault.steps(&run)?.steps;
-        let missing = sealed
-            .iter()
-            .filter(|step| !is_durable(step, &remote))
+        let not_durable = || sealed.iter().filter(|step| !is_durable(step, &remote));
+        let missing = not_durable()
+            .filter(|step| !step.record().is_provisional())
             .map(SealedStep::id)
             .collect();
+        let not_durable = not_durable().map(SealedStep::id).collect();
         Ok(Found {
             sealed,
             missing,
+            not_durable,
             pins: vault.pins(&run)?,
         })
     })
     .await
 }
 
-/// One remote with its runs, as far as planning goes.
+/// One remote with its runs, for planning.
 #[derive(Debug, Clone)]
 pub(crate) struct Outlook {
     pub(crate) shared: Arc<Shared>,
@@ -57,7 +61,7 @@ pub(crate) struct Outlook {
     pub(crate) not_for_now: NotForNow,
 }
 
-/// What is given up, waits out a pause, or stands back: each until some time, or for good.
+/// Steps that are given up, paused or deferred: each until some time, or permanently.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NotForNow {
     pub(crate) runs: BTreeMap<RunName, Option<Instant>>,
@@ -74,7 +78,7 @@ impl NotForNow {
 }
 
 impl Outlook {
-    /// Plans what is left to send, by what the vault holds now.
+    /// Plans what is left to send, from the current state of the vault.
     pub(crate) async fn plan(&self) -> Result<RemotePlan> {
         let mut found = Vec::with_capacity(self.runs.len());
         for run in &self.runs {
@@ -83,7 +87,7 @@ impl Outlook {
         self.plan_of(&found).await
     }
 
-    /// The same from what was found just now.
+    /// The same, from an existing scan.
     pub(crate) async fn plan_of(&self, found: &[(RunName, Found)]) -> Result<RemotePlan> {
         let mut steps = Vec::new();
         for (run, found) in found {
@@ -97,7 +101,7 @@ impl Outlook {
             let waiting = steps.iter().map(|step| Waiting {
                 run: step.run().clone(),
                 id: step.id(),
-                // A journal that cannot be read is begun anew, and so is the step.
+                // An unreadable journal is restarted, and so is the step.
                 missing_bytes: missing_bytes(&vault, step, &remote)
                     .unwrap_or_else(|_| step.record().data_bytes()),
             });
@@ -113,11 +117,11 @@ impl Outlook {
         ))
     }
 
-    /// Ends when the upload of this step should be broken off for another one.
+    /// Returns when the upload of this step should be preempted by another one.
     pub(crate) async fn until_it_gives_way(self, run: RunName, id: StepId) {
         self.shared.hurry.on().await;
         loop {
-            // A vault that cannot be read for a moment changes nothing.
+            // A momentarily unreadable vault changes nothing.
             if self.plan().await.is_ok_and(|plan| plan.gives_way(&run, id)) {
                 return;
             }
@@ -126,7 +130,7 @@ impl Outlook {
     }
 }
 
-/// Says once, when the service is asked to stop, what is expected to be finished in the time that is left.
+/// Reports once, when the service is asked to stop, what is expected to be finished in the remaining time.
 pub(crate) async fn announce(outlooks: Vec<Outlook>) {
     let Some(shared) = outlooks.first().map(|outlook| Arc::clone(&outlook.shared)) else {
         return;
@@ -136,15 +140,15 @@ pub(crate) async fn announce(outlooks: Vec<Outlook>) {
         return;
     };
     for mut outlook in outlooks {
-        // Their bytes are sent: whether they become durable is up to others.
+        // Their bytes are sent: whether they become durable depends on other nodes.
         let mut wait_for_others = 0;
         for run in &outlook.runs {
             let run = run.keys.run().clone();
-            let (.., failed) = shared.board.on_remote(&run, &outlook.remote);
-            let lacking = shared.board.lacking_parts(&run, &outlook.remote);
-            wait_for_others += lacking.len();
-            let not_ours = failed.into_iter().chain(lacking);
-            let not_ours = not_ours.map(|(id, _)| ((run.clone(), id), None));
+            let troubles = shared.status.on_remote(&run, &outlook.remote);
+            wait_for_others += troubles.lacking_parts().count();
+            let lacking = troubles.lacking_parts().map(|(id, _)| *id);
+            let not_ours = troubles.steps_for_operator().chain(lacking);
+            let not_ours = not_ours.map(|id| ((run.clone(), id), None));
             outlook.not_for_now.steps.extend(not_ours);
         }
         let Ok(plan) = outlook.plan().await else { continue };

@@ -1,4 +1,4 @@
-//! Writing down what a drain left, in the vault and on every remote, and saying it at the next start.
+//! Records what a drain left, in the vault and on every remote, and reports it at the next start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +23,12 @@ use crate::options::{AgentOptions, AgentRun};
 use crate::report::AgentReport;
 use crate::shared::Shared;
 
-/// The note in the vault.
+/// The record's name in the vault.
 const DRAIN_NOTE: &str = "drain.json";
-/// A remote that takes longer to say what other drains left is not waited for.
+/// Maximum time to wait for a remote's drain records.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// Reads what the last drain left of a run; `None` when there is no word of it, or none that can be read.
+/// Reads what the last drain left of a run; `None` if there is no readable record.
 pub fn read_drain(vault: &Vault, run: &RunName) -> Result<Option<DrainRecord>> {
     let Some(bytes) = vault.read_note(run, DRAIN_NOTE)? else {
         return Ok(None);
@@ -36,8 +36,8 @@ pub fn read_drain(vault: &Vault, run: &RunName) -> Result<Option<DrainRecord>> {
     Ok(decode(&bytes, DRAIN_NOTE).ok())
 }
 
-/// Writes down what is not durable, as far as there is time for it: in the vault first, then on the remotes. A drain that
-/// left nothing needs no word: what an earlier one said is held against what is there now.
+/// Records what is not durable, as far as time allows: in the vault first, then on the remotes. A drain that left
+/// nothing writes no record: an earlier record is compared with the current state anyway.
 pub(crate) async fn leave_word(
     options: &AgentOptions,
     shared: &Arc<Shared>,
@@ -77,27 +77,26 @@ pub(crate) async fn leave_word(
     for (run, record) in &records {
         let written = timeout_at(last_word_by, write_note(shared, record)).await;
         if !matches!(written, Ok(Ok(()))) {
-            let text = format!(
-                "{}: what the drain left could not be written to the vault",
-                run.run
-            );
+            let text = format!("{}: cannot write the drain record to the vault", run.run);
             shared.observer.on_event(&Event::Warning { message: &text });
         }
     }
     let words = records.iter().flat_map(|(run, record)| {
-        let remotes = remotes_of(run, &options.remotes).into_iter();
+        let remotes = remotes_of(run, &options.remotes, &shared.vault).into_iter();
         remotes.map(move |remote| write_there(remote, record, last_word_by))
     });
     join_all(words).await;
 }
 
-/// The word on a remote, for whoever has another vault.
+/// Writes the record to a remote, for readers with a different vault.
 async fn write_there(remote: RunRemote, record: &DrainRecord, last_word_by: Instant) {
     let key = remote.keys.drain(&record.node);
     match timeout_at(last_word_by, remote.replace_record(&key, record)).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::info!(%error, "the word of the drain is not on the remote"),
-        Err(_) => tracing::info!(remote = %remote.name(), "no time was left for the word of the drain"),
+        Ok(Err(error)) => tracing::info!(%error, "cannot write the drain record to the remote"),
+        Err(_) => {
+            tracing::info!(remote = %remote.name(), "no time was left to write the drain record to the remote");
+        }
     }
 }
 
@@ -106,8 +105,8 @@ async fn write_note(shared: &Arc<Shared>, record: &DrainRecord) -> Result<()> {
     blocking(move || vault.write_note(&run, DRAIN_NOTE, &bytes)).await
 }
 
-/// Says what the last drains left: this node's by the vault's own note; where the vault holds nothing of a run, as on a
-/// machine that takes another's place, what the remotes know of it.
+/// Reports what the last drains left: this node's own from the vault's record; if the vault holds nothing of a run, as
+/// on a replacement machine, the records on the remotes.
 pub(crate) async fn say_what_was_left(shared: Arc<Shared>, runs: Vec<(AgentRun, Vec<RunRemote>)>) {
     for (run, remotes) in runs {
         let (vault, name, its) = (shared.vault.clone(), run.run.clone(), remotes.clone());
@@ -127,7 +126,7 @@ pub(crate) async fn say_what_was_left(shared: Arc<Shared>, runs: Vec<(AgentRun, 
         });
         match known.await {
             Ok((Some(text), _)) => {
-                let text = format!("{}: {text}; it goes on with that now", run.run);
+                let text = format!("{}: {text}; uploading the missing data now", run.run);
                 shared.observer.on_event(&Event::Warning { message: &text });
             }
             Ok((None, true)) => say_what_remotes_know(&shared, &run.run, &remotes).await,
@@ -137,14 +136,15 @@ pub(crate) async fn say_what_was_left(shared: Arc<Shared>, runs: Vec<(AgentRun, 
 }
 
 async fn say_what_remotes_know(shared: &Arc<Shared>, run: &RunName, remotes: &[RunRemote]) {
-    // A remote that does not answer says nothing here, and its lane will say so.
+    // An unreachable remote is ignored here; its lane reports it.
     let Ok(drains) = timeout(ANSWER_WITHIN, Drains::ask(remotes)).await else {
         return;
     };
     for record in &drains.records {
         if let Some(text) = record.summary(|left| drains.is_missed(left)) {
-            let text =
-                format!("{run}: {text}; only that node's vault holds it, and this vault is another one");
+            let text = format!(
+                "{run}: {text}; only that node's vault holds the missing data, and this is a different vault"
+            );
             shared.observer.on_event(&Event::Warning { message: &text });
         }
     }

@@ -1,4 +1,4 @@
-//! Which waiting steps retention would drop as soon as they came to the remote.
+//! Finds waiting steps that retention would remove as soon as they reached the remote.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +14,10 @@ use stepvault_local::sealed::SealedStep;
 
 use crate::clock::SystemClock;
 
-/// The steps among `waiting` that the remote's rules would not keep, and why.
+/// Returns the steps among `waiting` that the remote's rules would not keep, with the cause.
 ///
-/// Judged by what the vault holds, as if all of it stood on the remote. The remote holds more, and every rule names at
-/// most fewer of these steps then, so that nothing stands back that would stay.
+/// The decision assumes that the remote holds everything that the vault holds. The remote actually holds more, and then
+/// every rule selects at most fewer of these steps, so a step that would be kept is never deferred.
 pub(super) fn retention_would_drop(
     tier: &Tier,
     keep: &KeepRules,
@@ -32,7 +32,7 @@ pub(super) fn retention_would_drop(
         StepFacts {
             id: record.id,
             name: record.name.clone(),
-            // A step comes to the remote when it is uploaded.
+            // A step reaches the remote when it is uploaded.
             created: if waiting.contains(&record.id) {
                 now
             } else {
@@ -40,6 +40,7 @@ pub(super) fn retention_would_drop(
             },
             written_at: record.written_at,
             bytes: record.data_bytes(),
+            reclaimable_bytes: record.data_bytes(),
             metrics: record.metrics.clone(),
             pinned: pins.iter().any(|pin| pin.id == record.id),
             leased: false,
@@ -47,6 +48,8 @@ pub(super) fn retention_would_drop(
             durable_on: Vec::new(),
             retired_on: Vec::new(),
             uploading: false,
+            unproven: None,
+            needs_other_nodes: record.is_one_of_several(),
             abandoned: abandoned.contains(&record.id),
         }
     };
@@ -58,7 +61,7 @@ pub(super) fn retention_would_drop(
         now,
         free_bytes: None,
     };
-    // Rules that would delete everything are refused: then nothing stands back.
+    // Rules that would delete everything are refused: then nothing is deferred.
     let Ok(plan) = plan(&view, keep, &LocalLimits::default(), &Guards::default()) else {
         return BTreeMap::new();
     };

@@ -1,7 +1,8 @@
-//! Which step goes next when time is short.
+//! Chooses the next step when time is short.
 
 use std::sync::Arc;
 
+use stepvault_core::Error;
 use stepvault_core::ids::{RunName, StepId};
 use stepvault_engine::blocking::blocking;
 use stepvault_local::sealed::SealedStep;
@@ -10,22 +11,22 @@ use tokio::time::{Duration, Instant};
 use super::LaneTask;
 use super::queue::{Choice, VAULT_PAUSE};
 use crate::drain::{Found, NotForNow, Outlook, look};
-use crate::pause::LONGEST;
+use crate::outcome::longest_pause;
 
-/// The longest pause after a failure when time is short.
+/// Maximum pause after a failure when time is short.
 const HURRIED_PAUSE: Duration = Duration::from_secs(2);
 
 impl LaneTask {
-    /// The longest pause after a failure that may pass.
-    pub(super) fn longest_pause(&self) -> Duration {
+    /// Returns the maximum pause after a failure.
+    pub(super) fn longest_pause(&self, error: &Error) -> Duration {
         if self.shared.stopping.is_requested() {
             HURRIED_PAUSE
         } else {
-            LONGEST
+            longest_pause(error)
         }
     }
 
-    /// This remote, as far as planning goes.
+    /// Returns the planning data of this remote.
     pub(crate) fn outlook(&self, not_for_now: NotForNow) -> Outlook {
         Outlook {
             shared: Arc::clone(&self.shared),
@@ -35,7 +36,8 @@ impl LaneTask {
         }
     }
 
-    /// What is given up or waits out a pause; with `with_standing_back` also the steps that retention would drop.
+    /// Returns the steps that are given up or paused; with `with_standing_back` also the steps that retention would
+    /// remove.
     pub(super) fn not_for_now(&self, with_standing_back: bool) -> NotForNow {
         let mut not_for_now = NotForNow::default();
         for run in &self.runs {
@@ -47,12 +49,12 @@ impl LaneTask {
             }
             for (id, tries) in &run.tries {
                 let pause = tries.pause.until();
-                if tries.failed || pause.is_some() {
-                    let until = pause.filter(|_| !tries.failed);
+                if tries.given_up || pause.is_some() {
+                    let until = pause.filter(|_| !tries.given_up);
                     not_for_now.steps.insert((name.clone(), *id), until);
                 }
             }
-            // Nothing of this node is left to send.
+            // This node has nothing left to send for them.
             for id in run.waits.ids() {
                 not_for_now.steps.insert((name.clone(), id), None);
             }
@@ -63,13 +65,13 @@ impl LaneTask {
         not_for_now
     }
 
-    /// The first step of the plan. What stands back comes after everything else.
+    /// Returns the first step of the plan. Deferred steps come after all others.
     pub(super) async fn choose_in_a_hurry(&mut self) -> Choice {
         if self.shared.stopping.is_requested() && !std::mem::replace(&mut self.hurried, true) {
-            // What was waited for before may be there now, and there is no time to find out late.
+            // Parts that were missing before may exist now, and there is no time to find out late.
             for run in &mut self.runs {
                 run.pause.clear();
-                run.tries.retain(|_, tries| tries.failed);
+                run.tries.clear();
             }
         }
         let mut later: Option<Instant> = None;
@@ -90,7 +92,7 @@ impl LaneTask {
             };
             let (mut waiting, stand_back) = run.waiting(&self.shared, &here, self.maximum_backlog_steps);
             run.standing_back = stand_back;
-            // Nobody is waited for on the way out; what is there by now is one look away.
+            // Nothing is waited for while stopping; one check shows the current state.
             let mut next_look = None;
             let due = run.due_look(&mut waiting, !self.shared.stopping.is_requested(), &mut next_look);
             next_look.into_iter().for_each(&mut at);
@@ -106,7 +108,7 @@ impl LaneTask {
             }
             run.tries
                 .values()
-                .filter(|tries| !tries.failed)
+                .filter(|tries| !tries.given_up)
                 .filter_map(|tries| tries.pause.until())
                 .for_each(&mut at);
             found.push((run.remote.keys.run().clone(), here));
@@ -144,7 +146,7 @@ impl LaneTask {
         later.map_or(Choice::Nothing, Choice::Later)
     }
 
-    /// A step that waits for other nodes, once more before the end: they may have completed it since.
+    /// Checks a step that waits for other nodes once more before the end: they may have completed it since.
     async fn last_look(&mut self) -> Option<Choice> {
         for (index, run) in self.runs.iter_mut().enumerate() {
             let ids: Vec<StepId> = run.waits.ids().collect();

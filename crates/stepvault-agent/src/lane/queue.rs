@@ -1,4 +1,4 @@
-//! Which step goes next. There is no list of what waits: it is what the vault holds and the remote does not.
+//! Chooses the next step. There is no stored queue: a step waits if the vault has it and the remote lacks it.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::{LaneRun, LaneTask};
 use crate::drain::{Found, look};
 use crate::shared::Shared;
 
-/// A vault that cannot be read is looked at again after this long.
+/// Pause before an unreadable vault is scanned again.
 pub(super) const VAULT_PAUSE: Duration = Duration::from_secs(5);
 
 /// What to do next.
@@ -21,15 +21,14 @@ pub(super) const VAULT_PAUSE: Duration = Duration::from_secs(5);
 pub(super) enum Choice {
     /// Upload this step of this run.
     Upload(usize, Box<SealedStep>),
-    /// Look again then.
+    /// Check again at this time.
     Later(Instant),
     /// Nothing waits.
     Nothing,
 }
 
 impl LaneTask {
-    /// The next step: the runs take turns, and within each the newest step goes first, of those that do not have to
-    /// stand back.
+    /// Returns the next step: the runs take turns, and within each run the newest step that is not deferred goes first.
     pub(super) async fn choose(&mut self) -> Choice {
         if self.shared.hurry.is_on() {
             return self.choose_in_a_hurry().await;
@@ -69,8 +68,8 @@ impl LaneTask {
 }
 
 impl LaneRun {
-    /// Takes the steps that wait for other nodes out of `waiting`; one of them when it is to be looked at now. That costs a
-    /// request or two, and then it is the next one's turn to be sent.
+    /// Removes the steps that wait for other nodes from `waiting`; returns one of them when a check is due. The check
+    /// costs a request or two, and then the next step is uploaded.
     pub(super) fn due_look(
         &self,
         waiting: &mut BTreeSet<StepId>,
@@ -93,7 +92,7 @@ impl LaneRun {
         due
     }
 
-    /// `patient` when other nodes' parts are worth waiting for.
+    /// `patient` if other nodes' parts are worth waiting for.
     fn pick(
         &mut self,
         index: usize,
@@ -124,7 +123,7 @@ impl LaneRun {
             let step = sealed.into_iter().find(|step| step.id() == *id);
             return step.map_or(Choice::Nothing, |step| Choice::Upload(index, Box::new(step)));
         }
-        // The last thing before the end.
+        // The last check before the end.
         for step in sealed {
             if waiting_for_others.contains(&step.id()) && self.waits.take_last_look(step.id()) {
                 return Choice::Upload(index, Box::new(step));
@@ -133,7 +132,7 @@ impl LaneRun {
         later.map_or(Choice::Nothing, Choice::Later)
     }
 
-    /// What waits and is not given up, and which of it has to stand back.
+    /// Returns the waiting steps that are not given up, and those of them that are deferred.
     pub(super) fn waiting(
         &mut self,
         shared: &Shared,
@@ -144,10 +143,13 @@ impl LaneRun {
         self.tries.retain(|id, _| there.contains(id));
         self.waits.forget_all_but(&there);
         shared
-            .board
+            .status
             .forget_all_but(self.remote.keys.run(), self.remote.name(), &there);
+        shared
+            .status
+            .waits(self.remote.keys.run(), self.remote.name(), &found.not_durable);
         let mut waiting = found.missing.clone();
-        waiting.retain(|id| !self.tries.get(id).is_some_and(|tries| tries.failed));
+        waiting.retain(|id| !self.tries.get(id).is_some_and(|tries| tries.given_up));
         let mut stand_back = BTreeSet::new();
         if waiting.len() <= maximum_backlog_steps {
             return (waiting, stand_back);
@@ -161,11 +163,11 @@ impl LaneRun {
         );
         for (id, why) in dropped {
             let reason = format!(
-                "{} steps wait for {}: this one stands back, as retention would drop it there ({why})",
+                "{} steps wait for {}: this one is deferred because retention would remove it there ({why})",
                 waiting.len(),
                 self.remote.name()
             );
-            if shared.board.stands_back(&self.on_remote(id), &reason) {
+            if shared.status.stands_back(&self.on_remote(id), &reason) {
                 shared.observer.on_event(&Event::Skipped {
                     tier: &self.remote.tier,
                     id,
@@ -178,9 +180,9 @@ impl LaneRun {
     }
 }
 
-/// Whether a step was seen durable on the remote, at the URL it has now.
+/// Whether a step is recorded as durable on the remote at its current URL.
 pub(crate) fn is_durable(step: &SealedStep, remote: &RunRemote) -> bool {
-    // A state that cannot be read is found out anew by the upload, which begins by asking the remote.
+    // For an unreadable state, the upload determines it again, starting with a query of the remote.
     let state = step.remote_state(remote.name()).ok().flatten();
     state.is_some_and(|state| state.state == UploadState::Durable && state.url == remote.store.url())
 }

@@ -1,4 +1,4 @@
-//! Steps whose own part is uploaded and that lack other nodes' parts.
+//! Tracks steps whose own part is uploaded and that lack other nodes' parts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const LONGEST_BETWEEN_LOOKS: Duration = Duration::from_secs(15);
-/// A step that is marked incomplete is looked at less often: whoever brings the last part commits it.
+/// A step marked incomplete is checked less often: the node that uploads the last part commits it.
 const BETWEEN_LOOKS_WHEN_INCOMPLETE: Duration = Duration::from_mins(1);
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ struct Wait {
     had_last_look: bool,
 }
 
-/// All of them, for one run on one remote.
+/// All waiting steps of one run on one remote.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     steps: BTreeMap<StepId, Wait>,
@@ -29,13 +29,13 @@ pub(super) struct Waits {
 /// How a step waits.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Waiting {
-    /// Too long by now.
+    /// Whether it has waited too long.
     pub(super) is_incomplete: bool,
     pub(super) reason: String,
 }
 
 impl Waits {
-    /// Notes that these nodes' parts are still missing.
+    /// Records that these nodes' parts are still missing.
     pub(super) fn missing(&mut self, id: StepId, nodes: &[NodeName], incomplete_after: Duration) -> Waiting {
         let now = Instant::now();
         let wait = self.steps.entry(id).or_insert(Wait {
@@ -68,12 +68,12 @@ impl Waits {
                     incomplete_after.as_secs()
                 )
             } else {
-                format!("its part of this node is uploaded, and the {parts} of {nodes} {are} still missing")
+                format!("this node's part is uploaded, but the {parts} of {nodes} {are} still missing")
             },
         }
     }
 
-    /// When a step is to be looked at again; `None` for one that does not wait.
+    /// Returns when a step is checked again; `None` for one that does not wait.
     pub(super) fn next_look(&self, id: StepId) -> Option<Instant> {
         self.steps.get(&id).map(|wait| wait.next_look)
     }
@@ -82,16 +82,16 @@ impl Waits {
         self.steps.keys().copied()
     }
 
-    /// Whether a step is still to be looked at before the service ends; asked once, and not again.
+    /// Whether a step still needs its last check before the service ends; true once.
     ///
-    /// The others may have completed it since. Whether they will is not waited for.
+    /// The other nodes may have completed it since. The service does not wait for them.
     pub(super) fn take_last_look(&mut self, id: StepId) -> bool {
         self.steps
             .get_mut(&id)
             .is_some_and(|wait| !std::mem::replace(&mut wait.had_last_look, true))
     }
 
-    /// Whether a step was looked at for the last time.
+    /// Whether a step had its last check.
     pub(super) fn had_last_look(&self, id: StepId) -> bool {
         self.steps.get(&id).is_some_and(|wait| wait.had_last_look)
     }
@@ -124,7 +124,7 @@ mod tests {
             }
             assert_eq!(
                 waiting.reason,
-                "its part of this node is uploaded, and the parts of node-1, node-3 are still missing"
+                "this node's part is uploaded, but the parts of node-1, node-3 are still missing"
             );
             looks += 1;
             tokio::time::sleep_until(waits.next_look(id).unwrap()).await;
@@ -133,7 +133,7 @@ mod tests {
             reason,
             "it is incomplete: node-1, node-3 have not uploaded their parts within 120 s"
         );
-        // One more where the clock of the runtime, which goes by milliseconds, wakes a little too early.
+        // One more check if the runtime's millisecond clock wakes slightly too early.
         assert!((11..=12).contains(&looks), "{looks}");
         assert_eq!(
             waits.next_look(id).unwrap() - Instant::now(),

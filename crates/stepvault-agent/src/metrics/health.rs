@@ -1,4 +1,4 @@
-//! Whether something keeps the service from its work.
+//! Health check: detects problems that keep the service from its work.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -7,66 +7,66 @@ use stepvault_core::ids::{RemoteName, RunName, StepId};
 use tokio::time::Instant;
 
 use super::Metrics;
-use crate::board::RemotePulse;
-use crate::control::Desk;
+use crate::agent_status::RemotePulse;
+use crate::control::ControlState;
 
-/// A required remote may be away for this long.
+/// How long a required remote may be unreachable.
 const AWAY_FOR: Duration = Duration::from_mins(5);
-/// An upload may stand still for this long.
+/// How long an upload may make no progress.
 const STILL_FOR: Duration = Duration::from_mins(15);
 
-/// What is known of one run on one remote.
+/// The state of one run on one remote.
 struct Facts<'a> {
     run: &'a RunName,
     remote: &'a RemoteName,
     pulse: RemotePulse,
     uploading: Option<StepId>,
     last_error: Option<String>,
-    /// When bytes last moved to the remote, of any run.
+    /// When bytes were last sent to the remote, for any run.
     moved_at: Option<Instant>,
 }
 
 impl Metrics {
-    /// What keeps the service from its work, in words; empty when nothing does.
-    pub(crate) fn complaints(&self, desk: &Desk) -> Vec<String> {
+    /// Returns the problems that keep the service from its work; empty when there are none.
+    pub(crate) fn problems(&self, control_state: &ControlState) -> Vec<String> {
         let moved_at = self
             .moved_at
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let board = &desk.shared.board;
-        let mut complaints = Vec::new();
-        for served in &desk.runs {
+        let status = &control_state.shared.status;
+        let mut problems = Vec::new();
+        for served in &control_state.runs {
             let some_required = served.remotes.iter().any(|remote| remote.settings.required);
             let counted = served
                 .remotes
                 .iter()
                 .filter(|remote| remote.settings.required || !some_required);
             for remote in counted {
-                let (uploading, last_error, _) = board.on_remote(&served.run, remote.name());
+                let troubles = status.on_remote(&served.run, remote.name());
                 let facts = Facts {
                     run: &served.run,
                     remote: remote.name(),
-                    pulse: board.pulse(&served.run, remote.name()),
-                    uploading,
-                    last_error,
+                    pulse: status.pulse(&served.run, remote.name()),
+                    uploading: troubles.uploading,
+                    last_error: troubles.remote.map(|trouble| trouble.reason),
                     moved_at: moved_at.get(remote.name()).copied(),
                 };
-                complaints.extend(facts.complaint());
+                problems.extend(facts.problem());
             }
         }
-        complaints
+        problems
     }
 }
 
 impl Facts<'_> {
-    fn complaint(&self) -> Option<String> {
+    fn problem(&self) -> Option<String> {
         let (run, remote) = (self.run, self.remote);
         if let Some(since) = self.pulse.failing_since
             && since.elapsed() >= AWAY_FOR
         {
             let seconds = since.elapsed().as_secs();
-            let why = self.last_error.as_deref().unwrap_or("no reason was given");
+            let why = self.last_error.as_deref().unwrap_or("unknown cause");
             return Some(format!(
                 "{run}: uploads to {remote} have failed for {seconds} s: {why}"
             ));
@@ -75,7 +75,7 @@ impl Facts<'_> {
         let moved_at = self.pulse.moved_at.into_iter().chain(self.moved_at).max()?;
         (moved_at.elapsed() >= STILL_FOR).then(|| {
             let seconds = moved_at.elapsed().as_secs();
-            format!("{run}: the upload of {id} to {remote} has stood still for {seconds} s")
+            format!("{run}: the upload of {id} to {remote} has not progressed for {seconds} s")
         })
     }
 }
@@ -84,7 +84,7 @@ impl Facts<'_> {
 mod tests {
     use super::*;
 
-    /// What is said after `later`, where it is `uploading`, or the remote fails, from now on.
+    /// Returns the problem reported after `later`, if from now on it is `uploading`, or the remote fails.
     async fn said_after(
         later: Duration,
         fails: bool,
@@ -106,7 +106,7 @@ mod tests {
             moved_at: moves_after.map(|after| begun + after),
         };
         tokio::time::advance(later).await;
-        facts.complaint()
+        facts.problem()
     }
 
     #[tokio::test(start_paused = true)]
@@ -127,7 +127,7 @@ mod tests {
         );
         assert_eq!(
             said_after(STILL_FOR, false, true, None).await.unwrap(),
-            "demo/a: the upload of step 7 (attempt 1) to main has stood still for 900 s"
+            "demo/a: the upload of step 7 (attempt 1) to main has not progressed for 900 s"
         );
     }
 }

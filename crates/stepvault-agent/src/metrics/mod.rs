@@ -1,5 +1,4 @@
-//! What a monitoring system may know of a running service. Runs and remotes are labels, as many as are configured;
-//! steps are values.
+//! Metrics of a running service. Runs and remotes are labels, as many as are configured; steps are values.
 
 mod health;
 mod observer;
@@ -22,13 +21,13 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
-use crate::control::Desk;
+use crate::control::ControlState;
 use crate::options::AgentOptions;
 pub(crate) use observer::CountingObserver;
 
-/// What is read from the vault is at most this old.
+/// Maximum age of values read from the vault.
 const FRESH_FOR: Duration = Duration::from_secs(5);
-/// How long reading it may hold up an answer.
+/// How long reading the vault may delay an answer.
 const READ_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -52,6 +51,12 @@ struct OnTier {
     tier: String,
 }
 
+impl OnRun {
+    fn new(run: &RunName) -> Self {
+        Self { run: run.to_string() }
+    }
+}
+
 impl OnRunRemote {
     fn new(run: &RunName, remote: &RemoteName) -> Self {
         Self {
@@ -61,9 +66,26 @@ impl OnRunRemote {
     }
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OnError {
+    run: String,
+    remote: String,
+    kind: String,
+}
+
+impl OnError {
+    fn new(run: &RunName, remote: &RemoteName, kind: &str) -> Self {
+        Self {
+            run: run.to_string(),
+            remote: remote.to_string(),
+            kind: kind.to_owned(),
+        }
+    }
+}
+
 type Seconds = Gauge<f64, AtomicU64>;
 
-/// All of them.
+/// All metrics.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
@@ -73,17 +95,22 @@ pub(crate) struct Metrics {
     copied_bytes: Family<OnRemote, Counter>,
     durable_steps: Family<OnRemote, Counter>,
     removed_steps: Family<OnTier, Counter>,
+    given_up_steps: Family<OnRun, Counter>,
     upload_failures: Family<OnRunRemote, Counter>,
     last_durable: Family<OnRunRemote, Seconds>,
     remote_failing: Family<OnRunRemote, Gauge>,
+    unsealed_steps: Family<OnRun, Gauge>,
+    other_writers: Family<OnRun, Gauge>,
     steps_failed: Family<OnRunRemote, Gauge>,
+    remote_needs_operator: Family<OnRunRemote, Gauge>,
+    upload_errors: Family<OnError, Gauge>,
     in_vault: vault::VaultGauges,
     healthy: Gauge,
-    /// By remote, when bytes last moved.
+    /// When bytes were last sent to each remote.
     moved_at: Mutex<BTreeMap<RemoteName, Instant>>,
     /// When the vault was last read.
     read_at: Mutex<Option<Instant>>,
-    /// Somebody reads it: a disk that hangs holds up one thread, not one for each question.
+    /// Whether it is being read: a disk that hangs blocks one thread, not one for each request.
     is_reading: AtomicBool,
 }
 
@@ -91,12 +118,12 @@ impl Metrics {
     pub(crate) fn new(options: &AgentOptions, started_at: Timestamp) -> Self {
         let mut registry = Registry::with_prefix("stepvault");
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("build", "The version that runs", build);
+        registry.register("build", "Version of the running agent", build);
         let started = Seconds::default();
         started.set(seconds(started_at));
         registry.register(
             "agent_start_timestamp_seconds",
-            "When the agent started, in seconds since 1970",
+            "Start time of the agent, in seconds since 1970",
             started,
         );
         let metrics = Self {
@@ -106,10 +133,15 @@ impl Metrics {
             copied_bytes: Family::default(),
             durable_steps: Family::default(),
             removed_steps: Family::default(),
+            given_up_steps: Family::default(),
             upload_failures: Family::default(),
             last_durable: Family::default(),
             remote_failing: Family::default(),
+            unsealed_steps: Family::default(),
+            other_writers: Family::default(),
             steps_failed: Family::default(),
+            remote_needs_operator: Family::default(),
+            upload_errors: Family::default(),
             in_vault: vault::VaultGauges::register(&mut registry),
             healthy: Gauge::default(),
             moved_at: Mutex::default(),
@@ -125,22 +157,22 @@ impl Metrics {
     fn register(&self, registry: &mut Registry) {
         registry.register(
             "sealed_steps",
-            "Steps that were taken over into the vault since the agent started",
+            "Steps sealed into the vault since the agent started",
             self.sealed_steps.clone(),
         );
         registry.register(
             "warnings",
-            "Warnings that the agent has given",
+            "Warnings that the agent has emitted",
             self.warnings.clone(),
         );
         registry.register(
             "uploaded_bytes",
-            "Bytes of checkpoints sent to the remote, and read back from it where that is how they are proved",
+            "Checkpoint bytes sent to the remote, and read back from it to verify a step again",
             self.moved_bytes.clone(),
         );
         registry.register(
             "copied_bytes",
-            "Bytes of checkpoints that the remote copied from an earlier step, instead of their being sent",
+            "Checkpoint bytes that the remote copied from an earlier step and that were not sent",
             self.copied_bytes.clone(),
         );
         registry.register(
@@ -150,38 +182,65 @@ impl Metrics {
         );
         registry.register(
             "removed_steps",
-            "Steps that retention removed from the tier, which is local or a remote's name",
+            "Steps that retention removed from the tier, which is 'local' or a remote's name",
             self.removed_steps.clone(),
         );
         registry.register(
+            "given_up_steps",
+            "Steps that the vault gave up before they were durable, for lack of disk space",
+            self.given_up_steps.clone(),
+        );
+        registry.register(
             "upload_failures",
-            "Uploads that failed and are tried again, unless the step is given up",
+            "Failed uploads; each is retried while the step is in the vault",
             self.upload_failures.clone(),
         );
         registry.register(
             "last_durable_timestamp_seconds",
-            "When a step last became durable on the remote, in seconds since 1970; absent before the first since the \
-             agent started",
+            "Time at which a step last became durable on the remote, in seconds since 1970; absent until the first \
+             one since the agent started",
             self.last_durable.clone(),
         );
         registry.register(
             "remote_failing",
-            "1 while uploads to the remote fail for a reason that concerns the remote as a whole",
+            "1 while uploads to the remote fail for a cause that affects the whole remote",
             self.remote_failing.clone(),
         );
         registry.register(
+            "unsealed_steps",
+            "Finished steps that are not sealed yet, for lack of space or because their files cannot be read",
+            self.unsealed_steps.clone(),
+        );
+        registry.register(
+            "other_writers",
+            "Other training jobs seen writing the run within the last hour; a run belongs to one job",
+            self.other_writers.clone(),
+        );
+        registry.register(
             "steps_failed",
-            "Steps that are given up on the remote until the agent is started again",
+            "Steps whose upload to the remote fails for a cause that needs an operator; they are retried regardless",
             self.steps_failed.clone(),
         );
         registry.register(
+            "remote_needs_operator",
+            "1 while uploads to the remote fail for a cause that needs an operator, such as wrong credentials or a \
+             missing bucket",
+            self.remote_needs_operator.clone(),
+        );
+        registry.register(
+            "upload_errors",
+            "Errors that currently keep steps from the remote, by kind: one for the whole remote, and one for each \
+             step",
+            self.upload_errors.clone(),
+        );
+        registry.register(
             "agent_healthy",
-            "1 when the health check has nothing to say",
+            "1 when the health check reports no problem",
             self.healthy.clone(),
         );
     }
 
-    /// Counters that are there from the start can be told from those that are missing.
+    /// Counters that exist from the start can be distinguished from missing ones.
     fn begin_at_zero(&self, options: &AgentOptions) {
         let removed_from = |tier: String| self.removed_steps.get_or_create(&OnTier { tier }).inc_by(0);
         removed_from("local".to_owned());
@@ -196,6 +255,7 @@ impl Metrics {
             removed_from(remote);
         }
         for run in &options.runs {
+            self.given_up_steps.get_or_create(&OnRun::new(&run.run)).inc_by(0);
             for remote in &run.remotes {
                 let labels = OnRunRemote::new(&run.run, remote);
                 self.upload_failures.get_or_create(&labels).inc_by(0);
@@ -203,21 +263,22 @@ impl Metrics {
         }
     }
 
-    /// Everything as text in the `OpenMetrics` format, which Prometheus reads.
+    /// Returns all metrics as text in the `OpenMetrics` format, which Prometheus reads.
     ///
     /// # Errors
     /// When the vault cannot be read in time.
-    pub(crate) async fn text(self: &Arc<Self>, desk: &Desk) -> Result<String> {
-        self.read_vault(desk).await?;
-        self.read_board(desk);
-        self.healthy.set(i64::from(self.complaints(desk).is_empty()));
+    pub(crate) async fn text(self: &Arc<Self>, control_state: &ControlState) -> Result<String> {
+        self.read_vault(control_state).await?;
+        self.read_board(control_state);
+        self.healthy
+            .set(i64::from(self.problems(control_state).is_empty()));
         let mut text = String::new();
         encode(&mut text, &self.registry)
             .map_err(|error| Error::new(ErrorKind::Failed, "cannot write the metrics").caused_by(error))?;
         Ok(text)
     }
 
-    async fn read_vault(self: &Arc<Self>, desk: &Desk) -> Result<()> {
+    async fn read_vault(self: &Arc<Self>, control_state: &ControlState) -> Result<()> {
         let is_fresh = {
             let read_at = *self.read_at.lock().unwrap_or_else(PoisonError::into_inner);
             read_at.is_some_and(|time| time.elapsed() < FRESH_FOR)
@@ -225,8 +286,8 @@ impl Metrics {
         if is_fresh || self.is_reading.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let (metrics, vault) = (Arc::clone(self), desk.shared.vault.clone());
-        let runs = desk.runs.clone();
+        let (metrics, vault) = (Arc::clone(self), control_state.shared.vault.clone());
+        let runs = control_state.runs.clone();
         let reading = tokio::task::spawn_blocking(move || {
             let read = metrics.in_vault.read(&vault, &runs);
             if read.is_ok() {
@@ -247,12 +308,26 @@ impl Metrics {
         }
     }
 
-    fn read_board(&self, desk: &Desk) {
-        let board = &desk.shared.board;
-        for served in &desk.runs {
+    fn read_board(&self, control_state: &ControlState) {
+        let status = &control_state.shared.status;
+        self.upload_errors.clear();
+        for served in &control_state.runs {
+            let labels = OnRun::new(&served.run);
+            self.given_up_steps
+                .get_or_create(&labels)
+                .inner()
+                .store(status.given_up_count(&served.run), Ordering::Relaxed);
+            let unsealed = status.unsealed_count(&served.run);
+            self.unsealed_steps
+                .get_or_create(&labels)
+                .set(whole(unsealed as u64));
+            let others = status.other_writers(&served.run).len();
+            self.other_writers
+                .get_or_create(&labels)
+                .set(whole(others as u64));
             for remote in &served.remotes {
                 let labels = OnRunRemote::new(&served.run, remote.name());
-                let pulse = board.pulse(&served.run, remote.name());
+                let pulse = status.pulse(&served.run, remote.name());
                 self.upload_failures
                     .get_or_create(&labels)
                     .inner()
@@ -263,10 +338,27 @@ impl Metrics {
                 self.remote_failing
                     .get_or_create(&labels)
                     .set(i64::from(pulse.failing_since.is_some()));
-                let (_, _, failed) = board.on_remote(&served.run, remote.name());
+                let troubles = status.on_remote(&served.run, remote.name());
                 self.steps_failed
                     .get_or_create(&labels)
-                    .set(whole(failed.len() as u64));
+                    .set(whole(troubles.steps_for_operator().count() as u64));
+                let for_operator = troubles
+                    .remote
+                    .as_ref()
+                    .is_some_and(|trouble| trouble.needs_operator);
+                self.remote_needs_operator
+                    .get_or_create(&labels)
+                    .set(i64::from(for_operator));
+                // Errors of a remote as a whole are present from the start.
+                let of_remotes = [ErrorKind::Denied, ErrorKind::Unreachable, ErrorKind::Usage];
+                let mut errors: BTreeMap<&str, i64> = of_remotes.map(|kind| (kind.name(), 0)).into();
+                for kind in troubles.errors() {
+                    *errors.entry(kind.name()).or_default() += 1;
+                }
+                for (kind, count) in errors {
+                    let labels = OnError::new(&served.run, remote.name(), kind);
+                    self.upload_errors.get_or_create(&labels).set(count);
+                }
             }
         }
     }

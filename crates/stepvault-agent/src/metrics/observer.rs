@@ -1,4 +1,4 @@
-//! Counting what the engine tells.
+//! Counts the engine's events.
 
 use std::sync::{Arc, PoisonError};
 
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{Metrics, OnRemote, OnTier};
 
-/// Counts, and passes on.
+/// Counts events and forwards them.
 #[derive(Debug)]
 pub(crate) struct CountingObserver {
     pub(crate) metrics: Arc<Metrics>,

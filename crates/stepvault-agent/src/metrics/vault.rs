@@ -1,4 +1,4 @@
-//! What stands in the vault, and what of it waits.
+//! Metrics of the vault's content, and of the steps in it that wait.
 
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -32,28 +32,28 @@ impl VaultGauges {
         let gauges = Self::default();
         registry.register(
             "vault_bytes",
-            "Bytes of the sealed steps of all runs that are served",
+            "Bytes of the sealed steps of all served runs",
             gauges.bytes.clone(),
         );
         registry.register("vault_steps", "Sealed steps", gauges.steps.clone());
         registry.register(
             "newest_step",
-            "Number of the newest sealed step; absent without one",
+            "Number of the newest sealed step; absent if there is none",
             gauges.newest_step.clone(),
         );
         registry.register(
             "disk_free_bytes",
-            "Bytes that may still be written on the vault's file system",
+            "Free bytes on the vault's file system",
             gauges.disk_free_bytes.clone(),
         );
         registry.register(
             "disk_total_bytes",
-            "Bytes of the vault's file system",
+            "Size of the vault's file system in bytes",
             gauges.disk_total_bytes.clone(),
         );
         registry.register(
             "durable_step",
-            "Number of the newest step in the vault that is durable on the remote; absent without one",
+            "Number of the newest step in the vault that is durable on the remote; absent if there is none",
             gauges.durable_step.clone(),
         );
         registry.register(
@@ -68,7 +68,7 @@ impl VaultGauges {
         );
         registry.register(
             "oldest_waiting_age_seconds",
-            "Seconds since the oldest step that is not durable on the remote was written; 0 when none waits",
+            "Seconds since the oldest step that is not durable on the remote was written; 0 if there is none",
             gauges.oldest_waiting.clone(),
         );
         gauges

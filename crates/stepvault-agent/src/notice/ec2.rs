@@ -1,4 +1,4 @@
-//! EC2: spot interruptions and recommendations to rebalance, by the instance metadata service, version 2.
+//! EC2: spot interruptions and rebalance recommendations, from the instance metadata service, version 2.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use crate::clock::SystemClock;
 use crate::shared::Shared;
 use crate::stop::StopReason;
 
-/// AWS asks for no less.
+/// The interval that AWS recommends.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// A service on the machine itself answers at once.
+/// Time limit for a response: a service on the machine itself answers at once.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two tries at a service that is expected and does not answer.
+/// Interval between tries of an expected service that does not answer.
 const ASK_AGAIN: Duration = Duration::from_mins(1);
-/// So many questions in a row without an answer are worth a warning: a minute's worth.
+/// Number of consecutive failures before a warning: a minute's worth.
 const SILENCES: u32 = 12;
 /// How long a token lasts, in seconds, and when it is replaced.
 const TOKEN_SECONDS: u64 = 21_600;
-/// No notice of EC2's comes earlier than this.
+/// EC2 gives no notice earlier than this.
 const LONGEST_NOTICE: Duration = Duration::from_mins(2);
 
 const TOKEN: &str = "/latest/api/token";
@@ -52,7 +52,7 @@ struct Service {
 }
 
 impl Service {
-    /// A token that is good for long enough.
+    /// Returns a token that is valid for long enough.
     async fn token(&mut self) -> Result<String> {
         if let Some((token, until)) = &self.token
             && *until > Instant::now()
@@ -70,9 +70,9 @@ impl Service {
         Ok(reply.body)
     }
 
-    /// What stands there; `None` when nothing does.
+    /// Returns the value at the path; `None` when there is none.
     async fn get(&mut self, path: &str) -> Result<Option<Reply>> {
-        // A token may have been made void before its time: once more with a fresh one.
+        // A token may be revoked early: retry once with a fresh one.
         for fresh in [false, true] {
             if fresh {
                 self.token = None;
@@ -92,13 +92,13 @@ impl Service {
 }
 
 fn refused(path: &str, reply: &Reply) -> Error {
-    Error::new(ErrorKind::Denied, "the EC2 metadata service refuses an answer")
+    Error::new(ErrorKind::Denied, "the EC2 metadata service refused a request")
         .on(path)
-        .because(format!("it says {}", reply.status))
+        .because(format!("it answered {}", reply.status))
 }
 
-/// Watches until there is a notice; without end where there is none, and no longer than one question on a machine that is
-/// not EC2's, unless it was said to be.
+/// Watches until there is a notice. On a machine that is not EC2's it ends after one query, unless the service is
+/// expected.
 pub(super) async fn watch(shared: Arc<Shared>, endpoint: String, options: NoticeOptions) {
     let metadata = match Metadata::at(&endpoint) {
         Ok(metadata) => metadata,
@@ -113,19 +113,19 @@ pub(super) async fn watch(shared: Arc<Shared>, endpoint: String, options: Notice
     };
     while let Err(error) = service.token().await {
         if !options.expected {
-            tracing::debug!(%error, "no notices of EC2's are looked for");
+            tracing::debug!(%error, "not watching for EC2 notices");
             return;
         }
-        let hint = "in a container the instance's hop limit for metadata has to be 2 or more; agent.notices says where \
-                    to look";
+        let hint = "in a container, set the instance's metadata hop limit to 2 or more; set the sources of notices \
+                    with agent.notices";
         shared.warn(
             "notices ec2",
-            &format!("no spot notice would be seen: {error} ({hint})"),
+            &format!("cannot detect spot notices: {error} ({hint})"),
         );
         tokio::time::sleep(ASK_AGAIN).await;
     }
-    shared.board.is_well("notices ec2");
-    tracing::info!("looking for EC2 spot notices");
+    shared.status.is_well("notices ec2");
+    tracing::info!("watching for EC2 spot notices");
     let mut silences = 0_u32;
     let mut recommended = false;
     loop {
@@ -133,14 +133,14 @@ pub(super) async fn watch(shared: Arc<Shared>, endpoint: String, options: Notice
             Ok(true) => return,
             Ok(false) => {
                 silences = 0;
-                shared.board.is_well("notices ec2");
+                shared.status.is_well("notices ec2");
             }
             Err(error) => {
                 silences = silences.saturating_add(1);
                 if silences >= SILENCES {
-                    // What failed differs from one time to the next.
-                    let text = format!("no spot notice would be seen: {error}");
-                    if shared.board.is_news("notices ec2", "silent") {
+                    // The error text differs each time.
+                    let text = format!("cannot detect spot notices: {error}");
+                    if shared.status.is_news("notices ec2", "silent") {
                         shared.observer.on_event(&Event::Warning { message: &text });
                     }
                 }
@@ -150,7 +150,7 @@ pub(super) async fn watch(shared: Arc<Shared>, endpoint: String, options: Notice
     }
 }
 
-/// One look; true once there is nothing more to learn.
+/// One check; returns true once there is nothing more to learn.
 async fn look(
     service: &mut Service,
     shared: &Arc<Shared>,
@@ -178,8 +178,8 @@ async fn look(
         } else {
             shared.hurry.warn();
             let text = format!(
-                "{text}: this machine may be taken away, nobody says when; what is closest to being durable goes first \
-                 from now on"
+                "{text}: this machine may be reclaimed at any time; from now on, steps closest to durable are \
+                 uploaded first"
             );
             shared.observer.on_event(&Event::Warning { message: &text });
         }
@@ -187,19 +187,19 @@ async fn look(
     Ok(false)
 }
 
-/// What a notice says, and how much time it leaves; `None` where it does not say that so that it can be believed.
+/// Returns the notice's text and the remaining time; `None` if it names no credible time.
 fn notice(reply: &Reply) -> (String, Option<Duration>) {
     let Ok(told) = serde_json::from_str::<InstanceAction>(&reply.body) else {
         return ("an EC2 spot notice".to_owned(), None);
     };
-    // By the service's clock: this machine's may be wrong, and a notice is good for two minutes.
+    // By the service's clock: this machine's may be wrong, and a notice lasts two minutes.
     let now = reply.date().unwrap_or_else(|| SystemClock.now()).seconds;
     let left = told
         .time
         .parse::<jiff::Timestamp>()
         .ok()
         .and_then(|time| u64::try_from(time.as_second().checked_sub(now)?).ok())
-        // Both are cut to whole seconds: almost one of them may have passed already.
+        // Both are truncated to whole seconds: almost one second may already have passed.
         .map(|seconds| seconds.saturating_sub(1))
         .filter(|seconds| *seconds > 0)
         .map(|seconds| Duration::from_secs(seconds).min(LONGEST_NOTICE));
@@ -235,7 +235,7 @@ mod tests {
     fn the_time_left_is_the_services_own() {
         let of = |time: &str| left(&format!("{{\"action\": \"terminate\", \"time\": \"{time}\"}}")).1;
         assert_eq!(of("2017-09-18T08:21:30Z"), Some(89));
-        // More than EC2 gives, or none: then the configured deadline counts.
+        // More than EC2 gives, or none: then the configured deadline applies.
         assert_eq!(of("2017-09-18T09:21:30Z"), Some(120));
         assert_eq!(of("2017-09-18T08:20:00Z"), None);
         assert_eq!(of("2016-09-18T08:20:00Z"), None);

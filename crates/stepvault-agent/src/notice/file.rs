@@ -1,4 +1,4 @@
-//! A file that stands for a notice: whatever learns of one makes it.
+//! The drain file: external tools create it to announce that the machine will be reclaimed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use crate::shared::Shared;
 use crate::stop::StopReason;
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// More than any time takes.
-const MOST_BYTES: u64 = 256;
+/// More than any valid time needs.
+const MAX_BYTES: u64 = 256;
 
-/// The file as it was seen: when it was written, and what it says.
+/// The state of the file: its modification time and its content.
 type Seen = Option<(Option<SystemTime>, String)>;
 
-/// Watches until the file appears or is written anew. One that was there before is taken for a leftover.
+/// Watches until the file appears or is rewritten. A file that existed before counts as a leftover.
 pub(super) async fn watch(shared: Arc<Shared>, path: PathBuf) {
     let before = look(path.clone()).await.unwrap_or_default();
     if before.is_some() {
         let text = format!(
-            "the drain file {} was there before this start: it counts when it is written anew (remove it, and make it \
-             again when the machine is taken away)",
+            "the drain file {} existed before this start and takes effect only when it is rewritten (remove it, and \
+             create it again when the machine is reclaimed)",
             path.display()
         );
         shared.warn("notices file", &text);
@@ -36,12 +36,12 @@ pub(super) async fn watch(shared: Arc<Shared>, path: PathBuf) {
     let mut last = before.clone();
     loop {
         tokio::time::sleep(INTERVAL).await;
-        // One that cannot be read is there nevertheless.
+        // An unreadable file exists.
         let seen = look(path.clone())
             .await
             .unwrap_or_else(|_| Some((None, String::new())));
         let is_new = seen.is_some() && seen != before;
-        // Made first and filled afterwards, it is found empty in between: such a one has until the next look.
+        // A file that is created first and filled afterwards is seen empty in between: it has until the next check.
         let is_whole = seen == last || seen.as_ref().is_some_and(|(_, text)| !text.is_empty());
         if is_new && is_whole {
             let text = seen.map(|(_, text)| text).unwrap_or_default();
@@ -49,7 +49,8 @@ pub(super) async fn watch(shared: Arc<Shared>, path: PathBuf) {
             shared.stopping.request(StopReason::File(path.clone()), deadline);
             if !text.is_empty() && deadline.is_none() {
                 let text = format!(
-                    "the drain file {} holds neither a time to come nor a number of seconds: agent.drain-deadline counts",
+                    "the drain file {} holds neither a future time nor a number of seconds: agent.drain-deadline \
+                     applies",
                     path.display()
                 );
                 shared.warn("notices file", &text);
@@ -65,15 +66,15 @@ async fn look(path: PathBuf) -> Result<Seen> {
         let written = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
         let bytes = match written {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            // Longer than any time: malformed, and there.
-            _ => read_bounded(&path, MOST_BYTES).unwrap_or_else(|_| Some(b"?".to_vec())),
+            // Longer than any valid time: malformed, but it exists.
+            _ => read_bounded(&path, MAX_BYTES).unwrap_or_else(|_| Some(b"?".to_vec())),
         };
         Ok(bytes.map(|bytes| (written.ok(), String::from_utf8_lossy(&bytes).trim().to_owned())))
     })
     .await
 }
 
-/// How much time the text leaves; `None` where it says nothing that can be believed.
+/// Returns the time that the text leaves; `None` if it names no credible time.
 fn left(text: &str, now: Timestamp) -> Option<Duration> {
     if let Ok(seconds) = text.parse::<u32>() {
         return Some(Duration::from_secs(u64::from(seconds)));

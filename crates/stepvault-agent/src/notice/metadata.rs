@@ -1,4 +1,4 @@
-//! Asking a metadata service: plain HTTP to one address, without proxy or redirect, one connection for each question.
+//! Client for metadata services: plain HTTP to one address, without proxy or redirect, one connection for each request.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Longest answer that is read.
-const MOST_BYTES: usize = 64 << 10;
+/// Maximum size of an answer.
+const MAX_BYTES: usize = 64 << 10;
 
-/// Where a metadata service is.
+/// The address of a metadata service.
 #[derive(Debug, Clone)]
 pub(super) struct Metadata {
     endpoint: String,
     host: String,
     port: u16,
-    /// Stands before every path.
+    /// Prefix of every path.
     prefix: String,
 }
 
-/// Its answer.
+/// The service's answer.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: StatusCode,
@@ -36,12 +36,12 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// A header's value.
+    /// Returns a header's value.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The service's own time, if it says it.
+    /// Returns the service's own time, if it sends it.
     pub(super) fn date(&self) -> Option<Timestamp> {
         let text = self.headers.get(DATE)?.to_str().ok()?;
         let time = jiff::fmt::rfc2822::DateTimeParser::new()
@@ -52,15 +52,15 @@ impl Reply {
 }
 
 impl Metadata {
-    /// By its URL.
+    /// Parses the service's URL.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] for anything but `http://HOST[:PORT][/PREFIX]`.
     pub(super) fn at(endpoint: &str) -> Result<Self> {
         let fault = |why: &str| {
-            // Whatever the text is, a secret would stand before an '@' or in a query.
+            // Whatever the text is, a secret would come before an '@' or in a query.
             let place = endpoint.split(['?', '#']).next().unwrap_or_default();
-            Error::new(ErrorKind::Usage, "cannot ask the metadata service")
+            Error::new(ErrorKind::Usage, "cannot query the metadata service")
                 .on(place.rsplit('@').next().unwrap_or_default())
                 .because(why)
                 .hint("give it as http://HOST:PORT")
@@ -69,9 +69,9 @@ impl Metadata {
         if uri.scheme() != Some(&Scheme::HTTP) {
             return Err(fault("metadata services speak plain HTTP"));
         }
-        let authority = uri.authority().ok_or_else(|| fault("it names no host"))?;
+        let authority = uri.authority().ok_or_else(|| fault("it has no host"))?;
         if authority.as_str().contains('@') || uri.query().is_some() {
-            return Err(fault("it holds more than host, port and path"));
+            return Err(fault("it has more than a host, a port and a path"));
         }
         let prefix = uri.path().trim_end_matches('/').to_owned();
         Ok(Self {
@@ -82,7 +82,7 @@ impl Metadata {
         })
     }
 
-    /// Asks once.
+    /// Sends one request.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] when there is no answer within `patience`.
@@ -94,7 +94,7 @@ impl Metadata {
         patience: Duration,
     ) -> Result<Reply> {
         let fault = || {
-            Error::new(ErrorKind::Unreachable, "cannot ask the metadata service")
+            Error::new(ErrorKind::Unreachable, "cannot query the metadata service")
                 .on(format!("{}{path}", self.endpoint))
         };
         match timeout(patience, self.exchange(method, path, headers)).await {
@@ -128,14 +128,14 @@ impl Metadata {
         let request = request.body(Empty::<Bytes>::new())?;
         let exchange = async move {
             let (parts, body) = sender.send_request(request).await?.into_parts();
-            let body = Limited::new(body, MOST_BYTES).collect().await?.to_bytes();
+            let body = Limited::new(body, MAX_BYTES).collect().await?.to_bytes();
             Ok(Reply {
                 status: parts.status,
                 headers: parts.headers,
                 body: String::from_utf8_lossy(&body).trim().to_owned(),
             })
         };
-        // The connection does the exchange's work; how it ends is no news once there is an answer.
+        // The connection performs the exchange; its end is irrelevant once there is an answer.
         tokio::pin!(exchange);
         tokio::select! {
             reply = &mut exchange => reply,
@@ -169,7 +169,7 @@ mod tests {
         let error = Metadata::at("https://169.254.169.254").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cannot ask the metadata service: https://169.254.169.254: metadata services speak plain HTTP"
+            "cannot query the metadata service: https://169.254.169.254: metadata services speak plain HTTP"
         );
         for wrong in ["", "169.254.169.254", "http://", "ftp://x", "http://a b"] {
             Metadata::at(wrong).unwrap_err();

@@ -1,7 +1,7 @@
-//! Notices that the machine will be taken away: the providers' metadata services, and a file.
+//! Notices that the machine will be reclaimed: the providers' metadata services, and a file.
 //!
-//! Each is watched by a task of its own. One that finds nothing to watch ends; one that finds a notice asks the service
-//! to stop, with the deadline that the notice names.
+//! Each source is watched by its own task. A task without a source ends; one that finds a notice asks the service to
+//! stop, with the notice's deadline.
 
 mod ec2;
 mod file;
@@ -18,26 +18,26 @@ use crate::shared::Shared;
 
 const EC2_ENDPOINT: &str = "http://169.254.169.254";
 const EC2_ENDPOINT_IPV6: &str = "http://[fd00:ec2::254]";
-/// By its address: where there is no such service, its name would be asked of the network.
+/// By address: where there is no such service, its name would be looked up in the network.
 const GCE_HOST: &str = "169.254.169.254";
 
-/// Where notices are looked for.
+/// The sources of notices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoticeOptions {
-    /// The EC2 metadata service, if it is to be asked.
+    /// The EC2 metadata service, if it is to be queried.
     pub ec2_endpoint: Option<String>,
-    /// The Compute Engine metadata server, if it is to be asked.
+    /// The Compute Engine metadata server, if it is to be queried.
     pub gce_endpoint: Option<String>,
-    /// Whether those are expected to answer: then silence is warned of, and they are asked again.
+    /// Whether these are expected to answer: then silence causes a warning, and they are queried again.
     pub expected: bool,
-    /// Whether EC2's recommendation to rebalance drains the service.
+    /// Whether EC2's rebalance recommendation drains the service.
     pub drains_on_rebalance: bool,
     /// A file that drains the service when it appears.
     pub drain_file: Option<PathBuf>,
 }
 
 impl NoticeOptions {
-    /// Nowhere.
+    /// Returns options without any source.
     pub fn none() -> Self {
         Self {
             ec2_endpoint: None,
@@ -48,7 +48,7 @@ impl NoticeOptions {
         }
     }
 
-    /// By the configuration, and the variables that the providers' own tools go by.
+    /// Builds the options from the configuration and the variables of the providers' own tools.
     pub fn of(settings: &AgentSettings, variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let given = |name| variable(name).filter(|value| !value.is_empty());
         let is = |name, word: &str| given(name).is_some_and(|value| value.eq_ignore_ascii_case(word));
@@ -72,7 +72,7 @@ impl NoticeOptions {
     }
 }
 
-/// Starts to watch.
+/// Starts the tasks that watch for notices.
 pub(crate) fn watch(options: &NoticeOptions, shared: &Arc<Shared>, tasks: &mut JoinSet<()>) {
     if let Some(endpoint) = &options.ec2_endpoint {
         tasks.spawn_local(ec2::watch(Arc::clone(shared), endpoint.clone(), options.clone()));

@@ -1,4 +1,4 @@
-//! Room for the steps to come, while there is still time to make it.
+//! Ensures space for coming steps while there is still time to free it.
 
 use std::path::{Path, PathBuf};
 
@@ -10,22 +10,23 @@ use stepvault_local::seal_record::SealRecord;
 use stepvault_local::space;
 use stepvault_local::vault::Vault;
 
-/// What the next step of a run is expected to take at one place.
+/// The expected space that the next step of a run needs on one filesystem.
 #[derive(Debug, Clone)]
 pub(super) struct Need {
     pub(super) run: RunName,
-    /// Where it is written.
+    /// The directory it is written to.
     pub(super) place: PathBuf,
     pub(super) forecast: Forecast,
-    /// What is written there before it.
+    /// The data written there before it.
     pub(super) after: Taken,
-    /// Whether evicting from the vault makes room there.
+    /// Whether evicting from the vault frees space there.
     pub(super) shares_vault: bool,
-    /// Whether it is the trainer that writes there, or the copy into the vault.
+    /// Whether the trainer writes it; otherwise it is the copy in the vault.
     pub(super) is_trainers: bool,
 }
 
-/// What the next step of a run takes: where the trainer writes it, and in the vault where it has to be copied there.
+/// Returns the space that the next step of a run needs: where the trainer writes it, and in the vault if it has to be
+/// copied.
 pub(super) fn needs(vault: &Vault, run: &RunName, watched: &Path) -> Result<Vec<Need>> {
     let steps = vault.steps(run)?.steps;
     let by = |of: fn(&SealRecord) -> Taken| {
@@ -36,7 +37,7 @@ pub(super) fn needs(vault: &Vault, run: &RunName, watched: &Path) -> Result<Vec<
         return Ok(Vec::new());
     };
     let shares_vault = space::same_filesystem(watched, vault.root())?;
-    // On one filesystem files are mostly linked; where the last steps were copied, the next one is.
+    // On one filesystem, files are mostly linked; if the last steps were copied, the next one will be.
     let (of_copy, after) = if shares_vault {
         (by(SealRecord::copied), forecast.taken)
     } else {
@@ -62,7 +63,7 @@ pub(super) fn needs(vault: &Vault, run: &RunName, watched: &Path) -> Result<Vec<
     Ok(std::iter::once(trainers).chain(copy).collect())
 }
 
-/// The free bytes that the vault's disk has to have, so that what is needed there fits; 0 when nothing is.
+/// Returns the free bytes that the vault's disk needs so that these needs fit; 0 when there are none.
 pub(super) fn wanted_bytes(needs: &[Need], vault: Room) -> u64 {
     let here = || needs.iter().filter(|need| need.shares_vault);
     let bytes = here().fold(0_u64, |sum, need| sum.saturating_add(need.forecast.taken.bytes));
@@ -70,13 +71,13 @@ pub(super) fn wanted_bytes(needs: &[Need], vault: Room) -> u64 {
         sum.saturating_add(need.forecast.taken.inodes())
     });
     if vault.lacks_inodes(inodes) {
-        // Steps are as large as they have files: what gives back a step's bytes gives back its inodes.
+        // Steps have bytes and inodes in proportion: evicting for a step's bytes also frees its inodes.
         return bytes.max(vault.free_bytes.saturating_add(bytes));
     }
     bytes
 }
 
-/// What to tell of a need that is not met by now; `None` for one that is.
+/// Returns the warning for a need that does not fit now; `None` if it fits.
 pub(super) fn shortfall(need: &Need) -> Result<Option<String>> {
     let room = space::free(&need.place)?;
     let both = Forecast {
@@ -88,14 +89,14 @@ pub(super) fn shortfall(need: &Need) -> Result<Option<String>> {
     };
     let (run, place) = (&need.run, need.place.display());
     let consequence = match (need.is_trainers, need.after.bytes) {
-        (true, _) => "the trainer's next save is expected to fail there",
-        (false, 0) => "it is expected not to be taken over",
-        (false, _) => "with its copy in the vault, without which it is not taken over",
+        (true, _) => "the trainer's next checkpoint is expected to fail",
+        (false, 0) => "it is expected not to be sealed",
+        (false, _) => "this includes its copy in the vault, without which it cannot be sealed",
     };
     let remedy = if need.shares_vault {
         "nothing more can be evicted: free some space, have the trainer keep fewer steps, or lower keep.local"
     } else {
-        "the vault is on another disk, so that eviction makes no room here: free some space, or have the trainer keep \
+        "the vault is on another disk, so eviction frees no space here: free some space, or have the trainer keep \
          fewer steps"
     };
     Ok(Some(format!(
@@ -146,10 +147,18 @@ mod tests {
         assert_eq!(shortfall(&need(1, 1, true)).unwrap(), None);
         let text = shortfall(&need(u64::MAX, 1, true)).unwrap().unwrap();
         assert!(
-            text.starts_with("demo: the next step takes about 16.0 EiB by the last step, and "),
+            text.starts_with(
+                "demo: the next step needs about 16.0 EiB (estimated from the last step), but only "
+            ),
             "{text}"
         );
-        assert!(text.contains(" are free at /: the trainer's next save is expected to fail there (nothing more can be evicted: "), "{text}");
+        assert!(
+            text.contains(
+                " are free at /: the trainer's next checkpoint is expected to fail (nothing more can be \
+                 evicted: "
+            ),
+            "{text}"
+        );
         let copy = Need {
             after: Taken {
                 bytes: u64::MAX / 2,
@@ -159,9 +168,9 @@ mod tests {
             ..need(1 + u64::MAX / 2, 1, true)
         };
         let text = shortfall(&copy).unwrap().unwrap();
-        assert!(text.contains("takes about 16.0 EiB "), "{text}");
+        assert!(text.contains("needs about 16.0 EiB "), "{text}");
         assert!(
-            text.contains(": with its copy in the vault, without which it is not taken over ("),
+            text.contains(": this includes its copy in the vault, without which it cannot be sealed ("),
             "{text}"
         );
     }

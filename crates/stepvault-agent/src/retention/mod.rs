@@ -1,5 +1,5 @@
-//! Keeping both tiers within their rules, and the watched directories of runs that ask for it. What goes from a tier is
-//! decided by the engine's plans; here is only when.
+//! Retention of both tiers, and of the watched directories of runs with cleaning. The engine's plans decide what is
+//! removed; this module decides when.
 
 mod admission;
 mod local;

@@ -1,14 +1,17 @@
 //! Retention on one remote.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::clock::Clock as _;
-use stepvault_core::ids::RunName;
+use stepvault_core::ids::{RunName, StepId};
+use stepvault_core::observe::Event;
 use stepvault_core::retention::{KeepRules, RefusalKind};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
+use stepvault_engine::catalog::pins;
 use stepvault_engine::prune::{PruneReport, RemotePrune, prune_remote};
 use stepvault_engine::run_remote::RunRemote;
 use tokio::sync::Notify;
@@ -18,23 +21,26 @@ use crate::clock::SystemClock;
 use crate::report::StepOnRemote;
 use crate::shared::Shared;
 
-/// A remote that refuses deletions is asked again after so many intervals at most: rights may be given later, and
-/// every try leaves a lease behind that cannot be deleted either.
-const MOST_INTERVALS: u32 = 64;
+/// Maximum number of intervals before a remote that refuses deletions is tried again: permissions may be granted later,
+/// and every try leaves a lease behind that cannot be deleted either.
+const MAX_INTERVALS: u32 = 64;
 
 /// One run on the remote.
 #[derive(Debug)]
 pub(crate) struct PrunedRun {
     remote: RunRemote,
+    /// The run's other remotes, each wrapped in a timeout: their pins count here too.
+    others: Vec<RunRemote>,
     rules: KeepRules,
     denials: u32,
     not_before: Option<Instant>,
 }
 
 impl PrunedRun {
-    pub(crate) fn new(remote: RunRemote, rules: KeepRules) -> Self {
+    pub(crate) fn new(remote: RunRemote, others: Vec<RunRemote>, rules: KeepRules) -> Self {
         Self {
             remote,
+            others,
             rules,
             denials: 0,
             not_before: None,
@@ -48,7 +54,7 @@ pub(crate) struct PruneTask {
     pub(crate) shared: Arc<Shared>,
     pub(crate) runs: Vec<PrunedRun>,
     pub(crate) interval: Duration,
-    /// Told of every step that has become durable.
+    /// Notified of every step that has become durable.
     pub(crate) uploaded: Arc<Notify>,
 }
 
@@ -77,11 +83,11 @@ impl PruneTask {
             let now = SystemClock.now();
             let seconds = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX);
             let time = Timestamp::from_seconds(now.seconds.saturating_add(seconds));
-            self.shared.board.next_prune_is_at(run.remote.name(), time);
+            self.shared.status.next_prune_is_at(run.remote.name(), time);
         }
     }
 
-    /// Prunes each run once. What goes wrong is warned of, and tried again the next time.
+    /// Prunes each run once. Faults are warned of, and retried the next time.
     pub(crate) async fn apply(&mut self) {
         for index in 0..self.runs.len() {
             if self.shared.stopping.is_requested() {
@@ -101,16 +107,37 @@ impl PruneTask {
     async fn prune(&self, run: &PrunedRun) -> Result<Option<PruneReport>> {
         let name = run.remote.keys.run().clone();
         if run.remote.marker().await?.is_none() {
-            // Nothing has come here yet, or this is another place than it was.
+            // Nothing was uploaded to it yet, or it is a different remote than before.
             return Ok(None);
         }
         let vault = self.shared.vault.clone();
-        let pins = blocking(move || vault.pins(&name)).await?;
+        let local = blocking(move || vault.pins(&name)).await?;
+        let mut pinned_elsewhere: BTreeSet<StepId> = local.into_iter().map(|pin| pin.id).collect();
+        for other in &run.others {
+            let about = format!("pins {} {}", run.remote.keys.run(), other.name());
+            match pins(other).await {
+                Ok(ids) => {
+                    pinned_elsewhere.extend(ids);
+                    self.shared.status.is_well(&about);
+                }
+                // Pins are on every tier; an unreachable one must not block pruning of the others.
+                Err(error) if self.shared.status.is_news(&about, "unread") => {
+                    let place = place(run.remote.keys.run(), other);
+                    let message = format!(
+                        "{place}: cannot read its pins; other remotes are pruned without them: {error}"
+                    );
+                    self.shared
+                        .observer
+                        .on_event(&Event::Warning { message: &message });
+                }
+                Err(_) => {}
+            }
+        }
         let prune = RemotePrune {
             remote: run.remote.clone(),
             rules: run.rules.clone(),
             maximum_deletions: None,
-            pinned_elsewhere: pins.into_iter().map(|pin| pin.id).collect(),
+            pinned_elsewhere,
             observer: Arc::clone(&self.shared.observer),
         };
         prune_remote(&prune).await.map(Some)
@@ -123,7 +150,7 @@ impl PruneTask {
         let Some(report) = report else { return };
         for id in &report.removed {
             let (run, remote) = (run.remote.keys.run().clone(), run.remote.name().clone());
-            self.shared.board.pruned(StepOnRemote { run, id: *id, remote });
+            self.shared.status.pruned(StepOnRemote { run, id: *id, remote });
         }
         let refusal = report
             .plan
@@ -137,7 +164,7 @@ impl PruneTask {
             .chain(refusal.map(|refusal| &refusal.reason));
         let text = texts.map(String::as_str).collect::<Vec<_>>().join("; ");
         if text.is_empty() {
-            self.shared.board.is_well(&about);
+            self.shared.status.is_well(&about);
         } else {
             let place = place(run.remote.keys.run(), &run.remote);
             self.shared.warn(&about, &format!("{place}: {text}"));
@@ -148,14 +175,14 @@ impl PruneTask {
         let run = &mut self.runs[index];
         let (about, place) = (about(&run.remote), place(run.remote.keys.run(), &run.remote));
         match error.kind() {
-            ErrorKind::Held => tracing::debug!(%error, "another prune is under way"),
+            ErrorKind::Held => tracing::debug!(%error, "another prune is running"),
             ErrorKind::Denied => {
-                let intervals = 1 << run.denials.min(MOST_INTERVALS.ilog2());
+                let intervals = 1 << run.denials.min(MAX_INTERVALS.ilog2());
                 run.denials = run.denials.saturating_add(1);
                 run.not_before = Some(Instant::now() + self.interval.saturating_mul(intervals));
                 let text = format!(
-                    "{place}: retention deletes nothing there: {error} (uploads go on; for retention, give this \
-                     node's credentials the right to delete, or prune from a machine that has it)"
+                    "{place}: retention cannot delete on it: {error} (uploads continue; grant this node's credentials \
+                     the right to delete, or prune from a machine that has it)"
                 );
                 // The refused request differs each time.
                 if run.denials == 1 {

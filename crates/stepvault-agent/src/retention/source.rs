@@ -1,5 +1,6 @@
-//! Removal of the trainer's own steps, for runs that ask for it: once every required remote holds them, and the local
-//! tier's rules have dropped its copy. The trainer keeps as many as the vault, and what its profile says that it needs.
+//! Removes the trainer's own steps, for runs with cleaning, once every required remote holds them and the local tier's
+//! rules have dropped its copy. The trainer's directory keeps as many steps as the vault, and those that its profile
+//! says it needs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,10 +18,11 @@ use tokio::time::Instant;
 use crate::discovery::Spent;
 use crate::shared::Shared;
 
-/// Most steps that are looked at in one round: each is a few questions to every remote, and nothing is sealed meanwhile.
-const MOST_AT_ONCE: usize = 8;
+/// Maximum number of steps that are checked in one round: each takes a few queries of every remote, and nothing is
+/// sealed meanwhile.
+const MAX_AT_ONCE: usize = 8;
 
-/// What is to become of one of the trainer's steps.
+/// The decision about one of the trainer's steps.
 #[derive(Debug)]
 struct Decision {
     spent: Spent,
@@ -29,17 +31,17 @@ struct Decision {
 
 #[derive(Debug)]
 enum Verdict {
-    /// It is safe under this identity, and goes as long as it looks like this.
+    /// It is durable under this identity, and is removed if it is unchanged.
     Remove(StepId, Box<Tree>),
-    /// It stays, and why.
+    /// It stays, with the cause.
     Keep(String),
 }
 
-/// Removes those of the trainer's spent steps that the local tier has let go and every required remote holds. `turn`
-/// grows by one with each round: with more steps than one round can look at, each has its turn.
+/// Removes the trainer's prunable steps that the local tier has evicted and every required remote holds. `turn` grows
+/// by one with each round: if there are more steps than one round can check, each has its turn.
 ///
 /// # Errors
-/// When a remote or the vault could not be asked what it holds: then nothing is removed.
+/// When a remote or the vault could not be read: then nothing is removed.
 pub(crate) async fn clean_source(
     shared: &Arc<Shared>,
     run: &RunName,
@@ -52,16 +54,17 @@ pub(crate) async fn clean_source(
         let (id, tree) = match decision.verdict {
             Verdict::Remove(id, tree) => (id, tree),
             Verdict::Keep(reason) => {
-                tracing::debug!(%run, path = %path.display(), reason, "the trainer's step stays");
+                tracing::debug!(%run, path = %path.display(), reason, "keeping the trainer's step");
                 continue;
             }
         };
         let (vault, bytes, begun) = (shared.vault.clone(), tree.data_bytes(), Instant::now());
-        tracing::info!(%run, %id, path = %path.display(), bytes, "removing the trainer's own step, which every required remote holds");
+        tracing::info!(%run, %id, path = %path.display(), bytes, "removing the trainer's copy of a step that every \
+                                                                  required remote holds");
         blocking(move || vault.remove_source(&origin.source, &origin.members, &tree)).await?;
         let seconds = begun.elapsed().as_secs_f64();
-        tracing::info!(%run, %id, path = %path.display(), bytes, seconds, "removed the trainer's own step");
-        shared.board.cleaned(run, id);
+        tracing::info!(%run, %id, path = %path.display(), bytes, seconds, "removed the trainer's copy of a step");
+        shared.status.cleaned(run, id);
     }
     Ok(())
 }
@@ -73,11 +76,6 @@ async fn plan(
     spent: Vec<Spent>,
     turn: usize,
 ) -> Result<Vec<Decision>> {
-    let required: Vec<RunRemote> = remotes
-        .iter()
-        .filter(|remote| remote.settings.required)
-        .cloned()
-        .collect();
     let (vault, of_run) = (shared.vault.clone(), run.clone());
     let (pins, sealed) = blocking(move || Ok((vault.pins(&of_run)?, vault.steps(&of_run)?))).await?;
     let sealed: BTreeSet<Step> = sealed.steps.iter().map(|step| step.id().step).collect();
@@ -90,39 +88,44 @@ async fn plan(
             verdict: Verdict::Keep("the local tier keeps it".to_owned()),
         })
         .collect();
-    if spent.len() > MOST_AT_ONCE {
-        let start = turn.wrapping_mul(MOST_AT_ONCE) % spent.len();
+    if spent.len() > MAX_AT_ONCE {
+        let start = turn.wrapping_mul(MAX_AT_ONCE) % spent.len();
         spent.rotate_left(start);
     }
-    for spent in spent.into_iter().take(MOST_AT_ONCE) {
-        let verdict = judge(&required, &pins, &spent, &shared.observer).await?;
+    for spent in spent.into_iter().take(MAX_AT_ONCE) {
+        let verdict = judge(remotes, &pins, &spent, &shared.observer).await?;
         plan.push(Decision { spent, verdict });
     }
     Ok(plan)
 }
 
 async fn judge(
-    required: &[RunRemote],
+    remotes: &[RunRemote],
     pins: &[Pin],
     spent: &Spent,
     observer: &Arc<dyn Observer>,
 ) -> Result<Verdict> {
     let looked_at = spent.clone();
     let Some(tree) = blocking(move || looked_at.unchanged()).await? else {
-        return Ok(Verdict::Keep(
-            "it was written to since it was taken over".to_owned(),
-        ));
+        return Ok(Verdict::Keep("it was modified after it was sealed".to_owned()));
     };
-    for remote in required {
-        if stepvault_engine::catalog::pins(remote)
-            .await?
-            .iter()
-            .any(|pin| pin.step == spent.step)
-        {
+    for remote in remotes {
+        let pinned = match stepvault_engine::catalog::pins(remote).await {
+            Ok(pinned) => pinned,
+            // Its pins count only while it answers, as for every other removal.
+            Err(_) if !remote.settings.required => continue,
+            Err(error) => return Err(error),
+        };
+        if pinned.iter().any(|pin| pin.step == spent.step) {
             return Ok(Verdict::Keep(format!("it is pinned on {}", remote.name())));
         }
     }
-    let held = held_by_all(required, &spent.origin.source, spent.step, &tree, observer).await?;
+    let required: Vec<RunRemote> = remotes
+        .iter()
+        .filter(|remote| remote.settings.required)
+        .cloned()
+        .collect();
+    let held = held_by_all(&required, &spent.origin.source, spent.step, &tree, observer).await?;
     Ok(match held {
         None => Verdict::Keep("not every required remote holds it".to_owned()),
         Some(id) if pins.iter().any(|pin| pin.id == id) => Verdict::Keep("it is pinned".to_owned()),

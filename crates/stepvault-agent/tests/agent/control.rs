@@ -57,7 +57,7 @@ async fn the_socket_is_its_users_alone_and_goes_with_the_service() {
     assert_eq!(facts.permissions().mode() & 0o777, 0o600);
     let status = client.status(PATIENCE).await.unwrap();
     assert_eq!(status.process_id, std::process::id());
-    assert!(status.healthy && status.complaints.is_empty() && status.stopping.is_none());
+    assert!(status.healthy && status.problems.is_empty() && status.stopping.is_none());
     assert_eq!(status.runs[0].run, run_name());
     assert_eq!(status.runs[0].remotes[0].remote.as_str(), "disk");
     service.stop();
@@ -85,7 +85,7 @@ async fn what_is_not_taken_over_yet_is_told_once_and_shown_until_it_is() {
         node.vault_directory().display()
     );
     node.until_heard(&begun).await;
-    let told = format!("{} is there, and not taken over yet: ", path.display());
+    let told = format!("{} exists but is not sealed yet: ", path.display());
     node.until_heard(&told).await;
     let status = client.status(PATIENCE).await.unwrap();
     let unfinished = &status.runs[0].unfinished;
@@ -96,11 +96,7 @@ async fn what_is_not_taken_over_yet_is_told_once_and_shown_until_it_is() {
         .await
         .unwrap();
     let reason = answer.standing.reason.unwrap();
-    let expected = format!(
-        "{} is not taken over yet: {}",
-        path.display(),
-        unfinished[0].reason
-    );
+    let expected = format!("{} is not sealed yet: {}", path.display(), unfinished[0].reason);
     assert_eq!((answer.outcome, reason), (Outcome::Unknown, expected));
 
     std::fs::write(path.join("DONE"), "").unwrap();
@@ -119,7 +115,7 @@ async fn a_socket_that_cannot_be_made_is_a_warning_and_the_work_goes_on() {
     node.save_small(1, 5);
     let service = node.start(options.clone());
     node.until_heard("durable on disk: step 1").await;
-    let heard = node.recorder.lines_with("the agent cannot be controlled");
+    let heard = node.recorder.lines_with("the control socket is unavailable");
     assert_eq!(heard.len(), 1);
     assert!(
         heard[0].contains("the system takes at most 107") && heard[0].contains("agent.control-socket"),
@@ -132,7 +128,7 @@ async fn a_socket_that_cannot_be_made_is_a_warning_and_the_work_goes_on() {
     let _listener = UnixListener::bind(&taken).unwrap();
     options.control_socket = Some(taken.clone());
     let service = node.start(options);
-    node.until_heard("another process listens there").await;
+    node.until_heard("another process listens on it").await;
     service.stop();
     assert!(taken.exists());
 }
@@ -169,7 +165,7 @@ async fn an_announced_step_is_sealed_at_once_and_again_is_no_error() {
     crate::support::write_files(&elsewhere, &[("weights.dat", 50)], 0);
     let error = client.announce(&announce(&elsewhere)).await.unwrap_err();
     assert!(
-        text(&error).contains("announce it with its number"),
+        text(&error).contains("announce it with its step number"),
         "{}",
         text(&error)
     );
@@ -197,7 +193,7 @@ async fn what_is_broken_or_not_complete_is_refused_with_the_reason() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged);
     assert!(
-        error.to_string().starts_with("will not seal a broken step: ")
+        error.to_string().starts_with("refusing to seal a damaged step: ")
             && error
                 .to_string()
                 .contains("the archive has no data/39: the save was cut off"),
@@ -236,7 +232,7 @@ async fn what_is_broken_or_not_complete_is_refused_with_the_reason() {
     assert!(
         error
             .to_string()
-            .starts_with("will not seal a step that is not complete: ")
+            .starts_with("refusing to seal an incomplete step: ")
             && error.to_string().contains(".metadata"),
         "{error}"
     );
@@ -299,7 +295,7 @@ async fn waiting_always_ends_with_what_is_known() {
     let error = client.wait(&stranger, PATIENCE).await.unwrap_err();
     assert_eq!(
         text(&error),
-        "this agent does not serve the run: other | it serves grpo/checkpoints"
+        "this agent does not serve the run: other | use one of its runs: grpo/checkpoints"
     );
 
     // Whoever waits when the service ends is told how far the step has come.
@@ -325,8 +321,10 @@ async fn a_step_that_is_given_up_fails_the_wait_with_the_reason() {
     let keys = RunKeys::new(run_name());
     let part = keys.part(id(1, 1), &NodeName::new("node-0").unwrap());
     let part = node.remote_root("disk").join(part);
-    std::fs::create_dir_all(part.parent().unwrap()).unwrap();
-    std::fs::write(&part, "{}").unwrap();
+    // A file where a directory has to be: only a person can mend that.
+    let parts = part.parent().unwrap();
+    std::fs::create_dir_all(parts.parent().unwrap()).unwrap();
+    std::fs::write(parts, "x").unwrap();
     let (service, client) = node.start_controlled(node.options(vec![remote])).await;
     node.save_small(1, 5);
     let failed = client
@@ -336,7 +334,7 @@ async fn a_step_that_is_given_up_fails_the_wait_with_the_reason() {
     assert_eq!(failed.outcome, Outcome::Failed, "{failed:?}");
     assert!(failed.standing.remotes[0].failed);
     assert!(
-        remote_reasons(&failed).contains("another one stands there already"),
+        remote_reasons(&failed).contains("parts/000000000001.a1"),
         "{failed:?}"
     );
     let staged = client

@@ -34,7 +34,9 @@ async fn a_renamed_step_reaches_every_kind_of_remote_and_the_trainers_directory_
         report.is_safe() && report.not_durable.is_empty() && report.skipped.total == 0,
         "{report:?}"
     );
-    let copy = node.remote_root("disk").join("grpo/checkpoints/step_100/a1");
+    let copy = node
+        .remote_root("disk")
+        .join("grpo/checkpoints/000000000100.a1/step_100");
     assert_eq!(files_below(&copy), files_below(&step));
     for remote in &remotes {
         assert_eq!(committed(remote).await, [id(1, 100)]);
@@ -63,7 +65,7 @@ async fn a_step_is_not_touched_before_its_marker_is_there() {
     let step = node.outputs().join("step_3");
     write_files(&step, &[("trainer/__0_0.distcp", 500)], 1);
     tokio::time::sleep(Duration::from_millis(800)).await;
-    assert!(node.recorder.lines_with("sealed").is_empty());
+    assert!(node.recorder.lines_with("sealed: ").is_empty());
     write_files(&step, &[("trainer/.metadata", 20)], 0);
     node.until_heard("durable on disk: step 3 (attempt 1)").await;
     let report = service.stop();
@@ -81,7 +83,7 @@ async fn what_lacks_its_marker_at_the_end_is_said() {
     let skipped = &report.skipped.latest[0];
     assert_eq!(
         (skipped.path.as_path(), skipped.reason.as_str()),
-        (step.as_path(), "its marker done is not there yet")
+        (step.as_path(), "its marker done does not exist yet")
     );
 }
 
@@ -95,7 +97,7 @@ async fn a_quiet_step_is_taken_and_one_that_is_being_written_is_not() {
     for file in 0..8 {
         write_files(&step, &[(&format!("shard-{file}.bin"), 100)], 0);
         tokio::time::sleep(Duration::from_millis(500)).await;
-        assert!(node.recorder.lines_with("sealed").is_empty(), "after {file}");
+        assert!(node.recorder.lines_with("sealed: ").is_empty(), "after {file}");
     }
     node.until_heard("durable on disk: step 500 (attempt 1)").await;
     let report = service.stop();
@@ -104,7 +106,7 @@ async fn a_quiet_step_is_taken_and_one_that_is_being_written_is_not() {
         files_below(
             &node
                 .remote_root("disk")
-                .join("grpo/checkpoints/checkpoint-500/a1")
+                .join("grpo/checkpoints/000000000500.a1/checkpoint-500")
         )
         .len(),
         8
@@ -120,7 +122,7 @@ async fn old_times_alone_do_not_make_a_step_quiet() {
     node.save_small(5, 10_000);
     let service = node.start(options);
     tokio::time::sleep(Duration::from_millis(1200)).await;
-    assert!(node.recorder.lines_with("sealed").is_empty());
+    assert!(node.recorder.lines_with("sealed: ").is_empty());
     node.until_heard("sealed: step 5 (attempt 1)").await;
     service.stop();
 }
@@ -157,7 +159,10 @@ async fn single_files_are_steps_and_links_and_nameless_ones_are_not() {
     assert_eq!((report.sealed.total, report.sealed.latest[0].id), (1, id(1, 500)));
     assert_eq!(report.skipped.total, 1);
     assert!(report.skipped.latest[0].path.ends_with("best.ckpt"));
-    assert_eq!(report.skipped.latest[0].reason, "its name says no step number");
+    assert_eq!(
+        report.skipped.latest[0].reason,
+        "its name contains no step number"
+    );
 }
 
 #[tokio::test]
@@ -184,7 +189,7 @@ async fn a_step_that_vanishes_while_it_is_taken_over_harms_no_other() {
     assert_eq!((report.sealed.total, report.skipped.total), (1, 1), "{report:?}");
     let reason = &report.skipped.latest[0].reason;
     assert!(
-        reason.starts_with("it vanished before it was taken over ("),
+        reason.starts_with("it vanished before it was sealed ("),
         "{reason}"
     );
     assert!(report.is_safe());

@@ -68,7 +68,7 @@ async fn the_deadline_holds_and_what_is_left_is_named() {
     assert!((1000..=1300).contains(&left.missing_bytes), "{left:?}");
     assert_eq!(
         left.reason,
-        "its upload was cut off; the next start goes on with it"
+        "its upload was interrupted; the next start resumes it"
     );
     server.faults().clear();
     let report = node.once(options);

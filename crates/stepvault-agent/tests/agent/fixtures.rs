@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::Value;
 use stepvault_agent::{AgentOptions, AgentReport};
 use stepvault_core::config::Completion;
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::RunName;
-use stepvault_local::seal::LinkPolicy;
 use stepvault_local::seal_record::SnapshotMethod;
 use stepvault_local::sealed::SealedStep;
 
@@ -85,7 +85,7 @@ async fn take(name: &str) -> (Node, AgentReport) {
         let id = step.id();
         assert_eq!(id.attempt.number(), 1, "{name}: {id}");
         let source = node.outputs().join(&wanted[&id.step.number()]);
-        let copy = format!("disk/grpo/checkpoints/{}/a1", step.name());
+        let copy = format!("disk/grpo/checkpoints/{}/{}", id.label(), step.name());
         let copy = node.place.path().join(copy);
         if source.is_dir() {
             assert_eq!(files_below(&copy), files_below(&source), "{name}: {id}");
@@ -131,17 +131,17 @@ async fn what_is_not_complete_is_told_with_the_reason() {
         (
             "hf-trainer-killed",
             "checkpoint-15",
-            "trainer_state.json is not there yet",
+            "trainer_state.json does not exist yet",
         ),
         (
             "deepspeed-latest-too-early",
             "global_step20",
-            "1 rank wrote it, and 2 wrote the step before",
+            "1 rank wrote it, but 2 wrote the previous step",
         ),
         (
             "prime-rl-checkpoints",
             "step_30",
-            "orchestrator/progress.pt is not there yet",
+            "orchestrator/progress.pt does not exist yet",
         ),
         ("dcp-killed-before-metadata", "step_30", ".metadata"),
     ] {
@@ -159,7 +159,8 @@ async fn what_is_broken_inside_is_not_sealed_until_it_changes() {
     let said = reasons(&report);
     assert_eq!(
         said["step_3.pt"],
-        "it is complete by its names, and broken: step_3.pt: data.pkl names storage 39 of 800 bytes, and the archive \
+        "its files are all there, but it is damaged: step_3.pt: data.pkl names storage 39 of 800 bytes, and the \
+         archive \
          has no data/39: the save was cut off"
     );
     // The trainer saves it again, whole.

@@ -10,13 +10,14 @@ use stepvault_agent::{
 };
 use stepvault_core::Result;
 use stepvault_core::config::Completion;
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
 use stepvault_core::retention::LocalLimits;
 use stepvault_core::starts::RestartLoopRule;
-use stepvault_local::seal::LinkPolicy;
+use stepvault_local::ownership::Parents;
 use stepvault_local::vault::Vault;
 use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::s3::StaticKeys;
@@ -207,7 +208,9 @@ impl Node {
         agent_run.completion = Completion::Rename;
         AgentOptions {
             vault_directory: self.vault_directory(),
+            vault_parents: Parents::Private,
             runs: vec![agent_run],
+            other_runs: Vec::new(),
             remotes,
             attempt: None,
             incomplete_after: Duration::from_mins(30),

@@ -78,7 +78,7 @@ async fn what_makes_no_sense_is_refused_in_words() {
             "floating point",
         ),
         (post("/v1/status", ""), "405", "use GET"),
-        (post("/v2/status", ""), "404", "there is nothing at this path"),
+        (post("/v2/status", ""), "404", "unknown path"),
         (
             b"GET /v1/announcements/99 HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(),
             "404",
@@ -87,7 +87,7 @@ async fn what_makes_no_sense_is_refused_in_words() {
         (
             b"GET /v1/announcements/x HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(),
             "400",
-            "not the number of an announcement",
+            "invalid announcement number",
         ),
     ] {
         let answer = exchange(&socket, &request);
@@ -190,7 +190,7 @@ async fn only_so_many_wait_and_the_end_does_not_wait_for_them() {
         for wait in waits {
             if wait.is_finished() {
                 let error = wait.await.unwrap().unwrap_err();
-                assert!(error.to_string().contains("too many wait at once"), "{error}");
+                assert!(error.to_string().contains("too many waiting requests"), "{error}");
                 refused += 1;
             } else {
                 left.push(wait);

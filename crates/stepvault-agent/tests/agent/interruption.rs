@@ -67,7 +67,7 @@ async fn after_a_kill_in_the_middle_of_a_file_only_what_is_missing_is_sent_again
     assert!(server.pending_uploads().is_empty());
     let stored = server
         .objects()
-        .body("bucket/prefix/grpo/checkpoints/step_1/a1/big.bin")
+        .body("bucket/prefix/grpo/checkpoints/000000000001.a1/step_1/big.bin")
         .unwrap();
     assert_eq!(&stored[..], &std::fs::read(step.join("big.bin")).unwrap()[..]);
 }
@@ -96,7 +96,7 @@ async fn killed_over_and_over_at_any_moment_everything_becomes_durable_once() {
     for (step, source) in (1..).zip(sources) {
         let copy = node
             .remote_root("disk")
-            .join(format!("grpo/checkpoints/step_{step}/a1"));
+            .join(format!("grpo/checkpoints/{step:012}.a1/step_{step}"));
         assert_eq!(files_below(&copy), files_below(&source));
     }
 }

@@ -59,7 +59,7 @@ async fn the_closest_step_is_finished_and_the_rest_is_known_and_resumed() {
     let announced = node.recorder.lines_with("draining after a signal");
     assert_eq!(announced.len(), 1, "{announced:?}");
     assert!(
-        announced[0].contains("step 1 (attempt 1) of grpo/checkpoints (1.3 KiB missing) will be finished"),
+        announced[0].contains("step 1 (attempt 1) of grpo/checkpoints (1.3 KiB missing) will finish"),
         "{announced:?}"
     );
 
@@ -75,7 +75,9 @@ async fn the_closest_step_is_finished_and_the_rest_is_known_and_resumed() {
     // Another machine in this one's place learns of it from the store.
     let other = Node::new();
     let service = other.start(other.options(vec![plain.clone()]));
-    other.until_heard("only that node's vault holds it").await;
+    other
+        .until_heard("only that node's vault holds the missing data")
+        .await;
     service.stop();
 
     // The node itself says it, and goes on with the parts that are there.
@@ -85,7 +87,7 @@ async fn the_closest_step_is_finished_and_the_rest_is_known_and_resumed() {
         node.recorder
             .lines_with("left step 2 (attempt 1) with")
             .iter()
-            .filter(|line| line.ends_with("it goes on with that now"))
+            .filter(|line| line.ends_with("uploading the missing data now"))
             .count(),
         1
     );

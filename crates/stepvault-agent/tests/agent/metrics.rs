@@ -50,7 +50,10 @@ fn parse(body: &str) -> BTreeMap<String, f64> {
             if let Some((_, labels)) = series.split_once('{') {
                 for label in labels.trim_end_matches('}').split(',') {
                     let (label, _) = label.split_once('=').unwrap();
-                    assert!(["run", "remote", "tier", "version"].contains(&label), "{line}");
+                    assert!(
+                        ["run", "remote", "tier", "version", "kind"].contains(&label),
+                        "{line}"
+                    );
                 }
             }
             let value: f64 = value.parse().unwrap();
@@ -166,7 +169,7 @@ async fn the_health_check_and_other_paths() {
     second.metrics_listen = Some(address);
     let error = other.start(second.clone()).ended().unwrap_err();
     assert!(
-        text(&error).contains("give agent.metrics-listen a port that is free"),
+        text(&error).contains("set agent.metrics-listen to a free port"),
         "{error}"
     );
     second.metrics_listen = Some("0.0.0.0:9464".parse().unwrap());

@@ -91,7 +91,7 @@ async fn an_end_does_not_wait_for_other_nodes() {
     };
     assert_eq!(
         left.reason,
-        "its part of this node is uploaded, and the part of node-1 is still missing"
+        "this node's part is uploaded, but the part of node-1 is still missing"
     );
 }
 

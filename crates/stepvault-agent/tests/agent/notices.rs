@@ -107,9 +107,9 @@ async fn silence_where_notices_are_expected_is_warned_of() {
         ..ec2(&metadata)
     };
     let service = node.start(with(&node, notices).await);
-    node.until_heard("no spot notice would be seen: the EC2 metadata service refuses an answer")
+    node.until_heard("cannot detect spot notices: the EC2 metadata service refused a request")
         .await;
-    node.until_heard("no preemption would be seen: cannot learn of preemptions")
+    node.until_heard("cannot detect preemptions: cannot watch for preemptions")
         .await;
     service.stop();
 }
@@ -183,7 +183,7 @@ async fn a_file_that_appears_drains_and_says_by_when() {
     // A leftover of another time.
     std::fs::write(&file, "1").unwrap();
     let service = node.start(options.clone());
-    node.until_heard("was there before this start").await;
+    node.until_heard("existed before this start").await;
     node.save_small(1, 5);
     node.until_heard("durable on disk: step 1").await;
     assert!(!service.has_ended());
@@ -201,7 +201,7 @@ async fn a_file_that_appears_drains_and_says_by_when() {
     assert!(service.ended().unwrap().is_safe());
     assert_eq!(
         node.recorder
-            .lines_with("holds neither a time to come nor a number of seconds")
+            .lines_with("holds neither a future time nor a number of seconds")
             .len(),
         1
     );

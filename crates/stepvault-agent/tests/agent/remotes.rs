@@ -79,7 +79,7 @@ async fn a_remote_that_comes_back_gets_what_waited_the_newest_first() {
     assert_eq!(skipped.len(), 1);
     assert!(
         skipped[0].contains(
-            "steps wait for s3: this one stands back, as retention would drop it there (no rule keeps it)"
+            "steps wait for s3: this one is deferred because retention would remove it there (no rule keeps it)"
         ),
         "{}",
         skipped[0]

@@ -64,7 +64,7 @@ async fn what_retention_removed_is_not_pushed_again_from_the_trainers_directory(
         assert_eq!((report.sealed.total, report.uploaded.total), (0, 0), "{report:?}");
         assert_eq!(report.skipped.total, 2);
         let reason = &report.skipped.latest[0].reason;
-        assert!(reason.contains("will not take an old save over"), "{reason}");
+        assert!(reason.contains("refusing to seal an old checkpoint"), "{reason}");
         assert!(
             reason.contains("step 1 (attempt 1) was removed by retention"),
             "{reason}"
@@ -126,7 +126,7 @@ async fn an_old_step_that_the_trainer_takes_apart_is_no_new_save() {
     assert_eq!(report.sealed.total, 0);
     assert_eq!(
         report.skipped.latest[0].reason,
-        "its files are not those that were sealed as step 1 (attempt 1), and none of them is newer: something deletes it"
+        "its files differ from those sealed as step 1 (attempt 1), and none of them is newer: a process is deleting it"
     );
     assert_eq!(committed(&remote).await, [id(1, 1), id(1, 2)]);
 }
@@ -158,12 +158,12 @@ async fn without_the_right_to_delete_it_warns_once_and_goes_on() {
         node.until_heard(&format!("durable on s3: step {step} (attempt 1)"))
             .await;
         // Also while nothing has to go yet: each lease that stays holds up the next prune.
-        node.until_heard("retention deletes nothing there").await;
+        node.until_heard("retention cannot delete on it").await;
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
     let report = service.stop();
     assert!(report.is_safe() && report.pruned.total == 0);
-    let warnings = node.recorder.lines_with("retention deletes nothing there");
+    let warnings = node.recorder.lines_with("retention cannot delete on it");
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
     assert!(
         warnings[0].contains("grpo/checkpoints, remote s3"),
@@ -190,4 +190,63 @@ async fn the_local_tier_keeps_to_its_byte_budget_over_all_runs() {
     let report = node.once(options);
     assert_eq!((report.sealed.total, report.evicted.total), (1, 3));
     assert_eq!(sealed(&node), [id(1, 4), id(1, 5)]);
+}
+
+#[tokio::test]
+async fn a_pin_on_one_remote_holds_the_step_on_the_others() {
+    let node = Node::new();
+    let remotes = vec![
+        node.directory_remote("disk").await,
+        node.directory_remote("other").await,
+    ];
+    let mut options = node.options(remotes.clone());
+    for step in 1..=2 {
+        node.save_small(step, 10 - step);
+    }
+    node.once(options.clone());
+    let on = |remote: &stepvault_agent::AgentRemote| {
+        stepvault_engine::run_remote::RunRemote::new(
+            std::sync::Arc::clone(&remote.store),
+            std::sync::Arc::clone(&remote.settings),
+            crate::harness::run_name(),
+        )
+    };
+    assert!(
+        stepvault_engine::pins::pin(&on(&remotes[1]), id(1, 1), "paper")
+            .await
+            .unwrap()
+    );
+    node.save_small(3, 5);
+    options.runs[0].keep_local = keep_last(1);
+    options.runs[0].keep_remote = keep_last(1);
+    let report = node.once(options);
+    // Step 2 goes from both; the pinned one stays on both, and in the vault.
+    assert_eq!((report.pruned.total, report.evicted.total), (2, 1), "{report:?}");
+    for remote in &remotes {
+        assert_eq!(committed(remote).await, [id(1, 1), id(1, 3)]);
+    }
+    assert_eq!(sealed(&node), [id(1, 1), id(1, 3)]);
+}
+
+#[tokio::test]
+async fn a_step_whose_commit_is_gone_does_not_stop_the_eviction_of_others() {
+    let node = Node::new();
+    let remote = node.directory_remote("disk").await;
+    let mut options = node.options(vec![remote.clone()]);
+    for step in 1..=4 {
+        node.save_small(step, 10 - step);
+    }
+    node.once(options.clone());
+    let commits = node
+        .remote_root("disk")
+        .join("grpo/checkpoints/.stepvault/commits");
+    std::fs::remove_file(commits.join("000000000001.a1.json")).unwrap();
+    node.save_small(5, 5);
+    options.local_limits = LocalLimits {
+        maximum_bytes: Some(3000),
+        ..LocalLimits::default()
+    };
+    let report = node.once(options);
+    assert_eq!(report.evicted.total, 3, "{report:?}");
+    assert_eq!(sealed(&node), [id(1, 1), id(1, 5)]);
 }

@@ -70,7 +70,7 @@ async fn a_sealed_file_that_is_written_over_in_place_is_not_uploaded_as_the_old_
     assert_eq!(committed(&remote).await, [id(2, 100)]);
     let object = server
         .objects()
-        .body("bucket/prefix/grpo/checkpoints/step_100/a2/model.pt");
+        .body("bucket/prefix/grpo/checkpoints/000000000100.a2/step_100/model.pt");
     assert_eq!(object.as_deref(), Some(&after[..]));
 }
 
@@ -85,7 +85,10 @@ async fn writing_over_a_durable_step_makes_a_new_attempt_beside_it() {
     save_again(&step, &bytes(SIZE_BYTES, 7));
     node.until_heard("durable on disk: step 100 (attempt 2)").await;
     service.stop();
-    let copy = node.remote_root("disk").join("grpo/checkpoints/step_100");
-    assert_eq!(files_below(&copy.join("a1")), before);
-    assert_eq!(files_below(&copy.join("a2")), files_below(&step));
+    let copy = |label: &str| {
+        let run = node.remote_root("disk").join("grpo/checkpoints");
+        files_below(&run.join(label).join("step_100"))
+    };
+    assert_eq!(copy("000000000100.a1"), before);
+    assert_eq!(copy("000000000100.a2"), files_below(&step));
 }

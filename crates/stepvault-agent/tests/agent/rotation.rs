@@ -61,7 +61,7 @@ async fn whatever_is_taken_from_a_trainer_that_rotates_is_whole() {
         let step = sealed.id.step.number();
         let copy = node
             .remote_root("disk")
-            .join(format!("grpo/checkpoints/{step}/a1"));
+            .join(format!("grpo/checkpoints/{step:012}.a1/{step}"));
         assert_eq!(files_below(&copy), saved[&step], "{step}");
     }
 }

@@ -31,7 +31,7 @@ async fn the_files_of_all_ranks_are_one_step() {
     assert_eq!((report.sealed.total, report.uploaded.total), (1, 1), "{report:?}");
     let copy = node
         .remote_root("disk")
-        .join("grpo/checkpoints/composer-files-100/a1");
+        .join("grpo/checkpoints/000000000100.a1/composer-files-100");
     let copied = files_below(&copy);
     let written = files_below(&node.outputs());
     let names: Vec<&str> = copied.keys().map(String::as_str).collect();
@@ -80,7 +80,7 @@ async fn a_pair_of_directories_that_is_overwritten_is_a_new_step_each_time() {
         save(step);
         let report = node.once(automatic(&node).await);
         assert_eq!((report.sealed.total, report.uploaded.total), (1, 1), "{report:?}");
-        let copy = format!("grpo/checkpoints/areal-recover-{step}/a1");
+        let copy = format!("grpo/checkpoints/{step:012}.a1/areal-recover-{step}");
         let copy = node.remote_root("disk").join(copy);
         assert_eq!(files_below(&copy), files_below(&node.outputs()));
     }

@@ -57,7 +57,7 @@ async fn what_is_durable_goes_and_the_newest_stays() {
         let name = format!("checkpoint-{step}");
         let copy = node
             .remote_root("disk")
-            .join(format!("grpo/checkpoints/{name}/a1"));
+            .join(format!("grpo/checkpoints/{step:012}.a1/{name}"));
         for (path, bytes) in files_below(&copy) {
             assert_eq!(before[&format!("{name}/{path}")], bytes, "{name}/{path}");
         }
@@ -117,7 +117,7 @@ async fn a_step_that_a_remote_holds_damaged_stays() {
     options.runs[0].clean_source = true;
     let copy = node
         .remote_root("disk")
-        .join("grpo/checkpoints/checkpoint-5/a1/trainer_state.json");
+        .join("grpo/checkpoints/000000000005.a1/checkpoint-5/trainer_state.json");
     let mut bytes = std::fs::read(&copy).unwrap();
     bytes[10] ^= 1;
     std::fs::write(&copy, bytes).unwrap();

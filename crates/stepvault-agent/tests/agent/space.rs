@@ -4,10 +4,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use stepvault_local::seal::LinkPolicy;
+use stepvault_agent::AgentReport;
+use stepvault_agent::control::AnnounceRequest;
+use stepvault_core::config::LinkPolicy;
+use stepvault_core::retention::LocalLimits;
+use stepvault_testkit::s3::StrictS3;
 
-use crate::harness::{Node, id};
-use crate::support::committed;
+use crate::harness::{Node, PATIENCE, id};
+use crate::support::{committed, text};
 
 /// A small file system; `None` where this process may not mount one.
 struct Tmpfs(std::path::PathBuf);
@@ -16,7 +20,7 @@ impl Tmpfs {
     fn mount(place: &Path, options: &str) -> Option<Self> {
         std::fs::create_dir_all(place).unwrap();
         let status = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
+            .args(["-t", "tmpfs", "-o", &format!("mode=755,{options}"), "tmpfs"])
             .arg(place)
             .status();
         if status.is_ok_and(|status| status.success()) {
@@ -63,6 +67,82 @@ async fn a_full_disk_stops_nothing_for_longer_than_it_is_full() {
 }
 
 #[tokio::test]
+async fn a_vault_whose_file_system_is_unmounted_ends_the_service_and_leaves_nothing_below_the_mount_point() {
+    let node = Node::new();
+    let Some(disk) = Tmpfs::mount(&node.vault_directory(), "size=4m") else {
+        return;
+    };
+    let service = node.start(node.options(vec![node.directory_remote("disk").await]));
+    node.save_small(1, 5);
+    node.until_heard("durable on disk: step 1 (attempt 1)").await;
+    drop(disk);
+    let error = text(&service.ended().unwrap_err());
+    assert!(error.contains("its file system is no longer mounted"), "{error}");
+    assert_eq!(std::fs::read_dir(node.vault_directory()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn an_announced_step_that_found_the_disk_full_is_sealed_once_there_is_space() {
+    let node = Node::new();
+    let Some(_disk) = Tmpfs::mount(&node.vault_directory(), "size=4m") else {
+        return;
+    };
+    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    options.runs[0].watch_directory = None;
+    let (service, client) = node.start_controlled(options).await;
+    let ballast = node.vault_directory().join("lost+found");
+    std::fs::create_dir(&ballast).unwrap();
+    std::fs::write(ballast.join("ballast"), vec![1; 3 << 20]).unwrap();
+    let request = AnnounceRequest {
+        run: None,
+        path: node.save("step_1", &[("model.bin", 2 << 20)], 9),
+        step: None,
+        name: None,
+    };
+    client.announce(&request).await.unwrap_err();
+    let begun = Instant::now();
+    loop {
+        let told = client.status(PATIENCE).await.unwrap();
+        if told.runs[0]
+            .unsealed
+            .first()
+            .is_some_and(|entry| entry.path == request.path)
+        {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{told:?}");
+    }
+    std::fs::remove_dir_all(&ballast).unwrap();
+    node.until_heard("durable on disk: step 1 (attempt 1)").await;
+    assert!(service.stop().is_safe());
+}
+
+#[tokio::test]
+async fn a_round_that_could_not_seal_for_want_of_space_is_not_safe() {
+    let node = Node::new();
+    let Some(_disk) = Tmpfs::mount(&node.vault_directory(), "size=4m") else {
+        return;
+    };
+    let path = node.save("step_1", &[("model.bin", 8 << 20)], 9);
+    let options = node.options(vec![node.directory_remote("disk").await]);
+    let report = node.once(options.clone());
+    assert!(!report.is_safe() && report.not_durable.is_empty(), "{report:?}");
+    assert_eq!(report.unsealed.len(), 1);
+    assert_eq!(report.unsealed[0].path, path);
+    assert!(
+        report.unsealed[0]
+            .reason
+            .contains("a copy takes 8388608 more bytes"),
+        "{report:?}"
+    );
+    // The same of a drain.
+    let service = node.start(options);
+    node.until_heard("a copy takes").await;
+    let report = service.stop();
+    assert!(!report.is_safe() && report.unsealed.len() == 1, "{report:?}");
+}
+
+#[tokio::test]
 async fn durable_copies_make_room_for_a_new_step_although_no_rule_drops_them() {
     let node = Node::new();
     let Some(_disk) = Tmpfs::mount(&node.vault_directory(), "size=4m") else {
@@ -92,13 +172,13 @@ async fn the_next_step_is_said_not_to_fit_before_it_is_written() {
     let service = node.start(node.options(vec![remote]));
     node.save("step_1", &[("model.bin", 1 << 20)], 9);
     node.until_heard("durable on disk: step 1 (attempt 1)").await;
-    assert!(node.recorder.lines_with("the next step takes").is_empty());
+    assert!(node.recorder.lines_with("the next step needs").is_empty());
     node.save("step_2", &[("model.bin", 2 << 20)], 8);
-    node.until_heard("the next step takes about 3.0 MiB by the last 2 steps, and ")
+    node.until_heard("the next step needs about 3.0 MiB (estimated from the last 2 steps), but only ")
         .await;
     let warnings = node
         .recorder
-        .lines_with("the trainer's next save is expected to fail there");
+        .lines_with("the trainer's next checkpoint is expected to fail");
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
     assert!(
         warnings[0].contains("the vault is on another disk"),
@@ -122,7 +202,7 @@ async fn room_for_the_next_step_is_made_before_it_is_written() {
     }
     // Records have their share of the last MiB.
     node.until_heard("removed from local: step 1 (attempt 1)").await;
-    assert!(node.recorder.lines_with("the next step takes").is_empty());
+    assert!(node.recorder.lines_with("the next step needs").is_empty());
     let report = service.stop();
     assert!(report.is_safe());
     assert_eq!(report.evicted.total, 1, "{report:?}");
@@ -155,4 +235,74 @@ async fn where_steps_are_copied_the_copy_needs_its_room_too() {
     node.until_heard("removed from local: step 1 (attempt 1)").await;
     assert!(node.recorder.lines_with("copy takes").is_empty());
     assert!(service.stop().is_safe());
+}
+
+/// An outage from the first save on: a trainer on a small disk that keeps its last step alone, and a vault beside it that
+/// links what it saves.
+async fn saves_through_an_outage(give_up_undurable: bool) -> Option<(Node, AgentReport, u64)> {
+    let node = Node::new();
+    let disk = node.place.path().join("disk");
+    let _disk = Tmpfs::mount(&disk, "size=6m")?;
+    let server = StrictS3::start();
+    let remote = node.s3_remote("s3", &server, 1).await;
+    drop(server);
+    let mut options = node.options(vec![remote]);
+    options.vault_directory = disk.join("vault");
+    let outputs = disk.join("outputs");
+    std::fs::create_dir_all(&outputs).unwrap();
+    options.runs[0].watch_directory = Some(outputs.clone());
+    options.local_limits = LocalLimits {
+        free_space_low_bytes: Some(3 << 20),
+        give_up_undurable,
+        ..LocalLimits::default()
+    };
+    let service = node.start(options);
+    let mut saved = 0;
+    for step in 1..=12_u64 {
+        // As a trainer does it: written beside, renamed, and the one before removed.
+        let beside = outputs.join(format!(".step_{step}"));
+        std::fs::create_dir(&beside).unwrap();
+        if std::fs::write(beside.join("model.bin"), vec![7; 1 << 20]).is_err() {
+            std::fs::remove_dir_all(&beside).unwrap();
+            break;
+        }
+        std::fs::rename(&beside, outputs.join(format!("step_{step}"))).unwrap();
+        saved = step;
+        node.until_heard(&format!("sealed: step {step} (attempt 1)"))
+            .await;
+        let _ = std::fs::remove_dir_all(outputs.join(format!("step_{}", step - 1)));
+        tokio::time::sleep(Duration::from_millis(400)).await;
+    }
+    Some((node, service.stop(), saved))
+}
+
+#[tokio::test]
+async fn an_outage_of_storage_does_not_end_in_a_save_that_fails() {
+    let Some((node, report, saved)) = saves_through_an_outage(true).await else {
+        return;
+    };
+    assert_eq!(saved, 12, "every save goes through");
+    assert!(report.given_up.total >= 6, "{report:?}");
+    assert!(!report.is_safe(), "what was given up is not durable");
+    let given_up: Vec<u64> = report
+        .given_up
+        .latest
+        .iter()
+        .map(|step| step.id.step.number())
+        .collect();
+    assert!(
+        given_up.is_sorted() && !given_up.contains(&12),
+        "the oldest go first: {given_up:?}"
+    );
+    let warnings = node.recorder.lines_with("gave up step 1 (attempt 1), 1.0 MiB");
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+}
+
+#[tokio::test]
+async fn where_undurable_steps_are_kept_the_disk_fills_up() {
+    let Some((_, report, saved)) = saves_through_an_outage(false).await else {
+        return;
+    };
+    assert!(saved < 12, "the trainer's save met the full disk");
+    assert_eq!(report.given_up.total, 0);
 }

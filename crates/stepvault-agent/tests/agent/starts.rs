@@ -41,7 +41,7 @@ async fn a_restart_loop_is_named_with_how_the_service_ended_before() {
 
     let service = node.start(options.clone());
     node.until_heard(
-        "restart loop: the agent was started 3 times within 1 h on node-0; the last starts ended with: did not say, \
+        "restart loop: the agent was started 3 times within 1 h on node-0; the last starts ended with: unknown, \
          stopped by a signal",
     )
     .await;
@@ -50,7 +50,7 @@ async fn a_restart_loop_is_named_with_how_the_service_ended_before() {
     let opened = Vault::open(&vault).unwrap().unwrap();
     assert_eq!(
         endings(&opened),
-        ["did not say", "stopped by a signal", "stopped by a signal"]
+        ["unknown", "stopped by a signal", "stopped by a signal"]
     );
 
     // A round from cron is none of them.

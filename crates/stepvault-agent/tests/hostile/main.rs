@@ -34,9 +34,9 @@ fn answers() {
 fn seeds_are_read_and_some_changes_of_them_are_not() {
     use stepvault_agent::AgentNote;
     use stepvault_agent::control::{
-        AnnounceAnswer, AnnounceRequest, DrainAnswer, DrainRequest, ErrorAnswer, StatusAnswer, WaitAnswer,
-        WaitRequest,
+        AnnounceAnswer, AnnounceRequest, DrainAnswer, DrainRequest, StatusAnswer, WaitAnswer, WaitRequest,
     };
+    use stepvault_core::document::ErrorAnswer;
     fn is<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> bool {
         serde_json::from_slice::<T>(bytes).is_ok()
     }

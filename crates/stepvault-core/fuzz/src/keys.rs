@@ -30,16 +30,16 @@ fn check_one(keys: &RunKeys, key: &str) {
         KeyKind::Tombstone(id) => keys.tombstone(id),
         KeyKind::Lease(id, holder) => keys.lease(id, &holder),
         KeyKind::PruneLease(holder) => keys.prune_lease(&holder),
+        KeyKind::WriterLease(vault) => keys.writer_lease(&vault),
         KeyKind::Sweep => keys.sweep(),
         KeyKind::Drain(node) => keys.drain(&node),
+        KeyKind::GivenUp(node) => keys.given_up(&node),
         KeyKind::Starts(node) => keys.starts(&node),
         KeyKind::Probe(name) => keys.probe(&name),
-        KeyKind::Data { name, attempt, path } => {
+        KeyKind::Retired(number) => keys.retired(number),
+        KeyKind::Data { id, name, path } => {
             check_step_name(&name).unwrap();
-            // 0 is no attempt, and too large a number none either.
-            let attempt = Attempt::new(attempt).unwrap();
-            let prefix = keys.data_prefix(&name, StepId::new(attempt, Step::new(0).unwrap()));
-            format!("{prefix}{path}")
+            format!("{}{path}", keys.data_prefix(&name, id))
         }
     };
     assert_eq!(spelled, key);

@@ -2,10 +2,10 @@
 
 use std::io::{self, Read};
 
-use stepvault_core::explain::{LogScan, Scanner, evidence_of};
+use stepvault_diagnose::explain::{LogScan, Scanner, evidence_of};
 
 /// Longest quote as it is printed: some of its bytes become three each.
-const MOST_QUOTED_BYTES: usize = 4 * 240;
+const MAX_QUOTED_BYTES: usize = 4 * 240;
 
 /// Gives a few bytes at a time, as a pipe does.
 struct Drops<'a>(&'a [u8], usize);
@@ -49,7 +49,7 @@ fn check_scan(scan: &LogScan, bytes: &[u8]) {
             "{:?}",
             sighting.quote
         );
-        assert!(sighting.quote.len() <= MOST_QUOTED_BYTES, "{:?}", sighting.quote);
+        assert!(sighting.quote.len() <= MAX_QUOTED_BYTES, "{:?}", sighting.quote);
     }
     for evidence in evidence_of(scan, "a.log", u32::MAX, u64::from(bytes.len() as u32)) {
         assert!(evidence.recency <= 1000, "{evidence:?}");

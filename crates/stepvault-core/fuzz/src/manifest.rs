@@ -16,7 +16,7 @@ use stepvault_core::timestamp::Timestamp;
 use super::records::{canonical, read};
 
 /// Parts of one file that are made up, where a file of a claimed size would need more, it stays as it is.
-const MOST_PARTS_MADE: u32 = 16;
+const MAX_PARTS_MADE: u32 = 16;
 
 /// The bytes as they are, in their canonical spelling, and with the digests of their files made right: nothing behind
 /// these would be looked at otherwise.
@@ -49,8 +49,8 @@ fn check_one(bytes: &[u8]) {
         // What is uploaded under this key is told from everything else by it.
         if let Ok(key) = keys.data(&manifest.name, manifest.id, &file.path) {
             let expected = KeyKind::Data {
+                id: manifest.id,
                 name: manifest.name.clone(),
-                attempt: manifest.id.attempt.number(),
                 path: file.path.clone(),
             };
             assert_eq!(keys.classify(&key), Some(expected));
@@ -64,14 +64,10 @@ fn check_one(bytes: &[u8]) {
     for path in targets.keys() {
         assert!(resolves_inside(path, &targets), "{path} leads out: {targets:?}");
     }
-    let found = FoundPart {
-        sha256: Sha256Digest::of(bytes),
-        bytes: bytes.len() as u64,
-        manifest,
-    };
-    let commit = Commit::of(vec![found.clone()]).unwrap();
+    let found = FoundPart::of(&manifest, Sha256Digest::of(bytes), bytes.len() as u64);
+    let commit = Commit::of(vec![found]).unwrap();
     let committed = decode::<Commit>(&encode(&commit).unwrap(), "commit").unwrap();
-    assert_eq!(committed.data_bytes(), found.manifest.data_bytes());
+    assert_eq!(committed.data_bytes(), manifest.data_bytes());
 }
 
 /// By the operating system's own idea of a path.
@@ -117,7 +113,7 @@ fn repaired(bytes: &[u8]) -> Option<Vec<u8>> {
     for file in value.get_mut("files")?.as_array_mut()? {
         let file = file.as_object_mut()?;
         let cut = FileParts::of(file.get("size_bytes")?.as_u64()?).ok()?;
-        if cut.count() > MOST_PARTS_MADE {
+        if cut.count() > MAX_PARTS_MADE {
             continue;
         }
         let digests = vec![Sha256Digest::of(b""); cut.count() as usize];

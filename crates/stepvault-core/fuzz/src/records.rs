@@ -41,7 +41,7 @@ pub fn check(bytes: &[u8]) {
 
 fn check_each(bytes: &[u8]) {
     check_commit(bytes);
-    check_condemned(bytes);
+    check_tombstoned(bytes);
     let _ = read::<VaultMarker>(bytes);
     let _ = read::<Pin>(bytes);
     let _ = read::<StagedParts>(bytes);
@@ -74,7 +74,7 @@ fn check_commit(bytes: &[u8]) {
 }
 
 /// What a claim or a tombstone names is listed and deleted: nothing that does not belong to that very step.
-fn check_condemned(bytes: &[u8]) {
+fn check_tombstoned(bytes: &[u8]) {
     let claim = read::<Claim>(bytes).map(|claim| (claim.run, claim.name, claim.id));
     let tombstone = read::<Tombstone>(bytes).map(|stone| (stone.run, stone.name, stone.id));
     for (run, name, id) in claim.into_iter().chain(tombstone) {
@@ -82,9 +82,11 @@ fn check_condemned(bytes: &[u8]) {
         let key = format!("{}model.bin", keys.data_prefix(&name, id));
         match keys.classify(&key) {
             Some(KeyKind::Data {
-                name: found, attempt, ..
+                id: found_id,
+                name: found,
+                ..
             }) => {
-                assert_eq!((found, attempt), (name, id.attempt.number()));
+                assert_eq!((found, found_id), (name, id));
             }
             other => panic!("{key} is {other:?}"),
         }
@@ -220,7 +222,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
         .unwrap(),
         encode(&Sweep {
             format,
-            orphans: [("grpo/checkpoints/step_100/a1/x".to_owned(), "etag".to_owned())].into(),
+            orphans: [(
+                "grpo/checkpoints/000000000100.a1/step_100/x".to_owned(),
+                "etag".to_owned(),
+            )]
+            .into(),
         })
         .unwrap(),
         encode(&LaunchRecord {

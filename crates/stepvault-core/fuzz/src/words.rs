@@ -3,7 +3,6 @@
 use std::str::FromStr;
 
 use stepvault_core::config::{nearest, parse_duration, parse_size};
-use stepvault_core::estimate;
 use stepvault_core::ids::{NodeName, RemoteName, RunName, StepId};
 use stepvault_core::launch::LaunchName;
 use stepvault_core::launcher::Launcher;
@@ -13,6 +12,7 @@ use stepvault_core::nodes::NodeSet;
 use stepvault_core::path::RelativePath;
 use stepvault_core::restore_plan::IncludeFilter;
 use stepvault_core::timestamp::Timestamp;
+use stepvault_diagnose::estimate;
 
 /// What a launcher says of its nodes, in this order, a line each.
 const VARIABLES: [&str; 8] = [

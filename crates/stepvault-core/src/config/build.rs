@@ -1,4 +1,4 @@
-//! From merged values to the typed configuration.
+//! Converts merged values to the typed configuration.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,8 +11,8 @@ use super::finding::{Finding, Source};
 use super::key::KeyPath;
 use super::merge::Merged;
 use super::model::{
-    AgentSettings, Completion, Config, ControlSocket, DoctorSettings, Links, LocalSettings, NoticeSource,
-    Notices, RestartSettings, RunSettings, UploadSettings,
+    AgentSettings, Completion, Config, ControlSocket, DoctorSettings, LinkPolicy, LocalSettings,
+    NoticeSource, Notices, RestartSettings, RunSettings, UploadSettings,
 };
 use super::remote::build_remote;
 use super::units;
@@ -24,7 +24,8 @@ use crate::path::RelativePath;
 use crate::retention::{KeepRules, LocalLimits};
 use crate::starts::{DemotionRule, RestartLoopRule};
 
-/// Typed reading of the keys below one. Values fit their keys already; what can still fail becomes a fault.
+/// Reads the keys of one table with their types. The values already fit their keys; the conversions that can still
+/// fail become faults.
 pub(super) struct Section<'a> {
     pub(super) merged: &'a mut Merged,
     pub(super) above: KeyPath,
@@ -38,7 +39,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The whole key; an empty one is the section itself.
+    /// Returns the full key; an empty one denotes the section itself.
     fn key(&self, key: &str) -> KeyPath {
         if key.is_empty() {
             self.above.clone()
@@ -67,7 +68,7 @@ impl<'a> Section<'a> {
         units::duration(self.value(key)?.as_str()?).ok()
     }
 
-    /// A number in the type its setting has; one that is too large for it is a fault.
+    /// Reads a number in the type of its setting; a number that is too large becomes a fault.
     pub(super) fn number<N: TryFrom<i64>>(&mut self, key: &str) -> Option<N> {
         let number = self.value(key)?.as_integer()?;
         let converted = N::try_from(number).ok();
@@ -85,7 +86,7 @@ impl<'a> Section<'a> {
             .collect()
     }
 
-    /// A number of nodes, or their names in a text or a list.
+    /// Reads a number of nodes, or their names in a string or a list.
     fn nodes(&mut self, key: &str) -> Option<NodeSet> {
         let text = match self.value(key)? {
             Value::Array(items) => items
@@ -114,7 +115,8 @@ impl<'a> Section<'a> {
         RelativePath::new(self.text(key)?).ok()
     }
 
-    /// A path of the machine; one in the file starts at the file's directory, any other where the program runs.
+    /// Reads a local path. A relative path in the file starts at the file's directory, any other at the working
+    /// directory.
     fn path(&self, key: &str) -> Option<PathBuf> {
         let path = PathBuf::from(self.text(key)?);
         match self.merged.source(&self.above.join(key)) {
@@ -134,7 +136,7 @@ impl<'a> Section<'a> {
             .push(Finding::new(path, source, why).hint(hint));
     }
 
-    /// Keeps the value, or makes the error a fault.
+    /// Returns the value, or records the error as a fault.
     pub(super) fn take<T>(&mut self, key: &str, result: Result<T>) -> Option<T> {
         result
             .map_err(|error: Error| {
@@ -145,7 +147,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Builds everything; what is wrong goes to the faults.
+/// Builds the whole configuration and records the faults.
 pub(super) fn build(merged: &mut Merged) -> Config {
     let mut root = Section::new(merged, &[]);
     let node = root.text("node").map(NodeName::new);
@@ -240,11 +242,11 @@ fn notices(section: &mut Section<'_>) -> Notices {
             Some(_) => {}
             None => {
                 let why = if word == "auto" {
-                    "\"auto\" stands beside others".to_owned()
+                    "\"auto\" cannot be combined with other values".to_owned()
                 } else {
                     format!("\"{word}\" is not a source of notices")
                 };
-                let hint = "write [\"auto\"], some of [\"ec2\", \"gce\"], or [] to look nowhere";
+                let hint = "write [\"auto\"], one or both of [\"ec2\", \"gce\"], or [] to disable notices";
                 section.fault("notices", why, hint);
             }
         }
@@ -261,13 +263,13 @@ fn control_socket(section: &Section<'_>) -> ControlSocket {
     }
 }
 
-/// What is served there is for whoever asks: only this machine may.
+/// Reads the metrics address. The endpoint answers every client, so only a loopback address is allowed.
 fn metrics_listen(section: &mut Section<'_>) -> Option<SocketAddr> {
-    const HINT: &str = "write an address of this machine alone and a port: \"127.0.0.1:9464\"";
+    const HINT: &str = "write a loopback address and a port: \"127.0.0.1:9464\"";
     let text = section.text("metrics-listen")?;
     let why = match text.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_loopback() => return Some(address),
-        Ok(_) => "other machines could reach it, and nothing asks them who they are",
+        Ok(_) => "other machines could reach it, and it has no authentication",
         Err(_) => "it is not an IP address with a port",
     };
     section.fault("metrics-listen", why, HINT);
@@ -279,16 +281,18 @@ fn local(section: &mut Section<'_>) -> LocalSettings {
         maximum_bytes: section.size("maximum-size"),
         free_space_low_bytes: section.size("free-space-low"),
         free_space_high_bytes: section.size("free-space-high"),
+        give_up_undurable: section.boolean("give-up-undurable").unwrap_or(true),
     };
     let links = match section.text("links").as_deref() {
-        Some("reflink-or-copy") => Links::ReflinkOrCopy,
-        Some("copy") => Links::Copy,
-        _ => Links::Auto,
+        Some("reflink-or-copy") => LinkPolicy::ReflinkOrCopy,
+        Some("copy") => LinkPolicy::Copy,
+        _ => LinkPolicy::Auto,
     };
     LocalSettings {
         directory: section.path("directory"),
         limits,
         links,
+        allow_shared_parents: section.boolean("allow-shared-parents").unwrap_or_default(),
     }
 }
 
@@ -318,7 +322,7 @@ fn doctor(section: &mut Section<'_>) -> DoctorSettings {
     for name in &names {
         let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
         if !name.chars().all(is_name) || name.starts_with(|letter: char| letter.is_ascii_digit()) {
-            let hint = "write names alone, without '$' and '=': [\"OUTPUT_PATH\"]";
+            let hint = "write only names, without '$' and '=': [\"OUTPUT_PATH\"]";
             section.fault(
                 "required-environment",
                 format!("\"{name}\" is not the name of a variable"),
@@ -331,12 +335,12 @@ fn doctor(section: &mut Section<'_>) -> DoctorSettings {
     }
 }
 
-/// Rounded up: a fraction of a second must not become a rule about no time at all.
+/// Rounds up, so that a fraction of a second does not become a rule about no time at all.
 fn whole_seconds(length: Duration) -> u64 {
     length.as_secs() + u64::from(length.subsec_nanos() > 0)
 }
 
-/// The rules of one tier, each from its own table or else from the table of defaults.
+/// Reads the rules of one tier, each from its own table or else from the table of defaults.
 fn keep(merged: &mut Merged, above: &[&str], defaults: &KeepRules) -> KeepRules {
     let mut section = Section::new(merged, above);
     let given_best = section.value("best").and_then(|value| best(value).ok());
@@ -383,6 +387,7 @@ fn run(
         series: section.texts("series"),
         clean_source: section.boolean("clean-source").unwrap_or(false),
         shared: section.boolean("shared").unwrap_or(false),
+        exclusive: section.boolean("exclusive").unwrap_or(false),
         metrics_file: section.inner_path("metrics-file"),
         metrics: section.text_map("metrics"),
         remotes,

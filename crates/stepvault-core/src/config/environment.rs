@@ -1,4 +1,4 @@
-//! The environment: each key's variable is its name in capitals, behind `STEPVAULT_`.
+//! The environment: the variable of a key is `STEPVAULT_` and its name in capitals.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::suggest::nearest;
 use super::value::Fault;
 
 const PREFIX: &str = "STEPVAULT_";
-/// What the command line reads for its own flags; none of these is a key.
+/// Variables that the command line reads for its own flags; none of these is a key.
 const COMMAND_LINE: [&str; 7] = [
     "STEPVAULT_CONFIG",
     "STEPVAULT_RUN",
@@ -20,7 +20,7 @@ const COMMAND_LINE: [&str; 7] = [
     "STEPVAULT_LOG",
 ];
 
-/// The variable for a dotted key: `upload.memory-budget` is `STEPVAULT_UPLOAD_MEMORY_BUDGET`.
+/// Returns the variable for a dotted key: `upload.memory-budget` is `STEPVAULT_UPLOAD_MEMORY_BUDGET`.
 pub fn variable_name(key: &str) -> String {
     let letters = key.chars().filter(|letter| *letter != '"');
     let upper = letters.map(|letter| {
@@ -33,8 +33,8 @@ pub fn variable_name(key: &str) -> String {
     PREFIX.chars().chain(upper).collect()
 }
 
-/// Reads the environment into `merged`. Remotes and runs must be known by then: a variable sets a key of one, and
-/// cannot make a new one, since its name has lost its spelling.
+/// Reads the environment into `merged`. Remotes and runs must be known before: a variable can set a key of one, but
+/// cannot create one, because the spelling of its name is lost.
 pub(super) fn read(environment: &[(String, String)], merged: &mut Merged) {
     let mut known: BTreeMap<String, Vec<KeyPath>> = BTreeMap::new();
     for (path, ..) in merged.keys() {
@@ -61,7 +61,7 @@ pub(super) fn read(environment: &[(String, String)], merged: &mut Merged) {
             Some([path]) => merged.set_text(path.clone(), text, source),
             Some(several) => {
                 let names: Vec<String> = several.iter().map(ToString::to_string).collect();
-                let why = format!("it could mean any of {}", names.join(", "));
+                let why = format!("it matches more than one key: {}", names.join(", "));
                 let finding = Finding::new("", source, why);
                 merged
                     .faults
@@ -74,10 +74,10 @@ pub(super) fn read(environment: &[(String, String)], merged: &mut Merged) {
 }
 
 fn unknown(variable: &str, source: Source, known: &BTreeMap<String, Vec<KeyPath>>) -> Finding {
-    let finding = Finding::new("", source, "no key has this variable: it changes nothing");
+    let finding = Finding::new("", source, "unknown variable: it has no effect");
     let names = known.keys().map(String::as_str).chain(COMMAND_LINE);
     match nearest(variable, names) {
         Some(near) => finding.hint(format!("did you mean {near}?")),
-        None => finding.hint("`stepvault config show` prints what is in force"),
+        None => finding.hint("run `stepvault config show` to see the effective configuration"),
     }
 }

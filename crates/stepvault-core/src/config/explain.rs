@@ -1,25 +1,25 @@
-//! What is in force and where it came from.
+//! The effective configuration and the source of each value.
 
 use serde::Serialize;
 
 use super::finding::Source;
 use super::merge::Merged;
 
-/// One value in force.
+/// One effective value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explained {
     /// The key, dotted.
     pub key: String,
     /// The value as TOML, with secrets masked.
     pub value: String,
-    /// Where it came from.
+    /// The source of the value.
     pub source: Source,
 }
 
-/// What stands in place of a secret.
+/// Replaces a secret in the output.
 const MASK: &str = "****";
 
-/// Every value that is set, in the order of the schema.
+/// Returns every value that is set, in the order of the schema.
 pub(super) fn explain(merged: &Merged) -> Vec<Explained> {
     let mut explained = Vec::new();
     for (path, ..) in merged.keys() {
@@ -35,7 +35,7 @@ pub(super) fn explain(merged: &Merged) -> Vec<Explained> {
     explained
 }
 
-/// No key is meant for a secret; this is for what a person pasted by mistake.
+/// Masks secrets. No key is meant for a secret; this covers one that was pasted by mistake.
 fn mask(value: toml::Value) -> toml::Value {
     match value {
         toml::Value::String(text) => toml::Value::String(mask_text(text)),
@@ -82,7 +82,7 @@ fn mask_text(text: String) -> String {
     };
     let authority_end = place.find('/').unwrap_or(place.len());
     let has_user = place[..authority_end].contains(['@', ':']);
-    // A password may hold a slash: what stands before the last '@' is not the path then.
+    // A password may contain a slash: the text before the last '@' is then not the path.
     let place = match place.rfind('@').filter(|_| has_user) {
         Some(at) => format!("{MASK}{}", &place[at..]),
         None => place.to_owned(),

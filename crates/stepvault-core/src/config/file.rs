@@ -1,4 +1,4 @@
-//! The file: TOML, laid against the schema, with the line of each value.
+//! The configuration file: TOML, checked against the schema, with the line of each value.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use super::suggest::nearest;
 
 /// Reads the file into `merged`.
 pub(super) fn read(file: &FileText, merged: &mut Merged) {
-    // A table with values and one with places: the same document, read twice.
+    // The same document is parsed twice: into a table of values, and into a table with positions.
     let parsed =
         DeTable::parse(&file.text).and_then(|places| Ok((places, file.text.parse::<toml::Table>()?)));
     let (places, values) = match parsed {
@@ -84,7 +84,7 @@ impl Reader<'_> {
         merged: &mut Merged,
     ) {
         let (Some(places), Some(values)) = (places.as_table(), value.as_table()) else {
-            let finding = Finding::new(path, source, "a value stands where a table is needed");
+            let finding = Finding::new(path, source, "it must be a table, not a value");
             merged
                 .faults
                 .push(finding.hint(format!("write it as a table: [{path}]")));
@@ -100,10 +100,10 @@ impl Reader<'_> {
                     else {
                         let table = path.to_string();
                         let finding =
-                            Finding::new(&named, source, format!("'{table}' takes tables under names"));
+                            Finding::new(&named, source, format!("'{table}' must contain named tables"));
                         merged
                             .faults
-                            .push(finding.hint(format!("write [{table}.NAME], and the key below it")));
+                            .push(finding.hint(format!("write [{table}.NAME] and put the key below it")));
                         continue;
                     };
                     merged.add_table(&named, source);
@@ -115,7 +115,7 @@ impl Reader<'_> {
     }
 }
 
-/// Tables that somebody else reads: here it only matters that they are tables.
+/// Accepts tables that another crate reads; only checks that they are tables.
 fn foreign(path: &KeyPath, value: &Value, source: Source, merged: &mut Merged) {
     let tables = value
         .as_array()
@@ -124,15 +124,15 @@ fn foreign(path: &KeyPath, value: &Value, source: Source, merged: &mut Merged) {
         merged.has_profiles = true;
         return;
     }
-    let finding = Finding::new(path, source, "it is no list of tables");
+    let finding = Finding::new(path, source, "it is not a list of tables");
     merged
         .faults
-        .push(finding.hint(format!("begin each with a line [[{path}]]")));
+        .push(finding.hint(format!("begin each table with a line [[{path}]]")));
 }
 
 type Keyed<'a> = ((&'a str, Range<usize>), &'a DeValue<'a>, &'a Value);
 
-/// The members of a table in the order in which they stand in the file.
+/// Returns the members of a table in the order of the file.
 fn in_order<'a>(places: &'a DeTable<'a>, values: &'a toml::Table) -> Vec<Keyed<'a>> {
     let mut found: Vec<Keyed<'a>> = Vec::new();
     for (key, place) in places {
@@ -145,7 +145,7 @@ fn in_order<'a>(places: &'a DeTable<'a>, values: &'a toml::Table) -> Vec<Keyed<'
     found
 }
 
-/// The fault for a key that does not exist, with the nearest one that does.
+/// Returns the fault for an unknown key, with the nearest key that exists.
 fn unknown(
     above: &KeyPath,
     path: &KeyPath,
@@ -161,11 +161,11 @@ fn unknown(
     let secret = ["secret", "token", "password", "credential", "access-key"];
     if secret.iter().any(|word| spelled.contains(word)) {
         return finding.hint(
-            "credentials do not belong here: give them by the provider's own means (environment, profile, instance \
-             identity)",
+            "do not write credentials here: provide them through the provider's own mechanism (environment, profile, \
+             instance identity)",
         );
     }
-    // Perhaps the right key in the wrong table.
+    // The key may exist in another table.
     let elsewhere = schema::keys(&|_| vec!["NAME".to_owned()]);
     let elsewhere = elsewhere
         .iter()
@@ -174,5 +174,5 @@ fn unknown(
         return finding.hint(format!("did you mean '{other}'?"));
     }
     let known: Vec<&str> = members.iter().map(|member| member.name).collect();
-    finding.hint(format!("the keys here are {}", known.join(", ")))
+    finding.hint(format!("the keys of this table are {}", known.join(", ")))
 }

@@ -1,4 +1,4 @@
-//! One thing that is wrong, or odd, about the configuration; and the places a value can come from.
+//! A problem or warning about the configuration, and the sources a value can come from.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,17 +7,17 @@ use serde::Serialize;
 
 use crate::error::ErrorKind;
 
-/// Where a value came from, weakest first.
+/// The source of a value, weakest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "from", rename_all = "kebab-case")]
 pub enum Source {
-    /// Nobody gave one.
+    /// The value is the default.
     Default,
     /// The configuration file.
     File {
         /// The file.
         path: PathBuf,
-        /// The line, from 1; `None` where it is the file as a whole.
+        /// The line, from 1; `None` for the file as a whole.
         line: Option<usize>,
     },
     /// An environment variable.
@@ -25,9 +25,9 @@ pub enum Source {
         /// Its name.
         variable: String,
     },
-    /// A remote's URL that was given by itself.
+    /// A remote's URL outside any configuration.
     Url,
-    /// A flag of the command line.
+    /// A command-line flag.
     Flag {
         /// The flag as it is written, with its dashes.
         flag: String,
@@ -35,7 +35,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// A higher one wins.
+    /// Returns the precedence: the higher one wins.
     pub(super) fn rank(&self) -> u8 {
         match self {
             Self::Default => 0,
@@ -65,21 +65,21 @@ impl fmt::Display for Source {
 /// A fault or a warning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The key it is about, dotted; empty for the file as a whole.
+    /// The dotted key it is about; empty for the file as a whole.
     pub key: String,
-    /// Where it stands.
+    /// Where it was found.
     pub source: Source,
     /// What is wrong.
     pub why: String,
     /// What to do about it.
     pub hint: Option<String>,
-    /// What kind of error it makes.
+    /// The kind of the resulting error.
     #[serde(skip)]
     pub kind: ErrorKind,
 }
 
 impl Finding {
-    /// Something about a key.
+    /// Returns a finding about a key.
     pub fn new(key: impl fmt::Display, source: Source, why: impl Into<String>) -> Self {
         Self {
             key: key.to_string(),

@@ -4,17 +4,17 @@ use std::fmt;
 
 use toml::de::{DeTable, DeValue};
 
-/// A key as its segments; a run's or remote's name is one segment whatever it holds.
+/// A key as its segments; the name of a run or remote is one segment, whatever it contains.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct KeyPath(Vec<String>);
 
 impl KeyPath {
-    /// From segments.
+    /// Returns a key from its segments.
     pub(super) fn of(segments: &[&str]) -> Self {
         Self(segments.iter().map(|segment| (*segment).to_owned()).collect())
     }
 
-    /// Reads a key as TOML has it: `run."a/b".keep.local.last`.
+    /// Parses a key in TOML notation: `run."a/b".keep.local.last`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         if text.contains(['=', '\n', '\r', '#']) {
             return None;
@@ -33,7 +33,7 @@ impl KeyPath {
         }
     }
 
-    /// The key below this one.
+    /// Returns the key below this one.
     pub(super) fn join(&self, segment: &str) -> Self {
         let mut segments = self.0.clone();
         segments.push(segment.to_owned());

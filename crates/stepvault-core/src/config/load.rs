@@ -1,4 +1,4 @@
-//! The way in: sources to a checked configuration.
+//! Loads the sources and returns a checked configuration.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// The text of a configuration file and the path it came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileText {
-    /// For messages, and as the place that relative paths in it start from.
+    /// Used in messages, and as the base of the relative paths in the file.
     pub path: PathBuf,
     /// The content.
     pub text: String,
@@ -25,35 +25,35 @@ pub struct FileText {
 pub struct FlagOverride {
     /// The key as in the file: `local.directory`, `remote.s3-main.url`, `run."a/b".watch`.
     pub key: String,
-    /// Its value, as it would stand in the file.
+    /// Its value, as it would be written in the file.
     pub value: toml::Value,
     /// The flag, with its dashes, for messages.
     pub flag: String,
 }
 
-/// Everything that a configuration is made of.
+/// All sources of a configuration.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     /// The file, if there is one.
     pub file: Option<FileText>,
-    /// The environment; variables that do not begin with `STEPVAULT_` are passed over.
+    /// The environment; variables that do not begin with `STEPVAULT_` are ignored.
     pub environment: Vec<(String, String)>,
-    /// What the command line gives.
+    /// The values given on the command line.
     pub flags: Vec<FlagOverride>,
 }
 
-/// All that was found.
+/// The result of a check.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// The configuration, when there is no fault.
     pub config: Option<Config>,
-    /// What is wrong, in the order of the file.
+    /// The faults, in the order of the file.
     pub faults: Vec<Finding>,
-    /// What is odd.
+    /// The warnings.
     pub warnings: Vec<Finding>,
 }
 
-/// Merges and checks everything, and reports every fault and warning: `config check`.
+/// Merges and checks everything, and reports every fault and warning (`config check`).
 pub fn check(sources: &Sources) -> Report {
     let mut merged = Merged::default();
     if let Some(file) = &sources.file {
@@ -64,7 +64,7 @@ pub fn check(sources: &Sources) -> Report {
         .iter()
         .filter_map(|flag| Some((flag_key(flag, &mut merged)?, flag)))
         .collect();
-    // Before the environment, which may set their keys.
+    // The overrides come before the environment, which may set their keys.
     for (path, _) in &overrides {
         merged.note_name(path);
     }
@@ -93,7 +93,7 @@ pub fn check(sources: &Sources) -> Report {
         Source::File { line, .. } => (fault.source.rank(), *line),
         other => (other.rank(), None),
     });
-    // One mistake may show at several places of the reading; it is told once.
+    // One mistake may be found several times; report it once.
     faults.dedup();
     Report {
         config: faults.is_empty().then_some(config),
@@ -108,9 +108,12 @@ fn flag_key(flag: &FlagOverride, merged: &mut Merged) -> Option<KeyPath> {
         let source = Source::Flag {
             flag: flag.flag.clone(),
         };
-        merged
-            .faults
-            .push(Finding::new(&flag.key, source, "it is not a dotted key").hint("write it as in the file"));
+        merged.faults.push(
+            Finding::new(&flag.key, source, "it is not a valid dotted key").hint(
+                "write it as in the configuration \
+             file",
+            ),
+        );
     }
     path
 }
@@ -124,10 +127,11 @@ pub fn load(sources: &Sources) -> Result<Config> {
     let report = check(sources);
     report
         .config
-        .ok_or_else(|| faults_error("the configuration is wrong", &report.faults))
+        .ok_or_else(|| faults_error("the configuration is invalid", &report.faults))
 }
 
-/// All faults as one error. A single one lends it its hint; several carry theirs with them.
+/// Returns all faults as one error. A single fault provides the hint; several faults include their hints in the
+/// message.
 pub fn faults_error(what: &str, faults: &[Finding]) -> Error {
     let refused = !faults.is_empty() && faults.iter().all(|fault| fault.kind == ErrorKind::Refused);
     let kind = if refused {
@@ -150,7 +154,7 @@ pub fn faults_error(what: &str, faults: &[Finding]) -> Error {
                 _ => format!("\n  {fault}"),
             };
             error.because(format!(
-                "{} faults:{}",
+                "{} problems:{}",
                 several.len(),
                 several.iter().map(line).collect::<String>()
             ))

@@ -1,4 +1,4 @@
-//! The layers laid over each other: for each key the strongest value, and where it came from.
+//! Merges the layers: for each key the value with the highest precedence, and its source.
 
 use std::collections::BTreeMap;
 
@@ -10,29 +10,29 @@ use super::model::RunSettings;
 use super::schema;
 use super::value::{Fault, check, from_text};
 
-/// A value and its origin.
+/// A value and its source.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) value: Value,
     pub(super) source: Source,
 }
 
-/// What has been merged so far. Every value in it fits its key.
+/// The merged values. Every value fits its key.
 #[derive(Debug, Default)]
 pub(super) struct Merged {
     entries: BTreeMap<KeyPath, Entry>,
-    /// Users' names under `remote` and `run`, in order.
+    /// The users' names under `remote` and `run`, in order.
     names: BTreeMap<&'static str, Vec<String>>,
-    /// Where the tables of those names stand.
+    /// The positions of the tables of those names.
     tables: BTreeMap<KeyPath, Source>,
-    /// Whether the file holds profiles.
+    /// Whether the file contains profiles.
     pub(super) has_profiles: bool,
     pub(super) faults: Vec<Finding>,
     pub(super) warnings: Vec<Finding>,
 }
 
 impl Merged {
-    /// Takes a value for a key that the schema has; a value that does not fit becomes a fault.
+    /// Sets the value of a key; an unknown key or an unsuitable value becomes a fault.
     pub(super) fn set(&mut self, path: KeyPath, value: Value, source: Source) {
         let Some(schema::Member {
             shape: schema::Shape::Value(kind, _),
@@ -42,7 +42,10 @@ impl Merged {
             self.fault(
                 &path,
                 source,
-                &Fault::new("there is no such key", "see the reference file for all keys"),
+                &Fault::new(
+                    "there is no such key",
+                    "see the configuration reference for all keys",
+                ),
             );
             return;
         };
@@ -53,7 +56,7 @@ impl Merged {
         self.entries.insert(path, Entry { value, source });
     }
 
-    /// The same for text whose type the key decides.
+    /// Sets a value from text, converted to the type of the key.
     pub(super) fn set_text(&mut self, path: KeyPath, text: &str, source: Source) {
         let Some(schema::Member {
             shape: schema::Shape::Value(kind, _),
@@ -63,7 +66,10 @@ impl Merged {
             self.fault(
                 &path,
                 source,
-                &Fault::new("there is no such key", "see the reference file for all keys"),
+                &Fault::new(
+                    "there is no such key",
+                    "see the configuration reference for all keys",
+                ),
             );
             return;
         };
@@ -84,13 +90,13 @@ impl Merged {
         }
     }
 
-    /// Makes a remote or run known, also when nothing is set below it, and its table's place.
+    /// Registers a remote or run, even if nothing is set below it, and the position of its table.
     pub(super) fn add_table(&mut self, path: &KeyPath, source: Source) {
         self.note_name(path);
         self.tables.entry(path.clone()).or_insert(source);
     }
 
-    /// Makes a remote or run known.
+    /// Registers a remote or run.
     fn add_name(&mut self, table: &str, name: &str) {
         for known in ["remote", "run"] {
             let names = self.names.entry(known).or_default();
@@ -108,13 +114,13 @@ impl Merged {
         self.entries.get(path)
     }
 
-    /// Where a key's value came from; the default where it has none.
+    /// Returns the source of a key's value; the default if it has none.
     pub(super) fn source(&self, path: &KeyPath) -> Source {
         self.get(path)
             .map_or(Source::Default, |entry| entry.source.clone())
     }
 
-    /// Where to look for a key: at its value, or at the table that lacks it.
+    /// Returns the position to report for a key: that of its value, or that of the table that lacks it.
     pub(super) fn place(&self, path: &KeyPath) -> Source {
         let table = || {
             path.segments()
@@ -127,17 +133,17 @@ impl Merged {
         }
     }
 
-    /// Whether somebody gave the key a value.
+    /// Returns whether any source gave the key a value.
     pub(super) fn is_given(&self, path: &KeyPath) -> bool {
         self.source(path) != Source::Default
     }
 
-    /// Every key of the schema under the names that are known, in order.
+    /// Returns every key of the schema for the known names, in order.
     pub(super) fn keys(&self) -> Vec<(KeyPath, schema::Kind, Option<&'static str>)> {
         schema::keys(&|table| self.names(table))
     }
 
-    /// Gives each key that has none its default.
+    /// Sets each key without a value to its default.
     pub(super) fn fill_defaults(&mut self) {
         for (path, _, default) in self.keys() {
             if let Some(text) = default
@@ -148,8 +154,8 @@ impl Merged {
         }
     }
 
-    /// The defaults that depend on other keys of a run: a pattern by itself means silence, as it did before there were
-    /// profiles, and without a profile there must be a pattern.
+    /// Sets the defaults that depend on other keys of a run: a pattern without other rules means `quiet`, as before
+    /// profiles existed, and without a profile there must be a pattern.
     pub(super) fn settle_rules(&mut self) {
         for run in self.names("run") {
             let key = |key| KeyPath::of(&["run", &run, key]);

@@ -1,7 +1,8 @@
-//! The configuration: one TOML file, under the environment, under flags; where each value came from is kept.
+//! The configuration: one TOML file, overridden by the environment, overridden by flags. The source of each value is
+//! recorded.
 //!
-//! Pure: the caller reads the file and the environment and hands them over as [`Sources`]. Every fault is reported in
-//! one go, with its key, the place it stands at and what to do about it.
+//! This module does no I/O: the caller reads the file and the environment and passes them as [`Sources`]. All faults
+//! are reported together, each with its key, its position and a hint.
 
 mod build;
 mod environment;
@@ -28,8 +29,8 @@ pub use explain::Explained;
 pub use finding::{Finding, Source};
 pub use load::{FileText, FlagOverride, Report, Sources, check, faults_error, load};
 pub use model::{
-    AgentSettings, Completion, Config, ControlSocket, DoctorSettings, Links, LocalSettings, NoticeSource,
-    Notices, RestartSettings, RunSettings, UploadSettings,
+    AgentSettings, Completion, Config, ControlSocket, DoctorSettings, LinkPolicy, LocalSettings,
+    NoticeSource, Notices, RestartSettings, RunSettings, UploadSettings,
 };
 pub use suggest::nearest;
 pub use units::{parse_duration, parse_size};

@@ -16,46 +16,46 @@ use crate::remote_settings::RemoteSettings;
 use crate::retention::{KeepRules, LocalLimits};
 use crate::starts::{DemotionRule, RestartLoopRule};
 
-/// Everything that is configured, after file, environment and flags have been merged and checked.
+/// The complete configuration, after file, environment and flags have been merged and checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// This node's name; the host's name when not given.
     pub node: Option<NodeName>,
-    /// The nodes that write each step together; as the launcher says, or this one alone, when not given.
+    /// The nodes that write each step together; if not given, the launcher's nodes, or this node alone.
     pub nodes: Option<NodeSet>,
     /// The local tier.
     pub local: LocalSettings,
-    /// Uploads, over all remotes.
+    /// Uploads to all remotes.
     pub upload: UploadSettings,
     /// The background service.
     pub agent: AgentSettings,
-    /// What follows from starts.
+    /// How restarts are handled.
     pub restart: RestartSettings,
-    /// What is looked at before training.
+    /// What `doctor` checks before training.
     pub doctor: DoctorSettings,
-    /// The remotes in the order of the file, then of the flags. Reading prefers earlier ones.
+    /// The remotes in the order of the file, then of the flags. Reads prefer earlier ones.
     pub remotes: Vec<RemoteSettings>,
     /// The runs in the order of the file.
     pub runs: Vec<RunSettings>,
-    /// What a run that is not configured has: the defaults of every key, and `[keep.local]`, `[keep.remote]`.
+    /// The settings of a run that is not configured: the defaults of every key, with `[keep.local]` and
+    /// `[keep.remote]`.
     pub keep_local: KeepRules,
     /// The same for remotes.
     pub keep_remote: KeepRules,
-    /// The file, when it holds `[[profile]]` tables: users' own profiles of frameworks, which whoever knows profiles
-    /// reads from it.
+    /// The file, if it contains `[[profile]]` tables: users' own profiles of frameworks, which another crate reads.
     pub profiles: Option<FileText>,
-    /// What stopped nothing and yet should be looked at.
+    /// Problems that do not prevent operation.
     pub warnings: Vec<Finding>,
     pub(super) explained: Vec<Explained>,
 }
 
 impl Config {
-    /// The remote of this name.
+    /// Returns the remote of this name.
     pub fn remote(&self, name: &RemoteName) -> Option<&RemoteSettings> {
         self.remotes.iter().find(|remote| remote.name == *name)
     }
 
-    /// The run of this name: as configured, or with every key's default.
+    /// Returns the run of this name: as configured, or with the default of every key.
     pub fn run(&self, name: &RunName) -> RunSettings {
         self.runs
             .iter()
@@ -68,7 +68,7 @@ impl Config {
             })
     }
 
-    /// The remotes that a run's steps go to, in order: all unless the run names some.
+    /// Returns the remotes that a run's steps are uploaded to, in order: all, unless the run names some.
     pub fn remotes_of(&self, run: &RunSettings) -> Vec<&RemoteSettings> {
         let wanted = |remote: &&RemoteSettings| {
             run.remotes
@@ -78,13 +78,13 @@ impl Config {
         self.remotes.iter().filter(wanted).collect()
     }
 
-    /// Those of them on which a step must be durable to be safe.
+    /// Returns those of them on which a step must be durable before it may be removed elsewhere.
     pub fn required_remotes_of(&self, run: &RunSettings) -> Vec<RemoteName> {
         let required = self.remotes_of(run).into_iter().filter(|remote| remote.required);
         required.map(|remote| remote.name.clone()).collect()
     }
 
-    /// A fault or warning about a key, with the place that its value came from: for what this crate cannot judge itself.
+    /// Returns a fault or warning about a key, with the source of its value, for checks that this crate cannot make.
     pub fn finding(&self, key: &[&str], why: impl Into<String>) -> Finding {
         let key = KeyPath::of(key).to_string();
         let given = self.explained.iter().find(|entry| entry.key == key);
@@ -92,81 +92,84 @@ impl Config {
         Finding::new(key, source, why)
     }
 
-    /// Every value in force, in the order of the reference file, and where each came from. Secrets are masked.
+    /// Returns every effective value and its source, in the order of the reference file. Secrets are masked.
     pub fn explain(&self) -> &[Explained] {
         &self.explained
     }
 }
 
-/// How a step gets into the vault.
+/// How files get into the vault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Links {
-    /// The cheapest that the file system has: reflink, hard link, copy.
+pub enum LinkPolicy {
+    /// The cheapest method that the filesystem supports: reflink, hard link or copy.
     #[default]
     Auto,
-    /// Never hard links: for trainers that change files after they have finished them.
+    /// Never hard links: for trainers that change files after they finished them.
     ReflinkOrCopy,
-    /// Always a copy.
+    /// Always copy.
     Copy,
 }
 
 /// `[local]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalSettings {
-    /// The vault. Must be given, here or by a flag, to whatever seals.
+    /// The vault directory. Required, here or as a flag, for every command that seals.
     pub directory: Option<PathBuf>,
     /// Byte budget and free-space marks.
     pub limits: LocalLimits,
-    /// How a step gets into the vault.
-    pub links: Links,
+    /// How files get into the vault.
+    pub links: LinkPolicy,
+    /// Whether other users may be able to write to the directories above the vault, and so to replace it.
+    pub allow_shared_parents: bool,
 }
 
 /// `[upload]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UploadSettings {
-    /// Most bytes held in buffers at once.
+    /// Maximum number of bytes in buffers at once.
     pub memory_budget_bytes: u64,
-    /// Most steps that wait for one remote before the ones that retention would drop anyway are skipped.
+    /// Maximum number of steps that wait for one remote; beyond it, steps that retention would delete anyway are
+    /// uploaded last.
     pub maximum_backlog_steps: u32,
-    /// A step whose other parts are not there so long after this node's is marked incomplete.
+    /// A step is marked incomplete when its other parts are still missing this long after this node's part.
     pub incomplete_after: Duration,
 }
 
 /// `[agent]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentSettings {
-    /// How often watched directories are looked at.
+    /// How often watched directories are scanned.
     pub poll_interval: Duration,
     /// How often retention runs.
     pub retention_interval: Duration,
-    /// How long the service may go on once it is told to stop, where whoever tells it names no deadline.
+    /// How long the service may continue after it is told to stop, if no deadline is given with the request.
     pub drain_deadline: Duration,
-    /// Where providers' notices are looked for.
+    /// Which providers' notices are polled.
     pub notices: Notices,
-    /// Whether EC2's recommendation to rebalance drains the service, or is only warned of.
+    /// Whether EC2's rebalance recommendation drains the service or only causes a warning.
     pub drains_on_rebalance: bool,
-    /// A file that drains the service when it appears.
+    /// A file whose appearance drains the service.
     pub drain_file: Option<PathBuf>,
-    /// Where commands talk to the agent.
+    /// The socket on which commands reach the agent.
     pub control_socket: ControlSocket,
-    /// Where metrics and health are served; an address of this machine alone. `None` for nowhere.
+    /// The loopback address that serves metrics and health; `None` to disable.
     pub metrics_listen: Option<SocketAddr>,
 }
 
-/// The Unix socket on which the agent is controlled.
+/// The Unix socket that controls the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ControlSocket {
     /// In the vault, as `agent.sock`.
     #[default]
     InVault,
-    /// Here.
+    /// At this path.
     At(PathBuf),
-    /// There is none.
+    /// No socket.
     Off,
 }
 
 impl ControlSocket {
-    /// Its path for an agent with this vault.
+    /// Returns the socket's path for an agent with this vault.
     pub fn path(&self, vault: Option<&Path>) -> Option<PathBuf> {
         match self {
             Self::InVault => vault.map(|vault| vault.join("agent.sock")),
@@ -176,16 +179,16 @@ impl ControlSocket {
     }
 }
 
-/// Where providers' notices that a machine will be taken away are looked for.
+/// Which providers' notices of reclaimed machines are polled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notices {
-    /// Wherever this machine turns out to be.
+    /// Those of the provider on which this machine runs.
     Auto,
-    /// There and nowhere else.
+    /// Only these.
     From(Vec<NoticeSource>),
 }
 
-/// A provider's way of giving notice.
+/// A provider's notice service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoticeSource {
     /// EC2's instance metadata: spot interruptions and recommendations to rebalance.
@@ -195,10 +198,10 @@ pub enum NoticeSource {
 }
 
 impl NoticeSource {
-    /// All of them.
+    /// All sources.
     pub const ALL: [Self; 2] = [Self::Ec2, Self::Gce];
 
-    /// Its word in the configuration.
+    /// Returns its name in the configuration.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Ec2 => "ec2",
@@ -210,28 +213,28 @@ impl NoticeSource {
 /// `[restart]`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RestartSettings {
-    /// When starts are a restart loop.
+    /// When repeated starts count as a restart loop.
     pub restart_loop: RestartLoopRule,
-    /// When a step is passed over because the trainer does not survive it.
+    /// When a step is skipped because the trainer crashes after resuming from it.
     pub demotion: DemotionRule,
 }
 
 /// `[doctor]`
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DoctorSettings {
-    /// Environment variables that have to hold directories which can be written.
+    /// Environment variables that must contain writable directories.
     pub required_environment: Vec<String>,
 }
 
-/// How the agent knows that a step is finished.
+/// How the agent detects that a step is finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Completion {
-    /// The profile of the framework that wrote it says so; where only silence can prove it, nothing in it has changed
-    /// for this long.
+    /// The profile of the framework that wrote it decides. If it can only be proved by inactivity, nothing in the step
+    /// has changed for this long.
     Auto(Duration),
-    /// It appears under its name by rename, finished.
+    /// It is renamed to its final name when it is finished.
     Rename,
-    /// It holds this file.
+    /// It contains this file.
     Marker(RelativePath),
     /// Nothing in it has changed for this long.
     Quiet(Duration),
@@ -244,36 +247,38 @@ pub struct RunSettings {
     pub name: RunName,
     /// The directory that the trainer writes steps into; `None` for a run that is pushed by hand.
     pub watch: Option<PathBuf>,
-    /// Glob on the names of its steps; `None` for all that the profile takes for steps, or
-    /// [`DEFAULT_PATTERN`](Self::DEFAULT_PATTERN) where no profile is asked.
+    /// Glob for the names of its steps; `None` for all names that the profile recognizes, or
+    /// [`DEFAULT_PATTERN`](Self::DEFAULT_PATTERN) without a profile.
     pub pattern: Option<String>,
-    /// How a finished step is known.
+    /// How a finished step is detected.
     pub complete: Completion,
-    /// The profile to go by; `None` to tell from what is there.
+    /// The profile to use; `None` to detect it from the files.
     pub profile: Option<String>,
-    /// The profile's series whose steps are taken; `None` for all that a trainer can go on from.
+    /// The profile's series whose steps are sealed; `None` for all that a trainer can resume from.
     pub series: Option<Vec<String>>,
-    /// Whether the trainer's own steps are removed once they are safe and the trainer can do without them.
+    /// Whether the trainer's own steps are removed once they are durable and the trainer no longer needs them.
     pub clean_source: bool,
-    /// Whether all nodes see the watched directory, and share the files of its steps out among them.
+    /// Whether all nodes see the watched directory and divide the files of its steps among them.
     pub shared: bool,
+    /// Whether uploads are refused while another training job writes the run.
+    pub exclusive: bool,
     /// JSON file inside the checkpoint that holds metrics.
     pub metrics_file: Option<RelativePath>,
     /// Metrics by name, each a JSON pointer into that file.
     pub metrics: BTreeMap<String, String>,
-    /// The remotes its steps go to; `None` for all.
+    /// The remotes that its steps are uploaded to; `None` for all.
     pub remotes: Option<Vec<RemoteName>>,
-    /// What stays on the local tier.
+    /// What the local tier keeps.
     pub keep_local: KeepRules,
-    /// What stays on each remote.
+    /// What each remote keeps.
     pub keep_remote: KeepRules,
 }
 
 impl RunSettings {
-    /// Which names are steps, where neither a pattern nor a profile says so.
+    /// The names that are steps if neither a pattern nor a profile decides.
     pub const DEFAULT_PATTERN: &str = "{step,global_step,checkpoint,iter,epoch}*";
 
-    /// A run with every key's default and no keep rules.
+    /// Returns a run with the default of every key and no keep rules.
     pub fn new(name: RunName) -> Self {
         Self {
             name,
@@ -284,6 +289,7 @@ impl RunSettings {
             series: None,
             clean_source: false,
             shared: false,
+            exclusive: false,
             metrics_file: None,
             metrics: BTreeMap::new(),
             remotes: None,
@@ -297,8 +303,12 @@ impl Default for LocalSettings {
     fn default() -> Self {
         Self {
             directory: None,
-            limits: LocalLimits::default(),
-            links: Links::Auto,
+            limits: LocalLimits {
+                give_up_undurable: true,
+                ..LocalLimits::default()
+            },
+            links: LinkPolicy::Auto,
+            allow_shared_parents: false,
         }
     }
 }

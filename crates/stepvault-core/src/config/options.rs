@@ -10,11 +10,11 @@ use super::suggest::nearest;
 use super::value::Fault;
 use crate::remote_settings::RemoteUrl;
 
-/// Longest name of an option that messages show.
+/// Length of the longest option name that messages show.
 const LONGEST_NAME_BYTES: usize = 40;
 
-/// Moves the options of each remote's URL to the keys of their names. An option counts as given where the URL is: it
-/// wins over the key of a weaker layer, gives way to that of a stronger one, and must not meet one of its own.
+/// Moves the options of each remote's URL to the keys of the same name. An option has the precedence of the URL: it
+/// overrides the key in a weaker layer, is overridden by a stronger layer, and conflicts with a key of its own layer.
 pub(super) fn unfold(merged: &mut Merged) {
     for name in merged.names("remote") {
         let above = KeyPath::of(&["remote", &name]);
@@ -63,7 +63,7 @@ fn unfold_one(
         let why = if is_name(option) {
             format!("there is no option '{option}'")
         } else {
-            "what stands behind a '?' or '&' is not the name of an option".to_owned()
+            "the text after a '?' or '&' is not the name of an option".to_owned()
         };
         let finding = Finding::new(url_path, source.clone(), why);
         let hint = match nearest(&option.replace('_', "-"), options()) {
@@ -86,7 +86,7 @@ fn unfold_one(
     }
 }
 
-/// Whether somebody may have meant an option by it. Of a password with an '&' the rest would stand there.
+/// Returns whether this may be an option name. If a password contains an '&', the rest of the password appears here.
 fn is_name(option: &str) -> bool {
     let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     (1..=LONGEST_NAME_BYTES).contains(&option.len()) && option.chars().all(is_letter)

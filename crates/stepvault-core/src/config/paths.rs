@@ -1,12 +1,12 @@
-//! Paths, compared by their text: this crate looks at no disk.
+//! Paths, compared as text: this crate does not access the disk.
 
 use std::path::{Component, Path, PathBuf};
 
 use super::model::Config;
 use crate::remote_settings::Scheme;
 
-/// The path without `.` and `..` components, as far as its text tells. For comparison only: where a component is a
-/// symbolic link, the path as it was written leads elsewhere.
+/// Returns the path without `.` and `..` components, as far as the text allows. Only for comparison: if a component is
+/// a symbolic link, the original path leads elsewhere.
 pub(super) fn normalize(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {
@@ -33,13 +33,13 @@ pub(super) fn normalize(path: &Path) -> PathBuf {
 pub(super) struct Place {
     pub(super) key: Vec<String>,
     pub(super) path: PathBuf,
-    /// What it is, in words.
+    /// A description of the directory.
     pub(super) what: String,
-    /// Trainers write there.
+    /// Whether a trainer writes there.
     pub(super) watched: bool,
 }
 
-/// Every directory of this machine that the configuration names.
+/// Returns every local directory that the configuration names.
 pub(super) fn places(config: &Config) -> Vec<Place> {
     let key = |segments: &[&str]| {
         segments

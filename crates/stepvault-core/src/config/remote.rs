@@ -12,10 +12,10 @@ use crate::ids::RemoteName;
 use crate::remote_settings::{ReadBack, RemoteSettings, RemoteUrl};
 
 impl RemoteSettings {
-    /// A remote given by a bare URL, with options in its query. Every key of a remote's table may stand there.
+    /// Returns a remote from a URL with options in its query. Every key of a remote's table is a valid option.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) for a URL that is none, an option that does not exist, or a value that does not fit.
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) for an invalid URL, an unknown option or an unsuitable value.
     pub fn from_url(name: &RemoteName, text: &str) -> Result<Self> {
         let mut merged = Merged::default();
         let url = KeyPath::of(&["remote", name.as_str(), "url"]);
@@ -28,12 +28,12 @@ impl RemoteSettings {
         }
         match remote {
             Some(remote) if merged.faults.is_empty() => Ok(remote),
-            _ => Err(faults_error("the remote cannot be used", &merged.faults)),
+            _ => Err(faults_error("cannot use the remote", &merged.faults)),
         }
     }
 }
 
-/// Builds the remote called `name`; `None` when its name or its URL is missing or wrong.
+/// Builds the remote called `name`; returns `None` if its name or its URL is missing or invalid.
 pub(super) fn build_remote(merged: &mut Merged, name: &str) -> Option<RemoteSettings> {
     let mut section = Section::new(merged, &["remote", name]);
     let remote_name = section.take("", RemoteName::new(name));
@@ -47,13 +47,13 @@ pub(super) fn build_remote(merged: &mut Merged, name: &str) -> Option<RemoteSett
         {
             section.fault(
                 "url",
-                "a remote needs its URL",
+                "the remote has no URL",
                 "write url = \"s3://bucket/prefix\"",
             );
         }
         return None;
     };
-    // A URL that does not parse is a fault already.
+    // A URL that does not parse has already become a fault.
     let (url, _) = RemoteUrl::parse(&text).ok()?;
     let fallback = RemoteSettings::new(remote_name?, url);
     let seconds = |section: &mut Section<'_>, key: &str, fallback: u64| {
@@ -61,7 +61,11 @@ pub(super) fn build_remote(merged: &mut Merged, name: &str) -> Option<RemoteSett
             return fallback;
         };
         if duration.as_secs() == 0 || duration.subsec_nanos() != 0 {
-            section.fault(key, "it takes whole seconds, at least one", "write \"30s\"");
+            section.fault(
+                key,
+                "it must be a whole number of seconds, at least one",
+                "write \"30s\"",
+            );
         }
         duration.as_secs()
     };
@@ -71,6 +75,7 @@ pub(super) fn build_remote(merged: &mut Merged, name: &str) -> Option<RemoteSett
         region: section.text("region"),
         profile: section.text("profile"),
         allow_http: section.boolean("allow-http").unwrap_or(fallback.allow_http),
+        send_token: section.boolean("send-token").unwrap_or(fallback.send_token),
         storage_class: section.text("storage-class"),
         server_side_encryption: section.text("server-side-encryption"),
         kms_key: section.text("kms-key"),

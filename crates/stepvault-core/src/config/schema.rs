@@ -1,17 +1,17 @@
-//! Every key that exists, what it takes and what it is when nobody gives it.
+//! Every key, its type and its default.
 
 use super::key::KeyPath;
 
-/// What a key takes.
+/// The type of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A whole number from this to `i64::MAX`.
+    /// A whole number from this minimum to `i64::MAX`.
     Integer(i64),
     /// `true` or `false`.
     Boolean,
-    /// Any text but the empty one.
+    /// Any non-empty string.
     Text,
-    /// A path of the machine. Relative ones start at the file they stand in.
+    /// A local path. A relative path in the file starts at the file's directory.
     Path,
     /// A path inside a checkpoint.
     InnerPath,
@@ -23,28 +23,28 @@ pub(super) enum Kind {
     Duration,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// A list of texts.
+    /// A list of strings.
     Texts,
-    /// A table of texts under free names.
+    /// A table of strings under names of the user's choice.
     TextMap,
     /// A list of rules for keeping the best.
     Best,
 }
 
-/// What stands under a name.
+/// What a name stands for.
 #[derive(Debug)]
 pub(super) enum Shape {
-    /// A value, and the text of its default, where it has one.
+    /// A value, and the text of its default, if it has one.
     Value(Kind, Option<&'static str>),
     /// A table with these members.
     Table(&'static [Member]),
     /// A table of tables, each under a name of the user's choice.
     Named(&'static [Member]),
-    /// Tables that others read, and this crate does not.
+    /// Tables that another crate reads.
     Foreign,
 }
 
-/// A name and what stands under it.
+/// A name and its shape.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) name: &'static str,
@@ -106,11 +106,13 @@ static LOCAL: &[Member] = &[
     unset("maximum-size", Kind::Size),
     unset("free-space-low", Kind::Size),
     unset("free-space-high", Kind::Size),
+    default("give-up-undurable", Kind::Boolean, "true"),
     default(
         "links",
         Kind::Choice(&["auto", "reflink-or-copy", "copy"]),
         "auto",
     ),
+    default("allow-shared-parents", Kind::Boolean, "false"),
 ];
 
 static UPLOAD: &[Member] = &[
@@ -139,7 +141,7 @@ static RESTART: &[Member] = &[
 
 static DOCTOR: &[Member] = &[unset("required-environment", Kind::Texts)];
 
-/// All of these but `url` may stand in the URL's query as well.
+/// All of these except `url` are also options of the URL's query.
 pub(super) static REMOTE: &[Member] = &[
     unset("url", Kind::Text),
     default("required", Kind::Boolean, "true"),
@@ -147,6 +149,7 @@ pub(super) static REMOTE: &[Member] = &[
     unset("region", Kind::Text),
     unset("profile", Kind::Text),
     default("allow-http", Kind::Boolean, "false"),
+    default("send-token", Kind::Boolean, "false"),
     unset("storage-class", Kind::Text),
     unset(
         "server-side-encryption",
@@ -189,13 +192,14 @@ static RUN: &[Member] = &[
     unset("marker", Kind::InnerPath),
     default("clean-source", Kind::Boolean, "false"),
     default("shared", Kind::Boolean, "false"),
+    default("exclusive", Kind::Boolean, "false"),
     unset("metrics-file", Kind::InnerPath),
     unset("metrics", Kind::TextMap),
     unset("remotes", Kind::Texts),
     table("keep", TIERS),
 ];
 
-/// The member that a key names.
+/// Returns the member that a key names.
 pub(super) fn find(path: &KeyPath) -> Option<&'static Member> {
     let mut members = ROOT;
     let mut segments = path.segments().iter();
@@ -204,7 +208,7 @@ pub(super) fn find(path: &KeyPath) -> Option<&'static Member> {
         let member = members.iter().find(|member| member.name == segment)?;
         members = match member.shape {
             Shape::Named(inner) => {
-                // The user's name, then a member of what is under it.
+                // The user's name, then a member of the table under it.
                 segments.next()?;
                 inner
             }
@@ -215,7 +219,7 @@ pub(super) fn find(path: &KeyPath) -> Option<&'static Member> {
     }
 }
 
-/// Every key that takes a value, in the order of the schema; `names` gives the users' names under a named table.
+/// Returns every key that takes a value, in the order of the schema; `names` gives the users' names in a named table.
 pub(super) fn keys(names: &dyn Fn(&str) -> Vec<String>) -> Vec<(KeyPath, Kind, Option<&'static str>)> {
     let mut found = Vec::new();
     collect(&KeyPath::of(&[]), ROOT, names, &mut found);

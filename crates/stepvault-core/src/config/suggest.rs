@@ -1,11 +1,11 @@
-//! The word that was probably meant.
+//! Suggestions for mistyped words.
 
-/// Longest word that is compared with others.
+/// Length of the longest word that is compared with others.
 const LONGEST_WORD_BYTES: usize = 200;
 
-/// The candidate nearest to `word`, if one is near enough to be a slip of the pen.
+/// Returns the candidate nearest to `word`, if it is near enough to be a typing error.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Nobody mistypes so much, and measuring it takes long.
+    // Such a long word is not a typing error, and its distance would take long to compute.
     if word.len() > LONGEST_WORD_BYTES {
         return None;
     }

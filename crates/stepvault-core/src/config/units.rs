@@ -1,4 +1,4 @@
-//! Sizes and durations as people write them. A bare number is refused: nobody can tell what it means.
+//! Sizes and durations as users write them. A bare number is rejected, because its unit is unknown.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Reads a size in bytes: `8 MiB`, `100GB`, `512 B`.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`], with what to write instead as the hint.
+/// [`ErrorKind::Usage`], with the correct notation as the hint.
 pub fn parse_size(text: &str) -> Result<u64> {
     size(text).map_err(|fault| {
         Error::new(ErrorKind::Usage, "not a size")
@@ -21,7 +21,7 @@ pub fn parse_size(text: &str) -> Result<u64> {
 /// Reads a duration: `30s`, `10m`, `2d`, `1h 30m`.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`], with what to write instead as the hint.
+/// [`ErrorKind::Usage`], with the correct notation as the hint.
 pub fn parse_duration(text: &str) -> Result<Duration> {
     duration(text).map_err(|fault| {
         Error::new(ErrorKind::Usage, "not a duration")
@@ -52,7 +52,7 @@ pub(super) fn size(text: &str) -> std::result::Result<u64, Fault> {
             "units are B, KiB, MiB, GiB, TiB, and kB, MB, GB, TB for powers of ten",
         )
     })?;
-    // The parser stops at the largest number instead of saying that it is too much.
+    // The parser returns the largest number instead of an overflow error.
     if size.as_u64() == u64::MAX || (amount > 0.0 && size.as_u64() == 0) {
         return Err(Fault::new("it is out of range", EXAMPLE));
     }

@@ -1,4 +1,4 @@
-//! What single values cannot show: settings that contradict each other.
+//! Checks that span several settings, which may contradict each other.
 
 use super::finding::Finding;
 use super::key::KeyPath;
@@ -11,7 +11,7 @@ use crate::retention::KeepRules;
 
 pub(super) use super::validate_remote::check_remote;
 
-/// Two buffers of the smallest part: with less nothing moves while something is read.
+/// Two buffers of the smallest part: with less, no part can be sent while the next is read.
 const MINIMUM_MEMORY_BUDGET_BYTES: u64 = 2 * crate::file_parts::MINIMUM_PART_SIZE_BYTES;
 
 pub(super) fn fault(merged: &mut Merged, key: &[&str], why: impl Into<String>, hint: &str) {
@@ -26,7 +26,7 @@ pub(super) fn warn(merged: &mut Merged, key: &[&str], why: impl Into<String>, hi
     merged.warnings.push(Finding::new(path, source, why).hint(hint));
 }
 
-/// Checks everything that spans several keys.
+/// Checks everything that involves several keys.
 pub(super) fn check_all(config: &Config, merged: &mut Merged) {
     check_local(config, merged);
     for remote in &config.remotes {
@@ -46,11 +46,11 @@ fn check_local(config: &Config, merged: &mut Merged) {
     let limits = config.local.limits;
     match (limits.free_space_low_bytes, limits.free_space_high_bytes) {
         (None, Some(_)) => {
-            let hint = "set local.free-space-low too: below it eviction begins, at the high mark it ends";
+            let hint = "set local.free-space-low too: eviction begins below it and ends at the high mark";
             fault(
                 merged,
                 &["local", "free-space-high"],
-                "there is no low mark to go with it",
+                "the low mark is not set",
                 hint,
             );
         }
@@ -60,18 +60,18 @@ fn check_local(config: &Config, merged: &mut Merged) {
                 merged,
                 &["local", "free-space-high"],
                 why,
-                "give it at least the value of the low mark",
+                "set it to at least the low mark",
             );
         }
         _ => {}
     }
     if config.upload.memory_budget_bytes < MINIMUM_MEMORY_BUDGET_BYTES {
-        let why = "it does not hold two parts of the smallest size";
+        let why = "it is smaller than two parts of the smallest size";
         fault(
             merged,
             &["upload", "memory-budget"],
             why,
-            "give it at least \"16 MiB\"",
+            "set it to at least \"16 MiB\"",
         );
     }
     let agent = [
@@ -97,13 +97,13 @@ fn check_distinct_remotes(config: &Config, merged: &mut Merged) {
         };
         if let Some(other) = config.remotes[..index].iter().find(same) {
             let why = format!("the remote '{}' has this URL already", other.name);
-            let hint = "two names for one place would count one copy twice: remove one of them";
+            let hint = "remove one of them: two names for one location would count one copy twice";
             fault(merged, &["remote", remote.name.as_str(), "url"], why, hint);
         }
     }
 }
 
-/// Nothing that stepvault writes may lie where trainers write and scan, nor the other way round.
+/// Checks that stepvault writes nothing into directories that trainers write and scan, and vice versa.
 fn check_places(config: &Config, merged: &mut Merged) {
     let places = places(config);
     for (index, place) in places.iter().enumerate() {
@@ -112,7 +112,7 @@ fn check_places(config: &Config, merged: &mut Merged) {
                 continue;
             }
             let why = if place.path == other.path {
-                format!("it is {} as well", other.what)
+                format!("it is also {}", other.what)
             } else if place.path.starts_with(&other.path) {
                 format!("it lies inside {} ({})", other.what, other.path.display())
             } else if other.path.starts_with(&place.path) {
@@ -121,8 +121,7 @@ fn check_places(config: &Config, merged: &mut Merged) {
                 continue;
             };
             let key: Vec<&str> = place.key.iter().map(String::as_str).collect();
-            let hint =
-                "give each a directory of its own, beside the others; the vault on the trainer's file system";
+            let hint = "use separate directories, none inside another, and keep the vault on the trainer's filesystem";
             fault(merged, &key, why, hint);
         }
     }

@@ -1,4 +1,5 @@
-//! One remote: settings that its kind of store does not know, and endpoints that would send bytes in the clear.
+//! Checks one remote: settings that its kind of store does not support, and endpoints that would receive data
+//! unencrypted.
 
 use super::finding::Finding;
 use super::key::KeyPath;
@@ -6,13 +7,14 @@ use super::merge::Merged;
 use super::validate::fault;
 use crate::remote_settings::{RemoteSettings, Scheme};
 
-/// Which stores a setting means something to. One that is silently without effect (an encryption, an owner check)
-/// would be worse than a refusal.
-const STORES: [(&str, &[Scheme]); 9] = [
+/// The stores to which each setting applies. A setting that has no effect without a warning (an encryption, an owner
+/// check) would be worse than an error.
+const STORES: [(&str, &[Scheme]); 10] = [
     ("endpoint", &[Scheme::S3, Scheme::Gcs, Scheme::Azure]),
     ("region", &[Scheme::S3]),
     ("profile", &[Scheme::S3]),
     ("allow-http", &[Scheme::S3, Scheme::Gcs, Scheme::Azure]),
+    ("send-token", &[Scheme::Gcs, Scheme::Azure]),
     ("storage-class", &[Scheme::S3, Scheme::Gcs]),
     ("server-side-encryption", &[Scheme::S3]),
     ("kms-key", &[Scheme::S3, Scheme::Gcs]),
@@ -20,19 +22,21 @@ const STORES: [(&str, &[Scheme]); 9] = [
     ("expected-bucket-owner", &[Scheme::S3]),
 ];
 
-/// Checks what spans several keys of a remote.
+/// Checks what involves several keys of a remote.
 pub(in crate::config) fn check_remote(remote: &RemoteSettings, merged: &mut Merged) {
     let name = remote.name.as_str();
     for (key, schemes) in STORES {
         let path = KeyPath::of(&["remote", name, key]);
-        if merged.is_given(&path) && !schemes.contains(&remote.url.scheme) {
+        // Not sending a token is the default of every store.
+        let is_asked_for = key != "send-token" || remote.send_token;
+        if merged.is_given(&path) && is_asked_for && !schemes.contains(&remote.url.scheme) {
             let known: Vec<String> = schemes
                 .iter()
                 .map(|scheme| format!("{}://", scheme.as_str()))
                 .collect();
-            let why = format!("a remote of {}:// does not know it", remote.url.scheme.as_str());
+            let why = format!("it does not apply to a {}:// remote", remote.url.scheme.as_str());
             let source = merged.source(&path);
-            let hint = format!("remove it; it is for {}", known.join(", "));
+            let hint = format!("remove it; it applies only to {}", known.join(", "));
             merged.faults.push(Finding::new(path, source, why).hint(hint));
         }
     }
@@ -46,7 +50,7 @@ pub(in crate::config) fn check_remote(remote: &RemoteSettings, merged: &mut Merg
         .as_deref()
         .is_some_and(|kind| kind.starts_with("aws:kms"));
     if remote.url.scheme == Scheme::S3 && remote.kms_key.is_some() && !aws_kms {
-        let why = "it has no effect without encryption by that service";
+        let why = "it has no effect without aws:kms encryption";
         let hint = "set server-side-encryption = \"aws:kms\"";
         fault(merged, &["remote", name, "kms-key"], why, hint);
     }
@@ -61,7 +65,7 @@ fn check_endpoint(endpoint: &str, allow_http: bool) -> Result<(), (String, &'sta
         || url.fragment().is_some()
     {
         return Err((
-            "it holds more than scheme, host, port and path".to_owned(),
+            "it contains more than scheme, host, port and path".to_owned(),
             EXAMPLE,
         ));
     }
@@ -69,13 +73,13 @@ fn check_endpoint(endpoint: &str, allow_http: bool) -> Result<(), (String, &'sta
         Some(url::Host::Domain(domain)) => domain == "localhost" || domain.ends_with(".localhost"),
         Some(url::Host::Ipv4(address)) => address.is_loopback(),
         Some(url::Host::Ipv6(address)) => address.is_loopback(),
-        None => return Err(("it names no host".to_owned(), EXAMPLE)),
+        None => return Err(("it has no host".to_owned(), EXAMPLE)),
     };
     match url.scheme() {
         "https" => Ok(()),
         "http" if loopback || allow_http => Ok(()),
         "http" => {
-            let why = "plain http to another machine would show every byte to the network".to_owned();
+            let why = "plain http to another machine would expose every byte on the network".to_owned();
             Err((
                 why,
                 "use https, or set allow-http = true if that network is trusted",

@@ -1,4 +1,4 @@
-//! One run: how its finished steps are known, its metrics, its remotes and its keep rules.
+//! Checks one run: how its finished steps are detected, its metrics, its remotes and its keep rules.
 
 use super::key::KeyPath;
 use super::merge::Merged;
@@ -8,9 +8,8 @@ use super::schema::{KEEP, Member};
 use super::suggest::nearest;
 use super::validate::{check_keep, fault, warn};
 use crate::ids::RemoteName;
-use crate::retention::LocalLimits;
 
-/// Checks what spans several keys of a run.
+/// Checks what involves several keys of a run.
 pub(super) fn check_run(config: &Config, run: &RunSettings, merged: &mut Merged) {
     let name = run.name.as_str();
     let key = |key| ["run", name, key];
@@ -27,20 +26,20 @@ pub(super) fn check_run(config: &Config, run: &RunSettings, merged: &mut Merged)
         .find(twin);
     if let Some(other) = before {
         let why = format!(
-            "run '{}' watches this directory for the same pattern already",
+            "run '{}' already watches this directory with the same pattern",
             other.name
         );
         fault(
             merged,
             &key("watch"),
             why,
-            "give them patterns or series that tell their steps apart, or remove one of them",
+            "give the runs patterns or series that do not overlap, or remove one of them",
         );
     }
     let pattern = run.pattern.as_deref().unwrap_or_default();
     if pattern.contains('/') {
         let hint = "it is compared with the names of steps, not with paths";
-        fault(merged, &key("pattern"), "it holds a slash", hint);
+        fault(merged, &key("pattern"), "it contains a slash", hint);
     } else if let Err(error) = globset::Glob::new(pattern) {
         fault(
             merged,
@@ -54,7 +53,7 @@ pub(super) fn check_run(config: &Config, run: &RunSettings, merged: &mut Merged)
     check_run_remotes(config, run, merged);
     for (tier, rules) in [("local", &run.keep_local), ("remote", &run.keep_remote)] {
         let above = ["run", name, "keep", tier];
-        // What a run merely inherits is a fault of the defaults.
+        // A fault in inherited rules is reported for the defaults.
         let own = |member: &Member| merged.is_given(&KeyPath::of(&above).join(member.name));
         if KEEP.iter().any(own) {
             check_keep(merged, &above, rules);
@@ -63,14 +62,14 @@ pub(super) fn check_run(config: &Config, run: &RunSettings, merged: &mut Merged)
             let unknown = !run.metrics.is_empty() && !run.metrics.contains_key(&rule.metric);
             if unknown {
                 let why = format!(
-                    "no metric '{}' is configured: the rule keeps a step only if push gave it one",
+                    "the metric '{}' is not configured: the rule then keeps only steps whose push gave this metric",
                     rule.metric
                 );
                 warn(
                     merged,
                     &key("metrics"),
                     why,
-                    "add it to the run's metrics, or correct the rule's metric",
+                    "add the metric to the run's metrics, or correct the rule's metric",
                 );
             }
         }
@@ -85,7 +84,7 @@ fn check_completion(config: &Config, run: &RunSettings, merged: &mut Merged) {
     let marker = ["run", name, "marker"];
     let has_marker = merged.is_given(&KeyPath::of(&marker));
     if word.as_deref() == Some("marker") && !has_marker {
-        let why = "complete = \"marker\" needs the marker's name";
+        let why = "complete = \"marker\" requires the marker's name";
         fault(
             merged,
             &marker,
@@ -104,11 +103,11 @@ fn check_completion(config: &Config, run: &RunSettings, merged: &mut Merged) {
     let quiet_time = ["run", name, "quiet-time"];
     match &run.complete {
         Completion::Quiet(time) | Completion::Auto(time) if time.is_zero() => {
-            let hint = "write how long nothing may have changed: \"60s\"";
+            let hint = "write how long a step must stay unchanged: \"60s\"";
             fault(
                 merged,
                 &quiet_time,
-                "it is zero: a step would be taken while it is written",
+                "it is zero: a step would be sealed while it is still being written",
                 hint,
             );
         }
@@ -126,25 +125,25 @@ fn check_completion(config: &Config, run: &RunSettings, merged: &mut Merged) {
     check_clean_source(config, run, merged);
 }
 
-/// Nothing of the trainer's may go unless a profile says what it needs, a remote that has to hold it does, and the
-/// local tier's rules say how long it stays.
+/// Checks that the trainer's steps are removed only if a profile defines what the trainer needs, a required remote has
+/// them, and the local tier's rules limit how long they stay.
 fn check_clean_source(config: &Config, run: &RunSettings, merged: &mut Merged) {
     let key = ["run", run.name.as_str(), "clean-source"];
     if !run.clean_source {
         return;
     }
     if !matches!(run.complete, Completion::Auto(_)) {
-        let why = "it needs a profile, which knows what the trainer can do without";
+        let why = "it requires a profile, which defines what the trainer can do without";
         fault(merged, &key, why, "set complete = \"auto\", or remove it");
     }
-    if run.keep_local.is_unset() && config.local.limits == LocalLimits::default() {
-        let why = "the local tier keeps every step, and the trainer's own stay as long as that one's";
+    if run.keep_local.is_unset() && config.local.limits.is_unset() {
+        let why = "the local tier keeps every step, so none of the trainer's own steps would ever be removed";
         let hint =
-            "say what to keep, in [keep.local]: last = 2; or set local.maximum-size or local.free-space-low";
+            "set a rule in [keep.local], such as last = 2, or set local.maximum-size or local.free-space-low";
         fault(merged, &key, why, hint);
     }
     if config.required_remotes_of(run).is_empty() {
-        let why = "no remote of the run is required: no step would ever be safe to remove";
+        let why = "no remote of the run is required: no step would ever become safe to remove";
         fault(
             merged,
             &key,
@@ -168,11 +167,11 @@ fn check_profile_keys(run: &RunSettings, merged: &mut Merged) {
         }
     }
     if run.series.as_ref().is_some_and(Vec::is_empty) {
-        let hint = "leave it out for all series that a trainer can go on from";
+        let hint = "remove it to include all series that a trainer can resume from";
         fault(
             merged,
             &key("series"),
-            "it is empty: no step would be taken",
+            "it is empty: no step would be sealed",
             hint,
         );
     }
@@ -191,7 +190,7 @@ fn check_metrics(run: &RunSettings, merged: &mut Merged) {
             );
         }
     }
-    let hint = "give both, or neither";
+    let hint = "set both or neither";
     match (&run.metrics_file, run.metrics.is_empty()) {
         (None, false) => fault(merged, &key, "there is no metrics-file to read them from", hint),
         (Some(_), true) => {
@@ -209,8 +208,8 @@ fn check_run_remotes(config: &Config, run: &RunSettings, merged: &mut Merged) {
         fault(
             merged,
             &key,
-            "it is empty: no step of the run would ever be safe",
-            "leave it out for all remotes",
+            "it is empty: no step of the run would ever become durable",
+            "remove it to use all remotes",
         );
     }
     let configured: Vec<&str> = config.remotes.iter().map(|remote| remote.name.as_str()).collect();
@@ -219,11 +218,11 @@ fn check_run_remotes(config: &Config, run: &RunSettings, merged: &mut Merged) {
             fault(
                 merged,
                 &key,
-                format!("'{remote}' stands there twice"),
-                "name each remote once",
+                format!("'{remote}' is listed twice"),
+                "list each remote once",
             );
         }
-        // A remote that is there and faulty has its own fault.
+        // An existing but faulty remote has its own fault.
         if !merged.names("remote").iter().any(|name| name == remote.as_str()) {
             let hint = unknown_remote_hint(remote, &configured);
             fault(merged, &key, format!("there is no remote '{remote}'"), &hint);

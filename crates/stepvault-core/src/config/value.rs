@@ -1,4 +1,4 @@
-//! Single values: whether one fits its key, and how text from the environment or a URL becomes one.
+//! Single values: whether a value fits its key, and how text from the environment or a URL becomes a value.
 
 use toml::Value;
 
@@ -9,7 +9,7 @@ use crate::nodes::NodeSet;
 use crate::path::RelativePath;
 use crate::retention::BestRule;
 
-/// What is wrong with a value, and what to write instead.
+/// What is wrong with a value, and the correct notation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) why: String,
@@ -27,7 +27,7 @@ impl Fault {
 
 type Checked<T> = Result<T, Fault>;
 
-/// Checks that `value` is one that `kind` takes.
+/// Checks that `value` is valid for `kind`.
 pub(super) fn check(kind: Kind, value: &Value) -> Checked<()> {
     match (kind, value) {
         (Kind::Integer(minimum), Value::Integer(number)) if *number >= minimum => Ok(()),
@@ -55,7 +55,7 @@ pub(super) fn check(kind: Kind, value: &Value) -> Checked<()> {
         }
         (Kind::Size, Value::String(text)) => size(text).map(drop),
         (Kind::Duration, Value::String(text)) => duration(text).map(drop),
-        // Their own parsers say best what to write instead of a bare number.
+        // The parsers of sizes and durations give the best hint for a bare number.
         (Kind::Size, Value::Integer(number)) => size(&number.to_string()).map(drop),
         (Kind::Duration, Value::Integer(number)) => duration(&number.to_string()).map(drop),
         (Kind::Choice(words), Value::String(text)) => check_choice(words, text),
@@ -81,7 +81,7 @@ pub(super) fn check(kind: Kind, value: &Value) -> Checked<()> {
     }
 }
 
-/// Makes a value of text, as it comes from the environment, a URL's query or a default.
+/// Converts text from the environment, a URL's query or a default to a value.
 pub(super) fn from_text(kind: Kind, text: &str) -> Checked<Value> {
     let items = || text.split(',').map(str::trim).filter(|item| !item.is_empty());
     let value = match kind {
@@ -113,7 +113,7 @@ pub(super) fn from_text(kind: Kind, text: &str) -> Checked<Value> {
     check(kind, &value).map(|()| value)
 }
 
-/// The rules in a checked value.
+/// Returns the rules in a checked value.
 pub(super) fn best(value: &Value) -> Checked<Vec<BestRule>> {
     value.clone().try_into().map_err(|error: toml::de::Error| {
         Fault::new(
@@ -130,7 +130,7 @@ fn best_from_text(text: &str) -> Checked<Value> {
             "write metric:count:lowest or :highest",
         )
     };
-    // From the right: a metric's name may hold colons.
+    // Split from the right: the name of a metric may contain colons.
     let mut words = text.rsplitn(3, ':');
     let (Some(prefer), Some(count), Some(metric)) = (words.next(), words.next(), words.next()) else {
         return Err(fault());
@@ -157,7 +157,7 @@ fn nodes(text: &str) -> Checked<()> {
 
 fn not_empty(text: &str) -> Checked<()> {
     if text.is_empty() {
-        return Err(Fault::new("it is empty", "leave the key out to have its default"));
+        return Err(Fault::new("it is empty", "remove the key to use its default"));
     }
     Ok(())
 }
@@ -165,12 +165,12 @@ fn not_empty(text: &str) -> Checked<()> {
 fn check_path(text: &str) -> Checked<()> {
     if text == "~" || text.starts_with("~/") || text.contains('$') {
         return Err(Fault::new(
-            "it holds '~' or '$', which only a shell resolves",
-            "write the whole path",
+            "it contains '~' or '$', which only a shell expands",
+            "write the full path",
         ));
     }
     if text.contains('\0') {
-        return Err(Fault::new("it holds a NUL", "write the path without it"));
+        return Err(Fault::new("it contains a NUL byte", "remove the byte"));
     }
     Ok(())
 }
@@ -180,10 +180,10 @@ fn check_choice(words: &'static [&'static str], text: &str) -> Checked<()> {
         return Ok(());
     }
     let hint = match nearest(text, words.iter().copied()) {
-        Some(word) => format!("did you mean \"{word}\"? It takes {}", listed(words)),
-        None => format!("it takes {}", listed(words)),
+        Some(word) => format!("did you mean \"{word}\"? Valid values are {}", listed(words)),
+        None => format!("valid values are {}", listed(words)),
     };
-    Err(Fault::new(format!("\"{text}\" is not one of its words"), hint))
+    Err(Fault::new(format!("\"{text}\" is not a valid value"), hint))
 }
 
 fn listed(words: &[&str]) -> String {
@@ -198,17 +198,17 @@ fn wrong_type(kind: Kind, value: &Value) -> Fault {
     let wanted = match kind {
         Kind::Integer(_) => "a whole number",
         Kind::Boolean => "true or false",
-        Kind::Text | Kind::Choice(_) => "a text in quotes",
+        Kind::Text | Kind::Choice(_) => "a string in quotes",
         Kind::Path | Kind::InnerPath => "a path in quotes",
         Kind::Nodes => "a number of nodes, or a list of their names",
         Kind::Size => "a size with its unit, in quotes: \"8 MiB\"",
         Kind::Duration => "a duration with its unit, in quotes: \"30s\"",
-        Kind::Texts => "a list of texts: [\"a\", \"b\"]",
-        Kind::TextMap => "a table of texts: { name = \"value\" }",
+        Kind::Texts => "a list of strings: [\"a\", \"b\"]",
+        Kind::TextMap => "a table of strings: { name = \"value\" }",
         Kind::Best => "a list of rules: [{ metric = \"eval_loss\", count = 2, prefer = \"lowest\" }]",
     };
     let found = match value {
-        Value::String(_) => "a text",
+        Value::String(_) => "a string",
         Value::Integer(_) | Value::Float(_) => "a number",
         Value::Boolean(_) => "true or false",
         Value::Datetime(_) => "a time",
@@ -219,9 +219,9 @@ fn wrong_type(kind: Kind, value: &Value) -> Fault {
         (kind, value),
         (Kind::Texts, Value::Array(_)) | (Kind::TextMap, Value::Table(_))
     ) {
-        "something in it is not a text".to_owned()
+        "one of its items is not a string".to_owned()
     } else {
-        format!("{found} stands here")
+        format!("it is {found}")
     };
-    Fault::new(why, format!("it takes {wanted}"))
+    Fault::new(why, format!("write {wanted}"))
 }

@@ -13,59 +13,59 @@ pub struct Waiting {
     pub run: RunName,
     /// Step and attempt.
     pub id: StepId,
-    /// Bytes that the remote does not have, by the journal of the upload.
+    /// Bytes that the remote lacks, according to the journal of the upload.
     pub missing_bytes: u64,
 }
 
-/// How long uploads may go on.
+/// How long uploads may continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeLeft {
-    /// Until the last byte must be gone; `None` where nobody has said.
+    /// Time until the last byte must be sent; `None` without a deadline.
     pub until_the_end: Option<Duration>,
-    /// Kept free at the end, for a rate that falls.
+    /// Time reserved at the end, in case the rate falls.
     pub margin: Duration,
-    /// What a step takes beside its bytes: its records are written and read back.
+    /// Time for each step in addition to its bytes: its records are written and read back.
     pub each_step: Duration,
 }
 
 /// Whether a step is expected to become durable in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chance {
-    /// At the measured rate it does.
+    /// It is expected to, at the measured rate.
     Fits,
     /// Nothing was measured yet, or there is no deadline.
     Unknown,
-    /// At the measured rate it does not.
+    /// It is not expected to, at the measured rate.
     Misses,
 }
 
-/// A step's place in the plan.
+/// A step in the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedStep {
     /// The step.
     pub step: Waiting,
     /// Whether it is expected to become durable in time.
     pub chance: Chance,
-    /// Bytes that are expected to be missing at the end.
+    /// Bytes that are expected to be missing at the deadline.
     pub left_bytes: u64,
 }
 
-/// What a remote is sent, in this order.
+/// What to send to a remote, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemotePlan {
     /// The remote.
     pub remote: RemoteName,
-    /// What it took in a second lately; `None` where nothing was measured.
+    /// The recent upload rate; `None` if nothing was measured.
     pub bytes_per_second: Option<u64>,
-    /// Every step that waits, in the order of sending.
+    /// Every waiting step, in the order of sending.
     pub steps: Vec<PlannedStep>,
 }
 
-/// Plans what a remote is sent.
+/// Plans what to send to a remote.
 ///
 /// # Invariants
-/// Every waiting step stands in the plan once. The ones that fit come first, and all of them fit together. Where a step
-/// of a run fits by itself, one of that run's newest such or of another run's fits in the plan.
+/// The plan contains every waiting step once. The steps that fit come first, and all of them fit together. If a step
+/// of a run fits by itself, the plan finishes a step: one of that run's newest that fit, or one of another run's.
 pub fn plan(
     remote: RemoteName,
     waiting: Vec<Waiting>,
@@ -96,7 +96,7 @@ pub fn plan(
     let mut chosen = BTreeSet::new();
     let newest = newest_that_fit(&closest_first, |step| cost(step) <= usable);
     let others = (0..closest_first.len()).filter(|index| !newest.contains(index));
-    // A run whose newest has become too much for what is left is served by its older ones, among the others.
+    // If a run's newest step no longer fits into the remaining time, its older steps compete with the others.
     for index in newest.iter().copied().chain(others) {
         let cost = cost(&closest_first[index]);
         if cost <= left {
@@ -144,7 +144,8 @@ fn unknown(step: Waiting) -> PlannedStep {
     }
 }
 
-/// The newest step of each run that fits by itself, as positions in `closest_first`; the run that needs least first.
+/// Returns the newest step of each run that fits by itself, as positions in `closest_first`; the run that needs least
+/// comes first.
 fn newest_that_fit(closest_first: &[Waiting], fits: impl Fn(&Waiting) -> bool) -> Vec<usize> {
     let mut newest: BTreeMap<&RunName, usize> = BTreeMap::new();
     for (index, step) in closest_first.iter().enumerate().filter(|(_, step)| fits(step)) {
@@ -159,10 +160,10 @@ fn newest_that_fit(closest_first: &[Waiting], fits: impl Fn(&Waiting) -> bool) -
 }
 
 impl RemotePlan {
-    /// Whether an upload under way should be broken off for the first step of the plan.
+    /// Returns whether an upload in progress should be preempted by the first step of the plan.
     ///
-    /// Breaking off costs the parts under way, so it is done only where much is to be gained: another step fits and
-    /// this one does not, or there is no telling and another one has at most half as much left.
+    /// Preempting loses the parts in progress, so it happens only if much is gained: another step fits and this one
+    /// does not, or the chances are unknown and another step has at most half as much left.
     pub fn gives_way(&self, run: &RunName, id: StepId) -> bool {
         let is_it = |planned: &&PlannedStep| planned.step.run == *run && planned.step.id == id;
         let (Some(first), Some(current)) = (self.steps.first(), self.steps.iter().find(is_it)) else {
@@ -176,22 +177,22 @@ impl RemotePlan {
         }
     }
 
-    /// The plan in one line.
+    /// Returns the plan in one line.
     pub fn summary(&self) -> String {
         let rate = self.bytes_per_second.map_or_else(
-            || "no rate was measured".to_owned(),
-            |rate| format!("{} a second", bytes(rate)),
+            || "the upload rate is unknown".to_owned(),
+            |rate| format!("{}/s", bytes(rate)),
         );
         let mut parts = Vec::new();
         for (chance, word) in [
-            (Chance::Fits, "will be finished"),
-            (Chance::Unknown, "will be tried"),
-            (Chance::Misses, "will not be finished"),
+            (Chance::Fits, "will finish"),
+            (Chance::Unknown, "may finish"),
+            (Chance::Misses, "will not finish"),
         ] {
             let its: Vec<&PlannedStep> = self.steps.iter().filter(|step| step.chance == chance).collect();
             let named: Vec<String> = its
                 .iter()
-                .take(MOST_NAMED)
+                .take(MAX_NAMED)
                 .map(|planned| {
                     let step = &planned.step;
                     format!(
@@ -202,7 +203,7 @@ impl RemotePlan {
                     )
                 })
                 .collect();
-            let more = match its.len().saturating_sub(MOST_NAMED) {
+            let more = match its.len().saturating_sub(MAX_NAMED) {
                 0 => String::new(),
                 more => format!(" and {more} more"),
             };
@@ -211,14 +212,14 @@ impl RemotePlan {
             }
         }
         if parts.is_empty() {
-            parts.push("nothing waits".to_owned());
+            parts.push("no step waits".to_owned());
         }
         format!("{}, {rate}: {}", self.remote, parts.join("; "))
     }
 }
 
-/// Most steps of a kind that the summary names.
-const MOST_NAMED: usize = 3;
+/// Maximum number of steps of one kind that the summary names.
+const MAX_NAMED: usize = 3;
 
 #[cfg(test)]
 mod tests {
@@ -294,8 +295,8 @@ mod tests {
         assert_eq!(left, [0, 60, 300]);
         assert_eq!(
             plan.summary(),
-            "main, 10.0 MiB a second: step 1 (attempt 1) of a (10.0 MiB missing) will be finished; step 2 (attempt 1) \
-             of a (100.0 MiB missing), step 3 (attempt 1) of a (300.0 MiB missing) will not be finished"
+            "main, 10.0 MiB/s: step 1 (attempt 1) of a (10.0 MiB missing) will finish; step 2 (attempt 1) of \
+             a (100.0 MiB missing), step 3 (attempt 1) of a (300.0 MiB missing) will not finish"
         );
     }
 
@@ -306,7 +307,7 @@ mod tests {
         assert_eq!(order(&plan), [(1, Unknown), (2, Unknown)]);
         assert_eq!(
             planned(&[], None, 5).summary(),
-            "main, no rate was measured: nothing waits"
+            "main, the upload rate is unknown: no step waits"
         );
         // A rate of nothing moves nothing, and what has all its bytes there still has its records to write.
         let stalled = planned(&[("a", 1, 0), ("a", 2, 100)], Some(0), 5);

@@ -1,4 +1,4 @@
-//! What holds for every plan.
+//! Properties of every plan.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn planned(waiting: &[Waiting], rate: Option<u64>, time: TimeLeft) -> RemotePlan
     plan(RemoteName::new("main").unwrap(), waiting.to_vec(), rate, time)
 }
 
-/// Nanoseconds that a step takes.
+/// Returns the nanoseconds that a step takes.
 fn cost(step: &Waiting, rate: u64, time: TimeLeft) -> u128 {
     let sending = if step.missing_bytes == 0 {
         0
@@ -94,7 +94,7 @@ proptest! {
         prop_assert!(total <= Duration::from_secs(left.saturating_sub(margin)).as_nanos());
     }
 
-    /// A run goes on from its newest durable step: of one run, the newest that could be had is had.
+    /// A run resumes from its newest durable step: of one run, the newest step that can become durable does.
     #[test]
     fn of_one_run_the_newest_step_that_fits_is_never_given_up_for_older_ones(
         waiting in waiting(), rate in 0..300_u64, left in 0..20_u64,
@@ -111,7 +111,7 @@ proptest! {
         );
     }
 
-    /// Nothing that still fits beside the rest is left.
+    /// Every step that still fits in addition to the others is in the plan.
     #[test]
     fn no_time_is_left_that_a_step_would_fit_into(
         waiting in waiting(), rate in 1..300_u64, left in 0..20_u64,
@@ -125,7 +125,7 @@ proptest! {
         }
     }
 
-    /// Once given way to, the other step does not give way itself: no upload goes to and fro.
+    /// A step that preempted another one is not preempted by it: uploads do not alternate.
     #[test]
     fn the_first_step_of_a_plan_never_gives_way(
         waiting in waiting(), rate in proptest::option::of(0..300_u64), left in 0..20_u64,

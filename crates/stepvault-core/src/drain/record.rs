@@ -1,4 +1,4 @@
-//! What a drain left, for whoever comes next.
+//! The record of what a drain did not finish, for the process that continues the run.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,11 +8,11 @@ use crate::ids::{NodeName, RemoteName, RunName, StepId};
 use crate::timestamp::Timestamp;
 use crate::words;
 
-/// Most steps that a record names: a vault may hold many that no remote has.
-pub const MOST_LEFT_STEPS: usize = 256;
+/// Maximum number of steps that a record names: a vault may contain many that no remote has.
+pub const MAX_LEFT_STEPS: usize = 256;
 
-/// What the last drain of a node left behind of a run: in the vault for the node's own next start, and on remotes for
-/// others, as the vault may be gone.
+/// What the last drain of a node did not finish for a run: stored in the vault for the node's next start, and on
+/// remotes for other nodes, because the vault may be lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DrainRecord {
@@ -24,15 +24,15 @@ pub struct DrainRecord {
     pub node: NodeName,
     /// Why it was drained: "an EC2 spot notice".
     pub reason: String,
-    /// When it had ended, by the node's clock.
+    /// When the drain ended, by the node's clock.
     pub ended_at: Timestamp,
-    /// What is not durable where, the newest first; at most [`MOST_LEFT_STEPS`].
+    /// The steps that are not durable, by remote, the newest first; at most [`MAX_LEFT_STEPS`].
     pub left: Vec<LeftStep>,
-    /// Steps that are not named for want of room.
+    /// Number of steps that exceed this limit and are not named.
     pub more: u64,
 }
 
-/// A step that a remote did not have when the drain ended.
+/// A step that was not durable on a remote when the drain ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeftStep {
@@ -40,14 +40,14 @@ pub struct LeftStep {
     pub id: StepId,
     /// The remote.
     pub remote: RemoteName,
-    /// Whether the step is only safe once it is durable there.
+    /// Whether the remote is required.
     pub required: bool,
-    /// Bytes that the remote does not have. With 0 only its records were missing.
+    /// Bytes that the remote lacks; 0 if only its records were missing.
     pub missing_bytes: u64,
 }
 
 impl DrainRecord {
-    /// A record of `left`, in any order; the newest steps are named first.
+    /// Returns a record of `left`, in any order; the newest steps are named first.
     pub fn new(
         run: RunName,
         node: NodeName,
@@ -56,8 +56,8 @@ impl DrainRecord {
         mut left: Vec<LeftStep>,
     ) -> Self {
         left.sort_by(|one, other| (other.id, &one.remote).cmp(&(one.id, &other.remote)));
-        let more = left.len().saturating_sub(MOST_LEFT_STEPS) as u64;
-        left.truncate(MOST_LEFT_STEPS);
+        let more = left.len().saturating_sub(MAX_LEFT_STEPS) as u64;
+        left.truncate(MAX_LEFT_STEPS);
         Self {
             format: FORMAT,
             run,
@@ -69,8 +69,9 @@ impl DrainRecord {
         }
     }
 
-    /// What it says of those steps for which `still` is true: "the drain of node-0 after an EC2 spot notice
-    /// (2026-11-21T10:16:00Z) left step 300 (attempt 1) with 1.2 GiB missing on s3-main". `None` when there are none.
+    /// Returns a summary of the steps for which `still` is true: "the drain of node-0 after an EC2 spot notice
+    /// (2026-11-21T10:16:00Z) left step 300 (attempt 1) with 1.2 GiB missing on s3-main". Returns `None` when there
+    /// are none.
     pub fn summary(&self, mut still: impl FnMut(&LeftStep) -> bool) -> Option<String> {
         let left: Vec<&LeftStep> = self.left.iter().filter(|step| still(step)).collect();
         if left.is_empty() {
@@ -78,7 +79,7 @@ impl DrainRecord {
         }
         let named: Vec<String> = left
             .iter()
-            .take(MOST_NAMED)
+            .take(MAX_NAMED)
             .map(|step| {
                 let missing = match step.missing_bytes {
                     0 => "only its records".to_owned(),
@@ -87,8 +88,8 @@ impl DrainRecord {
                 format!("{} with {missing} missing on {}", step.id, step.remote)
             })
             .collect();
-        let unnamed = left.len().saturating_sub(MOST_NAMED) as u64;
-        // The record is another node's: it may say any number.
+        let unnamed = left.len().saturating_sub(MAX_NAMED) as u64;
+        // The record comes from another node and may contain any number.
         let more = match self.more.saturating_add(unnamed) {
             0 => String::new(),
             more => format!(" and {more} more"),
@@ -103,8 +104,8 @@ impl DrainRecord {
     }
 }
 
-/// Most steps that the summary names.
-const MOST_NAMED: usize = 4;
+/// Maximum number of steps that the summary names.
+const MAX_NAMED: usize = 4;
 
 impl Record for DrainRecord {
     const WHAT: &'static str = "drain record";
@@ -114,8 +115,8 @@ impl Record for DrainRecord {
         if self.format != FORMAT {
             return damaged("its format is not known");
         }
-        if self.left.len() > MOST_LEFT_STEPS {
-            return damaged("it names more steps than a record may");
+        if self.left.len() > MAX_LEFT_STEPS {
+            return damaged("it names more steps than a record may contain");
         }
         Ok(())
     }
@@ -172,7 +173,7 @@ mod tests {
     #[test]
     fn it_is_bounded_and_says_so() {
         let record = record(300);
-        assert_eq!((record.left.len(), record.more), (MOST_LEFT_STEPS, 44));
+        assert_eq!((record.left.len(), record.more), (MAX_LEFT_STEPS, 44));
         assert_eq!(record.left[0].id.step.number(), 300);
         let text = record.summary(|_| true).unwrap();
         assert!(text.ends_with(" and 296 more"), "{text}");

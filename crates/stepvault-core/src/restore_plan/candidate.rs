@@ -1,19 +1,19 @@
-//! The steps that some tier has, or says it has.
+//! The steps that a tier has, or has a record of.
 
 use crate::commit::Commit;
 use crate::ids::{RemoteName, StepId};
 use crate::observe::Tier;
 
-/// How a step stands on one tier.
+/// The state of a step on one tier.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CandidateState {
-    /// Its commit was read there, or its copy of the commit.
+    /// Its commit, or a copy of the commit, was read there.
     Committed(Box<Commit>),
     /// Sealed in the local vault; no commit is known yet.
     Sealed,
-    /// A record of it is there and cannot be read; why.
+    /// A record of it cannot be read, for this reason.
     Unreadable(String),
-    /// It was found invalid before; why.
+    /// It was found invalid earlier, for this reason.
     Quarantined(String),
 }
 
@@ -22,11 +22,11 @@ pub enum CandidateState {
 pub struct CandidateTier {
     /// The tier.
     pub tier: Tier,
-    /// How it stands there.
+    /// The state of the step there.
     pub state: CandidateState,
 }
 
-/// A step, with every tier that knows it.
+/// A step with every tier that has a record of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
     /// The step.
@@ -37,8 +37,8 @@ pub struct Candidate {
     pub tiers: Vec<CandidateTier>,
 }
 
-/// Puts candidates newest first and each one's tiers in the order to read from them: local, then the remotes as
-/// configured, then any other. Entries for the same step are joined.
+/// Sorts candidates newest first, and the tiers of each in the order of reading: local, then the remotes as
+/// configured, then any other. Entries for the same step are merged.
 pub fn order(candidates: Vec<Candidate>, remotes: &[RemoteName]) -> Vec<Candidate> {
     let mut candidates = candidates;
     candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.id));
@@ -57,7 +57,7 @@ pub fn order(candidates: Vec<Candidate>, remotes: &[RemoteName]) -> Vec<Candidat
     ordered
 }
 
-/// No place at all comes first.
+/// Ranks a tier; `None`, the local tier, comes first.
 fn rank<'a>(tier: &'a Tier, remotes: &[RemoteName]) -> Option<(usize, &'a RemoteName)> {
     match tier {
         Tier::Local => None,
@@ -66,7 +66,7 @@ fn rank<'a>(tier: &'a Tier, remotes: &[RemoteName]) -> Option<(usize, &'a Remote
                 .iter()
                 .position(|remote| remote == name)
                 .unwrap_or(remotes.len());
-            // The name settles the order of those that are not configured.
+            // Remotes that are not configured are sorted by name.
             Some((place, name))
         }
     }

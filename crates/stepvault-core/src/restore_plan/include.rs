@@ -5,24 +5,24 @@ use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::RelativePath;
 
-/// How many paths a message lists.
+/// Maximum number of paths that a message lists.
 const LISTED: usize = 5;
 
 /// The patterns of `--include`.
 ///
-/// A pattern is compared with the path inside the checkpoint; `*` stays within one component and `**` does not. A
-/// pattern without a slash also takes a file or directory of that name at any depth, and what names a directory
-/// takes everything in it.
+/// A pattern is matched against the path inside the checkpoint; `*` matches within one component and `**` across
+/// components. A pattern without a slash also matches a file or directory of that name at any depth, and a pattern
+/// that matches a directory includes everything in it.
 #[derive(Debug, Clone)]
 pub struct IncludeFilter {
     patterns: Vec<(String, GlobSet)>,
 }
 
 impl IncludeFilter {
-    /// Reads the patterns; none at all take every file.
+    /// Parses the patterns; an empty list includes every file.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] for a pattern that is none.
+    /// [`ErrorKind::Usage`] for an invalid pattern.
     pub fn new(patterns: &[String]) -> Result<Self> {
         let patterns = patterns
             .iter()
@@ -32,15 +32,15 @@ impl IncludeFilter {
         })
     }
 
-    /// Whether a file is wanted.
+    /// Returns whether a file is included.
     pub fn takes(&self, path: &RelativePath) -> bool {
         self.patterns.is_empty() || self.patterns.iter().any(|(_, globs)| globs.is_match(path))
     }
 
-    /// Checks that each pattern takes at least one of a step's files.
+    /// Checks that each pattern matches at least one of a step's files.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`], which names the pattern and some of the files.
+    /// [`ErrorKind::Usage`] with the pattern and some of the files.
     pub fn check(&self, paths: &[&RelativePath]) -> Result<()> {
         let takes_some = |globs: &GlobSet| paths.iter().any(|path| globs.is_match(path));
         let Some((pattern, _)) = self.patterns.iter().find(|(_, globs)| !takes_some(globs)) else {
@@ -50,10 +50,10 @@ impl IncludeFilter {
         if paths.len() > LISTED {
             listed.push("…");
         }
-        Err(Error::new(ErrorKind::Usage, "a pattern of --include takes no file")
+        Err(Error::new(ErrorKind::Usage, "a pattern of --include matches no file")
             .on(pattern)
             .because(format!("the step has {} files: {}", paths.len(), listed.join(", ")))
-            .hint("quote the pattern so that the shell leaves it alone; '*' does not cross a slash, '**' does"))
+            .hint("quote the pattern so that the shell does not expand it; '*' does not match a slash, '**' does"))
     }
 }
 

@@ -1,7 +1,7 @@
-//! Restoring: which steps to try, in which order, and from which tier each file is to come first.
+//! Restoring: which steps to try, in which order, and from which tier each file is read first.
 //!
-//! The plan is made before a byte is fetched. Whether a step is sound shows only when its bytes arrive, so a plan is
-//! a list of steps to try, newest first; [`none_valid`] is what is left to say when the last of them has failed.
+//! The plan is made before any byte is fetched. Whether a step is valid is known only after its bytes arrive, so a
+//! plan is a list of steps to try, newest first; [`none_valid`] is the error when the last of them has failed.
 
 mod candidate;
 mod include;

@@ -1,4 +1,4 @@
-//! The decision: steps to try, newest first, each with its sources.
+//! The restore plan: the steps to try, newest first, each with its sources.
 
 use serde::ser::SerializeSeq as _;
 use serde::{Serialize, Serializer};
@@ -8,21 +8,21 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Attempt, RemoteName, Step, StepId};
 use crate::observe::Tier;
 
-/// How many steps or reasons a message lists.
+/// Maximum number of steps or reasons that a message lists.
 const LISTED: usize = 5;
 
-/// What is to be restored.
+/// What to restore.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RestoreRequest {
-    /// This step; the newest when not given.
+    /// The step; the newest if `None`.
     pub step: Option<Step>,
-    /// Of this attempt; any, newest first, when not given.
+    /// The attempt; any, newest first, if `None`.
     pub attempt: Option<Attempt>,
-    /// Patterns of the files to take; all when empty. See [`IncludeFilter`](super::IncludeFilter).
+    /// Patterns of the files to restore; all if empty. See [`IncludeFilter`](super::IncludeFilter).
     pub include: Vec<String>,
 }
 
-/// One step in the order of trying.
+/// One step in the order of attempts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlannedStep {
     /// The step.
@@ -30,31 +30,31 @@ pub struct PlannedStep {
     pub id: StepId,
     /// The name the trainer gave it.
     pub name: String,
-    /// Where each file is to come from: the first, then the next where the first fails. Empty for a skipped step.
+    /// The tiers from which each file is read, in order of preference. Empty for a skipped step.
     #[serde(serialize_with = "tier_texts")]
     pub sources: Vec<Tier>,
-    /// Tiers that know the step and cannot serve it, each with the reason in words.
+    /// Tiers that have a record of the step but cannot provide it, each with the reason.
     pub unusable: Vec<String>,
-    /// Why it is not tried at all.
+    /// Why it is skipped.
     pub skipped: Option<String>,
 }
 
 /// The steps to try.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RestorePlan {
-    /// Newest first, skipped ones among them.
+    /// Newest first, including skipped ones.
     pub attempts: Vec<PlannedStep>,
-    /// The first that is not skipped.
+    /// The first step that is not skipped.
     pub chosen: Option<StepId>,
 }
 
 impl RestorePlan {
-    /// The steps to try, in order.
+    /// Returns the steps to try, in order.
     pub fn to_try(&self) -> impl Iterator<Item = &PlannedStep> {
         self.attempts.iter().filter(|planned| planned.skipped.is_none())
     }
 
-    /// The steps that are passed over, with the reasons: the first part of what [`none_valid`] tells.
+    /// Returns the skipped steps with the reasons: the first part of the [`none_valid`] error.
     pub fn skipped(&self) -> impl Iterator<Item = (StepId, &str)> {
         self.attempts
             .iter()
@@ -65,8 +65,8 @@ impl RestorePlan {
 /// Decides which steps to try. `remotes` are the configured ones, in order.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] when no tier has a step that was asked for; [`ErrorKind::NoneValid`] when such steps
-/// exist and none can be tried.
+/// [`ErrorKind::NotFound`] when no tier has a requested step; [`ErrorKind::NoneValid`] when such steps exist but none
+/// can be tried.
 pub fn plan(
     candidates: Vec<Candidate>,
     request: &RestoreRequest,
@@ -94,7 +94,7 @@ pub fn plan(
     Ok(plan)
 }
 
-/// One candidate as steps to try: one, unless its tiers hold different things under the same name.
+/// Returns one candidate as steps to try: one, unless its tiers have different commits under the same name.
 fn planned(candidate: Candidate) -> Vec<PlannedStep> {
     let mut unusable = Vec::new();
     let mut groups: Vec<(Option<Box<crate::commit::Commit>>, Vec<Tier>)> = Vec::new();
@@ -111,8 +111,8 @@ fn planned(candidate: Candidate) -> Vec<PlannedStep> {
                 continue;
             }
         };
-        // Files of two commits are never mixed, and a copy without one joins whatever is there: each of its parts
-        // is verified against the commit that is used.
+        // Files of two commits are never mixed. A copy without a commit joins any group, because each of its parts is
+        // verified against the commit that is used.
         let fits = |known: &Option<Box<crate::commit::Commit>>| match (known, &commit) {
             (Some(known), Some(commit)) => known.parts == commit.parts,
             _ => true,
@@ -156,7 +156,8 @@ fn not_found(request: &RestoreRequest, others: &[Candidate]) -> Error {
     let Some(asked) = asked else {
         return Error::new(ErrorKind::NotFound, "no checkpoint to restore")
             .because("no tier holds a step of this run")
-            .hint("check the run's name, the remotes and the local directory: `stepvault list` shows what they hold");
+            .hint("check the run's name, the remotes and the local directory; `stepvault list` shows which steps \
+             they hold");
     };
     let error = Error::new(ErrorKind::NotFound, "no such checkpoint").on(asked);
     if others.is_empty() {
@@ -172,10 +173,10 @@ fn not_found(request: &RestoreRequest, others: &[Candidate]) -> Error {
     }
     error
         .because("no tier holds it")
-        .hint(format!("there are: {}", known.join(", ")))
+        .hint(format!("available: {}", known.join(", ")))
 }
 
-/// The error for a restore whose every step was passed over or turned out damaged, with the reason for each.
+/// Returns the error for a restore in which every step was skipped or found damaged, with the reason for each.
 pub fn none_valid<'a>(failed: impl IntoIterator<Item = (StepId, &'a str)>) -> Error {
     let failed: Vec<String> = failed
         .into_iter()
@@ -187,7 +188,7 @@ pub fn none_valid<'a>(failed: impl IntoIterator<Item = (StepId, &'a str)>) -> Er
     }
     Error::new(ErrorKind::NoneValid, "no valid checkpoint to restore")
         .because(listed.join("; "))
-        .hint("`stepvault verify --deep` reads every copy and says what is wrong with it")
+        .hint("run `stepvault verify --deep` to read every copy and see what is wrong with it")
 }
 
 fn tier_texts<S: Serializer>(tiers: &[Tier], serializer: S) -> std::result::Result<S::Ok, S::Error> {

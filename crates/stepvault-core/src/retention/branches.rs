@@ -1,12 +1,12 @@
-//! Branches of training that a later attempt has left behind.
+//! Branches of training that a later attempt has abandoned.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{Attempt, Step, StepId};
 
-/// The steps of earlier attempts at or above the step where some later attempt began.
+/// Returns the steps of earlier attempts at or above the step at which some later attempt began.
 ///
-/// A run that failed at 300 and went back to 100 has written 200 and 300 for nothing; 100 is still its ancestor.
+/// A run that failed at 300 and went back to 100 has abandoned 200 and 300; 100 is still its ancestor.
 pub fn abandoned_steps(ids: impl IntoIterator<Item = StepId>) -> BTreeSet<StepId> {
     let ids: Vec<StepId> = ids.into_iter().collect();
     let mut begins: BTreeMap<Attempt, Step> = BTreeMap::new();
@@ -14,7 +14,7 @@ pub fn abandoned_steps(ids: impl IntoIterator<Item = StepId>) -> BTreeSet<StepId
         let begin = begins.entry(id.attempt).or_insert(id.step);
         *begin = (*begin).min(id.step);
     }
-    // For each attempt the lowest step at which any later one began.
+    // For each attempt, the lowest step at which any later one began.
     let mut cuts = BTreeMap::new();
     let mut lowest: Option<Step> = None;
     for (attempt, begin) in begins.iter().rev() {

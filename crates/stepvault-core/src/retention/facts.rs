@@ -1,4 +1,4 @@
-//! What is known of the steps of one run on one tier: the input of a plan.
+//! The known facts about the steps of one run on one tier: the input of a plan.
 
 use std::collections::BTreeMap;
 
@@ -11,61 +11,85 @@ use crate::timestamp::Timestamp;
 pub enum ListingState {
     /// It was read to its end.
     Complete,
-    /// It was not, and why.
+    /// It could not be read completely, for this reason.
     Failed(String),
 }
 
-/// What is known of the bytes of a step on the tier.
+/// What is known about the bytes of a step on the tier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verified {
     /// They were compared with the manifest.
     Yes,
-    /// They were not looked at: the step is merely listed.
+    /// They were not checked: the step is only listed.
     No,
-    /// They are not what the manifest says, and how.
+    /// They differ from the manifest, in this way.
     Damaged(String),
+}
+
+/// Why the remotes' copies were not confirmed right before a local copy was to be evicted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unproven {
+    /// A remote could not be reached: its copy may be intact.
+    Unanswered(String),
+    /// A remote no longer has what it acknowledged.
+    Lost(String),
+}
+
+impl Unproven {
+    /// Returns the reason.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Unanswered(reason) | Self::Lost(reason) => reason,
+        }
+    }
 }
 
 /// One step of the run on the tier.
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not a state")]
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepFacts {
-    /// Its identity, by which age is ordered.
+    /// Its identity, which determines its age.
     pub id: StepId,
     /// The name the trainer gave it.
     pub name: String,
-    /// When it came to the tier, by the tier's own clock.
+    /// When it was stored on the tier, by the tier's own clock.
     pub created: Timestamp,
-    /// When the trainer wrote it, by the trainer's clock. Never decides anything.
+    /// When the trainer wrote it, by the trainer's clock. It never decides anything.
     pub written_at: Timestamp,
     /// Bytes it takes on the tier.
     pub bytes: u64,
+    /// Bytes that its removal returns to the filesystem: fewer than `bytes` if other hard links to its files exist.
+    pub reclaimable_bytes: u64,
     /// Metrics by name.
     pub metrics: BTreeMap<String, f64>,
-    /// A pin keeps it.
+    /// Whether it is pinned.
     pub pinned: bool,
-    /// Somebody reads it.
+    /// Whether a reader has a lease on it.
     pub leased: bool,
-    /// What is known of its bytes.
+    /// What is known about its bytes.
     pub verified: Verified,
-    /// Remotes on which it has been read back as durable.
+    /// Remotes on which it was confirmed as durable by reading it back.
     pub durable_on: Vec<RemoteName>,
-    /// Remotes on which it was durable until retention removed it there: those that hold its tombstone.
+    /// Remotes on which it was durable until retention removed it there: those that have its tombstone.
     pub retired_on: Vec<RemoteName>,
-    /// It is on its way to or from this tier.
+    /// Whether a transfer to or from this tier is in progress.
     pub uploading: bool,
-    /// A later attempt began at or before it: see [`abandoned_steps`](super::abandoned_steps).
+    /// Why its copies on the remotes were not confirmed by the last check; `None` if they were, or were not checked.
+    pub unproven: Option<Unproven>,
+    /// Whether other nodes write parts of it too, and may not have sealed theirs.
+    pub needs_other_nodes: bool,
+    /// Whether a later attempt began at or before it: see [`abandoned_steps`](super::abandoned_steps).
     pub abandoned: bool,
 }
 
 impl StepFacts {
-    /// Whether it takes a place in the rules that count.
+    /// Returns whether it counts in rules with a number of steps.
     pub(super) fn counts(&self) -> bool {
         self.verified == Verified::Yes && !self.abandoned
     }
 }
 
-/// One run on one tier, as it was found.
+/// One run on one tier, as found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TierView {
     /// The tier.
@@ -74,10 +98,10 @@ pub struct TierView {
     pub steps: Vec<StepFacts>,
     /// Records that could not be read: key and reason. While there is one, nothing is deleted.
     pub unreadable: Vec<(String, String)>,
-    /// Whether the list is whole.
+    /// Whether the list is complete.
     pub listing: ListingState,
     /// The current time by the tier's own clock.
     pub now: Timestamp,
-    /// Free bytes on the local tier's file system, where known.
+    /// Free bytes on the local tier's filesystem, if known.
     pub free_bytes: Option<u64>,
 }

@@ -1,20 +1,20 @@
-//! What holds whatever the configuration says.
+//! Guards: protections that apply whatever the configuration is.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::facts::{ListingState, StepFacts, TierView, Verified};
+use super::facts::{ListingState, StepFacts, TierView, Unproven, Verified};
 use crate::ids::{RemoteName, StepId};
 use crate::observe::Tier;
 
-/// What the guards need to know beside the steps.
+/// Inputs of the guards in addition to the steps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Guards {
-    /// The remotes on which a step must be durable before its local copy may go.
+    /// The remotes on which a step must be durable before its local copy may be removed.
     pub required_remotes: Vec<RemoteName>,
-    /// Most steps that one plan may delete.
+    /// Maximum number of steps that one plan may delete.
     pub maximum_deletions: Option<u32>,
 }
 
@@ -23,34 +23,34 @@ pub struct Guards {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum RefusalKind {
-    /// The tier could not be listed to the end.
+    /// The tier could not be listed completely.
     ListingFailed,
-    /// The list holds no step: either there is none, or the wrong place was listed.
+    /// The list is empty: either no step exists, or the wrong location was listed.
     ListingEmpty,
-    /// A record could not be read, so that it is not known what stands there.
+    /// A record could not be read, so that the content of the tier is unknown.
     UnreadableRecord,
     /// The list contradicts itself.
     Contradiction,
-    /// No step is verified, so that none could be relied on once the others are gone.
+    /// No step is verified, so that none could be relied on after the deletions.
     NoneVerified,
 }
 
 /// A plan that deletes nothing, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refusal {
-    /// For programs.
+    /// The reason, for programs.
     pub kind: RefusalKind,
-    /// For people.
+    /// The reason, for people.
     pub reason: String,
 }
 
-/// Finds what forbids any deletion on this tier.
+/// Returns what forbids any deletion on this tier.
 pub(super) fn refusal(view: &TierView) -> Option<Refusal> {
     let refuse = |kind, reason| Some(Refusal { kind, reason });
     if let ListingState::Failed(why) = &view.listing {
         return refuse(
             RefusalKind::ListingFailed,
-            format!("'{}' could not be listed: {why}", view.tier),
+            format!("cannot list '{}': {why}", view.tier),
         );
     }
     if let Some((key, why)) = view.unreadable.first() {
@@ -60,7 +60,7 @@ pub(super) fn refusal(view: &TierView) -> Option<Refusal> {
         };
         return refuse(
             RefusalKind::UnreadableRecord,
-            format!("a record on '{}' cannot be read: {key}: {why}{more}", view.tier),
+            format!("cannot read a record on '{}': {key}: {why}{more}", view.tier),
         );
     }
     if view.steps.is_empty() {
@@ -85,14 +85,9 @@ pub(super) fn refusal(view: &TierView) -> Option<Refusal> {
     None
 }
 
-/// The guards that hold each step, in plain words; steps that none holds are left out.
+/// Returns the guards that hold each step, in plain words; steps without a guard are omitted.
 pub(super) fn held(view: &TierView, guards: &Guards) -> BTreeMap<StepId, Vec<String>> {
-    let newest_valid = view
-        .steps
-        .iter()
-        .filter(|step| step.verified == Verified::Yes)
-        .map(|step| step.id)
-        .max();
+    let newest_valid = newest_valid(&view.steps);
     let mut held = BTreeMap::new();
     for step in &view.steps {
         let mut reasons = Vec::new();
@@ -112,6 +107,7 @@ pub(super) fn held(view: &TierView, guards: &Guards) -> BTreeMap<StepId, Vec<Str
         }
         if view.tier == Tier::Local {
             reasons.extend(not_yet_safe(step, &guards.required_remotes));
+            reasons.extend(step.unproven.iter().map(|found| found.reason().to_owned()));
         }
         if !reasons.is_empty() {
             held.insert(step.id, reasons);
@@ -120,9 +116,53 @@ pub(super) fn held(view: &TierView, guards: &Guards) -> BTreeMap<StepId, Vec<Str
     held
 }
 
-/// Why a local copy may not go: the remotes that do not have it, or that no remote ever had it.
+/// Returns how much is lost with a local copy that is not durable on every required remote, the least first. Returns
+/// `None` for a step that is never given up: one at `kept_from` or newer, a pinned one, one that is being restored.
+pub(super) fn loss(step: &StepFacts, kept_from: Option<StepId>) -> Option<Loss> {
+    if step.pinned || step.leased || kept_from.is_none_or(|kept| step.id >= kept) {
+        return None;
+    }
+    let was_held = !step.durable_on.is_empty() || !step.retired_on.is_empty();
+    let is_lost = matches!(step.unproven, Some(Unproven::Lost(_)));
+    Some(if step.uploading {
+        Loss::Uploading
+    } else if was_held && !is_lost {
+        Loss::HeldElsewhere
+    } else {
+        Loss::LastCopy
+    })
+}
+
+/// How much is lost when a local copy is given up, the least first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Loss {
+    /// A remote acknowledged it, and was not found to lack it since.
+    HeldElsewhere,
+    /// No remote is known to have it.
+    LastCopy,
+    /// Its upload is in progress, so that waiting would make it durable.
+    Uploading,
+}
+
+/// Returns the first step that is never given up: the newest valid one, and also the valid one before it if other
+/// nodes write parts of the newest. Those nodes may have only the earlier one, and the nodes must not give up, one
+/// after the other, the step that they have in common.
+pub(super) fn never_given_up_from(steps: &[StepFacts]) -> Option<StepId> {
+    let valid = || steps.iter().filter(|step| step.verified == Verified::Yes);
+    let newest = valid().max_by_key(|step| step.id)?;
+    let before = valid().map(|step| step.id).filter(|id| *id < newest.id).max();
+    Some(before.filter(|_| newest.needs_other_nodes).unwrap_or(newest.id))
+}
+
+/// Returns the newest verified step.
+fn newest_valid(steps: &[StepFacts]) -> Option<StepId> {
+    let valid = steps.iter().filter(|step| step.verified == Verified::Yes);
+    valid.map(|step| step.id).max()
+}
+
+/// Returns why a local copy must stay: the remotes that do not have it, or that no remote ever had it.
 fn not_yet_safe(step: &StepFacts, required: &[RemoteName]) -> Vec<String> {
-    // A remote that had the step and let it go by its own rules no longer holds the local copy back.
+    // A remote that had the step and removed it by its own rules no longer requires the local copy.
     let settled = |remote: &RemoteName| step.durable_on.contains(remote) || step.retired_on.contains(remote);
     let mut reasons: Vec<String> = required
         .iter()

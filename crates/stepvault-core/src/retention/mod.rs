@@ -1,12 +1,15 @@
-//! Retention: which steps of a run stay on a tier and which go, decided as data before anything is deleted.
+//! Retention: decides which steps of a run stay on a tier and which are deleted. The decision is data; nothing is
+//! deleted here.
 //!
-//! [`plan`] looks at one run on one tier. What the keep rules do not name goes, unless a guard holds it; what the
-//! space limits of the local tier demand goes as well, and again no guard gives way. Several runs share one local
-//! disk: plan each of them without limits, then let [`evict_for_space`] choose among all of them.
+//! [`plan`] decides for one run on one tier. Steps that no keep rule names are deleted, unless a guard holds them; the
+//! space limits of the local tier delete further steps, but never guarded ones. Several runs share one local disk:
+//! plan each of them without limits, then let [`evict_for_space`] choose among all of them. [`make_room`] goes one
+//! step further, for callers that serve a trainer: if evicting is not enough, it gives up the oldest steps that are
+//! not durable, so that an outage of storage does not make a save fail.
 //!
-//! Only verified steps of the current line of training take a place in "last 3" or "daily 7". A step that is not
-//! verified, damaged, or left behind on an abandoned branch takes no place, and stays as long as it would if it had
-//! one; so neither bit rot nor a run that was started over by mistake can push good checkpoints out.
+//! Only verified steps of the current line of training count in "last 3" or "daily 7". A step that is not verified,
+//! damaged, or on an abandoned branch does not count, and stays as long as it would if it counted; so neither bit rot
+//! nor a run that was started over by mistake can displace good checkpoints.
 
 mod branches;
 mod facts;
@@ -17,11 +20,11 @@ mod rules;
 mod space;
 
 pub use branches::abandoned_steps;
-pub use facts::{ListingState, StepFacts, TierView, Verified};
+pub use facts::{ListingState, StepFacts, TierView, Unproven, Verified};
 pub use guards::{Guards, Refusal, RefusalKind};
 pub use plan::{Decision, RetentionPlan, Verdict, plan};
 pub use policy::{BestRule, KeepRules, LocalLimits, Prefer};
-pub use space::evict_for_space;
+pub use space::{evict_for_space, make_room};
 
 #[cfg(test)]
 mod properties;

@@ -1,11 +1,11 @@
-//! The plan: for each step keep or drop, and why.
+//! The retention plan: whether to keep or drop each step, and why.
 
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
 use super::facts::{StepFacts, TierView};
-use super::guards::{Guards, Refusal, held, refusal};
+use super::guards::{Guards, Loss, Refusal, held, loss, never_given_up_from, refusal};
 use super::policy::{KeepRules, LocalLimits};
 use super::rules::kept_by_rules;
 use super::space::evict_for_space;
@@ -20,11 +20,14 @@ use crate::timestamp::Timestamp;
 pub enum Verdict {
     /// It stays.
     Keep,
-    /// It goes.
+    /// It is deleted.
     Drop,
+    /// It is deleted although it is not durable on every required remote, because the disk has no space and no other
+    /// deletion frees any.
+    GiveUp,
 }
 
-/// One step's fate.
+/// The decision on one step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Decision {
     /// The step.
@@ -34,17 +37,26 @@ pub struct Decision {
     pub name: String,
     /// Bytes it takes on the tier.
     pub bytes: u64,
-    /// Keep or drop.
+    /// The decision.
     pub verdict: Verdict,
     /// Why, in plain words; never empty.
     pub reasons: Vec<String>,
-    /// It lies on a branch that a later attempt has left behind; such steps go first.
+    /// Whether it is on a branch that a later attempt has abandoned; such steps are deleted first.
     pub abandoned: bool,
-    /// A guard holds it: nothing may drop it.
+    /// Whether a guard holds it: nothing may drop it.
     pub guarded: bool,
-    /// When it came to the tier: orders the evictions among several runs.
+    /// Bytes that its removal returns to the filesystem.
+    #[serde(skip)]
+    pub reclaimable_bytes: u64,
+    /// When it was stored on the tier; orders the evictions among several runs.
     #[serde(skip)]
     pub(super) created: Timestamp,
+    /// What would be lost by giving it up; `None` if it is never given up, or is not held.
+    #[serde(skip)]
+    pub(super) loss: Option<Loss>,
+    /// The guards that hold it.
+    #[serde(skip)]
+    pub(super) held_by: Vec<String>,
 }
 
 impl Decision {
@@ -52,9 +64,17 @@ impl Decision {
         self.verdict = Verdict::Drop;
         self.reasons = vec![reason];
     }
+
+    /// Keeps the guards among the reasons, because they tell what is lost.
+    pub(super) fn give_up_for(&mut self, reason: String) {
+        self.verdict = Verdict::GiveUp;
+        self.reasons = std::iter::once(reason)
+            .chain(self.held_by.iter().cloned())
+            .collect();
+    }
 }
 
-/// What is to happen to the steps of one run on one tier.
+/// The decisions on the steps of one run on one tier.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RetentionPlan {
     /// The tier.
@@ -64,19 +84,20 @@ pub struct RetentionPlan {
     pub refusal: Option<Refusal>,
     /// Every step once, oldest first.
     pub decisions: Vec<Decision>,
-    /// Bytes of the steps that go.
+    /// Bytes of the deleted steps.
     pub freed_bytes: u64,
-    /// Bytes of the steps that stay.
+    /// Bytes of the kept steps.
     pub kept_bytes: u64,
-    /// What a person should know: limits that cannot be met.
+    /// Warnings for the user: limits that cannot be met.
     pub warnings: Vec<String>,
-    /// Deletions that `maximum_deletions` still allows.
+    /// Number of deletions that `maximum_deletions` still allows.
     #[serde(skip)]
     pub(super) deletions_left: usize,
 }
 
 impl RetentionPlan {
-    /// The steps to delete in the order to delete them: abandoned branches first, and oldest first in either group.
+    /// Returns the steps to delete in the order of deletion: abandoned branches first, and oldest first within both
+    /// groups.
     pub fn deletions(&self) -> Vec<&Decision> {
         let mut drops: Vec<&Decision> = self
             .decisions
@@ -87,7 +108,28 @@ impl RetentionPlan {
         drops
     }
 
-    /// What the plan says of one step.
+    /// Returns the given-up steps in the order of deletion: those with the least loss first, and oldest first among
+    /// these.
+    pub fn given_up(&self) -> Vec<&Decision> {
+        let mut given_up: Vec<&Decision> = self
+            .decisions
+            .iter()
+            .filter(|decision| decision.verdict == Verdict::GiveUp)
+            .collect();
+        given_up.sort_by_key(|decision| (decision.loss, decision.created, decision.id));
+        given_up
+    }
+
+    /// Adds earlier decisions on the same steps that were carried out since, so that one plan includes all.
+    pub fn add_carried_out(&mut self, decisions: Vec<Decision>) {
+        self.decisions
+            .retain(|planned| decisions.iter().all(|done| done.id != planned.id));
+        self.decisions.extend(decisions);
+        self.decisions.sort_by_key(|decision| decision.id);
+        self.count_bytes();
+    }
+
+    /// Returns the decision on one step.
     pub fn decision(&self, id: StepId) -> Option<&Decision> {
         self.decisions
             .binary_search_by_key(&id, |decision| decision.id)
@@ -103,11 +145,12 @@ impl RetentionPlan {
                 .filter(|decision| decision.verdict == verdict);
             those.fold(0_u64, |sum, decision| sum.saturating_add(decision.bytes))
         };
-        (self.freed_bytes, self.kept_bytes) = (sum(Verdict::Drop), sum(Verdict::Keep));
+        let going = sum(Verdict::Drop).saturating_add(sum(Verdict::GiveUp));
+        (self.freed_bytes, self.kept_bytes) = (going, sum(Verdict::Keep));
     }
 }
 
-/// Abandoned branches before the line that led to the newest step, oldest first.
+/// Sorts abandoned branches before the line that led to the newest step, and oldest first.
 fn deletion_order(decision: &Decision) -> (bool, StepId) {
     (!decision.abandoned, decision.id)
 }
@@ -116,10 +159,10 @@ fn tier_text<S: Serializer>(tier: &Tier, serializer: S) -> std::result::Result<S
     serializer.collect_str(tier)
 }
 
-/// Decides what stays of one run on one tier. `limits` count for the local tier only.
+/// Decides which steps of one run stay on one tier. `limits` apply to the local tier only.
 ///
-/// A state of the tier that forbids deletions (a failed listing, an unreadable record, nothing verified) gives a
-/// plan that keeps everything and says so in [`RetentionPlan::refusal`].
+/// If the state of the tier forbids deletions (a failed listing, an unreadable record, nothing verified), the plan
+/// keeps everything and [`RetentionPlan::refusal`] contains the reason.
 ///
 /// # Errors
 /// [`ErrorKind::Refused`](crate::ErrorKind::Refused) for rules that would delete everything.
@@ -159,14 +202,20 @@ pub fn plan(
 
 fn decide(steps: &[&StepFacts], view: &TierView, rules: &KeepRules, guards: &Guards) -> Vec<Decision> {
     let mut held = held(view, guards);
+    let kept_from = never_given_up_from(&view.steps);
     let mut named: BTreeMap<StepId, Vec<String>> = kept_by_rules(steps, rules, view.now);
     let decide_one = |step: &&StepFacts| {
         let guard_reasons = held.remove(&step.id).unwrap_or_default();
         let guarded = !guard_reasons.is_empty();
         let mut reasons = named.remove(&step.id).unwrap_or_default();
-        reasons.extend(guard_reasons);
+        reasons.extend(guard_reasons.iter().cloned());
         if !reasons.is_empty() {
-            return kept(step, reasons, guarded);
+            let loss = loss(step, kept_from).filter(|_| guarded && view.tier == Tier::Local);
+            return Decision {
+                loss,
+                held_by: guard_reasons,
+                ..kept(step, reasons, guarded)
+            };
         }
         let mut decision = kept(step, Vec::new(), false);
         decision.drop_for("no rule keeps it".to_owned());
@@ -187,11 +236,14 @@ fn kept(step: &StepFacts, reasons: Vec<String>, guarded: bool) -> Decision {
         reasons,
         abandoned: step.abandoned,
         guarded,
+        reclaimable_bytes: step.reclaimable_bytes,
         created: step.created,
+        loss: None,
+        held_by: Vec::new(),
     }
 }
 
-/// Lets only the first so many deletions happen; the rest waits for the next plan.
+/// Limits the number of deletions; the remaining ones wait for the next plan.
 fn cap_deletions(plan: &mut RetentionPlan) {
     let mut drops: Vec<usize> = (0..plan.decisions.len())
         .filter(|index| plan.decisions[*index].verdict == Verdict::Drop)

@@ -1,10 +1,11 @@
-//! What a person configures: keep rules, of which any one suffices, and limits on the local tier's space.
+//! The configured policy: keep rules, each of which is sufficient to keep a step, and limits on the local tier's
+//! space.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Which end of a metric is good.
+/// Which values of a metric are better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Prefer {
@@ -15,7 +16,7 @@ pub enum Prefer {
 }
 
 impl Prefer {
-    /// The word as it stands in the configuration.
+    /// Returns the word used in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Lowest => "lowest",
@@ -24,7 +25,8 @@ impl Prefer {
     }
 }
 
-/// Keeps the best few steps by one metric. Steps without the metric, or with a value that is no number, do not rank.
+/// Keeps the best few steps by one metric. Steps without the metric, or with a value that is not a number, are not
+/// ranked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct BestRule {
@@ -32,36 +34,36 @@ pub struct BestRule {
     pub metric: String,
     /// How many steps to keep.
     pub count: u32,
-    /// Which end is good.
+    /// Which values are better.
     pub prefer: Prefer,
 }
 
 /// Rules that keep steps; a step stays if any of them names it. A rule that is `None` or 0 keeps nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct KeepRules {
-    /// The newest so many steps.
+    /// Number of the newest steps to keep.
     pub last: Option<u32>,
     /// Steps whose number is a multiple of this.
     pub every_steps: Option<u64>,
-    /// Steps that came to the tier at most so many seconds ago.
+    /// Keeps steps that were stored on the tier at most this many seconds ago.
     pub within_seconds: Option<u64>,
-    /// The newest step of each of the most recent so many hours that have one (UTC).
+    /// Number of hours (UTC): keeps the newest step of each of the most recent hours that have one.
     pub hourly: Option<u32>,
-    /// The same by days.
+    /// The same for days.
     pub daily: Option<u32>,
-    /// The same by weeks, which begin on Monday.
+    /// The same for weeks, which begin on Monday.
     pub weekly: Option<u32>,
-    /// The best steps by metrics.
+    /// Keeps the best steps by metrics.
     pub best: Vec<BestRule>,
 }
 
 impl KeepRules {
-    /// True when nothing is configured at all: then every step stays.
+    /// Returns whether no rule is configured: every step is then kept.
     pub fn is_unset(&self) -> bool {
         *self == Self::default()
     }
 
-    /// True when some rule can keep a step.
+    /// Returns whether some rule can keep a step.
     pub fn keeps_something(&self) -> bool {
         let counts = [self.last, self.hourly, self.daily, self.weekly];
         counts.into_iter().flatten().any(|count| count > 0)
@@ -72,7 +74,7 @@ impl KeepRules {
             || self.best.iter().any(|rule| rule.count > 0)
     }
 
-    /// Refuses rules that would delete everything.
+    /// Rejects rules that would delete everything.
     ///
     /// # Errors
     /// [`ErrorKind::Refused`] when rules are given and every one of them is 0.
@@ -82,19 +84,28 @@ impl KeepRules {
         }
         Err(
             Error::new(ErrorKind::Refused, "the keep rules would delete everything")
-                .because("every rule that is given is 0")
-                .hint("give at least one rule a value above 0, or leave all of them out to keep every step"),
+                .because("every given rule is 0")
+                .hint("set at least one rule above 0, or remove all rules to keep every step"),
         )
     }
 }
 
-/// Limits on what the local tier may take of the disk. They go beyond the keep rules, never beyond the guards.
+/// Limits on the disk space of the local tier. They override the keep rules, but never the guards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct LocalLimits {
-    /// Most bytes that sealed steps may take, over all runs.
+    /// Maximum number of bytes of sealed steps, over all runs.
     pub maximum_bytes: Option<u64>,
-    /// When the file system has fewer free bytes than this, local copies are evicted …
+    /// When the filesystem has fewer free bytes than this, local copies are evicted …
     pub free_space_low_bytes: Option<u64>,
-    /// … until it has this many; the low mark when not given.
+    /// … until it has this many; the low mark if `None`.
     pub free_space_high_bytes: Option<u64>,
+    /// Whether [`make_room`](super::make_room) gives up steps that are not durable when evicting all others is not enough.
+    pub give_up_undurable: bool,
+}
+
+impl LocalLimits {
+    /// Returns whether nothing limits the local tier.
+    pub fn is_unset(&self) -> bool {
+        self.maximum_bytes.is_none() && self.free_space_low_bytes.is_none()
+    }
 }

@@ -1,4 +1,4 @@
-//! The keep rules: which steps each of them names.
+//! The keep rules: which steps each of them keeps.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use crate::timestamp::Timestamp;
 const HOUR_SECONDS: i64 = 3_600;
 const DAY_SECONDS: i64 = 86_400;
 const WEEK_SECONDS: i64 = 7 * DAY_SECONDS;
-/// 1970-01-01 was a Thursday: three days into its week.
+/// 1970-01-01 was a Thursday, three days after the start of its week.
 const WEEK_OFFSET_SECONDS: i64 = 3 * DAY_SECONDS;
 
-/// The steps that rules name, with each rule in plain words. `steps` are sorted, oldest first.
+/// Returns the steps that rules keep, with each rule in plain words. `steps` are sorted, oldest first.
 pub(super) fn kept_by_rules(
     steps: &[&StepFacts],
     rules: &KeepRules,
@@ -77,7 +77,8 @@ impl Kept {
     }
 }
 
-/// The newest `count` steps that count, and whatever does not count but is newer than the oldest of those.
+/// Keeps the newest `count` steps that count, and every step that does not count but is newer than the oldest of
+/// those.
 fn keep_last(kept: &mut Kept, steps: &[&StepFacts], count: u32) {
     let mut places_left = count;
     for step in steps.iter().rev() {
@@ -89,11 +90,11 @@ fn keep_last(kept: &mut Kept, steps: &[&StepFacts], count: u32) {
     }
 }
 
-/// Every so many steps. On an abandoned branch only until a later attempt has come as far: a run that is started
-/// over by mistake must not take the archive of the one before with it.
+/// Keeps every multiple of `interval`. On an abandoned branch this holds only until a later attempt has come as far: a
+/// run that is started over by mistake must not delete the archive of the run before it.
 fn keep_every(kept: &mut Kept, steps: &[&StepFacts], interval: u64) {
     let reason = format!("every {interval} steps");
-    // The furthest step that counts, over the attempts after the one at hand.
+    // The furthest step that counts, over the attempts after the current one.
     let (mut later, mut own) = (None, None);
     let mut attempt = None;
     for step in steps.iter().rev() {
@@ -111,8 +112,8 @@ fn keep_every(kept: &mut Kept, steps: &[&StepFacts], interval: u64) {
     }
 }
 
-/// The newest step that counts in each of the `count` most recent buckets that have one. A step that does not count
-/// stays while it is the newest of its bucket and the bucket is not older than those.
+/// Keeps the newest step that counts in each of the `count` most recent buckets that have one. A step that does not
+/// count is kept while it is the newest of its bucket and the bucket is not older than those.
 fn keep_buckets(
     kept: &mut Kept,
     steps: &[&StepFacts],
@@ -123,13 +124,13 @@ fn keep_buckets(
     let mut newest: BTreeMap<i64, StepId> = BTreeMap::new();
     let mut newest_counting: BTreeMap<i64, StepId> = BTreeMap::new();
     for step in steps {
-        // In order of age: a later one takes the place of the one before.
+        // In order of age: a later step replaces the one before.
         newest.insert(bucket_of(step), step.id);
         if step.counts() {
             newest_counting.insert(bucket_of(step), step.id);
         }
     }
-    // Without as many buckets as asked for, none is too old.
+    // With fewer buckets than requested, none is too old.
     let oldest = newest_counting
         .keys()
         .rev()
@@ -146,8 +147,8 @@ fn keep_buckets(
     }
 }
 
-/// The best `count` verified steps, newer before older where the values are equal, on whatever branch. A step that
-/// is not verified stays if it would be among them.
+/// Keeps the best `count` verified steps, the newer first among equal values, on any branch. A step that is not
+/// verified is kept if it would be among them.
 fn keep_best(kept: &mut Kept, steps: &[&StepFacts], rule: &BestRule) {
     let value_of = |step: &StepFacts| {
         step.metrics

@@ -1,100 +1,208 @@
-//! Evictions from the local tier to keep within its limits.
+//! Evictions from the local tier to stay within its limits, and steps that are given up if evictions are not enough.
 
+use super::guards::Loss;
 use super::plan::{Decision, RetentionPlan, Verdict};
 use super::policy::LocalLimits;
 use crate::observe::Tier;
 
-/// Drops further local copies, oldest first over all runs, until `limits` are kept: `free_bytes` is what the file
-/// system has free before any of the plans is carried out.
+/// Drops further local copies, oldest first over all runs, until `limits` are met. `free_bytes` is the free space of
+/// the filesystem before any of the plans is carried out.
 ///
-/// No guard gives way. What cannot be reached is said in the last plan's warnings.
+/// Guarded steps are never dropped. If a limit cannot be met, the last plan's warnings contain it.
 pub fn evict_for_space(plans: &mut [RetentionPlan], limits: &LocalLimits, free_bytes: Option<u64>) {
-    let total = |of: fn(&RetentionPlan) -> u64| plans.iter().map(of).fold(0_u64, u64::saturating_add);
-    let (going_bytes, kept_bytes) = (total(|one| one.freed_bytes), total(|one| one.kept_bytes));
+    evict_within_limits(plans, limits, free_bytes);
+    warn_of_shortage(plans, limits, free_bytes);
+}
+
+/// Evicts like [`evict_for_space`]. If that leaves less free space than the low mark, and
+/// [`give_up_undurable`](LocalLimits::give_up_undurable) is set, it gives up steps that are not durable until the mark
+/// is reached: first those that some remote has acknowledged, then the others, each oldest first over all runs.
+///
+/// The newest valid step of a run, any newer one, pinned steps and steps that are being restored are never given up,
+/// and neither is a step whose removal frees no bytes. A step that is being uploaded is given up last, and only while
+/// less than `uploads_below_bytes` would be free.
+pub fn make_room(
+    plans: &mut [RetentionPlan],
+    limits: &LocalLimits,
+    free_bytes: Option<u64>,
+    uploads_below_bytes: u64,
+) {
+    evict_within_limits(plans, limits, free_bytes);
+    if limits.give_up_undurable {
+        give_up(plans, limits, free_bytes, uploads_below_bytes);
+    }
+    warn_of_shortage(plans, limits, free_bytes);
+}
+
+/// The amount that one removal contributes.
+type Measure = fn(&Decision) -> u64;
+
+fn evict_within_limits(plans: &mut [RetentionPlan], limits: &LocalLimits, free_bytes: Option<u64>) {
     let mut order: Vec<(usize, usize)> = Vec::new();
-    for (which, plan) in plans.iter().enumerate() {
-        if plan.tier == Tier::Local && plan.refusal.is_none() {
-            let evictable = |decision: &Decision| {
-                decision.verdict == Verdict::Keep && !decision.guarded && decision.bytes > 0
-            };
-            let places = plan
-                .decisions
-                .iter()
-                .enumerate()
-                .filter(|(_, decision)| evictable(decision));
-            order.extend(places.map(|(place, _)| (which, place)));
-        }
+    for (which, plan) in on_local_tier(plans) {
+        let evictable = |decision: &Decision| {
+            decision.verdict == Verdict::Keep && !decision.guarded && decision.bytes > 0
+        };
+        let places = (0..plan.decisions.len()).filter(|place| evictable(&plan.decisions[*place]));
+        order.extend(places.map(|place| (which, place)));
     }
     order.sort_by_key(|(which, place)| {
         let decision = &plans[*which].decisions[*place];
         (!decision.abandoned, decision.created, decision.id, *which)
     });
-    let mut order = order.into_iter();
-
-    let over_budget_bytes = limits
-        .maximum_bytes
-        .map_or(0, |most| kept_bytes.saturating_sub(most));
-    let mut evicted_bytes = evict(plans, &mut order, over_budget_bytes, "over local.maximum-size");
-    if over_budget_bytes > evicted_bytes {
-        let missing = bytesize::ByteSize::b(over_budget_bytes - evicted_bytes);
-        warn(
-            plans,
-            format!("the local tier stays {missing} over local.maximum-size: the rest must be kept"),
-        );
-    }
-    // The mark is compared with what is free now: while the disk is low, retention's own deletions may suffice.
-    let (Some(low), Some(free)) = (limits.free_space_low_bytes, free_bytes) else {
-        return;
-    };
-    if free >= low {
-        return;
-    }
-    let wanted_bytes = limits.free_space_high_bytes.unwrap_or(low).max(low);
-    let will_be_free = |evicted_bytes| free.saturating_add(going_bytes).saturating_add(evicted_bytes);
-    let short_bytes = wanted_bytes.saturating_sub(will_be_free(evicted_bytes));
-    evicted_bytes = evicted_bytes.saturating_add(evict(
+    let wanted_bytes = over_budget_bytes(plans, limits);
+    evict(
         plans,
         &mut order,
-        short_bytes,
+        wanted_bytes,
+        |decision| decision.bytes,
+        "over local.maximum-size",
+    );
+    // The mark is compared with the current free space: while the disk is low, retention's own deletions may suffice.
+    let wanted_bytes = short_bytes(plans, limits, free_bytes, high_mark);
+    let reclaimable: Measure = |decision| decision.reclaimable_bytes;
+    evict(
+        plans,
+        &mut order,
+        wanted_bytes,
+        reclaimable,
         "free space is below local.free-space-low",
-    ));
-    let missing_bytes = wanted_bytes.saturating_sub(will_be_free(evicted_bytes));
-    if missing_bytes > 0 {
-        let missing = bytesize::ByteSize::b(missing_bytes);
-        warn(
-            plans,
-            format!("the local disk stays {missing} short of free space: the rest must be kept"),
-        );
-    }
+    );
 }
 
-/// Drops what `order` yields until `wanted_bytes` are freed; returns how many were.
+/// Drops steps in `order` for which `measure` is not 0 until `wanted_bytes` are freed, and removes them from `order`.
 fn evict(
     plans: &mut [RetentionPlan],
-    order: &mut impl Iterator<Item = (usize, usize)>,
+    order: &mut Vec<(usize, usize)>,
     wanted_bytes: u64,
+    measure: Measure,
     reason: &str,
-) -> u64 {
+) {
     let mut evicted_bytes = 0_u64;
-    while evicted_bytes < wanted_bytes {
-        let Some((which, place)) = order.next() else { break };
-        let plan = &mut plans[which];
-        if plan.deletions_left == 0 {
-            continue;
+    order.retain(|(which, place)| {
+        let plan = &mut plans[*which];
+        let bytes = measure(&plan.decisions[*place]);
+        if evicted_bytes >= wanted_bytes || bytes == 0 || plan.deletions_left == 0 {
+            return true;
         }
         plan.deletions_left -= 1;
-        let decision = &mut plan.decisions[place];
-        decision.drop_for(reason.to_owned());
-        let bytes = decision.bytes;
+        plan.decisions[*place].drop_for(reason.to_owned());
         evicted_bytes = evicted_bytes.saturating_add(bytes);
-        plan.freed_bytes = plan.freed_bytes.saturating_add(bytes);
-        plan.kept_bytes = plan.kept_bytes.saturating_sub(bytes);
-    }
-    evicted_bytes
+        false
+    });
+    plans.iter_mut().for_each(RetentionPlan::count_bytes);
 }
 
-fn warn(plans: &mut [RetentionPlan], message: String) {
+fn give_up(
+    plans: &mut [RetentionPlan],
+    limits: &LocalLimits,
+    free_bytes: Option<u64>,
+    uploads_below_bytes: u64,
+) {
+    let mut order: Vec<(usize, usize)> = Vec::new();
+    for (which, plan) in on_local_tier(plans) {
+        let may_go = |decision: &Decision| {
+            decision.verdict == Verdict::Keep && decision.loss.is_some() && decision.reclaimable_bytes > 0
+        };
+        let places = (0..plan.decisions.len()).filter(|place| may_go(&plan.decisions[*place]));
+        order.extend(places.map(|place| (which, place)));
+    }
+    order.sort_by_key(|(which, place)| {
+        let decision = &plans[*which].decisions[*place];
+        (decision.loss, decision.created, decision.id, *which)
+    });
+    for (which, place) in order {
+        let mark: Mark = low_mark;
+        let mut short = short_bytes(plans, limits, free_bytes, mark);
+        if plans[which].decisions[place].loss == Some(Loss::Uploading) {
+            let free = free_bytes
+                .unwrap_or(u64::MAX)
+                .saturating_add(reclaimed_bytes(plans));
+            short = short.min(uploads_below_bytes.saturating_sub(free));
+        }
+        if short == 0 || plans[which].deletions_left == 0 {
+            continue;
+        }
+        plans[which].deletions_left -= 1;
+        plans[which].decisions[place]
+            .give_up_for("given up: the disk has no space for the next step".to_owned());
+        plans[which].count_bytes();
+    }
+}
+
+fn on_local_tier(plans: &[RetentionPlan]) -> impl Iterator<Item = (usize, &RetentionPlan)> {
+    let local = |plan: &RetentionPlan| plan.tier == Tier::Local && plan.refusal.is_none();
+    plans.iter().enumerate().filter(move |(_, plan)| local(plan))
+}
+
+fn over_budget_bytes(plans: &[RetentionPlan], limits: &LocalLimits) -> u64 {
+    let kept_bytes = plans
+        .iter()
+        .fold(0_u64, |sum, plan| sum.saturating_add(plan.kept_bytes));
+    limits
+        .maximum_bytes
+        .map_or(0, |most| kept_bytes.saturating_sub(most))
+}
+
+/// The mark that has to be reached.
+type Mark = fn(&LocalLimits, u64) -> u64;
+
+fn low_mark(_: &LocalLimits, low: u64) -> u64 {
+    low
+}
+
+fn high_mark(limits: &LocalLimits, low: u64) -> u64 {
+    limits.free_space_high_bytes.unwrap_or(low).max(low)
+}
+
+/// Returns the bytes that will be missing at the mark after the plans are carried out; 0 if the low mark is met
+/// already.
+fn short_bytes(plans: &[RetentionPlan], limits: &LocalLimits, free_bytes: Option<u64>, mark: Mark) -> u64 {
+    let (Some(low), Some(free)) = (limits.free_space_low_bytes, free_bytes) else {
+        return 0;
+    };
+    if free >= low {
+        return 0;
+    }
+    mark(limits, low).saturating_sub(free.saturating_add(reclaimed_bytes(plans)))
+}
+
+/// Returns the bytes that the plans return to the filesystem.
+fn reclaimed_bytes(plans: &[RetentionPlan]) -> u64 {
+    let decisions = plans.iter().flat_map(|plan| &plan.decisions);
+    decisions
+        .filter(|decision| decision.verdict != Verdict::Keep)
+        .fold(0, |sum, decision| sum.saturating_add(decision.reclaimable_bytes))
+}
+
+fn warn_of_shortage(plans: &mut [RetentionPlan], limits: &LocalLimits, free_bytes: Option<u64>) {
+    let mut warnings = Vec::new();
+    let over_bytes = over_budget_bytes(plans, limits);
+    if over_bytes > 0 {
+        let missing = bytesize::ByteSize::b(over_bytes);
+        warnings.push(format!(
+            "the local tier stays {missing} over local.maximum-size: the remaining steps must be kept"
+        ));
+    }
+    let short = short_bytes(plans, limits, free_bytes, high_mark);
+    if short > 0 {
+        let missing = bytesize::ByteSize::b(short);
+        let mut text =
+            format!("the local disk stays {missing} short of free space: the remaining steps must be kept");
+        let kept = plans.iter().flat_map(|plan| &plan.decisions);
+        let linked_bytes = kept
+            .filter(|decision| decision.verdict == Verdict::Keep)
+            .map(|decision| decision.bytes.saturating_sub(decision.reclaimable_bytes))
+            .fold(0, u64::saturating_add);
+        if linked_bytes > 0 {
+            let linked = bytesize::ByteSize::b(linked_bytes);
+            text = format!(
+                "{text}; {linked} of them are hard links to files of the trainer, and removing those frees no space"
+            );
+        }
+        warnings.push(text);
+    }
     if let Some(plan) = plans.last_mut() {
-        plan.warnings.push(message);
+        plan.warnings.extend(warnings);
     }
 }

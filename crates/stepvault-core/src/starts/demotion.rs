@@ -1,23 +1,23 @@
-//! Steps that the trainer does not survive: their bytes are right, and going on from them ends in a crash.
+//! Steps whose bytes are valid, but after which the trainer crashes.
 
 use std::collections::BTreeMap;
 
 use super::{Ending, Start, Who, span};
 use crate::ids::{NodeName, StepId};
 
-/// Most crashes whose reasons are told.
+/// Maximum number of crashes whose reasons are listed.
 const MAXIMUM_REASONS: usize = 8;
-/// SIGHUP, SIGINT, SIGTERM: somebody asked the trainer to end.
+/// SIGHUP, SIGINT, SIGTERM: the trainer was asked to end.
 const REQUESTS: [i32; 3] = [1, 2, 15];
-/// What a shell adds to the number of the signal that ended a command.
+/// The offset that a shell adds to the number of the signal that ended a command.
 const SHELL_OFFSET: i32 = 128;
 
-/// When a step is passed over.
+/// When a step is skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DemotionRule {
-    /// So many crashes running; 0 for never.
+    /// Number of consecutive crashes; 0 for never.
     pub crashes: usize,
-    /// Each within so many seconds of the trainer's start.
+    /// Seconds after the trainer's start within which each crash must occur.
     pub within_seconds: u64,
 }
 
@@ -30,20 +30,21 @@ impl Default for DemotionRule {
     }
 }
 
-/// What a start says of the step that it went on from.
+/// What a start says about the step from which it resumed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Crashed,
     RanWell,
-    /// It was stopped early, or nobody noted its end.
+    /// Nothing: it was stopped early, or its end was not recorded.
     Nothing,
 }
 
-/// The steps to pass over, and why.
+/// Returns the steps to skip, and why.
 ///
-/// A step counts as demoted when the last starts that went on from it all crashed. Each node's starts are in order, and
-/// those of different nodes are not: a step that ran well at last on any node is not demoted. The nodes of one launch
-/// crash together: of a launch the crashes of the node that had most count, and starts that name none are one launch.
+/// A step is demoted when the last starts that resumed from it all crashed. The starts of one node are in order, but
+/// those of different nodes are not: a step that last ran well on any node is not demoted. The nodes of one launch
+/// crash together, so only the crashes of the node with the most crashes count for a launch. Starts without a launch
+/// count as one launch.
 pub fn demoted(history: &[Start], rule: DemotionRule) -> BTreeMap<StepId, String> {
     let mut by_step: BTreeMap<StepId, BTreeMap<&NodeName, Vec<&Start>>> = BTreeMap::new();
     for start in history.iter().filter(|start| start.who == Who::Trainer) {
@@ -63,7 +64,7 @@ fn reason_to_demote<'a>(nodes: impl Iterator<Item = Vec<&'a Start>>, rule: Demot
     if rule.crashes == 0 {
         return None;
     }
-    // By launch, the crashes of the node that had most: its nodes crash together.
+    // For each launch, the crashes of the node with the most crashes, because its nodes crash together.
     let mut by_launch: BTreeMap<Option<&str>, Vec<&Start>> = BTreeMap::new();
     for starts in nodes {
         let mut telling: Vec<(&Start, Verdict)> = starts

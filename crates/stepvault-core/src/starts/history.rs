@@ -1,4 +1,4 @@
-//! The starts that are remembered, as a record.
+//! The record of recent starts.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,12 @@ use super::{End, Ending, Start, Who};
 use crate::codec::{FORMAT, Record};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Most starts that are remembered, of agents and of trainers each.
+/// Maximum number of recorded starts, of agents and of trainers each.
 pub const MAXIMUM_STARTS: usize = 64;
-/// Longest identity, boot or launch, in bytes.
+/// Maximum length of an identity, boot or launch, in bytes.
 const MAXIMUM_WORD_BYTES: usize = 200;
 
-/// The latest starts of a run, in the order in which they were noted.
+/// The latest starts of a run, in the order in which they were recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StartHistory {
@@ -24,7 +24,7 @@ pub struct StartHistory {
 }
 
 impl StartHistory {
-    /// A history of the latest of these starts.
+    /// Returns a history of the latest of these starts.
     pub fn of(starts: Vec<Start>) -> Self {
         Self {
             format: FORMAT,
@@ -53,10 +53,10 @@ impl Record for StartHistory {
         let mut identities = BTreeSet::new();
         for start in &self.starts {
             if !identities.insert(&start.id) {
-                return fault("two starts have one identity");
+                return fault("two starts have the same identity");
             }
             if !start.started_at.is_canonical() {
-                return fault("a time has more than a second of nanoseconds");
+                return fault("the nanoseconds of a time are not below one second");
             }
             let reason = start.end.as_ref().map(reason_of);
             let processes = [&start.process, &start.trainer].into_iter().flatten();
@@ -81,8 +81,8 @@ fn reason_of(end: &End) -> &str {
     }
 }
 
-/// The starts of both, each once: what only `earlier` has comes first. Of a start that both have the one that has ended
-/// counts: a copy may have been made before the end.
+/// Merges both lists, each start once; starts that only `earlier` contains come first. If both contain a start, the
+/// one with an end counts: a copy may have been made before the end.
 pub fn merged(earlier: Vec<Start>, later: Vec<Start>) -> Vec<Start> {
     let mut later = later;
     let mut all = Vec::with_capacity(earlier.len() + later.len());
@@ -97,7 +97,7 @@ pub fn merged(earlier: Vec<Start>, later: Vec<Start>) -> Vec<Start> {
     all
 }
 
-/// The latest starts of each kind, in order.
+/// Returns the latest starts of each kind, in order.
 fn latest(starts: Vec<Start>) -> Vec<Start> {
     let mut left = [Who::Agent, Who::Trainer].map(|who| {
         let all = starts.iter().filter(|start| start.who == who).count();
@@ -140,7 +140,7 @@ mod tests {
         let error = decode::<StartHistory>(&encode(&twice).unwrap(), "starts.json").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cannot read the start history: starts.json: two starts have one identity"
+            "cannot read the start history: starts.json: two starts have the same identity"
         );
         assert!(decode::<StartHistory>(&bytes[..bytes.len() - 3], "x").is_err());
     }

@@ -1,8 +1,8 @@
-//! What is known of the starts of agents and trainers, and what follows from it: a restart loop that is named, and a
-//! step that is passed over because the trainer does not survive it.
+//! Recorded starts of agents and trainers, and what follows from them: the detection of restart loops, and of steps to
+//! skip because the trainer crashes after resuming from them.
 //!
-//! Times of a node compare with that node's own times alone, and how long something lasted is what its own node
-//! measured: clocks of different nodes are never compared.
+//! Times of a node are compared only with times of the same node, and durations are measured by the node itself:
+//! clocks of different nodes are never compared.
 
 mod demotion;
 mod history;
@@ -22,10 +22,10 @@ pub use demotion::{DemotionRule, demoted};
 pub use history::{MAXIMUM_STARTS, StartHistory, merged};
 pub use restart_loop::{RestartLoop, RestartLoopRule, restart_loop};
 
-/// Longest text that is kept of why something ended, in bytes.
+/// Maximum length of a recorded reason, in bytes.
 const MAXIMUM_REASON_BYTES: usize = 300;
 
-/// Who was started.
+/// What was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Who {
@@ -41,41 +41,41 @@ pub enum Who {
 pub struct Start {
     /// A random identity.
     pub id: String,
-    /// Who was started.
+    /// What was started.
     pub who: Who,
-    /// On which node.
+    /// The node.
     pub node: NodeName,
-    /// When, by that node's clock.
+    /// The time, by that node's clock.
     pub started_at: Timestamp,
-    /// The launch that it was a part of; all nodes of one launch give the same.
+    /// The launch it belonged to; the same for all nodes of one launch.
     pub launch: Option<String>,
-    /// The step that was restored for it and that it went on from.
+    /// The step that was restored for it and from which it resumed.
     pub restored: Option<StepId>,
-    /// The stepvault process that noted it.
+    /// The stepvault process that recorded it.
     pub process: Option<Process>,
-    /// The trainer's own process.
+    /// The trainer's process.
     pub trainer: Option<Process>,
-    /// How it ended; `None` while it runs, and for ever when nobody was left to note it.
+    /// How it ended; `None` while it runs, and permanently if no process was left to record the end.
     pub end: Option<End>,
 }
 
-/// A process, told apart from any other that ever has its number.
+/// A process, identified uniquely even if its number is reused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Process {
     /// The kernel's identity of the boot.
     pub boot: String,
-    /// The process's number.
+    /// The process id.
     pub id: u32,
     /// When it started, in the kernel's ticks since the boot.
     pub started_ticks: u64,
 }
 
-/// An end.
+/// The end of a start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct End {
-    /// How long it lasted, by a clock that is never set.
+    /// How long it lasted, by a monotonic clock.
     pub lasted_seconds: u64,
     /// How it ended.
     pub how: Ending,
@@ -85,23 +85,23 @@ pub struct End {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
-    /// By itself, with this code.
+    /// It ended by itself, with this code.
     Exited(i32),
-    /// By this signal, which nobody passed on to it.
+    /// By this signal, which stepvault had not passed on.
     Killed(i32),
-    /// Because it was asked to, and by what.
+    /// It was asked to stop; contains the source of the request.
     Stopped(String),
-    /// By a fault of stepvault's own; of a trainer: it was never started.
+    /// Stepvault itself failed; a trainer with this ending was never started.
     Failed(String),
 }
 
 impl Ending {
-    /// It was asked to stop.
+    /// Returns the ending of a start that was asked to stop.
     pub fn stopped(by: impl fmt::Display) -> Self {
         Self::Stopped(shortened(&by.to_string()))
     }
 
-    /// Stepvault itself could not go on.
+    /// Returns the ending of a start after which stepvault itself failed.
     pub fn failed(why: impl fmt::Display) -> Self {
         Self::Failed(shortened(&why.to_string()))
     }
@@ -128,11 +128,11 @@ impl fmt::Display for Who {
 }
 
 impl Start {
-    /// How it ended, in words.
+    /// Returns how it ended, in words.
     pub fn ending(&self) -> String {
         self.end
             .as_ref()
-            .map_or_else(|| "did not say".to_owned(), |end| end.how.to_string())
+            .map_or_else(|| "unknown".to_owned(), |end| end.how.to_string())
     }
 }
 
@@ -144,7 +144,7 @@ fn shortened(text: &str) -> String {
     text.get(..end).unwrap_or_default().to_owned()
 }
 
-/// A span in words: `90 s`, `5 min`, `2 h`.
+/// Formats a time span: `90 s`, `5 min`, `2 h`.
 fn span(seconds: u64) -> String {
     match seconds {
         0 => "0 s".to_owned(),
@@ -163,7 +163,7 @@ pub(crate) mod tests {
         StepId::new(Attempt::FIRST, Step::new(number).unwrap())
     }
 
-    /// A trainer's start on `node` that went on from `restored`.
+    /// Returns a trainer's start on `node` that resumed from `restored`.
     pub(crate) fn start(id: &str, node: &str, at: i64, restored: Option<StepId>) -> Start {
         Start {
             id: id.to_owned(),
@@ -188,7 +188,7 @@ pub(crate) mod tests {
         assert_eq!(Ending::Exited(1).to_string(), "exit 1");
         assert_eq!(Ending::Killed(11).to_string(), "signal 11");
         assert_eq!(Ending::stopped("a signal").to_string(), "stopped by a signal");
-        assert_eq!(start("a", "n", 0, None).ending(), "did not say");
+        assert_eq!(start("a", "n", 0, None).ending(), "unknown");
         for (seconds, text) in [(0, "0 s"), (90, "90 s"), (300, "5 min"), (7200, "2 h")] {
             assert_eq!(span(seconds), text);
         }

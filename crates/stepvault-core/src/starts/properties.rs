@@ -1,4 +1,4 @@
-//! What holds for any history.
+//! Properties of every history.
 
 use proptest::prelude::*;
 
@@ -43,7 +43,7 @@ const RULE: DemotionRule = DemotionRule {
     within_seconds: 300,
 };
 
-/// Whether the trainer ended by itself, badly, in time.
+/// Returns whether the trainer crashed by itself within the time limit.
 fn is_crash(start: &Start) -> bool {
     start.end.as_ref().is_some_and(|end| {
         end.lasted_seconds <= 300 && matches!(end.how, Ending::Exited(1..) | Ending::Killed(9 | 11))

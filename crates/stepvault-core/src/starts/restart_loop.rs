@@ -1,4 +1,4 @@
-//! Many starts in a short time, which is a different fault from a crash: it is named as what it is.
+//! Detects many starts in a short time, which is a different fault from a crash and is reported as such.
 
 use std::fmt;
 
@@ -8,15 +8,15 @@ use super::{Start, Who, span};
 use crate::ids::NodeName;
 use crate::timestamp::Timestamp;
 
-/// Most reasons that are told.
+/// Maximum number of reasons that are listed.
 const MAXIMUM_REASONS: usize = 5;
 
 /// When starts are a restart loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestartLoopRule {
-    /// So many starts,
+    /// Number of starts …
     pub starts: usize,
-    /// within so many seconds.
+    /// … within this many seconds.
     pub within_seconds: u64,
 }
 
@@ -32,20 +32,20 @@ impl Default for RestartLoopRule {
 /// A restart loop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RestartLoop {
-    /// Who is started again and again.
+    /// What is restarted repeatedly.
     pub who: Who,
-    /// On which node.
+    /// The node.
     pub node: NodeName,
-    /// How often.
+    /// Number of starts.
     pub starts: usize,
-    /// Within how many seconds.
+    /// The time span in seconds.
     pub within_seconds: u64,
     /// How the last of them ended, the latest last.
     pub endings: Vec<String>,
 }
 
-/// Looks for a restart loop on `node`, as it is `now` by that node's clock. A start that lies ahead of `now` does not
-/// count: somebody has set the clock.
+/// Looks for a restart loop on `node` at `now`, by that node's clock. A start ahead of `now` does not count: the clock
+/// was set.
 pub fn restart_loop(
     history: &[Start],
     node: &NodeName,
@@ -61,7 +61,7 @@ pub fn restart_loop(
     if rule.starts == 0 || recent.len() < rule.starts {
         return None;
     }
-    // The latest has only begun.
+    // The latest start has only begun.
     let (last, before) = recent.split_last()?;
     let told = if last.end.is_some() { &recent[..] } else { before };
     let untold = told.len().saturating_sub(MAXIMUM_REASONS);
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(
             look(&history, 1034).unwrap().to_string(),
             "restart loop: the trainer was started 3 times within 10 min on node-0; the last starts ended with: \
-             stepvault failed: git clone: destination path already exists, did not say"
+             stepvault failed: git clone: destination path already exists, unknown"
         );
         assert_eq!(look(&history, 1611), None, "it is over");
         assert_eq!(look(&history, 1020), None, "the clock was set back");

@@ -3,7 +3,10 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
+
+/// Where the cases that were found are kept, below the crate that is tested.
+const FOUND: &str = "tests/hostile/found.proptest-regressions";
 
 /// What stands at a place where nobody expects it.
 const ODD: [&str; 28] = [
@@ -110,7 +113,8 @@ pub fn assert_holds(seeds: &[Vec<u8>], check: impl Fn(&[u8])) {
         check(seed);
     }
     let config = Config {
-        failure_persistence: None,
+        // What was found is kept beside the tests of the crate that is tested, and tried first ever after: commit it.
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(FOUND))),
         ..Config::default()
     };
     let outcome = TestRunner::new(config).run(&almost(seeds), |bytes| {

@@ -1,14 +1,14 @@
-//! Work that may never return.
+//! Runs work that may never return.
 
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-/// How long one look at one directory may take.
+/// Time limit for one check of one directory.
 pub(super) const ONE_LOOK: Duration = Duration::from_secs(10);
 
-/// Runs `work` on a thread of its own; `None` when it has not returned in time, or could not be started. The thread is
-/// then left to itself, and ends with the process: what hangs in the kernel cannot be called back.
+/// Runs `work` on its own thread; returns `None` when it has not returned in time or could not be started. The thread
+/// is then abandoned and ends with the process: a call that hangs in the kernel cannot be cancelled.
 pub(super) async fn bounded<T, Work>(limit: Duration, work: Work) -> Option<T>
 where
     T: Send + 'static,
@@ -21,7 +21,7 @@ where
             let _ = sender.send(work());
         });
     if let Err(error) = started {
-        tracing::warn!(%error, "a thread to look with cannot be started");
+        tracing::warn!(%error, "cannot start a thread for a check");
         return None;
     }
     tokio::time::timeout(limit, receiver).await.ok()?.ok()
@@ -38,7 +38,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_does_not_return_is_not_waited_for() {
-        // Ends with the test: its sender is dropped then.
+        // Ends with the test, when its sender is dropped.
         let (keep, wait) = std::sync::mpsc::channel::<()>();
         let hanging = move || wait.recv().is_ok();
         assert_eq!(bounded(ONE_LOOK, hanging).await, None);

@@ -1,16 +1,16 @@
-//! What the firmware says of the machine, without asking anybody.
+//! Reads the machine's identity from its firmware, without network requests.
 
 use std::path::Path;
 
-use stepvault_core::doctor::notices::Firmware;
+use stepvault_diagnose::doctor::notices::Firmware;
 use stepvault_local::durable::read_bounded;
 
-/// Where Linux shows it.
+/// The directory in which Linux exposes it.
 pub const DIRECTORY: &str = "/sys/class/dmi/id";
-/// The longest of these texts that a firmware may hold.
+/// Maximum length of one of these texts.
 const LONGEST_BYTES: u64 = 4096;
 
-/// Reads it below `directory`; what is not there, as in some containers and on some processors, is not told.
+/// Reads it below `directory`; entries that do not exist, as in some containers and on some processors, are `None`.
 pub fn firmware(directory: &Path) -> Firmware {
     let text = |name: &str| {
         let bytes = read_bounded(&directory.join(name), LONGEST_BYTES).ok()??;

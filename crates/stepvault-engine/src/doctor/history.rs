@@ -1,22 +1,23 @@
-//! The steps so far: how large the next one is going to be, and what was left of those that did not end.
+//! Reads the existing steps: how large the next one will be, and what is left of unfinished ones.
 
 use std::path::{Path, PathBuf};
 
-use stepvault_core::doctor::forecast::{Forecast, PastStep};
-use stepvault_core::doctor::leftovers::{Kind, Leftover};
-use stepvault_core::doctor::room::RECORDS_OF_A_STEP;
+use stepvault_core::disk_facts::{Leftover, LeftoverKind};
 use stepvault_core::forecast::Taken;
 use stepvault_core::ids::RunName;
 use stepvault_core::timestamp::Timestamp;
+use stepvault_diagnose::doctor::forecast::{Forecast, PastStep};
+use stepvault_diagnose::doctor::room::RECORDS_OF_A_STEP;
 use stepvault_formats::find::FindOptions;
 use stepvault_formats::profile::ProfileSet;
+use stepvault_local::ownership::Parents;
 use stepvault_local::probe::leftovers;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
 use crate::inspect::{InspectRequest, InspectedStep, Inspection, inspect};
 
-/// What to look at for one run.
+/// Where to look for one run's steps.
 #[derive(Debug, Clone)]
 pub(super) struct Where<'a> {
     pub(super) run: Option<&'a RunName>,
@@ -27,21 +28,22 @@ pub(super) struct Where<'a> {
     pub(super) profiles: &'a ProfileSet,
 }
 
-/// What the past says.
+/// Facts from the existing steps.
 #[derive(Debug, Clone, Default)]
 pub(super) struct History {
     pub(super) forecast: Option<Forecast>,
-    /// Among the checkpoints.
+    /// Leftovers among the checkpoints.
     pub(super) leftovers: Vec<Leftover>,
     /// One of the trainer's own files.
     pub(super) example: Option<PathBuf>,
-    /// The profile by which there are steps.
+    /// The profile that finds the steps.
     pub(super) profile: Option<String>,
 }
 
-/// What the vault holds of all runs, its records among the files.
+/// Returns what the vault stores of all runs, including its records.
 pub(super) fn kept(vault: &Path) -> Taken {
-    let Ok(Some(vault)) = Vault::open(vault) else {
+    // For sizes only: opening the vault for use reports whether it may be used.
+    let Ok(Some(vault)) = Vault::open_below(vault, Parents::Shared) else {
         return Taken::default();
     };
     let mut kept = Taken::default();
@@ -55,7 +57,7 @@ pub(super) fn kept(vault: &Path) -> Taken {
     kept
 }
 
-/// Looks at the vault first, since what was sealed was whole, and else at the trainer's directory. Blocks.
+/// Reads the vault first, because sealed steps are complete, otherwise the trainer's directory. Blocks.
 pub(super) fn look(place: &Where<'_>, now: Timestamp) -> History {
     let sealed = sealed(place);
     let mut history = History {
@@ -76,12 +78,12 @@ pub(super) fn look(place: &Where<'_>, now: Timestamp) -> History {
     };
     match inspect(watch, &request, &At(now)) {
         Ok(inspection) => add_inspected(&mut history, &inspection, watch, now),
-        Err(error) => tracing::debug!(%error, "no step to forecast from"),
+        Err(error) => tracing::debug!(%error, "cannot find a step to base the forecast on"),
     }
     history
 }
 
-/// A clock that stands: all that is looked at is looked at now.
+/// A clock that stands still, so that all checks use the same time.
 #[derive(Debug)]
 struct At(Timestamp);
 
@@ -95,12 +97,12 @@ fn sealed(place: &Where<'_>) -> Vec<PastStep> {
     let (Some(run), Some(directory)) = (place.run, place.vault) else {
         return Vec::new();
     };
-    let steps = Vault::open(directory).and_then(|vault| match vault {
+    let steps = Vault::open_below(directory, Parents::Shared).and_then(|vault| match vault {
         Some(vault) => vault.steps(run).map(|scan| scan.steps),
         None => Ok(Vec::new()),
     });
     let steps = steps
-        .inspect_err(|error| tracing::debug!(%error, "the vault's steps cannot be read"))
+        .inspect_err(|error| tracing::debug!(%error, "cannot read the vault's steps"))
         .unwrap_or_default();
     steps.iter().map(past).collect()
 }
@@ -119,7 +121,7 @@ fn add_inspected(history: &mut History, inspection: &Inspection, watch: &Path, n
         inspection.steps.iter().partition(|entry| entry.is_valid());
     if history.forecast.is_none() {
         let there = format!("in {}", watch.display());
-        // Half a step says at least that the next one is no smaller.
+        // An incomplete step at least gives a lower bound for the next one.
         history.forecast = Forecast::of(&resumable(&valid), &there)
             .or_else(|| Forecast::of(&resumable(&half), &format!("{there}, none of them whole")));
     }
@@ -143,14 +145,14 @@ fn add_inspected(history: &mut History, inspection: &Inspection, watch: &Path, n
             let text = path.display().to_string();
             let known = history.leftovers.iter().any(|left| left.path == text);
             if !known {
-                let left = leftovers::measured(Kind::HalfStep, &path, now);
+                let left = leftovers::measured(LeftoverKind::HalfStep, &path, now);
                 history.leftovers.extend(left);
             }
         }
     }
 }
 
-/// Those that a trainer can go on from, or could if they were whole.
+/// Returns the steps that a trainer can resume from, or could if they were complete.
 fn resumable(entries: &[&InspectedStep]) -> Vec<PastStep> {
     let entries = entries.iter().filter(|entry| entry.step.resumable);
     entries
@@ -159,7 +161,7 @@ fn resumable(entries: &[&InspectedStep]) -> Vec<PastStep> {
             taken: Taken {
                 bytes: entry.step.bytes,
                 files: entry.step.files,
-                // How deep it goes is not said; the step's own is one.
+                // Their depth is unknown; count the step's own directory.
                 directories: 1,
             },
             written_at: entry.step.written_at,

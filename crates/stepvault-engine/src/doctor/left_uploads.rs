@@ -1,38 +1,38 @@
-//! Looks for what lost nodes left of their uploads, in a few requests.
+//! Finds pending uploads left by lost nodes, in a few requests.
 
 use std::cmp::Reverse;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use stepvault_core::doctor::Finding;
-use stepvault_core::doctor::remote::{self as judge, LeftUpload, LeftUploads, Subject};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_diagnose::doctor::Finding;
+use stepvault_diagnose::doctor::remote::{self as judge, LeftUpload, LeftUploads, Subject};
 use stepvault_remote::examine::Examined;
 use stepvault_remote::store::PendingUpload;
 use tokio::time::timeout;
 
-/// Of the store's listing, for each run: 3,000 uploads.
-const MOST_PAGES: usize = 3;
-/// The parts of so many uploads are counted: of the oldest ones.
+/// Maximum number of listing pages for each run: 3,000 uploads.
+const MAX_PAGES: usize = 3;
+/// Number of uploads whose parts are counted: the oldest ones.
 const COUNTED: usize = 16;
 const AT_ONCE: usize = 8;
-/// How long counting may take; what is not counted by then is not.
+/// Time limit for counting; the rest stays uncounted.
 const COUNTING_LIMIT: Duration = Duration::from_secs(5);
-/// How long all of it may take.
+/// Time limit for the whole check.
 const LIMIT: Duration = Duration::from_secs(12);
 
-/// A run whose uploads are looked for.
+/// A run whose pending uploads are searched.
 #[derive(Debug, Clone)]
 pub struct SweptRun {
-    /// Its layout; none where nobody named a run, for everything below the remote's prefix.
+    /// Its layout; `None` if no run was given, for everything below the remote's prefix.
     pub keys: Option<RunKeys>,
     /// The `stepvault gc` that removes what is found.
     pub command: String,
 }
 
-/// One finding for each run that has pending uploads, at `now` by the store's clock.
+/// Returns one finding for each run that has pending uploads, at `now` by the store's clock.
 pub(super) async fn left_uploads(
     examined: &Examined,
     subject: &Subject,
@@ -56,7 +56,7 @@ pub(super) async fn left_uploads(
                     findings.push(judge::uploads_not_listed(subject));
                     break;
                 }
-                // Of the other runs it would say the same.
+                // It would be the same for the other runs.
                 Err(error) => {
                     findings.push(judge::uploads_unread(subject, &error));
                     break;
@@ -77,10 +77,10 @@ pub(super) async fn left_uploads(
 
 async fn of_run(examined: &Examined, run: &SweptRun, now: Timestamp) -> Result<Option<LeftUploads>> {
     let prefix = run.keys.as_ref().map_or_else(String::new, RunKeys::prefix);
-    let Some(listed) = examined.pending_uploads(&prefix, MOST_PAGES).await? else {
+    let Some(listed) = examined.pending_uploads(&prefix, MAX_PAGES).await? else {
         return Ok(None);
     };
-    // As `gc` has it: what is not of our layout is somebody else's.
+    // As in `gc`: uploads outside stepvault's layout belong to someone else.
     let ours = |upload: &PendingUpload| {
         let keys = run.keys.as_ref();
         keys.is_none_or(|keys| keys.classify(&upload.key).is_some())
@@ -92,7 +92,7 @@ async fn of_run(examined: &Examined, run: &SweptRun, now: Timestamp) -> Result<O
         all: listed.all,
         sizes_refused: None,
     };
-    // What was counted until then stays.
+    // What was counted before the timeout is kept.
     let _ = timeout(COUNTING_LIMIT, count(examined, &pending, &mut found)).await;
     Ok(Some(found))
 }

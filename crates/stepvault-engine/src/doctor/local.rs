@@ -1,21 +1,25 @@
-//! All that can be told without asking a remote: directories, disks, limits, leftovers, variables.
+//! Checks everything that needs no remote: directories, disks, limits, leftovers, variables.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use stepvault_core::doctor::Finding;
-use stepvault_core::doctor::directory::{Maker, Place};
-use stepvault_core::doctor::forecast::Forecast;
-use stepvault_core::doctor::leftovers::leftovers;
-use stepvault_core::doctor::links::{LinkFacts, LinkRule, Takeover, links};
-use stepvault_core::doctor::memory::memory;
-use stepvault_core::doctor::speed::{Rates, not_measured, speed};
-use stepvault_core::doctor::variables::{self, Value};
+use stepvault_core::ErrorKind;
+use stepvault_core::disk_facts::DiskRates;
+use stepvault_core::disk_facts::LinkFacts;
 use stepvault_core::forecast::Taken;
+use stepvault_diagnose::doctor::Finding;
+use stepvault_diagnose::doctor::directory::{Maker, Place};
+use stepvault_diagnose::doctor::forecast::Forecast;
+use stepvault_diagnose::doctor::leftovers::leftovers;
+use stepvault_diagnose::doctor::links::{LinkRule, Takeover, links};
+use stepvault_diagnose::doctor::memory::memory;
+use stepvault_diagnose::doctor::speed::{not_measured, speed};
+use stepvault_diagnose::doctor::variables::{self, Value};
 use stepvault_local::probe;
 use stepvault_local::probe::mounts::Mounts;
+use stepvault_local::vault::Vault;
 
 use super::bounded::{ONE_LOOK, bounded};
 use super::history::{self, History, Where};
@@ -23,10 +27,10 @@ pub use super::model::{GivenForecast, LocalLook, LocalToCheck, RunLook, RunToChe
 use super::places::{LookedAt, look_at};
 use super::rooms::{Use, Used, rooms};
 
-/// How long a look at all the steps of a run may take.
+/// Time limit for reading all the steps of a run.
 const HISTORY: Duration = Duration::from_secs(30);
 
-/// A run with what was found out about it.
+/// A run with the facts found about it.
 struct Examined<'a> {
     run: &'a RunToCheck,
     watch: Option<&'a LookedAt>,
@@ -35,7 +39,7 @@ struct Examined<'a> {
     links: Option<Result<LinkFacts, String>>,
 }
 
-/// Looks at everything. Ends, whatever hangs.
+/// Runs all local checks. Always ends, even if a filesystem hangs.
 pub async fn check_local(check: &LocalToCheck) -> LocalLook {
     let mounts = Arc::new(Mounts::read());
     let places = join_all(places(check).into_iter().map(|(place, path)| {
@@ -61,6 +65,7 @@ pub async fn check_local(check: &LocalToCheck) -> LocalLook {
     };
 
     let mut findings: Vec<Finding> = places.iter().flat_map(LookedAt::findings).collect();
+    findings.extend(vault_owner(check, vault).await);
     let mut looks = Vec::new();
     for examined in &runs {
         let forecast = examined.forecast.as_ref();
@@ -69,7 +74,7 @@ pub async fn check_local(check: &LocalToCheck) -> LocalLook {
         match (&examined.links, &examined.run.watch, &check.vault) {
             (Some(Ok(facts)), Some(watch), Some(vault)) => {
                 let rule = LinkRule::new(check.links, overwritten_by(check, examined));
-                takeover = facts.takeover(&rule);
+                takeover = rule.takeover(facts);
                 let subject = format!("{} to {}", watch.display(), vault.display());
                 findings.extend(links(&subject, facts, &rule, forecast, rates.as_ref()));
             }
@@ -111,7 +116,7 @@ pub async fn check_local(check: &LocalToCheck) -> LocalLook {
     }
 }
 
-/// Each directory once, in the order in which people think of them.
+/// Returns each directory once, in the order in which users think of them.
 fn places(check: &LocalToCheck) -> Vec<(Place, PathBuf)> {
     let mut places: Vec<(Place, PathBuf)> = Vec::new();
     let mut add = |role: &str, path: &Path, maker| {
@@ -136,6 +141,19 @@ fn places(check: &LocalToCheck) -> Vec<(Place, PathBuf)> {
     places
 }
 
+/// Checks whether other users could create their own vault at the path; opening such a vault is refused.
+async fn vault_owner(check: &LocalToCheck, vault: Option<&LookedAt>) -> Option<Finding> {
+    let path = vault.filter(|vault| vault.answers())?.path.clone();
+    let parents = check.vault_parents;
+    let subject = path.display().to_string();
+    let refused = bounded(ONE_LOOK, move || Vault::check_place(&path, parents).err()).await??;
+    if refused.kind() != ErrorKind::Refused {
+        return None;
+    }
+    let remedy = refused.hint_text().unwrap_or_default().to_owned();
+    Some(Finding::fail("vault owner", subject, refused.to_string(), remedy))
+}
+
 async fn kept(vault: Option<&LookedAt>) -> Taken {
     let Some(path) = vault
         .filter(|vault| vault.answers())
@@ -147,7 +165,7 @@ async fn kept(vault: Option<&LookedAt>) -> Taken {
     kept.unwrap_or_default()
 }
 
-/// What is known of a run, as far as its directories answer.
+/// Returns the facts about a run, as far as its directories answer.
 async fn examine<'a>(
     check: &LocalToCheck,
     run: &'a RunToCheck,
@@ -174,7 +192,7 @@ async fn examine<'a>(
         history::look(&place, now)
     })
     .await;
-    // What is told counts also where the directories did not answer.
+    // A given forecast counts even if the directories did not answer.
     let past = history.as_ref().and_then(|history| history.forecast.clone());
     let forecast = check.given.over(past);
     let example = history.as_ref().and_then(|history| history.example.clone());
@@ -197,7 +215,7 @@ async fn examine<'a>(
     }
 }
 
-/// The profile that the agent is going to find the run's steps by, where its framework may overwrite finished files. An
+/// Returns the profile by which the agent will find the run's steps, if its framework may overwrite finished files. An
 /// empty directory shows none.
 fn overwritten_by(check: &LocalToCheck, examined: &Examined<'_>) -> Option<String> {
     let run = examined.run;
@@ -207,9 +225,9 @@ fn overwritten_by(check: &LocalToCheck, examined: &Examined<'_>) -> Option<Strin
     profile.overwrites_finished_files().then_some(name)
 }
 
-/// Measures the disks of checkpoints and vault, one after the other, so that none disturbs another.
-async fn measure(places: &[LookedAt], check: &LocalToCheck) -> Vec<(u64, Result<Rates, String>)> {
-    let mut measured: Vec<(u64, Result<Rates, String>)> = Vec::new();
+/// Measures the disks of checkpoints and vault one after the other, so that they do not disturb each other.
+async fn measure(places: &[LookedAt], check: &LocalToCheck) -> Vec<(u64, Result<DiskRates, String>)> {
+    let mut measured: Vec<(u64, Result<DiskRates, String>)> = Vec::new();
     let watched = check.runs.iter().filter_map(|run| run.watch.as_ref());
     for path in watched.chain(&check.vault) {
         let Some(looked) = places
@@ -233,7 +251,7 @@ async fn measure(places: &[LookedAt], check: &LocalToCheck) -> Vec<(u64, Result<
     measured
 }
 
-/// The roles of what is on a filesystem, and where it is mounted.
+/// Returns the roles of the directories on a filesystem, and its mount point.
 fn subject_of(places: &[LookedAt], device: u64) -> String {
     let on: Vec<&LookedAt> = places
         .iter()
@@ -294,10 +312,10 @@ async fn left(check: &LocalToCheck, runs: &[Examined<'_>], vault: Option<&Looked
                 "leftovers",
                 subject,
                 format!(
-                    "not looked for: going through the directory takes more than {} s",
+                    "not checked: scanning the directory takes more than {} s",
                     HISTORY.as_secs()
                 ),
-                "'stepvault inspect' on the directory says the same and takes the time it needs",
+                "run 'stepvault inspect' on the directory: it makes the same check without a time limit",
             )),
         }
     }

@@ -1,7 +1,7 @@
-//! Looking, before training, at all that the service is going to need.
+//! Checks, before training, everything that the service will need.
 //!
-//! Facts are gathered here, each within a time limit, so that a dead mount is a finding and no standstill; what they
-//! mean is decided in [`stepvault_core::doctor`].
+//! Facts are gathered here, each within a time limit, so that a dead mount is a finding rather than a hang; their
+//! meaning is decided in [`stepvault_diagnose::doctor`].
 
 mod bounded;
 pub mod firmware;

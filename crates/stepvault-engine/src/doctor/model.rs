@@ -1,101 +1,104 @@
-//! What to look at on this machine, and what comes of it.
+//! The inputs and results of the local checks.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stepvault_core::config::Links;
-use stepvault_core::doctor::Finding;
-use stepvault_core::doctor::forecast::Forecast;
-use stepvault_core::doctor::links::Takeover;
-use stepvault_core::doctor::speed::Rates;
-use stepvault_core::doctor::variables::Value;
+use stepvault_core::config::LinkPolicy;
+use stepvault_core::disk_facts::DiskRates;
 use stepvault_core::forecast::Taken;
 use stepvault_core::ids::RunName;
 use stepvault_core::room::Room;
 use stepvault_core::timestamp::Timestamp;
+use stepvault_diagnose::doctor::Finding;
+use stepvault_diagnose::doctor::forecast::Forecast;
+use stepvault_diagnose::doctor::links::Takeover;
+use stepvault_diagnose::doctor::variables::Value;
 use stepvault_formats::profile::ProfileSet;
+use stepvault_local::ownership::Parents;
 
-/// What to look at.
+/// What to check.
 #[derive(Debug, Clone)]
 pub struct LocalToCheck {
     /// The runs.
     pub runs: Vec<RunToCheck>,
     /// The vault, if there is to be one.
     pub vault: Option<PathBuf>,
-    /// Directories for temporary files, each with what names it.
+    /// Whether the directories above it may be open to other users.
+    pub vault_parents: Parents,
+    /// Directories for temporary files, each with the setting that names it.
     pub temporary: Vec<(String, PathBuf)>,
-    /// The variables that have to hold directories, and what they hold.
+    /// The variables that must hold directories, with their values.
     pub variables: Vec<(String, Value)>,
-    /// How files are taken into the vault.
-    pub links: Links,
-    /// Most bytes of buffers.
+    /// How files are linked or copied into the vault.
+    pub links: LinkPolicy,
+    /// Maximum number of bytes in buffers.
     pub memory_budget_bytes: u64,
-    /// The profiles to find steps by.
+    /// The profiles used to find steps.
     pub profiles: Arc<ProfileSet>,
-    /// The next step, where somebody has said how large it is.
+    /// The next step's size, if given explicitly.
     pub given: GivenForecast,
-    /// The time.
+    /// The current time.
     pub now: Timestamp,
 }
 
-/// A run to look at.
+/// A run to check.
 #[derive(Debug, Clone)]
 pub struct RunToCheck {
-    /// What it is called in findings.
+    /// Its title in findings.
     pub title: String,
-    /// Its name, where it has one.
+    /// Its name, if it has one.
     pub run: Option<RunName>,
-    /// The directory that its trainer writes steps into.
+    /// The directory in which its trainer writes steps.
     pub watch: Option<PathBuf>,
     /// Whether its steps are found by a profile, or by one rule for all.
     pub by_profile: bool,
-    /// The profile to go by; `None` to tell from what is there.
+    /// The profile to use; `None` to detect it.
     pub profile: Option<String>,
-    /// How long nothing has to have been written.
+    /// For how many seconds a step must have been unchanged.
     pub quiet_seconds: u64,
 }
 
-/// What somebody has said of the next step; takes the place of what the past says.
+/// Explicitly given facts about the next step; they override those of earlier steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GivenForecast {
     /// Bytes of its files.
     pub bytes: Option<u64>,
-    /// How many files.
+    /// Number of its files.
     pub files: Option<u64>,
-    /// Seconds from one save to the next.
+    /// Seconds between saves.
     pub interval_seconds: Option<u64>,
 }
 
-/// What was found.
+/// The results.
 #[derive(Debug, Clone, Default)]
 pub struct LocalLook {
     /// All findings.
     pub findings: Vec<Finding>,
-    /// What was measured for each run, in the same order.
+    /// The measurements for each run, in the same order.
     pub runs: Vec<RunLook>,
 }
 
-/// What was measured for a run.
+/// The measurements for one run.
 #[derive(Debug, Clone)]
 pub struct RunLook {
-    /// What it is called.
+    /// Its title.
     pub title: String,
-    /// What the next step is expected to be.
+    /// The expected next step.
     pub forecast: Option<Forecast>,
     /// How files get into the vault.
     pub takeover: Takeover,
     /// Whether vault and checkpoints are on one filesystem.
     pub shares_disk: bool,
-    /// What the vault's disk does, or the checkpoints' where there is no vault.
-    pub disk_rates: Option<Rates>,
-    /// What the vault's disk, and a quota on it, have left.
+    /// The rates of the vault's disk, or of the checkpoints' if there is no vault.
+    pub disk_rates: Option<DiskRates>,
+    /// The free space of the vault's disk, and of a quota on it.
     pub room: Option<Room>,
-    /// What the vault holds of all runs, its records among the files.
+    /// What the vault stores of all runs, including its records.
     pub kept: Taken,
 }
 
 impl GivenForecast {
-    /// What somebody has said wins over what the past says.
+    /// Given facts override those of earlier steps.
     pub(super) fn over(self, past: Option<Forecast>) -> Option<Forecast> {
         let mut forecast = past.or_else(|| {
             Some(Forecast {
@@ -116,7 +119,7 @@ impl GivenForecast {
         forecast.taken.files = self.files.unwrap_or(forecast.taken.files);
         if self.interval_seconds.is_some() {
             forecast.interval_seconds = self.interval_seconds;
-            // How many steps that is, is not known.
+            // The corresponding number of steps is unknown.
             forecast.interval_steps = None;
         }
         Some(forecast)

@@ -1,26 +1,28 @@
-//! One directory and the filesystem that it is on.
+//! Checks one directory and its filesystem.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stepvault_core::doctor::Finding;
-use stepvault_core::doctor::directory::{DirectoryFacts, Place, directory, no_answer};
-use stepvault_core::doctor::mount::{MountFacts, filesystem};
+use stepvault_core::disk_facts::DirectoryFacts;
+use stepvault_core::disk_facts::MountFacts;
 use stepvault_core::room::Room;
+use stepvault_diagnose::doctor::Finding;
+use stepvault_diagnose::doctor::directory::{Place, directory, no_answer};
+use stepvault_diagnose::doctor::mount::filesystem;
 use stepvault_local::probe;
 use stepvault_local::probe::mounts::Mounts;
 use stepvault_local::probe::room::Disk;
 
 use super::bounded::{ONE_LOOK, bounded};
 
-/// A directory that was looked at.
+/// A directory that was checked.
 #[derive(Debug)]
 pub(super) struct LookedAt {
     pub(super) place: Place,
     pub(super) path: PathBuf,
-    /// Nothing where its filesystem does not answer.
+    /// `None` if its filesystem does not answer.
     facts: Option<Facts>,
-    /// The mount, by the path's text alone.
+    /// The mount according to the path's text alone.
     named_mount: Option<MountFacts>,
 }
 
@@ -32,7 +34,7 @@ struct Facts {
     quota: Option<Room>,
 }
 
-/// Looks at one directory, for no longer than one look may take.
+/// Checks one directory within the time limit of one check.
 pub(super) async fn look_at(place: Place, path: PathBuf, mounts: Arc<Mounts>) -> LookedAt {
     let named_mount = mounts.by_name(&path).cloned();
     let looked_at = path.clone();
@@ -55,7 +57,7 @@ pub(super) async fn look_at(place: Place, path: PathBuf, mounts: Arc<Mounts>) ->
 }
 
 impl LookedAt {
-    /// What was found, the directory first.
+    /// Returns the findings, the directory's first.
     pub(super) fn findings(&self) -> Vec<Finding> {
         let Some(facts) = &self.facts else {
             let mount = self.named_mount.as_ref().map(MountFacts::words);
@@ -72,7 +74,7 @@ impl LookedAt {
         self.facts.is_some()
     }
 
-    /// Whether something can be written there.
+    /// Whether it can be written to.
     pub(super) fn works(&self) -> bool {
         self.facts
             .as_ref()

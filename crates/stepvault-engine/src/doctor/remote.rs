@@ -1,20 +1,20 @@
-//! Tries on a remote, with small objects of its own, everything that the service will do there.
+//! Tests on a remote, with its own small objects, everything that the service will do there.
 //!
-//! What it writes stands under the run's probe keys, which `gc` knows to belong to no step, and is removed at the end,
-//! also when the examination is cut off by its own deadline.
+//! Its objects are below the run's probe keys, which `gc` knows to belong to no step, and are removed at the end, even
+//! when the examination is cut off by its own deadline.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use stepvault_core::clock::Clock;
-use stepvault_core::doctor::Finding;
-use stepvault_core::doctor::remote::{self as judge, MeasuredRates, Promise, Subject};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::observe::SilentObserver;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_diagnose::doctor::Finding;
+use stepvault_diagnose::doctor::remote::{self as judge, MeasuredRates, Promise, Subject};
 use stepvault_remote::examine::{Examined, Hindered, Look, open};
 use stepvault_remote::open::OpenOptions;
 use stepvault_remote::probe::Probe;
@@ -23,45 +23,45 @@ use tokio::time::{Instant, sleep, timeout};
 use super::left_uploads::{SweptRun, left_uploads};
 use super::remote_speed::Speed;
 
-/// How long the examination of one remote takes at most, whatever the remote does.
+/// Maximum duration of the examination of one remote, whatever the remote does.
 pub const LONGEST: Duration = Duration::from_secs(70);
-/// How long all checks may take.
+/// Time limit for all checks.
 const LIMIT: Duration = LONGEST
     .saturating_sub(CREDENTIALS_LIMIT)
     .saturating_sub(CLEAN_UP_LIMIT);
-/// How long it may take afterwards to remove what was written.
+/// Time limit for removing the written objects afterwards.
 const CLEAN_UP_LIMIT: Duration = Duration::from_secs(10);
-/// How long opening may take, and credentials: a metadata service that is not there is asked several times.
+/// Time limit for opening and for credentials: an absent metadata service is queried several times.
 const CREDENTIALS_LIMIT: Duration = Duration::from_secs(15);
-/// A store that is silent for this long is not of use for training.
+/// A store that is silent for this long is of no use for training.
 const STALL_SECONDS: u64 = 5;
-/// A busy moment of the store passes within this time.
+/// Temporary overload of a store passes within this time.
 const RETRY_SECONDS: u64 = 3;
-/// A first look that fails quickly is taken again this often.
+/// How many times a first request that fails quickly is repeated.
 const LOOKS: u32 = 3;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
 
-/// What was found on one remote.
+/// The results for one remote.
 #[derive(Debug, Default)]
 pub struct RemoteReport {
     /// One finding for each check, in the order in which they were made.
     pub findings: Vec<Finding>,
-    /// What was measured on the way.
+    /// The measured rates.
     pub rates: MeasuredRates,
 }
 
-/// What is examined.
+/// What to examine.
 #[derive(Debug, Clone, Copy)]
 pub struct RemoteToCheck<'a> {
     /// The remote.
     pub settings: &'a RemoteSettings,
-    /// The run below whose keys it is tried.
+    /// The run below whose keys the remote is tested.
     pub keys: &'a RunKeys,
-    /// The runs whose abandoned uploads are looked for.
+    /// The runs whose abandoned uploads are searched.
     pub runs: &'a [SweptRun],
 }
 
-/// Examines a remote. Ends within [`LONGEST`], and within seconds where nobody answers.
+/// Examines a remote. Ends within [`LONGEST`], and within seconds if the remote does not answer.
 pub async fn check_remote(check: RemoteToCheck<'_>, clock: &dyn Clock, options: OpenOptions) -> RemoteReport {
     check_within(check, clock, options, LIMIT).await
 }
@@ -109,7 +109,7 @@ async fn check_within(
     report
 }
 
-/// The settings with less patience: a person waits for this.
+/// Returns the settings with shorter timeouts, because a user waits for the result.
 fn impatient(settings: &RemoteSettings) -> RemoteSettings {
     RemoteSettings {
         stall_timeout_seconds: settings.stall_timeout_seconds.min(STALL_SECONDS),
@@ -118,7 +118,7 @@ fn impatient(settings: &RemoteSettings) -> RemoteSettings {
     }
 }
 
-/// Opening may ask this machine's metadata service for a region, and that may be silent.
+/// Opening may query this machine's metadata service for a region, which may not answer.
 async fn open_in_time(
     settings: &RemoteSettings,
     options: OpenOptions,
@@ -128,7 +128,7 @@ async fn open_in_time(
     timeout(CREDENTIALS_LIMIT, opening).await.unwrap_or_else(|_| {
         let seconds = CREDENTIALS_LIMIT.as_secs();
         Err(Hindered {
-            obstacle: judge::Obstacle::Settings,
+            obstacle: stepvault_core::store_facts::Obstacle::Settings,
             error: Error::new(ErrorKind::Unreachable, "cannot open the remote")
                 .on(&settings.url)
                 .because(format!("its region was not found within {seconds} seconds"))
@@ -137,7 +137,7 @@ async fn open_in_time(
     })
 }
 
-/// Whether there is anything to remove.
+/// Whether there are objects to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wrote {
     Nothing,
@@ -153,7 +153,7 @@ struct Examination<'a> {
     keys: &'a RunKeys,
     runs: &'a [SweptRun],
     clock: &'a dyn Clock,
-    /// Until the store says that it knows no uploads in parts.
+    /// Cleared when the store reports that it does not support multipart uploads.
     takes_parts: AtomicBool,
 }
 
@@ -165,7 +165,7 @@ impl Examination<'_> {
         let Some(now) = self.reach(report).await else {
             return Wrote::Nothing;
         };
-        // Before anything of this examination's own is there.
+        // Before the examination creates uploads of its own.
         let left = left_uploads(self.examined, self.subject, self.runs, now).await;
         report.findings.extend(left);
         let writes = self.put(report).await;
@@ -192,16 +192,14 @@ impl Examination<'_> {
             .push(judge::promise(self.subject, promise, outcome));
     }
 
-    /// False where there are none: everything else would say the same.
+    /// Returns false if there are none: every other check would fail for that reason.
     async fn credentials(&self, report: &mut RemoteReport) -> bool {
         let found = timeout(CREDENTIALS_LIMIT, self.examined.credentials()).await;
         let found = found.unwrap_or_else(|_| {
             let seconds = CREDENTIALS_LIMIT.as_secs();
             Err(Error::new(ErrorKind::Unreachable, "cannot get credentials")
-                .because(format!(
-                    "whoever gives them did not answer within {seconds} seconds"
-                ))
-                .hint("check the profile, the credential process or the metadata service of this machine"))
+                .because(format!("their provider did not answer within {seconds} seconds"))
+                .hint("check the profile, the credential process or this machine's metadata service"))
         });
         match found {
             Ok(None) => true,
@@ -221,14 +219,15 @@ impl Examination<'_> {
         }
     }
 
-    /// What time it is, by the store's clock where that is told; none where nothing else can be tried.
+    /// Returns the time, by the store's clock if it is known; `None` if no other check is possible.
     async fn reach(&self, report: &mut RemoteReport) -> Option<Timestamp> {
         let began = Instant::now();
         let mut before = self.clock.now();
         let mut look = self.examined.look(&self.keys.prefix()).await;
         for _ in 1..LOOKS {
             let passing = matches!(&look.outcome, Err(hindered) if hindered.error.is_transient());
-            // Silence was waited for long enough; a refused connection or a busy store may be well in a moment.
+            // A silent store was waited for long enough; a refused connection or an overloaded store may recover in a
+            // moment.
             if !passing || began.elapsed() >= Duration::from_secs(1) {
                 break;
             }
@@ -251,7 +250,7 @@ impl Examination<'_> {
         };
         let seconds = began.elapsed().as_secs();
         let mut finding = judge::obstacle(self.subject, &hindered.obstacle, &hindered.error, seconds);
-        // One line for each check: where the credentials came from, or how far the clocks are apart, and the refusal.
+        // One line for each check: the source of the credentials, or the difference of the clocks, and the refusal.
         let same = |one: &mut Finding| one.check == finding.check;
         let said: Vec<String> = report
             .findings
@@ -275,7 +274,7 @@ impl Examination<'_> {
         report.findings.push(judge::clock(self.subject, gap_seconds));
     }
 
-    /// Writes the one object that the others look at; its time tells the store's clock where nothing else did.
+    /// Writes the object that the other checks use; its time shows the store's clock if nothing else did.
     async fn put(&self, report: &mut RemoteReport) -> bool {
         let before = self.clock.now();
         let created = self.probe.creates().await;
@@ -296,18 +295,19 @@ impl Examination<'_> {
     async fn objects(&self, report: &mut RemoteReport) {
         let mut once = self.probe.refuses_second_create().await;
         if matches!(once, Ok(true)) {
-            // A store without uploads in parts says so in their own finding.
+            // A store without multipart uploads is reported in their own finding.
             once = Ok(self.probe.completion_is_exclusive().await.unwrap_or(true));
         }
         self.keep(report, Promise::CreateOnce, &once);
         self.keep(report, Promise::Get, &self.probe.reads_back().await);
         self.keep(report, Promise::List, &self.probe.lists().await);
+        self.keep(report, Promise::KeepNames, &self.probe.keeps_names().await);
     }
 
     async fn uploads(&self, report: &mut RemoteReport) {
         let wrong_object = self.probe.refuses_wrong_object().await;
         let parts = self.probe.keeps_parts().await;
-        if self.examined.store().abilities().checks_checksums {
+        if self.examined.store().capabilities().checks_checksums {
             let wrong_part = parts.as_ref().map_or(true, |(refused, _)| *refused);
             let refused = wrong_object.map(|refused| refused && wrong_part);
             self.keep(report, Promise::RefuseWrongBytes, &refused);
@@ -345,8 +345,8 @@ impl Examination<'_> {
 mod tests {
     use std::time::SystemTime;
 
-    use stepvault_core::doctor::Outcome;
     use stepvault_core::ids::RunName;
+    use stepvault_diagnose::doctor::Outcome;
     use stepvault_testkit::faults::FaultAction;
     use stepvault_testkit::s3::StrictS3;
 
@@ -366,12 +366,12 @@ mod tests {
     async fn an_examination_that_is_cut_off_says_so_and_leaves_nothing() {
         let server = StrictS3::start();
         let (settings, options) = crate::test_remote::on(&server);
-        // An upload in parts is begun, and its part never answered.
+        // A multipart upload is begun, and its part is never answered.
         server
             .faults()
             .inject("PUT", "partNumber", u64::MAX, FaultAction::Hang);
         let keys = RunKeys::new(RunName::new("run").unwrap());
-        // Before the silence of a single request is given up.
+        // Before the timeout of a single request.
         let limit = Duration::from_secs(STALL_SECONDS - 2);
         let check = RemoteToCheck {
             settings: &settings,
@@ -385,7 +385,10 @@ mod tests {
             ("network", Outcome::Fail),
             "{report:#?}"
         );
-        assert!(last.measured.contains("not done within 3 seconds"), "{last:?}");
+        assert!(
+            last.measured.contains("did not finish within 3 seconds"),
+            "{last:?}"
+        );
         assert_eq!(server.objects().keys(), Vec::<String>::new());
         assert_eq!(server.pending_uploads(), vec![]);
     }

@@ -1,4 +1,4 @@
-//! Measures how fast a remote is, with a few MiB and within seconds.
+//! Measures the speed of a remote, with a few MiB and within seconds.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use bytes::Bytes;
 use futures::TryStreamExt as _;
 use futures::future::try_join_all;
 use stepvault_core::digest::PartDigest;
-use stepvault_core::doctor::Finding;
-use stepvault_core::doctor::remote::{self as judge, Direction, Measured, Subject};
 use stepvault_core::keys::RunKeys;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_diagnose::doctor::Finding;
+use stepvault_diagnose::doctor::remote::{self as judge, Direction, Measured, Subject};
 use stepvault_remote::payload::{BLOCK_BYTES, Payload};
 use stepvault_remote::random;
 use stepvault_remote::store::RemoteStore;
@@ -18,24 +18,24 @@ use tokio::time::{Instant, timeout};
 
 use super::remote::RemoteReport;
 
-/// Objects that go at once.
+/// Number of concurrent objects.
 const AT_ONCE: usize = 4;
-/// The first one, which tells how large the others may be.
+/// Size of the first object, which determines the size of the others.
 const FIRST_BYTES: u64 = BLOCK_BYTES as u64;
-/// The largest of the others.
-const MOST_BYTES: u64 = 4 << 20;
-/// What the others together should take, by what the first one took.
+/// Maximum size of the others.
+const MAX_BYTES: u64 = 4 << 20;
+/// Target duration for the others together, estimated from the first one.
 const WANTED: Duration = Duration::from_secs(1);
-/// How long one measurement may take at most.
+/// Time limit for one measurement.
 const LIMIT: Duration = Duration::from_secs(8);
-/// Requests of which the middle one counts.
+/// Number of requests, whose median is used.
 const ANSWERS: usize = 5;
 
-/// Objects to measure with, under keys of their own.
+/// Objects to measure with, under their own keys.
 #[derive(Debug)]
 pub(super) struct Speed<'a> {
     store: &'a dyn RemoteStore,
-    /// The first one, then those that go at once.
+    /// The first one, then the concurrent ones.
     keys: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Speed<'a> {
         Self { store, keys }
     }
 
-    /// Measures latency, then the way up, then the way down of what came up.
+    /// Measures latency, then upload rate, then download rate of the uploaded objects.
     pub(super) async fn measure(
         &self,
         subject: &Subject,
@@ -85,7 +85,7 @@ impl<'a> Speed<'a> {
         report.findings.extend(findings);
     }
 
-    /// The middle one of some requests for an object that does not exist.
+    /// Returns the median latency of requests for an object that does not exist.
     async fn latency(&self) -> Result<u64> {
         let mut taken = Vec::with_capacity(ANSWERS);
         for _ in 0..ANSWERS {
@@ -101,14 +101,14 @@ impl<'a> Speed<'a> {
         let wanted = WANTED.as_millis() * u128::from(first.bytes_per_second()) / 1_000;
         let each = u64::try_from(wanted / AT_ONCE as u128)
             .unwrap_or(u64::MAX)
-            .min(MOST_BYTES);
+            .min(MAX_BYTES);
         if each < FIRST_BYTES {
             return Ok(first);
         }
         self.send(&self.keys[1..], each).await
     }
 
-    /// Writes an object of `each_bytes` under each key, all at once.
+    /// Writes an object of `each_bytes` under each key, concurrently.
     async fn send(&self, keys: &[String], each_bytes: u64) -> Result<Measured> {
         let (payload, digest) = filled(each_bytes);
         let writes = keys
@@ -122,7 +122,7 @@ impl<'a> Speed<'a> {
         })
     }
 
-    /// Reads all objects at once, and counts what really came.
+    /// Reads all objects concurrently, and counts the received bytes.
     async fn down(&self, keys: &[String]) -> Result<Measured> {
         let reads = keys.iter().map(|key| async move {
             let pieces = self.store.read(key, None).await?;
@@ -143,19 +143,19 @@ impl<'a> Speed<'a> {
     }
 }
 
-/// What `work` gives, and the milliseconds that it took.
+/// Returns the result of `work` and the milliseconds that it took.
 async fn timed<T>(what: &str, work: impl Future<Output = Result<T>>) -> Result<(T, u64)> {
     let began = Instant::now();
     let value = timeout(LIMIT, work).await.unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Unreachable, what)
             .because(format!("not done within {} seconds", LIMIT.as_secs()))
-            .hint("check the network to the store: uploads would be as slow"))
+            .hint("check the network to the store: uploads would be equally slow"))
     })?;
     let milliseconds = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     Ok((value, milliseconds))
 }
 
-/// Bytes that cannot be compressed on their way, in blocks as uploads have them.
+/// Returns incompressible bytes, in blocks like those of uploads.
 fn filled(size_bytes: u64) -> (Payload, PartDigest) {
     let mut numbers = fastrand::Rng::with_seed(size_bytes);
     let mut bytes = vec![0; usize::try_from(size_bytes).unwrap_or(BLOCK_BYTES)];

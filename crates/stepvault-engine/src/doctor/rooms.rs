@@ -1,21 +1,21 @@
-//! Which directories share a filesystem, and what the next steps take on each.
+//! Groups directories by filesystem, with the space that the next steps need on each.
 
 use std::collections::BTreeMap;
 
-use stepvault_core::doctor::Finding;
-use stepvault_core::doctor::forecast::Forecast;
-use stepvault_core::doctor::links::Takeover;
-use stepvault_core::doctor::room::{Demand, Limit, RECORDS_OF_A_STEP, room, temporary};
 use stepvault_core::room::Room;
+use stepvault_diagnose::doctor::Finding;
+use stepvault_diagnose::doctor::forecast::Forecast;
+use stepvault_diagnose::doctor::links::Takeover;
+use stepvault_diagnose::doctor::room::{Demand, Limit, RECORDS_OF_A_STEP, room, temporary};
 
-/// What a directory is for, as far as room goes.
+/// The purpose of a directory, for space calculations.
 #[derive(Debug, Clone)]
 pub(super) enum Use<'a> {
     /// The trainer writes steps of this forecast.
     Checkpoints(Option<&'a Forecast>),
-    /// Steps of this forecast are taken over.
+    /// Steps of this forecast are sealed here.
     Vault(Option<&'a Forecast>, Takeover),
-    /// Frameworks may write a step of this size there before they put it where it belongs.
+    /// Frameworks may write a step of this size here before moving it to its directory.
     Temporary(Option<&'a Forecast>),
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Used<'a> {
     pub(super) by: Use<'a>,
 }
 
-/// Findings for each filesystem that any of them is on.
+/// Returns findings for each filesystem that any of them is on.
 pub(super) fn rooms(uses: &[Used<'_>]) -> Vec<Finding> {
     let mut by_device: BTreeMap<u64, Vec<&Used<'_>>> = BTreeMap::new();
     let mut order = Vec::new();

@@ -1,19 +1,19 @@
-//! The kernel's log: what it says of the whole machine, and of the disks that were looked at.
+//! Reads the kernel's log: messages about the whole machine, and about the checked disks.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepvault_core::explain::{Cause, Scanner, evidence_of};
 use stepvault_core::{Error, ErrorKind};
+use stepvault_diagnose::explain::{Cause, Scanner, evidence_of};
 use stepvault_local::log_source::kernel_log;
 
 use super::{Gathered, Looked, PLACE_DEADLINE, too_late, within};
 
 const NAME: &str = "the kernel's log";
-/// How far back it is read.
+/// How far back the log is read.
 const WITHIN: Duration = Duration::from_hours(24);
 
-/// Reads it, where that is allowed. What it says of disks counts only for `devices`.
+/// Reads the log, if permitted. Messages about disks count only for `devices`.
 pub(super) async fn gather(devices: Vec<String>, scanner: &Arc<Scanner>, gathered: &mut Gathered) {
     let scanner = Arc::clone(scanner);
     let look = move || match kernel_log(WITHIN) {
@@ -26,10 +26,10 @@ pub(super) async fn gather(devices: Vec<String>, scanner: &Arc<Scanner>, gathere
         Looked::At(scan) => {
             let mut evidence = evidence_of(&scan, NAME, 1000, 0);
             for piece in &mut evidence {
-                // It may be about other processes than the run's.
+                // It may concern other processes than the run's.
                 piece.weight /= 2;
                 if let Some(place) = &mut piece.place {
-                    // Nobody could look it up there.
+                    // Users could not look it up at that position.
                     place.line = None;
                     place.offset_bytes = 0;
                 }
@@ -41,7 +41,7 @@ pub(super) async fn gather(devices: Vec<String>, scanner: &Arc<Scanner>, gathere
     }
 }
 
-/// The lines without those about disks that nobody asked for.
+/// Returns the lines without those about other disks.
 fn about(text: &[u8], devices: &[String], scanner: &Scanner) -> Vec<u8> {
     let mut kept = Vec::new();
     for line in text.split_inclusive(|byte| *byte == b'\n') {
@@ -57,7 +57,7 @@ fn about(text: &[u8], devices: &[String], scanner: &Scanner) -> Vec<u8> {
     kept
 }
 
-/// Whether a line names a device, and not one whose name only begins so.
+/// Whether a line names the device, and not one whose name merely begins with it.
 fn names(line: &str, device: &str) -> bool {
     line.split(|character: char| !character.is_ascii_alphanumeric() && character != '_')
         .any(|word| word == device)

@@ -1,25 +1,25 @@
-//! The logs that were named.
+//! Reads the given logs.
 
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stepvault_core::explain::{LogScan, Scanner, evidence_of};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_diagnose::explain::{LogScan, Scanner, evidence_of};
 use stepvault_local::log_source::open;
 
 use super::{Gathered, Log, LogSource, Looked, too_late, within};
 use crate::blocking::blocking;
 
-/// Most bytes of a file that are read, those at its end.
+/// Maximum number of bytes that are read of a file, from its end.
 const MAXIMUM_BYTES: u64 = 256 << 20;
-/// How long the reading of a file may take.
+/// Time limit for reading a file.
 const READ_DEADLINE: Duration = Duration::from_mins(1);
-/// How much longer it may be waited for: a read that hangs does not look at the time.
+/// Additional time to wait: a read that hangs does not check the limit.
 const GRACE: Duration = Duration::from_secs(10);
-/// A log that was last written so long before the newest one tells of an earlier time.
+/// A log last written this long before the newest one concerns an earlier time.
 const EARLIER_SECONDS: u64 = 3600;
 const EARLIER_RECENCY: u32 = 500;
 
@@ -28,9 +28,9 @@ struct ReadLog {
     name: String,
     scan: LogScan,
     skipped_bytes: u64,
-    /// None for what is only now written.
+    /// `None` for a log that is still being written.
     written_at: Option<Timestamp>,
-    /// Why not all of it.
+    /// Why only a part of it was read.
     cut: Option<String>,
 }
 
@@ -117,7 +117,7 @@ fn read_input(name: String, input: Box<dyn Read + Send>, scanner: &Scanner) -> R
     })
 }
 
-/// Ends when its time is up.
+/// A reader that ends when its time is up.
 struct Timed<R> {
     inner: R,
     until: Instant,

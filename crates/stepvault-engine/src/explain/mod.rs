@@ -1,7 +1,7 @@
-//! Gathering the evidence of why a run failed: what disks, records and logs show now. Nothing is written.
+//! Gathers the evidence of why a run failed: the present state of disks, records and logs. Writes nothing.
 //!
-//! Everything that is looked at has a deadline of its own, since what failed may be a filesystem that does not answer;
-//! that it does not is evidence too.
+//! Every source has its own deadline, because the cause may be a filesystem that does not answer; that it does not
+//! answer is evidence too.
 
 mod kernel;
 mod logs;
@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use stepvault_core::Result;
 use stepvault_core::clock::Clock;
-use stepvault_core::explain::{Evidence, Known, Scanner, settled};
 use stepvault_core::forecast::Taken;
 use stepvault_core::ids::RunName;
 use stepvault_core::starts::RestartLoopRule;
+use stepvault_diagnose::explain::{Evidence, Known, Scanner, settled};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_local::vault::Vault;
 use tokio::time::timeout;
@@ -29,76 +29,76 @@ use crate::blocking::blocking;
 
 pub use on_disk::{ResumeOnDisk, quoted};
 
-/// What to look at.
+/// What to examine.
 pub struct ExplainRequest {
-    /// Directories that the trainer writes steps to.
+    /// Directories in which the trainer writes steps.
     pub directories: Vec<PathBuf>,
     /// Logs.
     pub logs: Vec<Log>,
-    /// Where the trainer's temporary files go.
+    /// The directories of the trainer's temporary files.
     pub temporary: Vec<PathBuf>,
     /// Whether the run failed on this machine, so that its disks, its memory and its kernel's log are evidence.
     pub is_here: bool,
     /// The local tier.
     pub vault: Option<Vault>,
-    /// The runs whose records in it are looked at.
+    /// The runs whose records in the vault are examined.
     pub runs: Vec<RunName>,
-    /// Texts that the failure left, each with whose it is.
+    /// Texts that the failure left, each with its source.
     pub records: Vec<(String, String)>,
-    /// The frameworks that are known.
+    /// The known frameworks.
     pub profiles: Arc<ProfileSet>,
-    /// The framework, instead of finding out.
+    /// The framework to use instead of detecting it.
     pub profile: Option<String>,
-    /// When starts are a restart loop.
+    /// The rule by which starts are a restart loop.
     pub restart_loop: RestartLoopRule,
-    /// Tells the time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
 }
 
 /// A log.
 pub struct Log {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Where it comes from.
+    /// Its source.
     pub source: LogSource,
 }
 
-/// Where a log comes from.
+/// The source of a log.
 pub enum LogSource {
     /// A file.
     File(PathBuf),
-    /// Something that is read to its end.
+    /// A stream that is read to its end.
     Input(Box<dyn Read + Send>),
 }
 
-/// What was found.
+/// The gathered evidence.
 #[derive(Debug, Default)]
 pub struct Gathered {
     /// The evidence, settled.
     pub evidence: Vec<Evidence>,
-    /// The step to go on from in each directory that holds one.
+    /// The step to resume from in each directory that contains one.
     pub on_disk: Vec<ResumeOnDisk>,
-    /// What was named and could not be looked at, and why.
+    /// Sources that could not be examined, with the cause.
     pub not_looked_at: Vec<NotLookedAt>,
 }
 
-/// Something that could not be looked at.
+/// A source that could not be examined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotLookedAt {
-    /// What.
+    /// The source.
     pub what: String,
-    /// Why not.
+    /// The cause.
     pub why: String,
-    /// Whether the caller had named it.
+    /// Whether the caller had named it explicitly.
     pub named: bool,
 }
 
-/// How long each part may take.
+/// Time limit for each source.
 const PLACE_DEADLINE: Duration = Duration::from_secs(10);
 const STEPS_DEADLINE: Duration = Duration::from_mins(1);
 const RECORDS_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Gathers everything.
+/// Gathers all evidence.
 pub async fn gather(request: ExplainRequest) -> Gathered {
     let scanner = Arc::new(Scanner::new());
     let mut gathered = Gathered::default();
@@ -117,7 +117,7 @@ pub async fn gather(request: ExplainRequest) -> Gathered {
                 gathered.evidence.extend(found.evidence);
                 gathered.on_disk.extend(found.on_disk);
             }
-            // Whether it is there, and what keeps this user out, is told with its other facts.
+            // Its existence, and what this user may not access, are reported with its other facts.
             Looked::Failed(_) if request.is_here && !directory.exists() => {}
             Looked::Failed(why) => gathered.miss(directory.display().to_string(), why, true),
             Looked::TooLate => gathered.miss(directory.display().to_string(), too_late(STEPS_DEADLINE), true),
@@ -143,14 +143,14 @@ impl Gathered {
     }
 }
 
-/// What became of a look.
+/// The outcome of examining a source.
 enum Looked<T> {
     At(T),
     Failed(String),
     TooLate,
 }
 
-/// Looks, and gives up waiting at the deadline: whoever hangs in the kernel is left behind.
+/// Runs the work and stops waiting at the deadline: a thread that hangs in the kernel is abandoned.
 async fn within<T: Send + 'static>(
     deadline: Duration,
     look: impl FnOnce() -> Result<T> + Send + 'static,
@@ -163,7 +163,7 @@ async fn within<T: Send + 'static>(
 }
 
 fn too_late(deadline: Duration) -> String {
-    format!("it was not done within {} s", deadline.as_secs())
+    format!("it did not finish within {} s", deadline.as_secs())
 }
 
 fn texts(paths: &[PathBuf]) -> Vec<String> {

@@ -1,9 +1,10 @@
-//! Going on from a step that stands in the trainer's own directory: what has to be done by hand before, as commands.
+//! Resuming from a step in the trainer's own directory: the necessary preparation, as shell commands.
 
 use std::path::{Path, PathBuf};
 
 use stepvault_core::Result;
-use stepvault_formats::handover::{HandoverPlan, Restored, plan};
+use stepvault_core::words::shell_word;
+use stepvault_formats::handoff::{HandoffPlan, Restored, plan};
 use stepvault_formats::pointer::{PointerContent, PointerWrite};
 use stepvault_formats::profile::{Profile, ProfileSet};
 use stepvault_formats::resume::{Resumed, resumed_by_framework};
@@ -12,12 +13,12 @@ use stepvault_local::survey::{SurveyFiles, survey};
 
 use crate::inspect::Inspection;
 
-/// Most paths that are moved out of a framework's way.
+/// Maximum number of paths that are moved out of a framework's way.
 const MAXIMUM_MOVES: usize = 32;
-/// What the name of a path ends with that was moved away.
+/// Suffix of the name of a path that was moved away.
 const MOVED: &str = ".not-whole";
 
-/// A step on disk that a trainer can go on from.
+/// A step on disk that a trainer can resume from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResumeOnDisk {
     /// The directory of the steps.
@@ -26,15 +27,15 @@ pub struct ResumeOnDisk {
     pub path: PathBuf,
     /// Its number, where it has one.
     pub step: Option<u64>,
-    /// Whether the trainer can go on from it, or it holds weights alone.
+    /// Whether the trainer can resume from it; otherwise it holds only weights.
     pub resumable: bool,
-    /// What makes the framework find it, in order: shell commands. Nothing where it does by itself.
+    /// Shell commands, in order, that make the framework find it. Empty if it does by itself.
     pub commands: Vec<String>,
     /// How to start the trainer.
     pub resume: String,
 }
 
-/// The newest step of a directory that is complete and sound, and how to go on from it.
+/// Returns the newest step of a directory that is complete and sound, and how to resume from it.
 pub(super) fn resume_on_disk(
     looked_at: &Path,
     inspection: &Inspection,
@@ -73,8 +74,8 @@ pub(super) fn resume_on_disk(
     }))
 }
 
-/// The directory that a step's path is relative to. What was looked at may itself be a step, which is then seen from
-/// above.
+/// Returns the directory that a step's path is relative to. The examined path may itself be a step, which is then
+/// relative to its parent.
 pub(super) fn root_of<'a>(looked_at: &'a Path, step: &str) -> &'a Path {
     let is_inside = looked_at.join(step).symlink_metadata().is_ok();
     looked_at.parent().filter(|_| !is_inside).unwrap_or(looked_at)
@@ -83,7 +84,7 @@ pub(super) fn root_of<'a>(looked_at: &'a Path, step: &str) -> &'a Path {
 fn commands(
     root: &Path,
     step: &str,
-    planned: &HandoverPlan,
+    planned: &HandoffPlan,
     (profile, tree, files): (&Profile, &Tree, &SurveyFiles),
 ) -> Vec<String> {
     let mut commands = Vec::new();
@@ -98,7 +99,7 @@ fn commands(
             .pointers
             .iter()
             .any(|pointer| pointer.write.path == in_the_way);
-        // A pointer that names another step is written anew, and nothing is moved.
+        // A pointer that names another step is rewritten, and nothing is moved.
         if pointed || by_pointer_alone(planned) {
             break;
         }
@@ -110,7 +111,7 @@ fn commands(
     commands
 }
 
-fn by_pointer_alone(planned: &HandoverPlan) -> bool {
+fn by_pointer_alone(planned: &HandoffPlan) -> bool {
     planned.pointers.iter().any(|pointer| !pointer.is_right)
 }
 
@@ -123,7 +124,8 @@ fn without(tree: &Tree, path: &str) -> Tree {
     Tree::new(kept.collect())
 }
 
-/// Out of the directory that the framework scans, beside it, and over nothing.
+/// Returns the command that moves a path out of the directory that the framework scans, next to it, without
+/// overwriting.
 fn moved_away(root: &Path, path: &str) -> String {
     let name = path.rsplit('/').next().unwrap_or(path);
     let beside = root.parent().unwrap_or(root).join(format!("{name}{MOVED}"));
@@ -139,32 +141,14 @@ fn written(root: &Path, write: &PointerWrite) -> String {
     }
 }
 
-/// A path as one word of a shell.
+/// Quotes a path as one word of a shell.
 pub fn quoted(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let is_plain = |character: char| character.is_ascii_alphanumeric() || "_./:=@%+,-".contains(character);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.into_owned();
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
+    shell_word(&path.to_string_lossy())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_are_words_of_a_shell() {
-        for (path, word) in [
-            ("/out/step_1", "/out/step_1"),
-            ("/out/epoch=1-step=2.ckpt", "/out/epoch=1-step=2.ckpt"),
-            ("/my out/it's", r"'/my out/it'\''s'"),
-            ("", "''"),
-            ("/a$(x)", "'/a$(x)'"),
-        ] {
-            assert_eq!(quoted(Path::new(path)), word);
-        }
-    }
 
     #[test]
     fn what_is_in_the_way_goes_beside_the_directory() {
@@ -186,7 +170,7 @@ mod tests {
         );
         assert_eq!(
             write(PointerContent::CopyOf("step=1.ckpt".to_owned())),
-            "cp -p -- /data/out/step=1.ckpt /data/out/latest"
+            "cp -p -- '/data/out/step=1.ckpt' /data/out/latest"
         );
     }
 }

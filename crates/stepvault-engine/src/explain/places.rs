@@ -1,9 +1,10 @@
-//! Directories: the checkpoints', the vault's, those for temporary files, and memory.
+//! Checks directories (those of checkpoints, vault and temporary files) and memory.
 
 use std::path::PathBuf;
 
-use stepvault_core::explain::{Cause, Evidence, PlaceFacts, Role, from_place};
+use stepvault_core::disk_facts::{DirectoryCondition, DirectoryRole};
 use stepvault_core::forecast::Taken;
+use stepvault_diagnose::explain::{Cause, Evidence, from_place};
 use stepvault_local::condition::{Condition, block_devices, look, silent};
 use stepvault_local::oom::oom_kills;
 
@@ -11,15 +12,15 @@ use super::{ExplainRequest, Gathered, Looked, PLACE_DEADLINE, within};
 
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// Looks at each, and returns the block devices they are on.
+/// Checks each directory, and returns the block devices they are on.
 pub(super) async fn gather(request: &ExplainRequest, needs: Taken, gathered: &mut Gathered) -> Vec<String> {
-    let mut places: Vec<(Role, PathBuf)> = Vec::new();
+    let mut places: Vec<(DirectoryRole, PathBuf)> = Vec::new();
     let mut add = |role, paths: &[PathBuf]| places.extend(paths.iter().map(|path| (role, path.clone())));
-    add(Role::Checkpoints, &request.directories);
+    add(DirectoryRole::Checkpoints, &request.directories);
     let vault = request.vault.as_ref().map(|vault| vault.root().to_path_buf());
-    add(Role::Vault, vault.as_slice());
-    add(Role::Temporary, &request.temporary);
-    add(Role::SharedMemory, &[PathBuf::from(SHARED_MEMORY)]);
+    add(DirectoryRole::Vault, vault.as_slice());
+    add(DirectoryRole::Temporary, &request.temporary);
+    add(DirectoryRole::SharedMemory, &[PathBuf::from(SHARED_MEMORY)]);
     let mut seen: Vec<Condition> = Vec::new();
     for (role, path) in places {
         let condition = match within(PLACE_DEADLINE, {
@@ -33,8 +34,8 @@ pub(super) async fn gather(request: &ExplainRequest, needs: Taken, gathered: &mu
         };
         let shares_disk =
             condition.device.is_some() && seen.iter().any(|other| other.device == condition.device);
-        let facts = PlaceFacts {
-            // What one disk has left is told once, of what is looked at first.
+        let facts = DirectoryCondition {
+            // A disk's free space is reported once, for the first directory on it.
             room: condition.facts.room.filter(|_| !shares_disk),
             ..condition.facts.clone()
         };

@@ -1,11 +1,11 @@
-//! What the local tier remembers: starts, uploads that were not finished, and what its agent said last.
+//! Reads the local tier's records: starts, unfinished uploads, and the last state of its agent.
 
 use std::sync::Arc;
 
-use stepvault_core::explain::{Evidence, Scanner, UploadFacts, from_record, from_starts, from_upload};
 use stepvault_core::ids::RunName;
 use stepvault_core::starts::{RestartLoopRule, Start};
 use stepvault_core::timestamp::Timestamp;
+use stepvault_diagnose::explain::{Evidence, Scanner, UploadFacts, from_record, from_starts, from_upload};
 use stepvault_local::UnfinishedUpload;
 use stepvault_local::process;
 use stepvault_local::vault::Vault;
@@ -50,7 +50,7 @@ struct Look {
 }
 
 impl Look {
-    /// The evidence, and what of the records could not be read.
+    /// Returns the evidence, and the records that could not be read.
     fn look(&self) -> (Vec<Evidence>, Vec<String>) {
         let (mut evidence, mut faults) = (Vec::new(), Vec::new());
         match self.vault.starts(&self.run) {
@@ -86,6 +86,6 @@ fn facts(upload: &UnfinishedUpload) -> UploadFacts {
     UploadFacts {
         what: format!("{} to {}", upload.id, upload.remote),
         written_at: upload.written_at,
-        progress: format!("{files_done} of {files} files are there, and {parts_done} parts of others"),
+        progress: format!("{files_done} of {files} files are uploaded, and {parts_done} parts of others"),
     }
 }

@@ -1,29 +1,29 @@
-//! A directory of checkpoints: steps that are not whole, and times that cannot be.
+//! Checks a directory of checkpoints: incomplete steps, and impossible times.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stepvault_core::Result;
 use stepvault_core::clock::Clock;
-use stepvault_core::explain::{Cause, Evidence};
 use stepvault_core::forecast::Taken;
+use stepvault_diagnose::explain::{Cause, Evidence};
 use stepvault_formats::find::FindOptions;
 use stepvault_formats::profile::ProfileSet;
 
 use super::on_disk::{ResumeOnDisk, resume_on_disk, root_of};
 use crate::inspect::{InspectRequest, InspectedStep, Inspection, inspect};
 
-/// How much a step that is not whole says, and how late one that is not the newest is.
+/// Weight of an incomplete step, and the age given to one that is not the newest.
 const WEIGHT: u32 = 30;
 const OLDER: u32 = 300;
-/// Most steps that are told of.
+/// Maximum number of steps that are reported.
 const MAXIMUM_STEPS: usize = 8;
-/// Longest list of reasons, in characters.
+/// Maximum length of the list of reasons, in characters.
 const MAXIMUM_REASON: usize = 400;
-/// A step that is dated so far ahead was not dated by this clock.
+/// A step dated this far ahead was not dated by this clock.
 const AHEAD_SECONDS: u64 = 120;
 
-/// A look into a directory.
+/// The check of one directory.
 pub(super) struct Look {
     pub(super) directory: PathBuf,
     pub(super) profiles: Arc<ProfileSet>,
@@ -31,7 +31,7 @@ pub(super) struct Look {
     pub(super) clock: Arc<dyn Clock>,
 }
 
-/// What a directory shows.
+/// The steps found in a directory.
 pub(super) struct FoundSteps {
     pub(super) evidence: Vec<Evidence>,
     pub(super) needs: Taken,
@@ -44,7 +44,7 @@ impl Look {
             profiles: &self.profiles,
             profile: self.profile.as_deref(),
             options: FindOptions {
-                // The run is over: nobody writes any more.
+                // The run has ended: nothing is being written any more.
                 quiet_seconds: 0,
                 ..FindOptions::default()
             },
@@ -67,13 +67,13 @@ impl Look {
         let mut evidence = Vec::new();
         let newest = inspection.steps.iter().filter_map(|entry| entry.step.step).max();
         let now = self.clock.now();
-        // What is dated ahead of the clock cannot be told from what is being written.
+        // A step dated ahead of the clock cannot be distinguished from one being written.
         let bad = inspection
             .steps
             .iter()
             .rev()
             .filter(|entry| !entry.is_valid() && entry.step.written_at <= now)
-            // A directory of steps that is empty may have the name of a step.
+            // An empty directory of steps may be named like a step.
             .filter(|entry| entry.step.files > 0 || self.root(&entry.step.path) == self.directory);
         for entry in bad.take(MAXIMUM_STEPS) {
             let recency = if entry.step.step == newest { 1000 } else { OLDER };
@@ -88,7 +88,7 @@ impl Look {
             .take(MAXIMUM_STEPS)
         {
             let text = format!(
-                "{} has a name that is only given while a save is under way",
+                "{} has the name of a checkpoint that is still being written",
                 self.directory.join(path).display()
             );
             evidence.push(Evidence::left(Cause::InterruptedSave, WEIGHT, text));
@@ -110,7 +110,7 @@ impl Look {
         root_of(&self.directory, step)
     }
 
-    /// Files that are missing show a partial step; a temporary name, or a file that is torn, an interrupted save.
+    /// Missing files show a partial step; a temporary name, or a truncated file, an interrupted save.
     fn of_step(&self, inspection: &Inspection, entry: &InspectedStep) -> Evidence {
         let is_temporary = inspection.found.temporary.contains(&entry.step.path);
         let lacks_files = !entry.step.is_complete() && !is_temporary;

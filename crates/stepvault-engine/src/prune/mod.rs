@@ -1,11 +1,14 @@
-//! Retention on both tiers: look, plan, then carry the plan out.
+//! Retention on both tiers: list, plan, then execute the plan.
 
 mod local;
+mod proof;
 mod remote;
 mod removal;
+mod together;
 
-pub use local::{LocalPrune, evict_planned, plan_local};
+pub use local::{LocalPrune, plan_local};
 pub use remote::{RemotePrune, plan_remote, prune_remote};
+pub use together::{prune_local, prune_together};
 
 use std::time::SystemTime;
 
@@ -13,18 +16,20 @@ use serde::Serialize;
 use stepvault_core::ids::StepId;
 use stepvault_core::retention::RetentionPlan;
 
-/// What a prune of one tier came to.
+/// The outcome of pruning one tier.
 #[derive(Debug, Serialize)]
 pub struct PruneReport {
-    /// What was decided.
+    /// The plan.
     pub plan: RetentionPlan,
     /// Steps that were removed.
     pub removed: Vec<StepId>,
-    /// Steps that the plan drops and that were kept in the end, and why.
+    /// Steps of the local tier that were removed before they were durable, for lack of space.
+    pub given_up: Vec<StepId>,
+    /// Steps that were planned for removal but kept, with the reason.
     pub spared: Vec<(StepId, String)>,
 }
 
-/// The local clock, for dry runs alone: a real prune goes by the store's.
+/// The local clock, for the local tier and for dry runs: pruning a remote uses the store's clock.
 #[expect(
     clippy::disallowed_methods,
     reason = "a dry run writes nothing, so it has no store time to go by"

@@ -4,63 +4,64 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use stepvault_core::Result;
 use stepvault_core::codec::FORMAT;
 use stepvault_core::commit::Commit;
 use stepvault_core::ids::StepId;
 use stepvault_core::keys::KeyKind;
-use stepvault_core::observe::Observer;
+use stepvault_core::manifest::PartManifest;
+use stepvault_core::observe::{Event, Observer};
 use stepvault_core::records::Tombstone;
 use stepvault_core::retention::{
     Guards, KeepRules, ListingState, LocalLimits, RetentionPlan, StepFacts, TierView, Verdict, Verified,
     abandoned_steps, plan,
 };
 use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
 
 use super::removal::Removal;
 use super::{PruneReport, local_now};
-use crate::catalog::{commits, leases, pins, read_tombstone, tombstones};
+use crate::catalog::{commits, is_outage, leases, pins, read_tombstone, removed_steps};
 use crate::gc::pardon_spared;
 use crate::leases::HeldLease;
 use crate::run_remote::RunRemote;
 use crate::verify::{Depth, StepHealth, check_committed, check_remote, prove_committed};
 
-/// What a prune of a remote works with.
+/// Inputs for pruning a remote.
 #[derive(Debug, Clone)]
 pub struct RemotePrune {
     /// The run on the remote.
     pub remote: RunRemote,
     /// The rules for remotes.
     pub rules: KeepRules,
-    /// Most steps to delete at once.
+    /// Maximum number of steps to delete at once.
     pub maximum_deletions: Option<u32>,
-    /// Pins that another tier knows of; they hold here too.
+    /// Pins on other tiers; they also hold here.
     pub pinned_elsewhere: BTreeSet<StepId>,
-    /// Who listens.
+    /// Receives progress and warnings.
     pub observer: Arc<dyn Observer>,
 }
 
-/// What stands on the remote, and the commits by which it can be removed.
+/// The steps on the remote, and the commits needed to remove them.
 struct Found {
     view: TierView,
     commits: Vec<Commit>,
 }
 
-/// Decides what would go, and writes nothing. Ages are measured by this machine's clock.
+/// Plans which steps would go, and writes nothing. Ages are measured by this machine's clock.
 pub async fn plan_remote(prune: &RemotePrune) -> Result<RetentionPlan> {
     let found = look(prune, local_now(), None).await?;
     decide(prune, found).await.map(|(plan, _)| plan)
 }
 
-/// Decides by the store's clock and removes what the plan drops: tombstone, commit, data, manifests, in this order.
+/// Plans by the store's clock and removes the steps that the plan drops: tombstone, commit, data, manifests, in this
+/// order.
 ///
 /// # Invariants
-/// The commit goes before any data (S5); the guards of the plan hold (S4, S8); a step that somebody began to read
-/// since it was planned is spared; the name is spent for good (S9).
+/// The commit is deleted before any data (S5); the plan's guards hold (S4, S8); a step that someone began to read after
+/// it was planned is kept; its identity is never reused (S9).
 ///
 /// # Errors
-/// [`ErrorKind::Held`] while another prune is under way; [`ErrorKind::Denied`] without the right to delete, also where
-/// nothing had to go.
+/// `Held` while another prune or gc runs; `Denied` without the right to delete, even if there was nothing to delete.
 pub async fn prune_remote(prune: &RemotePrune) -> Result<PruneReport> {
     let lease = HeldLease::on_run(&prune.remote).await?;
     let outcome = prune_leased(prune, &lease).await;
@@ -68,19 +69,20 @@ pub async fn prune_remote(prune: &RemotePrune) -> Result<PruneReport> {
 }
 
 async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneReport> {
-    refuse_a_second_pruner(prune, lease).await?;
+    lease.ensure_alone().await?;
     pardon_spared(&prune.remote).await?;
     let found = look(prune, lease.taken(), Some(lease)).await?;
     let (plan, commits) = decide(prune, found).await?;
     let mut report = PruneReport {
         plan,
         removed: Vec::new(),
+        given_up: Vec::new(),
         spared: Vec::new(),
     };
     if report.plan.refusal.is_none() {
-        finish_condemned(prune, &mut report).await?;
+        finish_tombstoned(prune, &mut report).await?;
         if !report.plan.deletions().is_empty() {
-            // What stays is why the others may go.
+            // The steps that stay justify removing the others.
             let keys = commits.iter().map(|commit| prune.remote.keys.commit(commit.id));
             prune.remote.store.sync(&keys.collect::<Vec<_>>()).await?;
         }
@@ -116,34 +118,17 @@ fn removal<'a>(prune: &'a RemotePrune, id: StepId, name: &str, bytes: Option<u64
     }
 }
 
-/// Two pruners at once do no harm, but each would plan on what the other is removing.
-async fn refuse_a_second_pruner(prune: &RemotePrune, lease: &HeldLease) -> Result<()> {
-    let others = leases(&prune.remote).await?;
-    let other = others
-        .iter()
-        .filter(|other| other.id.is_none() && other.is_live(lease.taken()))
-        // Of two that see each other, the one with the lower key goes on.
-        .find(|other| other.key.as_str() < lease.key());
-    match other {
-        None => Ok(()),
-        Some(other) => Err(Error::new(ErrorKind::Held, "another prune is under way")
-            .on(prune.remote.store.url())
-            .because(format!("holder {}", other.holder))
-            .hint("wait for it; a lease left by a killed prune runs out by itself within two minutes")),
-    }
-}
-
 async fn look(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLease>) -> Result<Found> {
     let remote = &prune.remote;
     if remote.marker().await?.is_none() {
-        // Nothing of ours stands here, or the marker was removed: not a place to delete in.
+        // The marker is missing: never delete from an unknown place.
         return Ok(Found {
             view: empty_view(remote, now),
             commits: Vec::new(),
         });
     }
     let listed = commits(remote).await?;
-    let condemned: BTreeSet<StepId> = tombstones(remote).await?.into_iter().collect();
+    let removed = removed_steps(remote).await?;
     let mut pinned: BTreeSet<StepId> = pins(remote).await?.into_iter().collect();
     pinned.extend(&prune.pinned_elsewhere);
     let leased: BTreeSet<StepId> = leases(remote)
@@ -156,7 +141,7 @@ async fn look(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLease>) -
     let mut view = empty_view(remote, now);
     let mut readable = Vec::new();
     for (id, found) in listed.by_step {
-        if condemned.contains(&id) {
+        if removed.contains(id) {
             continue;
         }
         match found.commit {
@@ -167,6 +152,7 @@ async fn look(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLease>) -
                     created: Timestamp::from(found.object.modified),
                     written_at: commit.written_at,
                     bytes: commit.data_bytes(),
+                    reclaimable_bytes: commit.data_bytes(),
                     metrics: commit.metrics.clone(),
                     pinned: pinned.contains(&id),
                     leased: leased.contains(&id),
@@ -174,6 +160,8 @@ async fn look(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLease>) -
                     durable_on: vec![remote.name().clone()],
                     retired_on: Vec::new(),
                     uploading: false,
+                    unproven: None,
+                    needs_other_nodes: commit.parts.len() > 1,
                     abandoned: abandoned.contains(&id),
                 });
                 readable.push(commit);
@@ -184,7 +172,7 @@ async fn look(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLease>) -
     tracing::debug!(
         steps = view.steps.len(),
         leased = lease.is_some(),
-        "looked at a remote"
+        "examined a remote"
     );
     Ok(Found {
         view,
@@ -203,8 +191,8 @@ fn empty_view(remote: &RunRemote, now: SystemTime) -> TierView {
     }
 }
 
-/// Plans as if every step were sound, verifies those that the plan relies on, and plans again without the ones that
-/// are not, until all that are relied on have been verified. Steps that go anyway are not looked at.
+/// Plans as if every step were sound, verifies those that the plan relies on, and plans again without the unsound ones,
+/// until all that are relied on have been verified. Steps that are removed anyway are not checked.
 async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan, Vec<Commit>)> {
     let guards = Guards {
         required_remotes: Vec::new(),
@@ -218,8 +206,8 @@ async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan,
         if plan.refusal.is_some() || plan.deletions().is_empty() {
             return Ok((plan, found.commits));
         }
-        // What people restore when all the others are gone is held against its bytes; for the rest, names and sizes
-        // have to do.
+        // The step that is restored when all others are gone is verified by its bytes; for the rest, names and sizes
+        // suffice.
         let newest_valid = newest_valid(&found.view);
         if newest_valid != proved {
             proved = newest_valid;
@@ -273,8 +261,8 @@ async fn prove_newest(prune: &RemotePrune, found: &Found, id: StepId) -> Result<
     prove_committed(&prune.remote, commit, &prune.observer).await
 }
 
-/// Removes one step; a reason when it was spared. The tombstone comes first: whoever takes a lease after it sees
-/// the step as gone, and whoever took one before is seen here.
+/// Removes one step; returns a reason if it was kept. The tombstone comes first: a reader that takes a lease after it
+/// sees the step as removed, and a reader that took one before it is seen here.
 async fn remove(prune: &RemotePrune, id: StepId, name: &str) -> Result<Option<String>> {
     let remote = &prune.remote;
     if pins(remote).await?.contains(&id) {
@@ -290,14 +278,14 @@ async fn remove(prune: &RemotePrune, id: StepId, name: &str) -> Result<Option<St
     remote
         .create_record(&remote.keys.tombstone(id), &tombstone)
         .await?;
-    erase(prune, id, name).await
+    erase(prune, id).await
 }
 
-/// Carries a condemned step out, unless somebody who came before the tombstone pinned it or still reads it.
-async fn erase(prune: &RemotePrune, id: StepId, name: &str) -> Result<Option<String>> {
+/// Deletes a tombstoned step, unless someone pinned or began to read it before the tombstone was written.
+async fn erase(prune: &RemotePrune, id: StepId) -> Result<Option<String>> {
     let remote = &prune.remote;
-    // Whoever pins asks for the tombstone after his pin is there: this one was first. Nothing goes before the commit,
-    // so that the step is whole, unless it was committed over a sweep.
+    // A pinning process checks for the tombstone after it has written the pin, so this pin came first. Nothing is
+    // deleted before the commit, so the step is whole, unless it was committed during a gc.
     if pins(remote).await?.contains(&id)
         && check_remote(remote, id, Depth::Listed, &prune.observer)
             .await?
@@ -315,42 +303,85 @@ async fn erase(prune: &RemotePrune, id: StepId, name: &str) -> Result<Option<Str
             .max()
             .unwrap_or(SystemTime::UNIX_EPOCH);
         if all.iter().any(|lease| lease.id == Some(id) && lease.is_live(now)) {
-            return Ok(Some("it is being restored; it goes at the next prune".to_owned()));
+            return Ok(Some("it is being restored; the next prune deletes it".to_owned()));
         }
     }
+    let parts = part_records(remote, id).await?;
     remote.delete(vec![remote.keys.commit(id)]).await?;
-    let data = remote.list(&remote.keys.data_prefix(name, id)).await?;
-    remote
-        .delete(data.into_iter().map(|object| object.key).collect())
-        .await?;
-    let records = remote.list(&remote.keys.step_parts_prefix(id)).await?;
-    let mut keys: Vec<String> = records
-        .into_iter()
-        .map(|object| object.key)
-        .filter(|key| matches!(remote.keys.classify(key), Some(KeyKind::Part(found, _)) if found == id))
-        .collect();
+    remote.delete(named_data(prune, id, &parts)?).await?;
+    let mut keys: Vec<String> = parts.into_iter().map(|(key, _)| key).collect();
     keys.push(remote.keys.claim(id));
-    // Of somebody who was too late, and was told so.
+    // The pin of a process that was too late and got an error.
     keys.push(remote.keys.pin(id));
     remote.delete(keys).await?;
     Ok(None)
 }
 
-/// Goes on with removals that were cut off: their tombstone stands and their commit or data are still there.
-async fn finish_condemned(prune: &RemotePrune, report: &mut PruneReport) -> Result<()> {
+/// Returns the existing part manifests of a step, by key; empty if one cannot be read.
+async fn part_records(remote: &RunRemote, id: StepId) -> Result<Vec<(String, Option<PartManifest>)>> {
+    let mut parts = Vec::new();
+    for object in remote.list(&remote.keys.step_parts_prefix(id)).await? {
+        if !matches!(remote.keys.classify(&object.key), Some(KeyKind::Part(found, _)) if found == id) {
+            continue;
+        }
+        let manifest = match remote.read_record::<PartManifest>(&object.key).await {
+            Ok(found) => found
+                .map(|(manifest, _)| manifest)
+                .filter(|manifest| manifest.id == id),
+            Err(error) if is_outage(&error) => return Err(error),
+            Err(_) => None,
+        };
+        parts.push((object.key, manifest));
+    }
+    Ok(parts)
+}
+
+/// Returns the keys of the files in a step's manifests. Other objects below the step's label are not known to belong to
+/// it, and are left to gc.
+fn named_data(
+    prune: &RemotePrune,
+    id: StepId,
+    parts: &[(String, Option<PartManifest>)],
+) -> Result<Vec<String>> {
     let remote = &prune.remote;
-    let listed = crate::catalog::committed_ids(remote).await?;
-    let mut condemned = tombstones(remote).await?;
-    condemned.retain(|id| listed.contains_key(id));
-    // Whoever wrote them may have been killed before they were durable, and the names have to stay spent (S9).
-    let keys = condemned.iter().map(|id| remote.keys.tombstone(*id));
-    remote.store.sync(&keys.collect::<Vec<_>>()).await?;
-    for id in condemned {
-        let Some(tombstone) = read_tombstone(&prune.remote, id).await? else {
+    let mut keys = BTreeSet::new();
+    for (key, manifest) in parts {
+        let Some(manifest) = manifest else {
+            prune.observer.on_event(&Event::Warning {
+                message: &format!(
+                    "{}: the record is unreadable; its files stay until gc deletes them",
+                    remote.describe(key)
+                ),
+            });
             continue;
         };
-        let removal = removal(prune, id, &tombstone.name, None);
-        match removal.by(erase(prune, id, &tombstone.name)).await? {
+        for file in &manifest.files {
+            keys.insert(remote.keys.data(&manifest.name, id, &file.path)?);
+        }
+    }
+    Ok(keys.into_iter().collect())
+}
+
+/// Resumes interrupted removals: the step is tombstoned or retired, but its commit still exists.
+async fn finish_tombstoned(prune: &RemotePrune, report: &mut PruneReport) -> Result<()> {
+    let remote = &prune.remote;
+    let mut listed = crate::catalog::committed_ids(remote).await?;
+    let removed = removed_steps(remote).await?;
+    listed.retain(|id, _| removed.contains(*id));
+    // The process that wrote them may have been killed before they were durable, and the identities must stay used
+    // (S9).
+    let tombstones = listed.keys().filter(|id| removed.tombstoned.contains(id));
+    let keys = tombstones.map(|id| remote.keys.tombstone(*id));
+    remote.store.sync(&keys.collect::<Vec<_>>()).await?;
+    for id in listed.into_keys() {
+        let name = match read_tombstone(remote, id).await? {
+            Some(tombstone) => tombstone.name,
+            // The tombstone was deleted meanwhile, to keep the step.
+            None if !removed.retired.contains(id) => continue,
+            None => id.label(),
+        };
+        let removal = removal(prune, id, &name, None);
+        match removal.by(erase(prune, id)).await? {
             None => report.removed.push(id),
             Some(reason) => report.spared.push((id, reason)),
         }

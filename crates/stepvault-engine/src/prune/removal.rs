@@ -1,4 +1,4 @@
-//! Tells of the removal of a step: that it begins, and how it ended.
+//! Reports the start and the end of a step's removal to the observer.
 
 use std::sync::Arc;
 
@@ -7,20 +7,20 @@ use stepvault_core::ids::StepId;
 use stepvault_core::observe::{Event, Observer, Tier};
 use tokio::time::Instant;
 
-/// What is removed.
+/// The step being removed.
 #[derive(Debug)]
 pub(super) struct Removal<'a> {
     pub(super) observer: &'a Arc<dyn Observer>,
     pub(super) tier: &'a Tier,
     pub(super) id: StepId,
-    /// Where it is.
+    /// The tier it is removed from.
     pub(super) place: String,
-    /// Bytes of its files, where they are known.
+    /// Bytes of its files, if known.
     pub(super) bytes: Option<u64>,
 }
 
 impl Removal<'_> {
-    /// Does it by `work`, which gives a reason where the step is spared.
+    /// Runs `work`, which returns a reason if the step is kept.
     pub(super) async fn by(
         &self,
         work: impl Future<Output = Result<Option<String>>>,

@@ -1,4 +1,4 @@
-//! Whether remotes hold a checkpoint that stands on this node.
+//! Checks whether remotes hold a checkpoint of this node.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,16 +10,16 @@ use stepvault_core::{ErrorKind, Result};
 use stepvault_local::tree::Tree;
 
 use super::known::{AtHand, known_on};
-use crate::catalog::{read_commit, tombstones};
+use crate::catalog::{read_commit, removed_steps};
 use crate::run_remote::RunRemote;
 use crate::verify::ensure_durable;
 
-/// The identity under which all of these remotes hold the checkpoint at `source`, scanned as `tree`: commits and
-/// manifests were read back just now, and the data was proved, by the store's checksums or byte for byte. `None` when
-/// one of them does not, or when there is none to ask.
+/// Returns the identity under which all given remotes hold the checkpoint at `source`, scanned as `tree`: commits and
+/// manifests were read back now, and the data was proved by the store's checksums or byte for byte. Returns `None` when
+/// a remote does not hold it, or when no remote is given.
 ///
 /// # Errors
-/// When a remote could not be asked: nothing is known then.
+/// When a remote is unreachable, as nothing is known then.
 pub async fn held_by_all(
     remotes: &[RunRemote],
     source: &Path,
@@ -31,11 +31,11 @@ pub async fn held_by_all(
     let mut common: Option<BTreeSet<StepId>> = None;
     for remote in remotes {
         let found = known_on(remote, &at_hand).await?;
-        // What is being deleted is as good as gone.
-        let doomed = tombstones(remote).await?;
+        // A step that is being removed counts as missing.
+        let removed = removed_steps(remote).await?;
         let same = found
             .iter()
-            .filter(|known| known.same_content && !doomed.contains(&known.id))
+            .filter(|known| known.same_content && !removed.contains(known.id))
             .map(|known| known.id);
         common = Some(match common {
             None => same.collect(),

@@ -1,4 +1,4 @@
-//! What the tiers know of a run, as far as placing a new checkpoint needs it.
+//! Collects what the tiers know of a run, as far as placing a new checkpoint needs it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,6 +7,7 @@ use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::keys::KeyKind;
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::nodes::Writer;
+use stepvault_core::records::Tombstone;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{ErrorKind, Result};
 use stepvault_local::compare;
@@ -14,13 +15,13 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::Tree;
 
 use crate::blocking::blocking;
-use crate::catalog::{committed_ids, read_commit, read_manifests, tombstones};
+use crate::catalog::{RemovedSteps, committed_ids, is_outage, read_commit, read_manifests, removed_steps};
 use crate::content::{
     ContentMatch, tree_is_of_step, tree_matches_manifest, tree_matches_part, tree_matches_record,
 };
 use crate::run_remote::RunRemote;
 
-/// The checkpoint at hand.
+/// The checkpoint to place.
 #[derive(Debug)]
 pub(super) struct AtHand<'a> {
     pub(super) source: &'a std::path::Path,
@@ -28,10 +29,13 @@ pub(super) struct AtHand<'a> {
     pub(super) tree: &'a Tree,
 }
 
-/// What the local tier knows.
-pub(super) fn known_locally(steps: &[SealedStep], at_hand: &AtHand<'_>) -> Vec<KnownStep> {
+/// Returns the steps that the local tier knows.
+pub(super) fn known_locally<'a>(
+    steps: impl IntoIterator<Item = &'a SealedStep>,
+    at_hand: &AtHand<'_>,
+) -> Vec<KnownStep> {
     steps
-        .iter()
+        .into_iter()
         .map(|step| KnownStep {
             id: step.id(),
             written_at: Some(step.record().written_at),
@@ -40,10 +44,11 @@ pub(super) fn known_locally(steps: &[SealedStep], at_hand: &AtHand<'_>) -> Vec<K
         .collect()
 }
 
-/// What a remote knows: commits, names that are spent, and claims that never came to a commit.
+/// Returns the steps that a remote knows: commits, removed steps whose identities are used up, and claims that were
+/// never committed.
 pub(super) async fn known_on(remote: &RunRemote, at_hand: &AtHand<'_>) -> Result<Vec<KnownStep>> {
     let committed = committed_ids(remote).await?;
-    let spent: BTreeSet<StepId> = tombstones(remote).await?.into_iter().collect();
+    let removed = removed_steps(remote).await?;
     let to_read = worth_reading(committed.keys().copied(), at_hand.step);
     let mut known = Vec::new();
     for id in committed.keys().copied() {
@@ -59,7 +64,7 @@ pub(super) async fn known_on(remote: &RunRemote, at_hand: &AtHand<'_>) -> Result
                     entry.same_content =
                         id.step == at_hand.step && same_content(remote, &commit, at_hand).await?;
                 }
-                // A damaged commit still takes its name; it is verify's to report.
+                // A damaged commit still occupies its identity; reporting it is up to verify.
                 Err(error) if error.kind() == ErrorKind::Damaged => {
                     entry.written_at = Some(Timestamp::default());
                 }
@@ -68,22 +73,19 @@ pub(super) async fn known_on(remote: &RunRemote, at_hand: &AtHand<'_>) -> Result
         }
         known.push(entry);
     }
-    for id in &spent {
-        if !committed.contains_key(id) {
-            known.push(KnownStep {
-                id: *id,
-                written_at: None,
-                same_content: false,
-            });
+    for id in removed_names(&removed, at_hand.step) {
+        if !committed.contains_key(&id) {
+            let was_swept = id.step == at_hand.step && was_swept(remote, id).await?;
+            known.push(taken(id, was_swept.then(Timestamp::default)));
         }
     }
     for object in remote.list(&remote.keys.claims_prefix()).await? {
         if let Some(KeyKind::Claim(id)) = remote.keys.classify(&object.key)
             && !committed.contains_key(&id)
-            && !spent.contains(&id)
+            && !removed.contains(id)
         {
-            // Taken by an upload that never ended, here or on a lost node. When it was written is not known; 'long
-            // ago' makes another save of it a new attempt.
+            // Claimed by an upload that never finished, on this or a lost node. Its time is unknown; 'long ago' makes
+            // another checkpoint of the step a new attempt.
             known.push(KnownStep {
                 id,
                 written_at: Some(Timestamp::default()),
@@ -94,9 +96,9 @@ pub(super) async fn known_on(remote: &RunRemote, at_hand: &AtHand<'_>) -> Result
     Ok(known)
 }
 
-/// What a remote knows of this node's own parts, where several nodes write a step: the parts of the same step, and the
-/// latest one of each attempt. What the others have written, and when by their clocks, decides nothing here. The second
-/// value is whether the checkpoint at hand is part of a step that is committed.
+/// Returns what a remote knows of this node's own parts of multi-node steps: the parts of the same step, and the latest
+/// one of each attempt. Parts of other nodes and their clocks decide nothing here. The second value is whether the
+/// checkpoint belongs to a committed step.
 pub(super) async fn own_parts_on(
     remote: &RunRemote,
     at_hand: &AtHand<'_>,
@@ -115,8 +117,8 @@ pub(super) async fn own_parts_on(
         let manifest = match remote.read_record::<PartManifest>(&key).await {
             Ok(Some((manifest, _))) => manifest,
             Ok(None) => continue,
-            Err(error) if crate::catalog::is_outage(&error) => return Err(error),
-            // It takes its place nevertheless.
+            Err(error) if is_outage(&error) => return Err(error),
+            // An unreadable part still occupies its identity.
             Err(_) => {
                 known.push(taken(id, Some(Timestamp::default())));
                 continue;
@@ -134,7 +136,7 @@ pub(super) async fn own_parts_on(
             ..taken(id, written_at)
         });
     }
-    for id in tombstones(remote).await? {
+    for id in removed_names(&removed_steps(remote).await?, at_hand.step) {
         known.retain(|entry| entry.id != id);
         known.push(taken(id, None));
     }
@@ -144,9 +146,9 @@ pub(super) async fn own_parts_on(
     Ok((known, is_committed))
 }
 
-/// Whether the checkpoint is a step that is committed: what this node wrote of it, with or without the others' parts, as
-/// a restore puts them there. By times as well: what is saved again is another save, be its bytes the same or not, or the
-/// nodes would not agree.
+/// Whether the checkpoint is a committed step: this node's own part, with or without the others' parts, as a restore
+/// places them. The times have to match too: a checkpoint that is written again is a new one even if its bytes are
+/// equal, because otherwise the nodes would not agree.
 async fn is_of_committed(
     remote: &RunRemote,
     id: StepId,
@@ -167,6 +169,26 @@ async fn is_of_committed(
     }
 }
 
+/// Returns the removed steps that matter for placing a checkpoint of `step`: all that still have a tombstone, and of
+/// the retired ones those with its number and one of the highest attempt.
+fn removed_names(removed: &RemovedSteps, step: Step) -> BTreeSet<StepId> {
+    let mut names = removed.tombstoned.clone();
+    names.extend(removed.retired.of_step(step));
+    names.extend(removed.retired.last());
+    names
+}
+
+/// Whether gc removed the remains of an unfinished upload, rather than retention a step. Another checkpoint of that
+/// step is then a new attempt, as if the claim still existed. Once the tombstone is gone, the two cases cannot be
+/// distinguished.
+async fn was_swept(remote: &RunRemote, id: StepId) -> Result<bool> {
+    match remote.read_record::<Tombstone>(&remote.keys.tombstone(id)).await {
+        Ok(found) => Ok(found.is_some_and(|(tombstone, _)| tombstone.by_sweep)),
+        Err(error) if is_outage(&error) => Err(error),
+        Err(_) => Ok(false),
+    }
+}
+
 fn taken(id: StepId, written_at: Option<Timestamp>) -> KnownStep {
     KnownStep {
         id,
@@ -175,7 +197,7 @@ fn taken(id: StepId, written_at: Option<Timestamp>) -> KnownStep {
     }
 }
 
-/// The commits whose times decide: those of the same step, and the first and last of each attempt.
+/// Returns the commits whose times decide: those of the same step, and the first and last of each attempt.
 fn worth_reading(ids: impl Iterator<Item = StepId>, step: Step) -> BTreeSet<StepId> {
     let mut bounds: BTreeMap<Attempt, (StepId, StepId)> = BTreeMap::new();
     let mut wanted = BTreeSet::new();
@@ -202,7 +224,7 @@ async fn same_content(
         Err(error) => return Err(error),
     };
     let Ok([manifest]) = <[PartManifest; 1]>::try_from(manifests) else {
-        // A step of several nodes is never that of one alone.
+        // A multi-node step never equals a single-node step.
         return Ok(false);
     };
     part_matches(at_hand, manifest).await

@@ -1,8 +1,10 @@
-//! Sealing a finished checkpoint and bringing it to every remote.
+//! Seals a finished checkpoint and uploads it to every remote.
 
+mod determine;
 mod held;
 mod known;
 mod place;
+mod provisional;
 mod source;
 
 use std::path::PathBuf;
@@ -10,57 +12,62 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use stepvault_core::Result;
 use stepvault_core::ids::{RemoteName, StepId};
-use stepvault_core::observe::Observer;
+use stepvault_core::observe::{Event, Observer};
+use stepvault_core::{Error, Result};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
+use crate::blocking::blocking;
 use crate::catalog::read_commit;
 use crate::memory::MemoryBudget;
 use crate::run_remote::RunRemote;
 use crate::upload::{Lane, Uploaded};
 use crate::verify::ensure_durable;
 
+pub use determine::Placer;
 pub use held::held_by_all;
 pub use place::{Placed, StageRequest, stage};
+pub use provisional::{Determined, Outcome, determine_attempts, provisional_steps, reopen_attempt};
 pub use source::{SourceCheck, check_source};
 
-/// What one remote made of a step.
+/// The outcome of one step on one remote.
 #[derive(Debug)]
 pub struct RemoteOutcome {
     /// The remote.
     pub remote: RemoteName,
-    /// Whether the step has to be durable there to be safe.
+    /// Whether the step is safe only once it is durable on this remote.
     pub required: bool,
-    /// What happened.
+    /// The result of the upload.
     pub result: Result<Uploaded>,
-    /// Bytes that the store copied from an earlier step, instead of their being sent.
+    /// Bytes that the store copied from an earlier step and that were not sent.
     pub copied_bytes: u64,
 }
 
-/// What a push came to.
+/// The outcome of a push.
 #[derive(Debug)]
 pub struct PushReport {
     /// Step and attempt.
     pub id: StepId,
+    /// Whether the attempt may still change because no remote has answered.
+    pub provisional: bool,
     /// The step's directory or file name.
     pub name: String,
-    /// Where it was taken from.
+    /// The path that it was sealed from.
     pub source: PathBuf,
     /// Files in it.
     pub file_count: u64,
     /// Bytes in it.
     pub data_bytes: u64,
-    /// Whether this push sealed it, or found it sealed or durable already.
+    /// Whether this push sealed it; false if it was already sealed or durable.
     pub newly_sealed: bool,
     /// By remote, in the configured order.
     pub remotes: Vec<RemoteOutcome>,
 }
 
-/// Seals one checkpoint and uploads it to all `remotes` in parallel; ends when each has it or has failed, or when the
-/// parts of other nodes have been waited for with `patience`.
+/// Seals one checkpoint and uploads it to all `remotes` in parallel. Returns when each remote has it or has failed, or
+/// when `patience` for the other nodes' parts has run out.
 ///
 /// The caller holds the vault's lock.
 pub async fn push(
@@ -72,27 +79,119 @@ pub async fn push(
     observer: &Arc<dyn Observer>,
 ) -> Result<PushReport> {
     let source = request.source.clone();
-    let placed = stage(vault, remotes, request, observer).await?;
-    let (id, name, file_count, data_bytes) = placed.summary();
-    let newly_sealed = matches!(placed, Placed::Sealed { new: true, .. });
-    let remotes = match &placed {
+    let placer = Placer {
+        writer: request.writer.clone(),
+        launch_since: request.launch_since,
+    };
+    let mut staged = stage(vault, remotes, request, observer).await?;
+    let newly_sealed = matches!(staged, Placed::Sealed { new: true, .. });
+    let outcomes = match &mut staged {
         Placed::Sealed { step, .. } => {
-            upload_everywhere(vault, remotes, step, budget, patience, observer).await
+            let mut uploading = Uploading {
+                vault,
+                remotes,
+                placer: &placer,
+                budget,
+                patience,
+                observer,
+            };
+            uploading.upload(step).await?
         }
         Placed::DurableEverywhere { id, .. } => prove_everywhere(remotes, *id, observer).await,
     };
+    let (id, name, file_count, data_bytes) = staged.summary();
     Ok(PushReport {
         id,
+        provisional: staged.is_provisional(),
         name,
         source,
         file_count,
         data_bytes,
         newly_sealed,
-        remotes,
+        remotes: outcomes,
     })
 }
 
-/// Proves on every remote a step that all of them have committed.
+/// Inputs for uploading a pushed step.
+#[derive(Debug)]
+struct Uploading<'a> {
+    vault: &'a Vault,
+    remotes: &'a [RunRemote],
+    placer: &'a Placer,
+    budget: &'a MemoryBudget,
+    patience: Duration,
+    observer: &'a Arc<dyn Observer>,
+}
+
+impl Uploading<'_> {
+    /// Determines the step's attempt if it is provisional, uploads the step, and repeats both if its attempt turns out
+    /// to be taken. `step` holds the final identity afterwards.
+    async fn upload(&mut self, step: &mut SealedStep) -> Result<Vec<RemoteOutcome>> {
+        loop {
+            if step.record().is_provisional()
+                && let Err(error) = self.determine(step).await?
+            {
+                return Ok(self.nowhere(&error));
+            }
+            let (vault, budget) = (self.vault, self.budget);
+            let outcomes =
+                upload_everywhere(vault, self.remotes, step, budget, self.patience, self.observer).await;
+            let mut errors = outcomes
+                .iter()
+                .filter_map(|outcome| outcome.result.as_ref().err());
+            let Some(taken) = errors.find(|error| error.is_name_taken()) else {
+                return Ok(outcomes);
+            };
+            if !reopen_attempt(vault, step, taken).await? {
+                return Ok(outcomes);
+            }
+            self.observer.on_event(&Event::Warning {
+                message: &format!("{} is sealed under a new attempt: {taken}", step.id()),
+            });
+            let (reader, run, id) = (vault.clone(), step.run().clone(), step.id());
+            if let Some(reopened) = blocking(move || reader.step(&run, id)).await? {
+                *step = reopened;
+            }
+        }
+    }
+
+    /// The outer error concerns this node; the inner one says why the attempt is still provisional.
+    async fn determine(&self, step: &mut SealedStep) -> Result<Result<()>> {
+        let (vault, remotes) = (self.vault, self.remotes);
+        let (before, run) = (step.id(), step.run().clone());
+        let determined = determine_attempts(vault, remotes, &run, self.placer, self.observer).await;
+        let determined = match determined {
+            Ok(determined) => determined,
+            // The step is sealed, so the failure is reported for each remote.
+            Err(error) => return Ok(Err(error)),
+        };
+        let own = determined.into_iter().find(|one| one.before == before);
+        match own.map(|one| one.outcome) {
+            Some(Outcome::Placed(placed)) => *step = *placed,
+            Some(Outcome::Duplicate(id)) => {
+                let vault = vault.clone();
+                if let Some(same) = blocking(move || vault.step(&run, id)).await? {
+                    *step = same;
+                }
+            }
+            Some(Outcome::NoPlace(error)) => return Err(error),
+            None => {}
+        }
+        Ok(Ok(()))
+    }
+
+    fn nowhere(&self, error: &Error) -> Vec<RemoteOutcome> {
+        let outcome = |remote: &RunRemote| RemoteOutcome {
+            remote: remote.name().clone(),
+            required: remote.settings.required,
+            result: Err(error.duplicate()),
+            copied_bytes: 0,
+        };
+        self.remotes.iter().map(outcome).collect()
+    }
+}
+
+/// Proves a step on every remote, after all of them have committed it.
 async fn prove_everywhere(
     remotes: &[RunRemote],
     id: StepId,
@@ -113,7 +212,7 @@ async fn prove_everywhere(
     .await
 }
 
-/// Uploads a sealed step to all remotes at once. A slow or failing one does not hold up the others.
+/// Uploads a sealed step to all remotes concurrently. A slow or failing remote does not delay the others.
 pub async fn upload_everywhere(
     vault: &Vault,
     remotes: &[RunRemote],
@@ -147,7 +246,7 @@ pub async fn upload_everywhere(
     .await
 }
 
-/// Between two looks for other nodes' parts.
+/// Interval between checks for other nodes' parts.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
 
 async fn upload_and_wait(lane: &Lane, step: &SealedStep, patience: Duration) -> Result<Uploaded> {

@@ -1,64 +1,67 @@
-//! Finding the identity of a checkpoint and sealing it under it.
+//! Determines the identity of a checkpoint and seals it under that identity.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use futures::future::join_all;
-use stepvault_core::attempts::{KnownStep, LaunchPlacement, Placement, place, place_by_launch};
+use stepvault_core::attempts::{KnownStep, Placement};
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::{Attempt, RunName, Step, StepId};
-use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::step_name;
-use stepvault_local::seal::{LinkPolicy, SealRequest, seal};
+use stepvault_local::seal::{SealRequest, seal};
+use stepvault_local::seal_record::{AttemptOrigin, AttemptState};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::{Tree, scan_members};
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
-use super::known::{AtHand, known_locally, known_on, own_parts_on};
+use super::determine::{Known, Placer, Question, ask_remotes};
+use super::known::{AtHand, known_locally};
+use super::provisional::{determine_attempts, provisional_steps, written_at};
 use crate::blocking::blocking;
 use crate::catalog::is_outage;
-use crate::launches::Launches;
 use crate::metrics::{MetricsSource, read_metrics};
 use crate::run_remote::RunRemote;
 
-/// One checkpoint to take over.
+/// One checkpoint to seal.
 #[derive(Debug, Clone)]
 pub struct StageRequest {
     /// The run it belongs to.
     pub run: RunName,
     /// The directory or file that the trainer wrote.
     pub source: PathBuf,
-    /// The paths below `source` that make it up; none when it is all of it.
+    /// The paths below `source` that make up the checkpoint; empty when it is all of `source`.
     pub members: Vec<RelativePath>,
-    /// The name that it is kept under; `None` for that of `source`.
+    /// The name to store it under; `None` for the name of `source`.
     pub name: Option<String>,
-    /// Its step; `None` to read it from the name.
+    /// Its step; `None` to parse it from the name.
     pub step: Option<Step>,
-    /// Its attempt; `None` to find it out.
+    /// Its attempt; `None` to determine it.
     pub attempt: Option<Attempt>,
-    /// Who writes the step.
+    /// The writer of the step.
     pub writer: Writer,
-    /// Since when, by this node's clock, it is part of the writer's launch.
+    /// The time, by this node's clock, since which this node has been part of the writer's launch.
     pub launch_since: Timestamp,
-    /// The checkpoint is known to be of that launch; otherwise one that is older is not.
+    /// Whether the checkpoint is known to belong to that launch; otherwise one older than the launch does not.
     pub in_launch: bool,
-    /// Metrics given by hand; they win over those in the checkpoint.
+    /// It appeared after this time of this node's clock, whatever the times of its files are.
+    pub not_before: Option<Timestamp>,
+    /// Metrics given by hand; they override those in the checkpoint.
     pub metrics: BTreeMap<String, f64>,
-    /// Where metrics stand in the checkpoint.
+    /// Where the checkpoint contains metrics.
     pub metrics_source: MetricsSource,
-    /// How files are taken over.
+    /// How files are linked or copied into the vault.
     pub links: LinkPolicy,
     /// The tree as it was when the checkpoint was judged complete.
     pub expected: Option<Tree>,
 }
 
-/// A checkpoint under its identity.
+/// A checkpoint with its identity.
 #[derive(Debug)]
 pub enum Placed {
     /// It is in the vault.
@@ -68,7 +71,7 @@ pub enum Placed {
         /// Whether it was sealed just now.
         new: bool,
     },
-    /// Every remote has it already, and it was not worth sealing.
+    /// Every remote already has it, so it was not sealed.
     DurableEverywhere {
         /// Step and attempt.
         id: StepId,
@@ -82,7 +85,15 @@ pub enum Placed {
 }
 
 impl Placed {
-    /// Identity, name, files and bytes.
+    /// Whether the attempt may still change because no remote has answered.
+    pub fn is_provisional(&self) -> bool {
+        match self {
+            Self::Sealed { step, .. } => step.record().is_provisional(),
+            Self::DurableEverywhere { .. } => false,
+        }
+    }
+
+    /// Returns identity, name, number of files and bytes.
     pub fn summary(&self) -> (StepId, String, u64, u64) {
         match self {
             Self::Sealed { step, .. } => {
@@ -104,13 +115,24 @@ impl Placed {
     }
 }
 
-/// Seals a checkpoint under the identity that what is known of the run gives it.
+impl StageRequest {
+    fn placer(&self) -> Placer {
+        Placer {
+            writer: self.writer.clone(),
+            launch_since: self.launch_since,
+        }
+    }
+}
+
+/// Seals a checkpoint under the identity that follows from what is known of the run.
 ///
-/// A remote that cannot be reached does not stop the sealing: the step is staged under what the others know.
+/// An unreachable remote does not prevent sealing: the identity then follows from what the others know, and if no
+/// remote answers, the attempt is provisional until one does. Provisional steps that were sealed earlier are determined
+/// first.
 ///
 /// # Errors
-/// [`ErrorKind::Refused`] for an old save whose place is taken or that retention removed; [`ErrorKind::Conflict`]
-/// when an attempt was given and holds other files at that step.
+/// [`ErrorKind::Refused`] for an old checkpoint whose identity is taken or that retention removed;
+/// [`ErrorKind::Conflict`] when an attempt was given and holds different files at that step.
 pub async fn stage(
     vault: &Vault,
     remotes: &[RunRemote],
@@ -129,7 +151,7 @@ pub async fn stage(
     let (scanned, members) = (source.clone(), request.members.clone());
     let tree = blocking(move || scan_members(&scanned, &members)).await?;
     if tree.files.is_empty() {
-        return Err(Error::new(ErrorKind::Usage, "there is nothing to push")
+        return Err(Error::new(ErrorKind::Usage, "cannot push the step")
             .on(source.display())
             .because("it holds no file"));
     }
@@ -138,19 +160,49 @@ pub async fn stage(
         step,
         tree: &tree,
     };
+    for remote in remotes {
+        // The same fault would also fail queries and uploads, so it is reported here.
+        if let Err(error) = remote.begin(vault).await {
+            observer.on_event(&Event::Warning {
+                message: &format!("{}: cannot prepare the remote: {error}", remote.name()),
+            });
+        }
+    }
+    let is_in_order = settle_earlier(vault, remotes, &request, observer).await?;
     let (vault_copy, run) = (vault.clone(), request.run.clone());
     let sealed = blocking(move || vault_copy.steps(&run)).await?;
-    let known = Known {
-        local: known_locally(&sealed.steps, &at_hand),
-        ..ask_remotes(remotes, &at_hand, &request.writer, observer).await
-    };
-    let (known, missing_somewhere) = known.merged(remotes.is_empty());
-    let placement = match request.attempt {
-        Some(attempt) => place_as(&known, StepId::new(attempt, step))?,
-        None if request.writer.goes_by_launch() => {
-            place_in_launch(vault, remotes, &request, &known, step, &tree).await?
+    let mut known = if is_in_order {
+        ask_remotes(remotes, &at_hand, &request.writer, observer).await
+    } else {
+        Known {
+            missing_somewhere: true,
+            ..Known::default()
         }
-        None => place(&known, step, tree.newest_mtime())?,
+    };
+    known.add(known_locally(&sealed.steps, &at_hand));
+    let not_before = request.not_before;
+    let question = Question {
+        vault,
+        run: &request.run,
+        remotes,
+        placer: &request.placer(),
+        at_hand: &at_hand,
+        writer: &request.writer,
+        not_before,
+        in_launch: request.in_launch,
+        provisional: sealed
+            .steps
+            .iter()
+            .filter(|step| step.record().is_provisional())
+            .map(|step| (written_at(step), step.id().attempt))
+            .collect(),
+    };
+    let (placement, state) = match request.attempt {
+        Some(attempt) => (
+            place_as(&known.steps, StepId::new(attempt, step))?,
+            AttemptState::Given,
+        ),
+        None => identity(&question, &known, &sealed.steps).await?,
     };
     let id = match placement {
         Placement::Known(id) => {
@@ -160,7 +212,7 @@ pub async fn stage(
                     new: false,
                 });
             }
-            if !missing_somewhere {
+            if !known.missing_somewhere {
                 let (file_count, data_bytes) = (tree.files.len() as u64, tree.data_bytes());
                 return Ok(Placed::DurableEverywhere {
                     id,
@@ -172,15 +224,39 @@ pub async fn stage(
             id
         }
         Placement::New(id) => id,
-        Placement::Stale(id) => {
-            return Err(Error::new(ErrorKind::Refused, "will not take an old save over")
-                .on(source.display())
-                .because(format!(
-                    "{id} was removed by retention, or another save took its place since"
-                ))
-                .hint("to keep it nevertheless, push it as a new attempt with --attempt"));
-        }
+        Placement::Stale(id) => return Err(stale(&source, id)),
     };
+    let origin = AttemptOrigin {
+        state,
+        not_before,
+        in_launch: request.in_launch,
+        former: Vec::new(),
+    };
+    let step = seal_as(vault, request, (id, origin), (source, name), &tree, observer).await?;
+    Ok(Placed::Sealed {
+        step: Box::new(step),
+        new: true,
+    })
+}
+
+fn stale(source: &Path, id: StepId) -> Error {
+    Error::new(ErrorKind::Refused, "refusing to seal an old checkpoint")
+        .on(source.display())
+        .because(format!(
+            "{id} was removed by retention or replaced by another checkpoint"
+        ))
+        .hint("to keep it, push it as a new attempt with --attempt")
+}
+
+/// Seals the checkpoint under this identity and reports it to the observer.
+async fn seal_as(
+    vault: &Vault,
+    request: StageRequest,
+    (id, attempt): (StepId, AttemptOrigin),
+    (source, name): (PathBuf, String),
+    tree: &Tree,
+    observer: &Arc<dyn Observer>,
+) -> Result<SealedStep> {
     let begun = Instant::now();
     observer.on_event(&Event::SealStarted {
         id,
@@ -188,7 +264,27 @@ pub async fn stage(
         files: tree.files.len() as u64,
         bytes: tree.data_bytes(),
     });
-    let sealed = seal_as(vault, request, id, source.clone(), name).await;
+    let (vault, from) = (vault.clone(), source.clone());
+    // The seal has to match the tree that was placed.
+    let expected = request.expected.clone().or_else(|| Some(tree.clone()));
+    let sealed = blocking(move || {
+        let mut metrics = read_metrics(&from, &request.metrics_source)?;
+        metrics.extend(request.metrics);
+        let request = SealRequest {
+            run: request.run,
+            id,
+            attempt,
+            writer: request.writer,
+            source: from,
+            members: request.members,
+            name,
+            metrics,
+            links: request.links,
+            expected,
+        };
+        seal(&vault, &request)
+    })
+    .await;
     let seconds = begun.elapsed().as_secs_f64();
     observer.on_event(&match &sealed {
         Ok(step) => Event::Sealed {
@@ -205,150 +301,52 @@ pub async fn stage(
             error,
         },
     });
-    let step = sealed?;
-    Ok(Placed::Sealed {
-        step: Box::new(step),
-        new: true,
-    })
+    sealed
 }
 
-async fn seal_as(
-    vault: &Vault,
-    request: StageRequest,
-    id: StepId,
-    source: PathBuf,
-    name: String,
-) -> Result<SealedStep> {
-    let vault = vault.clone();
-    blocking(move || {
-        let mut metrics = read_metrics(&source, &request.metrics_source)?;
-        metrics.extend(request.metrics);
-        let request = SealRequest {
-            run: request.run,
-            id,
-            writer: request.writer,
-            source,
-            members: request.members,
-            name,
-            metrics,
-            links: request.links,
-            expected: request.expected,
-        };
-        seal(&vault, &request)
-    })
-    .await
-}
-
-/// What the tiers know.
-#[derive(Default)]
-struct Known {
-    local: Vec<KnownStep>,
-    remote: Vec<KnownStep>,
-    /// Whether a remote lacks the checkpoint, as far as could be asked.
-    missing_somewhere: bool,
-}
-
-impl Known {
-    /// As one list. The same step on two tiers is one step; content that matches on one matches.
-    fn merged(self, alone: bool) -> (Vec<KnownStep>, bool) {
-        let mut known = self.local;
-        for entry in self.remote {
-            match known.iter_mut().find(|other| other.id == entry.id) {
-                Some(other) => {
-                    other.same_content |= entry.same_content;
-                    other.written_at = other.written_at.max(entry.written_at);
-                }
-                None => known.push(entry),
-            }
-        }
-        (known, self.missing_somewhere || alone)
-    }
-}
-
-async fn ask_remotes(
-    remotes: &[RunRemote],
-    at_hand: &AtHand<'_>,
-    writer: &Writer,
-    observer: &Arc<dyn Observer>,
-) -> Known {
-    let mut known = Known::default();
-    let answers = join_all(remotes.iter().map(|remote| async move {
-        if writer.place.nodes().is_several() {
-            return own_parts_on(remote, at_hand, writer).await;
-        }
-        let found = known_on(remote, at_hand).await?;
-        let is_there = found.iter().any(|entry| entry.same_content);
-        Ok((found, is_there))
-    }))
-    .await;
-    for (remote, found) in remotes.iter().zip(answers) {
-        match found {
-            Ok((found, is_there)) => {
-                known.missing_somewhere |= !is_there;
-                known.remote.extend(found);
-            }
-            Err(error) => {
-                known.missing_somewhere = true;
-                observer.on_event(&Event::Warning {
-                    message: &format!("{} was not asked what it holds: {error}", remote.name()),
-                });
-            }
-        }
-    }
-    known
-}
-
-/// The attempt is that of the launch, on which all nodes agree.
-///
-/// # Errors
-/// When this node does not know it yet and the first remote cannot be asked: a number of its own making could be
-/// another launch's.
-async fn place_in_launch(
+/// Determines the attempts of the run's provisional steps. Returns `false` if that is not possible now: a later step is
+/// then provisional too, even if a remote answers a moment later.
+async fn settle_earlier(
     vault: &Vault,
     remotes: &[RunRemote],
     request: &StageRequest,
-    known: &[KnownStep],
-    step: Step,
-    tree: &Tree,
-) -> Result<Placement> {
-    let unnamed = LaunchName::unnamed();
-    let launch = request.writer.launch.as_ref().unwrap_or(&unnamed);
-    let Some(remote) = remotes.first() else {
-        return place(known, step, tree.newest_mtime());
-    };
-    let mut launches = Launches::open(Some(vault), remote).await?;
-    let written_at = tree.newest_mtime();
-    match launches.join(launch, request.launch_since).await {
-        // One node needs nobody's agreement: its own files tell an attempt from another, as without a launcher.
-        Err(error) if is_outage(&error) && !request.writer.place.nodes().is_several() => {
-            return place(known, step, written_at);
-        }
-        joined => joined?,
-    };
-    let spans = launches.spans();
-    match place_by_launch(known, &spans, step, written_at, request.in_launch) {
-        Some(LaunchPlacement::Placed(placement)) => Ok(placement),
-        Some(LaunchPlacement::WentBack(over)) => {
-            let attempt = launches.go_back(launch, over, written_at).await?;
-            Ok(Placement::New(StepId::new(attempt, step)))
-        }
-        // Of a node that writes alone it is one of its own, whenever that was.
-        Some(LaunchPlacement::OfUnknownLaunch) if !request.writer.place.nodes().is_several() => {
-            place(known, step, written_at)
-        }
-        // Older than all this node knows of launches: a new disk holds what was written since the launch began, though its
-        // agent may have come later than the first save.
-        Some(LaunchPlacement::OfUnknownLaunch) => {
-            let attempt = spans.first().map_or(Attempt::FIRST, |span| span.attempt);
-            let id = StepId::new(attempt, step);
-            Ok(if known.iter().any(|entry| entry.id == id) {
-                Placement::Stale(id)
-            } else {
-                Placement::New(id)
-            })
-        }
-        None => place(known, step, written_at),
+    observer: &Arc<dyn Observer>,
+) -> Result<bool> {
+    if remotes.is_empty() || provisional_steps(vault, &request.run).await?.is_empty() {
+        return Ok(true);
     }
+    match determine_attempts(vault, remotes, &request.run, &request.placer(), observer).await {
+        Ok(_) => Ok(true),
+        Err(error) if is_outage(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Determines the identity of a checkpoint, and whether it is final or provisional.
+async fn identity(
+    question: &Question<'_>,
+    known: &Known,
+    sealed: &[SealedStep],
+) -> Result<(Placement, AttemptState)> {
+    let is_several = question.writer.place.nodes().is_several();
+    if question.remotes.is_empty() || known.answered || is_several {
+        match question.determine(&known.steps).await {
+            Ok(placement) => return Ok((placement, AttemptState::Placed)),
+            Err(error) if is_outage(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let placement = match question.foresee(&known.steps).await? {
+        // The number may be taken by another provisional step.
+        Placement::New(mut id) => {
+            while sealed.iter().any(|other| other.id() == id) {
+                id.attempt = id.attempt.next()?;
+            }
+            Placement::New(id)
+        }
+        placement => placement,
+    };
+    Ok((placement, AttemptState::Provisional))
 }
 
 fn place_as(known: &[KnownStep], id: StepId) -> Result<Placement> {
@@ -356,8 +354,8 @@ fn place_as(known: &[KnownStep], id: StepId) -> Result<Placement> {
         None => Ok(Placement::New(id)),
         Some(entry) if entry.same_content => Ok(Placement::Known(id)),
         Some(_) => Err(Error::new(ErrorKind::Conflict, format!("{id} is taken"))
-            .because("other files stand there, or stood there before")
-            .hint("leave --attempt out, or give a higher one")),
+            .because("it has, or had, different files")
+            .hint("omit --attempt, or give a higher one")),
     }
 }
 
@@ -383,12 +381,12 @@ fn name_of(source: &Path) -> Result<String> {
     Ok(name.to_owned())
 }
 
-/// The step's number from its name.
+/// Parses the step number from its name.
 pub(crate) fn step_of(name: &str) -> Result<Step> {
     let number = step_name::parse(name).ok_or_else(|| {
-        Error::new(ErrorKind::Usage, "cannot tell the step's number")
+        Error::new(ErrorKind::Usage, "cannot determine the step number")
             .on(name)
-            .because("its name has none")
+            .because("its name contains no number")
             .hint("give it with --step N")
     })?;
     Step::new(number)

@@ -1,25 +1,25 @@
-//! What the profiles and the structural checks say of a checkpoint that is pushed by hand.
+//! Applies profiles and structural checks to a checkpoint that is pushed by hand.
 
 use std::path::Path;
 
 use stepvault_core::clock::Clock;
+use stepvault_core::config::LinkPolicy;
 use stepvault_formats::find::{Extent, FindOptions};
-use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
-use stepvault_local::seal::LinkPolicy;
+use stepvault_formats::profile::{Profile, ProfileSet};
 
 use crate::inspect::{InspectRequest, inspect};
 
-/// What is known of a checkpoint before it is sealed.
+/// Facts about a checkpoint, known before it is sealed.
 #[derive(Debug, Default)]
 pub struct SourceCheck {
     /// Whether its framework overwrites finished files in place, so that hard links would change with them.
     pub is_overwritten_in_place: bool,
-    /// What is broken inside, each with its path.
+    /// The damage found in its files, each with a path.
     pub faults: Vec<String>,
 }
 
 impl SourceCheck {
-    /// How its files may be taken over, where the configuration says `links`.
+    /// Returns how its files may be linked or copied, given the configured `links`.
     pub fn links(&self, links: LinkPolicy) -> LinkPolicy {
         match links {
             LinkPolicy::Auto if self.is_overwritten_in_place => LinkPolicy::ReflinkOrCopy,
@@ -28,7 +28,8 @@ impl SourceCheck {
     }
 }
 
-/// Looks at one checkpoint, of which `extent` says how much is there. What cannot be looked at has no faults here: sealing it says why it cannot be read. Blocks.
+/// Inspects one checkpoint; `extent` gives its size. A checkpoint that cannot be inspected has no faults here: sealing
+/// it reports why it cannot be read. Blocks.
 pub fn check_source(
     source: &Path,
     profiles: &ProfileSet,
@@ -45,12 +46,15 @@ pub fn check_source(
         },
     };
     let Ok(inspection) = inspect(source, &request, clock) else {
-        return SourceCheck::default();
+        return SourceCheck {
+            is_overwritten_in_place: true,
+            ..SourceCheck::default()
+        };
     };
-    let framework = Some(inspection.framework.as_str()).filter(|name| *name != GENERIC);
-    let profile = framework.and_then(|name| profiles.get(name));
+    // An unknown writer may overwrite files in place next time.
+    let profile = profiles.get(&inspection.framework);
     SourceCheck {
-        is_overwritten_in_place: profile.is_some_and(Profile::overwrites_finished_files),
+        is_overwritten_in_place: profile.is_none_or(Profile::overwrites_finished_files),
         faults: inspection
             .steps
             .iter()

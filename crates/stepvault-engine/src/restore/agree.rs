@@ -1,8 +1,9 @@
-//! One step for all nodes of a launch: decided once, by a record that is created once.
+//! Chooses one step for all nodes of a launch through a record that is created once.
 //!
-//! Nodes that each looked for the newest step by themselves could find different ones, as a commit may come between two
-//! looks. The first to decide writes its decision, and everybody goes by what stands there then. A step that is newer than
-//! the newest durable one can be chosen where every node says, in this launch, that it still has its own part sealed.
+//! If each node searched for the newest step by itself, nodes could find different ones, because a commit may arrive
+//! between two searches. The first node to decide writes its decision, and all nodes follow the record that then
+//! exists. A step newer than the newest durable one can be chosen if every node reports, in this launch, that it still
+//! has its own part sealed.
 
 use std::collections::BTreeSet;
 
@@ -22,52 +23,53 @@ use super::candidates::Candidates;
 use super::demoted::LastResort;
 use super::{RestoreContext, RestoreRequest, resolve};
 use crate::blocking::blocking;
-use crate::catalog::committed_ids;
+use crate::catalog::{committed_ids, is_outage, outage};
 use crate::launches::Launches;
 use crate::run_remote::RunRemote;
 
-/// The newest parts that a node tells of.
-const MOST_STAGED: usize = 16;
-/// Between two looks at what the others say.
+/// Maximum number of sealed parts that a node reports, the newest first.
+const MAX_STAGED: usize = 16;
+/// Interval between checks of the other nodes' reports.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
-/// Agreements on steps that turned out damaged.
+/// Maximum number of agreements that turn out damaged.
 const ROUNDS: u32 = 64;
 
 /// A node that restores together with others.
 #[derive(Debug, Clone)]
 pub struct Together {
-    /// Who restores, with whom, in which launch.
+    /// The restoring writer: its node, the other nodes and the launch.
     pub writer: Writer,
-    /// The launch is no older than this, by this node's clock.
+    /// A lower bound of the launch's start, by this node's clock.
     pub since: Timestamp,
-    /// How long to wait for the others' word where a step newer than the newest durable one may be had.
+    /// How long to wait for the other nodes' reports if a step newer than the newest durable one may be available.
     pub patience: Duration,
 }
 
-/// What the nodes go on from.
+/// The agreed step to resume from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Agreed {
-    /// The step; none when there is nothing to go on from.
+    /// The step; `None` when there is nothing to resume from.
     pub(super) step: Option<StepId>,
-    /// Whether it is on the remotes; otherwise each node takes its own part from its own vault.
+    /// Whether it is on the remotes; otherwise each node restores its own part from its own vault.
     pub(super) durable: bool,
 }
 
-/// A decision about to be made.
+/// An agreement in progress.
 struct Agreement<'a> {
     context: &'a RestoreContext,
     request: &'a RestoreRequest,
     together: &'a Together,
     launch: &'a LaunchName,
-    /// Where nodes agree.
+    /// The remote on which the nodes agree.
     remote: &'a RunRemote,
 }
 
-/// What the nodes of this launch have agreed on, or agree on now. `None` where there is nothing to agree on: one node, no
-/// launch that would tell a restart from the start before, or a step that was asked for by its number.
+/// Returns what the nodes of this launch have agreed on, or makes them agree now. Returns `None` where no agreement is
+/// needed: a single node, no launch that distinguishes a restart from the previous start, or an explicitly requested
+/// step.
 ///
 /// # Errors
-/// When the remote on which the nodes agree cannot be asked.
+/// When the remote on which the nodes agree is unreachable.
 pub(super) async fn agree(context: &RestoreContext, request: &RestoreRequest) -> Result<Option<Agreed>> {
     let Some(agreement) = Agreement::of(context, request) else {
         return Ok(None);
@@ -94,14 +96,15 @@ pub(super) async fn agree(context: &RestoreContext, request: &RestoreRequest) ->
         point.round += 1;
     }
     Err(
-        Error::new(ErrorKind::NoneValid, "the nodes find no step to agree on")
+        Error::new(ErrorKind::NoneValid, "the nodes cannot agree on a step")
             .on(agreement.remote.describe(&agreement.remote.keys.unfit_prefix()))
-            .because(format!("{ROUNDS} steps in a row turned out damaged"))
-            .hint("'stepvault verify' shows what is wrong; --step N takes one without asking the others"),
+            .because(format!("{ROUNDS} steps in a row were damaged"))
+            .hint("run 'stepvault verify' to see what is wrong, or restore a step without the other nodes' agreement \
+                   with --step N"),
     )
 }
 
-/// As [`agree`], and decides nothing: what would be agreed on by what is known now.
+/// Like [`agree`], but writes nothing: predicts the agreement from what is known now.
 pub(super) async fn foresee(context: &RestoreContext, request: &RestoreRequest) -> Result<Option<Agreed>> {
     let Some(agreement) = Agreement::of(context, request) else {
         return Ok(None);
@@ -124,7 +127,7 @@ pub(super) async fn foresee(context: &RestoreContext, request: &RestoreRequest) 
     Ok(None)
 }
 
-/// Tells the other nodes that the step they agreed on is damaged, so that the next start agrees on another.
+/// Tells the other nodes that the agreed step is damaged, so that the next start agrees on another.
 pub(super) async fn call_unfit(
     context: &RestoreContext,
     request: &RestoreRequest,
@@ -144,7 +147,7 @@ pub(super) async fn call_unfit(
     let key = agreement.remote.keys.unfit(id);
     if let Err(error) = agreement.remote.replace_record(&key, &record).await {
         context.observer.on_event(&Event::Warning {
-            message: &format!("the other nodes were not told that {id} is damaged: {error}"),
+            message: &format!("cannot tell the other nodes that {id} is damaged: {error}"),
         });
     }
 }
@@ -176,7 +179,8 @@ impl<'a> Agreement<'a> {
         })
     }
 
-    /// A job that is restarted in place, within its launch, decides anew once it has come further.
+    /// Returns the point to agree at. A job that is restarted in place, within its launch, decides again once it has
+    /// committed more.
     async fn point(&self, attempt: Attempt) -> Result<ResumePoint> {
         let committed = committed_ids(self.remote).await?;
         Ok(ResumePoint {
@@ -195,8 +199,8 @@ impl<'a> Agreement<'a> {
             .map(|(resume, _)| resume))
     }
 
-    /// Decides, unless another node is faster; what stands there then. Nothing when the launch has committed a step while
-    /// this node waited for the others' word: whoever asks now goes by that.
+    /// Writes this node's decision unless another node was faster, and returns the decision that then exists. Returns
+    /// `None` if the launch committed a step while this node waited for the others: later readers go by that step.
     async fn decide(&self, point: ResumePoint, unfit: &BTreeSet<StepId>) -> Result<Option<Resume>> {
         let durable = self.newest_durable(unfit).await?;
         let agreed = match self.newest_everywhere(point, durable, unfit).await? {
@@ -233,7 +237,7 @@ impl<'a> Agreement<'a> {
         }
     }
 
-    /// The newest step that is committed and whose records can be read; none when there is no step at all.
+    /// Returns the newest committed step whose records can be read; `None` if there is no step.
     async fn newest_durable(&self, unfit: &BTreeSet<StepId>) -> Result<Option<StepId>> {
         let mut candidates = Candidates::gather(self.context, self.request).await?;
         let mut skipped = Vec::new();
@@ -253,10 +257,18 @@ impl<'a> Agreement<'a> {
                 ));
                 continue;
             }
-            match resolve::resolve(self.context, self.request, &candidate).await? {
-                Ok(_) => return Ok(Some(id)),
-                Err(reasons) => skipped.push(super::passed_over(self.context, &candidate, reasons)),
+            let records = resolve::resolve(self.context, self.request, &candidate).await?;
+            if !records.groups.is_empty() {
+                return Ok(Some(id));
             }
+            let (reasons, unread) = (records.reasons, records.unread);
+            skipped.push(super::skip(
+                self.context,
+                self.request,
+                &candidate,
+                reasons,
+                unread,
+            )?);
         }
         match super::nothing_left(self.request, &candidates, &skipped) {
             error if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -264,7 +276,7 @@ impl<'a> Agreement<'a> {
         }
     }
 
-    /// A step newer than `durable` of which every node says that it has its own part; waits for their word where this
+    /// Returns a step newer than `durable` of which every node reports its own part. Waits for the reports only if this
     /// node has such a part itself.
     async fn newest_everywhere(
         &self,
@@ -296,7 +308,7 @@ impl<'a> Agreement<'a> {
             .cloned()
             .collect();
         loop {
-            // Asked in this order: what another node has decided counts, whatever came after it.
+            // In this order: a decision of another node counts, whatever was committed after it.
             let came_further = self.point(point.attempt).await?.after != point.after;
             if let Some(resume) = self.found(point).await? {
                 return Ok(Wish::Decided(Box::new(resume)));
@@ -321,7 +333,7 @@ impl<'a> Agreement<'a> {
             if now >= deadline {
                 self.context.observer.on_event(&Event::Warning {
                     message: &format!(
-                        "{} did not say within {} s what they still have: going on from what is durable",
+                        "{} did not report their sealed steps within {} s: restoring the newest durable step",
                         listed(&silent),
                         self.together.patience.as_secs()
                     ),
@@ -332,24 +344,36 @@ impl<'a> Agreement<'a> {
         }
     }
 
-    /// The newer steps of which this node has a part of its own, of all the nodes that restore now.
+    /// Returns the steps newer than `durable` of which this node has its own part, for the same set of nodes that
+    /// restores now.
     async fn own_parts(&self, durable: Option<StepId>, unfit: &BTreeSet<StepId>) -> Result<BTreeSet<StepId>> {
         let Some(vault) = self.context.vault.clone() else {
             return Ok(BTreeSet::new());
         };
         let run = self.request.run.clone();
-        let scan = blocking(move || vault.steps(&run)).await?;
+        let scan = blocking(move || vault.steps(&run)).await.map_err(outage)?;
+        for (path, error) in scan.faults {
+            let label = path.file_name().and_then(|name| name.to_str());
+            let id = label.and_then(StepId::from_label);
+            if id > durable && is_outage(&error) && !self.request.allow_older {
+                return Err(outage(error).hint(
+                    "retry when the vault is readable, or resume from an older step with --allow-older: this node \
+                     cannot tell the others whether it has that step",
+                ));
+            }
+        }
         let place = &self.together.writer.place;
         Ok(scan
             .steps
             .iter()
             .rev()
             .map(SealedStep::record)
+            .filter(|record| !record.is_provisional())
             .filter(|record| Some(record.id) > durable && !unfit.contains(&record.id))
             .filter(|record| !self.request.demoted.contains_key(&record.id))
             .filter(|record| record.node == *place.node() && record.nodes() == *place.nodes())
             .map(|record| record.id)
-            .take(MOST_STAGED)
+            .take(MAX_STAGED)
             .collect())
     }
 
@@ -363,11 +387,11 @@ impl<'a> Agreement<'a> {
     }
 }
 
-/// What a node would decide.
+/// The decision that a node would make.
 enum Wish {
-    /// Another node has decided.
+    /// Another node has already decided.
     Decided(Box<Resume>),
-    /// The launch has committed a step since this node asked.
+    /// The launch has committed a step since this node began.
     Overtaken,
     /// All nodes have their parts of this step.
     Staged(StepId),

@@ -1,8 +1,7 @@
-//! Bytes of a part on their way into a staged file: hashed and written as they pass, while the processor's cache still
-//! has them.
+//! Streams one part into its staged file, hashing as it writes while the data is still in the processor's cache.
 //!
-//! What is written so proves nothing before its digest does: a staged file gets its name only after every part of it was
-//! right, and what an interrupted restore left is hashed again.
+//! Written data proves nothing before its digest does: a staged file gets its name only after every part of it was
+//! verified, and data left by an interrupted restore is hashed again.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,19 +15,19 @@ use stepvault_remote::payload::BLOCK_BYTES;
 
 use super::staged_file::FileRestore;
 
-/// Whether a part that has come is what was saved.
+/// Whether a received part matches the saved bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is not.
+    /// It does not match.
     Wrong,
-    /// It is.
+    /// It matches.
     Right {
-        /// Whether its file is whole and durable now.
+        /// Whether its file is now complete and durable.
         file_is_done: bool,
     },
 }
 
-/// A part of which some bytes have come.
+/// A part of which some bytes were received.
 #[derive(Debug)]
 pub(super) struct Arrival {
     file: Arc<FileRestore>,
@@ -39,7 +38,7 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
-    /// Nothing has come yet of part `index`.
+    /// Starts part `index` with no bytes received.
     pub(super) fn of(file: &Arc<FileRestore>, index: u32) -> Result<Self> {
         let (missing, expected) = file.part(index)?;
         Ok(Self {
@@ -51,12 +50,12 @@ impl Arrival {
         })
     }
 
-    /// What has not come yet.
+    /// Returns the range that was not received yet.
     pub(super) fn missing(&self) -> Range<u64> {
         self.missing.clone()
     }
 
-    /// Takes the next bytes, no more than are missing.
+    /// Accepts the next bytes, no more than are missing.
     ///
     /// # Errors
     /// When the disk fails.
@@ -72,7 +71,7 @@ impl Arrival {
         Ok(())
     }
 
-    /// The same, one piece after another; with the last byte, the verdict.
+    /// Accepts several pieces; after the last byte, returns the verdict.
     pub(super) fn take_all(mut self, pieces: &[Bytes]) -> Result<Progress> {
         pieces.iter().try_for_each(|piece| self.take(piece))?;
         if self.missing.is_empty() {
@@ -82,7 +81,8 @@ impl Arrival {
         }
     }
 
-    /// Takes what is missing from a file of the vault: the outer result is the staged file's, the inner one the source's.
+    /// Copies the missing bytes from a file of the vault. The outer result concerns the staged file, the inner one the
+    /// source.
     pub(super) fn copy(mut self, source: &SourceFile) -> Result<Result<Verdict>> {
         let mut block = vec![0; BLOCK_BYTES];
         while !self.missing.is_empty() {
@@ -95,7 +95,7 @@ impl Arrival {
         self.judge().map(Ok)
     }
 
-    /// Reads what an interrupted restore left of the part.
+    /// Reads the data that an interrupted restore left of the part.
     pub(super) fn look_at_present(mut self) -> Result<Verdict> {
         let staged = self.file.open()?;
         let mut block = vec![0; BLOCK_BYTES];
@@ -110,7 +110,7 @@ impl Arrival {
         self.judge()
     }
 
-    /// Whether what came is right; called once nothing is missing.
+    /// Checks the digest; called once nothing is missing.
     pub(super) fn judge(self) -> Result<Verdict> {
         if self.hasher.finish() == self.expected {
             let file_is_done = self.file.part_is_right()?;
@@ -121,7 +121,7 @@ impl Arrival {
     }
 }
 
-/// How far a part has come.
+/// Progress of one part.
 #[derive(Debug)]
 pub(super) enum Progress {
     /// Bytes are missing.
@@ -130,7 +130,7 @@ pub(super) enum Progress {
     Whole(Verdict),
 }
 
-/// How much of a range the next block holds.
+/// Returns how much of a range the next block covers.
 fn length_of(range: &Range<u64>) -> usize {
     usize::try_from(range.end - range.start).map_or(BLOCK_BYTES, |left| left.min(BLOCK_BYTES))
 }

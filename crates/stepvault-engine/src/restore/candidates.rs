@@ -1,6 +1,6 @@
-//! The steps that some tier holds, the newest first.
+//! Lists the steps that any tier holds, the newest first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use futures::future::join_all;
 use stepvault_core::ids::StepId;
@@ -10,21 +10,23 @@ use stepvault_local::sealed::SealedStep;
 
 use super::{RestoreContext, RestoreRequest};
 use crate::blocking::blocking;
-use crate::catalog::{committed_ids, tombstones};
+use crate::catalog::{committed_ids, is_outage, outage, removed_steps};
 use crate::run_remote::RunRemote;
 
-/// A step that is somewhere.
+/// A step that at least one tier holds.
 #[derive(Debug)]
 pub(super) struct Candidate {
     pub(super) id: StepId,
     pub(super) local: Option<SealedStep>,
     /// Remotes that list a commit of it, in the configured order.
     pub(super) remotes: Vec<RunRemote>,
-    /// What is known to be wrong with it somewhere.
+    /// The known faults of the step on any tier.
     pub(super) reasons: Vec<String>,
+    /// The tiers that have it but could not be read.
+    pub(super) unread: Vec<String>,
 }
 
-/// All candidates, and the tiers that could not be asked.
+/// All candidates, and the unreachable tiers.
 #[derive(Debug)]
 pub(super) struct Candidates {
     by_step: BTreeMap<StepId, Candidate>,
@@ -46,15 +48,7 @@ impl Candidates {
                         candidates.entry(id).remotes.push(remote.clone());
                     }
                 }
-                Err(error) => {
-                    context.observer.on_event(&Event::Warning {
-                        message: &format!(
-                            "{} cannot be asked, and may hold newer steps: {error}",
-                            remote.name()
-                        ),
-                    });
-                    candidates.unreachable.push((remote.tier.clone(), error));
-                }
+                Err(error) => candidates.cannot_be_asked(context, remote.tier.clone(), error),
             }
         }
         candidates.by_step.retain(|id, _| {
@@ -64,12 +58,25 @@ impl Candidates {
         Ok(candidates)
     }
 
+    fn cannot_be_asked(&mut self, context: &RestoreContext, tier: Tier, error: Error) {
+        context.observer.on_event(&Event::Warning {
+            message: &format!("{tier} is unreachable and may hold newer steps: {error}"),
+        });
+        self.unreachable.push((tier, error));
+    }
+
     async fn gather_local(&mut self, context: &RestoreContext, request: &RestoreRequest) -> Result<()> {
         let Some(vault) = context.vault.clone() else {
             return Ok(());
         };
         let run = request.run.clone();
-        let scan = blocking(move || vault.steps(&run)).await?;
+        let scan = match blocking(move || vault.steps(&run)).await {
+            Err(error) if request.allow_older && is_outage(&error) => {
+                self.cannot_be_asked(context, Tier::Local, outage(error));
+                return Ok(());
+            }
+            scan => scan.map_err(outage)?,
+        };
         for step in scan.steps {
             let id = step.id();
             self.entry(id).local = Some(step);
@@ -79,8 +86,13 @@ impl Candidates {
                 .file_name()
                 .and_then(|name| name.to_str())
                 .and_then(StepId::from_label);
-            if let Some(id) = id {
-                self.entry(id).reasons.push(format!("local: {error}"));
+            let Some(id) = id else { continue };
+            let text = format!("local: {error}");
+            let entry = self.entry(id);
+            if is_outage(&error) {
+                entry.unread.push(text);
+            } else {
+                entry.reasons.push(text);
             }
         }
         Ok(())
@@ -92,21 +104,22 @@ impl Candidates {
             local: None,
             remotes: Vec::new(),
             reasons: Vec::new(),
+            unread: Vec::new(),
         })
     }
 
-    /// Takes the newest candidate out.
+    /// Removes and returns the newest candidate.
     pub(super) fn next_newest(&mut self) -> Option<Candidate> {
         self.by_step.pop_last().map(|(_, candidate)| candidate)
     }
 }
 
-/// The steps of a remote that are committed and not condemned.
+/// Returns the steps of a remote that are committed and not removed.
 async fn list_remote(remote: &RunRemote) -> Result<Vec<StepId>> {
-    let condemned: BTreeSet<StepId> = tombstones(remote).await?.into_iter().collect();
+    let removed = removed_steps(remote).await?;
     let committed = committed_ids(remote).await?;
     Ok(committed
         .into_keys()
-        .filter(|id| !condemned.contains(id))
+        .filter(|id| !removed.contains(*id))
         .collect())
 }

@@ -1,4 +1,4 @@
-//! The order in which candidates are tried: the newest first, and those that were demoted only when nothing else is left.
+//! The order in which candidates are tried: the newest first, and demoted ones only when no other is left.
 
 use std::collections::VecDeque;
 
@@ -7,14 +7,14 @@ use stepvault_core::observe::Event;
 use super::candidates::{Candidate, Candidates};
 use super::{RestoreContext, RestoreRequest, SkippedStep, passed_over};
 
-/// Demoted candidates that were passed over, the newest first.
+/// Demoted candidates that were skipped, the newest first.
 #[derive(Debug, Default)]
 pub(super) struct LastResort {
     held_back: VecDeque<Candidate>,
 }
 
 impl LastResort {
-    /// The candidate to try next. A step that was asked for by its number is never held back.
+    /// Returns the candidate to try next. An explicitly requested step is never held back.
     pub(super) fn next(
         &mut self,
         context: &RestoreContext,
@@ -32,7 +32,7 @@ impl LastResort {
             }
         }
         let candidate = self.held_back.pop_front()?;
-        let message = format!("{} is taken after all: no other step is left", candidate.id);
+        let message = format!("{} is restored despite this: no other step is left", candidate.id);
         context.observer.on_event(&Event::Warning { message: &message });
         let (step, attempt) = (candidate.id.step.number(), candidate.id.attempt.number());
         skipped.retain(|other| (other.step, other.attempt) != (step, attempt));

@@ -1,18 +1,17 @@
-//! Carrying a restore out: all parts into staging, then one rename.
+//! Executes a restore: stages all parts, then publishes with one rename.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use stepvault_core::manifest::FileEntry;
 use stepvault_core::observe::{Event, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::space;
 use stepvault_local::staging::{Existing, Staging};
 use tokio::time::Instant;
 
-use super::handover::{HandedOver, Handover};
-use super::part::{PartOutcome, fetch_part};
+use super::handoff::{HandedOver, Handoff};
+use super::part::{PartOutcome, Unfit, fetch_part};
 use super::resolve::{Resolved, Source};
 use super::staged_file::FileRestore;
 use super::target::Left;
@@ -21,46 +20,46 @@ use crate::blocking::blocking;
 use crate::leases::HeldLease;
 use crate::workers::run_bounded;
 
-/// What came from where.
+/// Where the restored bytes came from.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Fetched {
     /// Bytes by tier.
     pub bytes_by_tier: BTreeMap<Tier, u64>,
-    /// Bytes that an interrupted restore had left, and that were right.
+    /// Valid bytes that an interrupted restore had left.
     pub kept_bytes: u64,
 }
 
-/// What all workers of one restore share.
+/// State shared by all workers of one restore.
 struct Shared {
     context: RestoreContext,
     resolved: Arc<Resolved>,
     staging: Arc<Staging>,
     fetched: Mutex<Fetched>,
-    damage: Mutex<Vec<String>>,
-    damaged: AtomicBool,
+    unfit: Mutex<Unfit>,
+    is_unfit: AtomicBool,
 }
 
-/// What came from where, and what was done for the trainer; or the reasons against the step.
-type Outcome = std::result::Result<(Fetched, Option<HandedOver>), Vec<String>>;
+/// Where the bytes came from and what was done for the trainer, or the reasons against the step.
+type Outcome = std::result::Result<(Fetched, Option<HandedOver>), Unfit>;
 
-/// Restores what is left of a resolved step; the reasons against it when its bytes turn out wrong on every tier that has it.
+/// Restores the remainder of a resolved step; returns the reasons against it if no tier has valid bytes.
 pub(super) async fn execute(
     context: &RestoreContext,
     left: &Left,
     decision: &RestoreDecision,
-    handover: Option<Handover>,
+    handoff: Option<Handoff>,
 ) -> Result<Outcome> {
     let leases = take_leases(context, &left.resolved).await;
-    let outcome = fetch_and_place(context, left, decision, handover).await;
+    let outcome = fetch_and_place(context, left, decision, handoff).await;
     for lease in leases {
-        // Who may only read cannot.
+        // Read-only credentials cannot release it.
         let _ = lease.release().await;
     }
     outcome
 }
 
-/// Leases keep pruners away. Credentials that may only read cannot write one: then the restore goes on without,
-/// and a step that is pruned under it is passed over like a damaged one.
+/// Takes leases that keep pruners away. Read-only credentials cannot write one: the restore then continues without, and
+/// a step that is pruned meanwhile is skipped like a damaged one.
 async fn take_leases(context: &RestoreContext, resolved: &Resolved) -> Vec<HeldLease> {
     let mut leases = Vec::new();
     for source in &resolved.sources {
@@ -79,7 +78,7 @@ async fn fetch_and_place(
     context: &RestoreContext,
     left: &Left,
     decision: &RestoreDecision,
-    handover: Option<Handover>,
+    handoff: Option<Handoff>,
 ) -> Result<Outcome> {
     let resolved = &left.resolved;
     let staging = open_staging(context, resolved, decision).await?;
@@ -94,7 +93,7 @@ async fn fetch_and_place(
         files: resolved.files.len() as u64,
         bytes,
     });
-    let outcome = fetch(context, left, staging, handover).await;
+    let outcome = fetch(context, left, staging, handoff).await;
     let seconds = begun.elapsed().as_secs_f64();
     match &outcome {
         Ok(Ok(_)) => context.observer.on_event(&Event::TransferFinished {
@@ -105,7 +104,7 @@ async fn fetch_and_place(
             copied_bytes: 0,
             seconds,
         }),
-        // The step is passed over, which is said with the reasons.
+        // The step is skipped, and the reasons are reported with that.
         Ok(Err(_)) => {}
         Err(error) => context.observer.on_event(&Event::TransferFailed {
             tier,
@@ -123,7 +122,7 @@ async fn fetch(
     context: &RestoreContext,
     left: &Left,
     staging: Staging,
-    handover: Option<Handover>,
+    handoff: Option<Handoff>,
 ) -> Result<Outcome> {
     let resolved = &left.resolved;
     let shared = Arc::new(Shared {
@@ -131,8 +130,8 @@ async fn fetch(
         resolved: Arc::clone(resolved),
         staging: Arc::new(staging),
         fetched: Mutex::default(),
-        damage: Mutex::default(),
-        damaged: AtomicBool::new(false),
+        unfit: Mutex::default(),
+        is_unfit: AtomicBool::new(false),
     });
     let limit = context
         .remotes
@@ -145,10 +144,13 @@ async fn fetch(
         .ok_or_else(|| Error::new(ErrorKind::Failed, "a restore's worker is still running"))?;
     let staging = Arc::into_inner(shared.staging)
         .ok_or_else(|| Error::new(ErrorKind::Failed, "a restore's worker is still running"))?;
-    let damage = shared.damage.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if !damage.is_empty() {
-        blocking(move || staging.discard()).await?;
-        return Ok(Err(damage));
+    let unfit = shared.unfit.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if !unfit.is_empty() {
+        // If a retry may complete the step, its staged data is kept for that.
+        if unfit.unread.is_empty() {
+            blocking(move || staging.discard()).await?;
+        }
+        return Ok(Err(unfit));
     }
     let (symlinks, directories, shape, existing) = (
         resolved.symlinks.clone(),
@@ -161,8 +163,8 @@ async fn fetch(
             staging.symlink(&link.path, &link.target)?;
         }
         let place = |staging: Staging| staging.finish(shape, &directories, existing);
-        match handover {
-            Some(handover) => handover.around(staging, place).map(Some),
+        match handoff {
+            Some(handoff) => handoff.around(staging, place).map(Some),
             None => place(staging).map(|()| None),
         }
     })
@@ -190,7 +192,7 @@ async fn open_staging(
     .await
 }
 
-/// Deletes what a killed restore has replaced by a step of several paths, all of which are in place.
+/// Deletes what a killed restore replaced by a multi-path step whose paths are all in place now.
 pub(super) async fn end_replacement(
     context: &RestoreContext,
     request: &RestoreRequest,
@@ -204,7 +206,7 @@ pub(super) async fn end_replacement(
     blocking(move || staging.end_replacement()).await
 }
 
-/// What an interrupted restore left, by allocated blocks: files that were only preallocated hold nothing yet.
+/// Returns the allocated bytes that an interrupted restore left: files that were only preallocated hold no data yet.
 fn present_bytes(directory: &std::path::Path) -> u64 {
     stepvault_local::tree::scan(directory).map_or(0, |tree| {
         tree.files
@@ -214,11 +216,11 @@ fn present_bytes(directory: &std::path::Path) -> u64 {
     })
 }
 
-/// A disk that cannot hold the step is named before the first byte, with the numbers.
+/// Fails before the first byte is fetched if the disk cannot hold the step.
 async fn check_space(staging: &Staging, resolved: &Resolved) -> Result<()> {
     let directory = staging.directory().to_owned();
     let (bytes, inodes) = (
-        resolved.data_bytes(),
+        resolved.room_bytes(),
         (resolved.files.len() + resolved.directories.len() + resolved.symlinks.len()) as u64,
     );
     blocking(move || {
@@ -227,13 +229,13 @@ async fn check_space(staging: &Staging, resolved: &Resolved) -> Result<()> {
         let short = |what: &str, needed: u64, free: u64| {
             Error::new(ErrorKind::NoSpace, "the disk cannot hold the step")
                 .on(directory.display())
-                .because(format!("it takes {needed} {what} and {free} are free"))
+                .because(format!("it needs {needed} {what}, and {free} are free"))
                 .hint("free some space, restore to another disk, or take fewer files with --include")
         };
         if needed > space.free_bytes {
             return Err(short("bytes", needed, space.free_bytes));
         }
-        // File systems without fixed inodes report none at all.
+        // File systems without fixed inodes report no number.
         if let Some(free) = space.free_inodes.filter(|free| *free < inodes) {
             return Err(short("inodes", inodes, free));
         }
@@ -245,34 +247,39 @@ async fn check_space(staging: &Staging, resolved: &Resolved) -> Result<()> {
 fn jobs(
     shared: &Arc<Shared>,
 ) -> Result<impl Iterator<Item = impl Future<Output = Result<()>> + Send + 'static>> {
-    let mut work = Vec::new();
-    let mut entries: Vec<&FileEntry> = shared.resolved.files.iter().collect();
-    entries.sort_by_key(|entry| std::cmp::Reverse(entry.size_bytes));
-    for entry in entries {
-        let file = FileRestore::new(entry, &shared.staging)?;
-        work.push((Arc::new(file), entry.parts()?.count()));
+    let files = &shared.resolved.files;
+    let mut order: Vec<(usize, u32)> = Vec::with_capacity(files.len());
+    for (position, entry) in files.iter().enumerate() {
+        order.push((position, entry.parts()?.count()));
     }
+    order.sort_by_key(|(position, _)| std::cmp::Reverse(files[*position].size_bytes));
     let shared = Arc::clone(shared);
-    Ok(work.into_iter().flat_map(move |(file, count)| {
+    // A file's state exists only from its first part to its last: a step may have very many files.
+    Ok(order.into_iter().flat_map(move |(position, count)| {
         let shared = Arc::clone(&shared);
+        let file = Arc::new(FileRestore::new(
+            shared.resolved.files[position].clone(),
+            count,
+            &shared.staging,
+        ));
         (0..count).map(move |index| restore_part(Arc::clone(&shared), Arc::clone(&file), index))
     }))
 }
 
 async fn restore_part(shared: Arc<Shared>, file: Arc<FileRestore>, index: u32) -> Result<()> {
-    if shared.damaged.load(Ordering::Relaxed) {
+    if shared.is_unfit.load(Ordering::Relaxed) {
         return Ok(());
     }
     let outcome = fetch_part(&shared.context, &shared.resolved, &file, index).await?;
     let (from, file_is_done) = match outcome {
         PartOutcome::There { from, file_is_done } => (from, file_is_done),
-        PartOutcome::Damaged(reasons) => {
-            shared.damaged.store(true, Ordering::Relaxed);
+        PartOutcome::Nowhere(unfit) => {
+            shared.is_unfit.store(true, Ordering::Relaxed);
             shared
-                .damage
+                .unfit
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
-                .extend(reasons);
+                .extend(unfit);
             return Ok(());
         }
     };

@@ -1,16 +1,17 @@
-//! Putting the newest valid step back.
+//! Restores the newest valid step.
 
 mod agree;
 mod arrival;
 mod candidates;
 mod demoted;
 mod execute;
-mod handover;
+mod handoff;
 mod part;
 mod parts;
 mod peek;
 mod prospect;
 mod resolve;
+mod resuming;
 mod staged_file;
 mod target;
 
@@ -18,11 +19,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use futures::future::join_all;
 use serde::Serialize;
 use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::observe::{Event, Observer, Tier};
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_formats::handover::HandoverPlan;
+use stepvault_formats::handoff::HandoffPlan;
 use stepvault_local::staging::Existing;
 use stepvault_local::vault::Vault;
 
@@ -34,39 +37,46 @@ pub use agree::Together;
 use candidates::{Candidate, Candidates};
 use demoted::LastResort;
 pub use execute::Fetched;
-use handover::{HandedOver, Handover};
-pub use handover::{HandoverOptions, MovedAside};
+use handoff::{HandedOver, Handoff};
+pub use handoff::{HandoffOptions, MovedAside};
+use part::Unfit;
 pub use parts::Parts;
+pub use resuming::remember_resumption;
 pub use target::Target;
 
-/// What to restore, and where to.
+/// What to restore, and where.
 #[derive(Debug, Clone)]
 pub struct RestoreRequest {
     /// The run.
     pub run: RunName,
-    /// Where the step is to stand.
+    /// Where to put the step.
     pub target: Target,
     /// Only this step; `None` for the newest valid one.
     pub step: Option<Step>,
     /// Only this attempt; `None` for any.
     pub attempt: Option<Attempt>,
-    /// Whose parts of a step of several nodes to take.
+    /// Which parts of a multi-node step to restore.
     pub parts: Parts,
-    /// The nodes that restore the same step at the same time; `None` for one that restores by itself.
+    /// The nodes that restore the same step at the same time; `None` for a node that restores alone.
     pub together: Option<Together>,
-    /// Globs of the files to take; empty for all.
+    /// Whether the trainer resumes from the step. The vault then records it, because it decides the attempts of later
+    /// checkpoints.
+    pub resumes: bool,
+    /// Globs of the files to restore; empty for all.
     pub include: Vec<String>,
-    /// What to do when the target exists and is something else.
+    /// What to do when the target exists and differs.
     pub existing: Existing,
-    /// How the trainer is made to go on from the step; `None` to put the step in place and nothing else.
-    pub handover: Option<HandoverOptions>,
-    /// Steps that are passed over while there is another, and why: the trainer does not survive them. One that is asked
-    /// for by its number is taken all the same.
+    /// How the trainer is made to resume from the step; `None` to only put the step in place.
+    pub handoff: Option<HandoffOptions>,
+    /// Steps to skip while another one is available, with the reason: the trainer crashes on them. An explicitly
+    /// requested step is restored regardless.
     pub demoted: BTreeMap<StepId, String>,
+    /// Whether to restore an older step when a newer one exists but cannot be read. Otherwise that is an error.
+    pub allow_older: bool,
 }
 
 impl RestoreRequest {
-    /// The newest valid step, whole, where nothing stands yet, by a node that asks for itself.
+    /// Requests the newest valid step, whole, at a path where nothing exists yet, for a node that restores alone.
     pub const fn newest(run: RunName, target: Target) -> Self {
         Self {
             run,
@@ -75,23 +85,27 @@ impl RestoreRequest {
             attempt: None,
             parts: Parts::All,
             together: None,
+            resumes: false,
             include: Vec::new(),
             existing: Existing::Refuse,
-            handover: None,
+            handoff: None,
             demoted: BTreeMap::new(),
+            allow_older: false,
         }
     }
 }
 
-/// A step that was passed over.
+/// A step that was skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SkippedStep {
     /// The step.
     pub step: u64,
     /// Its attempt.
     pub attempt: u32,
-    /// Why, one reason a tier.
+    /// The reasons, one for each tier.
     pub reasons: Vec<String>,
+    /// Whether it may be valid: a tier that has it could not be read, and an older step was allowed.
+    pub unread: bool,
 }
 
 /// The decision, before anything is done.
@@ -101,54 +115,56 @@ pub struct RestoreDecision {
     pub id: StepId,
     /// Its directory or file name.
     pub name: String,
-    /// Where it would stand; for a step of several paths the directory that they are put into.
+    /// Where it would be put; for a multi-path step the directory that contains its paths.
     pub path: PathBuf,
-    /// The step's paths there, in the order in which they appear: `path`, or those of a step of several.
+    /// The step's paths, in the order in which they appear: `path`, or those of a multi-path step.
     pub paths: Vec<PathBuf>,
-    /// Where the trainer looks for its steps. What the handover says is relative to it.
+    /// The directory in which the trainer looks for its steps. Paths of the handoff are relative to it.
     pub directory: PathBuf,
-    /// The tiers it would come from, in order.
+    /// The tiers that it would be read from, in order.
     pub sources: Vec<Tier>,
-    /// Files and bytes, after `include`.
+    /// Number of files, after `include`.
     pub file_count: u64,
     /// Bytes of those files.
     pub data_bytes: u64,
-    /// Newer steps passed over, the newest first.
+    /// When the newest of them was written, by the trainer's clock.
+    pub written_at: Timestamp,
+    /// Newer steps that were skipped, the newest first.
     pub skipped: Vec<SkippedStep>,
-    /// Tiers that could not be asked.
+    /// Unreachable tiers, with the error.
     pub unreachable: Vec<(Tier, String)>,
-    /// How the trainer is made to go on from the step, or was; `None` when nobody asked for it, and for some of a
-    /// step's files.
-    pub handover: Option<HandoverPlan>,
+    /// How the trainer is, or was, made to resume from the step; `None` if that was not requested, and for a partial
+    /// step.
+    pub handoff: Option<HandoffPlan>,
 }
 
-/// What a restore came to.
+/// The outcome of a restore.
 #[derive(Debug)]
 pub struct RestoreReport {
-    /// The decision it carried out.
+    /// The decision that was carried out.
     pub decision: RestoreDecision,
-    /// What came from where.
+    /// Where the bytes came from.
     pub fetched: Fetched,
-    /// The target held just this already.
+    /// Whether the target already held exactly this.
     pub already_there: bool,
     /// What was moved out of the trainer's way.
     pub moved_aside: Vec<MovedAside>,
 }
 
-/// What a restore works with.
+/// Resources that a restore uses.
 #[derive(Debug, Clone)]
 pub struct RestoreContext {
     /// The local tier, when there is one.
     pub vault: Option<Vault>,
-    /// The remotes in the order in which they are asked.
+    /// The remotes in the order in which they are queried.
     pub remotes: Vec<RunRemote>,
-    /// Memory for parts under way.
+    /// Memory for parts in transfer.
     pub budget: MemoryBudget,
-    /// Who listens.
+    /// Receives progress and warnings.
     pub observer: Arc<dyn Observer>,
 }
 
-/// Decides what a restore would take, down to readable and consistent records, and does nothing.
+/// Decides what a restore would do, down to readable and consistent records, and changes nothing.
 pub async fn plan(context: &RestoreContext, request: &RestoreRequest) -> Result<RestoreDecision> {
     let agreed = agree::foresee(context, request).await?;
     let request = &narrowed(request, agreed)?;
@@ -156,48 +172,68 @@ pub async fn plan(context: &RestoreContext, request: &RestoreRequest) -> Result<
     let mut skipped = Vec::new();
     let mut last_resort = LastResort::default();
     while let Some(candidate) = last_resort.next(context, request, &mut candidates, &mut skipped) {
-        match resolve::resolve(context, request, &candidate).await? {
-            Ok(groups) => {
-                if let Some(resolved) = groups.into_iter().next() {
-                    let resolved = Arc::new(resolved);
-                    let mut decision = decision(request, &candidates, &resolved, skipped)?;
-                    if let Some(handover) = Handover::of(context, request, &resolved)? {
-                        decision.handover = Some(handover.foresee().await?);
-                    }
-                    return Ok(decision);
-                }
+        let records = resolve::resolve(context, request, &candidate).await?;
+        if let Some(resolved) = records.groups.into_iter().next() {
+            let resolved = Arc::new(resolved);
+            let mut decision = decision(request, &candidates, &resolved, skipped)?;
+            if let Some(handoff) = Handoff::of(context, request, &resolved)? {
+                decision.handoff = Some(handoff.foresee().await?);
             }
-            Err(reasons) => skipped.push(passed_over(context, &candidate, reasons)),
+            return Ok(decision);
         }
+        skipped.push(skip(
+            context,
+            request,
+            &candidate,
+            records.reasons,
+            records.unread,
+        )?);
     }
     Err(nothing_left(request, &candidates, &skipped))
 }
 
-/// Restores the newest valid step, or the one asked for.
+/// Restores the newest valid step, or the requested one.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] when there is no such step; [`ErrorKind::NoneValid`] when there are steps and none is
-/// valid; [`ErrorKind::Unreachable`] when no tier that has any could be asked; [`ErrorKind::Conflict`] when the
-/// target exists and is something else.
+/// [`ErrorKind::NotFound`] when there is no such step; [`ErrorKind::NoneValid`] when there are steps but none is valid;
+/// [`ErrorKind::Unreachable`] when no tier that has any is reachable, or a newer step could not be read and no older
+/// one is allowed; [`ErrorKind::Conflict`] when the target exists and differs.
 pub async fn restore(context: &RestoreContext, request: &RestoreRequest) -> Result<RestoreReport> {
+    if let Some(vault) = &context.vault {
+        remember_remotes(vault, &context.remotes).await;
+    }
+    resuming::determine_open_attempts(context, request).await;
     let agreed = agree::agree(context, request).await?;
     let step = agreed.as_ref().and_then(|agreed| agreed.step);
     let restored = restore_one(context, &narrowed(request, agreed)?).await;
+    if let Ok(report) = &restored {
+        resuming::remember(context, request, &report.decision).await;
+    }
     match (&restored, step) {
         (Err(error), Some(id)) if matches!(error.kind(), ErrorKind::NoneValid | ErrorKind::NotFound) => {
             agree::call_unfit(context, request, id, &[error.to_string()]).await;
             Err(error
                 .duplicate()
-                .hint("all nodes had agreed on this step: start the job again, on all of them, and they agree on the one before"))
+                .hint("restart the job on all nodes: they had agreed on this step, and will agree on the previous one"))
         }
         _ => restored,
     }
 }
 
-/// The request as the nodes' agreement has it.
+/// Records in `vault` which vaults the remotes hold, so that this node notices when one is later unmounted or emptied.
+/// Unreachable remotes are not recorded.
+pub async fn remember_remotes(vault: &Vault, remotes: &[RunRemote]) {
+    let seen = join_all(remotes.iter().map(|remote| remote.remember(vault))).await;
+    for error in seen.into_iter().filter_map(std::result::Result::err) {
+        // An unreachable remote is reported when its steps are listed.
+        tracing::debug!(%error, "cannot record a remote's marker in the vault");
+    }
+}
+
+/// Returns the request narrowed to what the nodes agreed on.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] when they agreed that there is nothing to go on from.
+/// [`ErrorKind::NotFound`] when they agreed that there is nothing to resume from.
 fn narrowed(request: &RestoreRequest, agreed: Option<agree::Agreed>) -> Result<RestoreRequest> {
     let mut narrowed = request.clone();
     let Some(agreed) = agreed else {
@@ -206,8 +242,9 @@ fn narrowed(request: &RestoreRequest, agreed: Option<agree::Agreed>) -> Result<R
     let id = agreed.step.ok_or_else(|| {
         Error::new(ErrorKind::NotFound, "no such checkpoint")
             .on(format!("any step of run '{}'", request.run))
-            .because("the nodes of this launch found none when they began")
-            .hint("'stepvault list' shows what there is now; --step N takes a step without asking the others")
+            .because("the nodes of this launch found none when it started")
+            .hint("run 'stepvault list' to see the current steps; restore one without the other nodes' agreement with \
+                   --step N")
     })?;
     narrowed.step = Some(id.step);
     narrowed.attempt = Some(id.attempt);
@@ -222,34 +259,34 @@ async fn restore_one(context: &RestoreContext, request: &RestoreRequest) -> Resu
     let mut skipped = Vec::new();
     let mut last_resort = LastResort::default();
     while let Some(candidate) = last_resort.next(context, request, &mut candidates, &mut skipped) {
-        let groups = match resolve::resolve(context, request, &candidate).await? {
-            Ok(groups) => groups,
-            Err(reasons) => {
-                skipped.push(passed_over(context, &candidate, reasons));
-                continue;
-            }
+        let records = resolve::resolve(context, request, &candidate).await?;
+        let mut unfit = Unfit {
+            reasons: records.reasons,
+            unread: records.unread,
+            is_local: false,
         };
-        let mut reasons = Vec::new();
-        for resolved in groups {
+        for resolved in records.groups {
             let resolved = Arc::new(resolved);
             let decision = decision(request, &candidates, &resolved, skipped.clone())?;
-            let handover = Handover::of(context, request, &resolved)?;
+            let handoff = Handoff::of(context, request, &resolved)?;
             let Some(left) = target::left_to_place(&decision.path, &resolved, request).await? else {
-                // A restore that was killed may have put the step in place, and done nothing after that.
+                // A killed restore may have put the step in place without doing the rest.
                 execute::end_replacement(context, request, &resolved, &decision).await?;
-                let done = match handover {
-                    Some(handover) => Some(blocking(move || handover.complete()).await?),
+                let done = match handoff {
+                    Some(handoff) => Some(blocking(move || handoff.complete()).await?),
                     None => None,
                 };
                 return Ok(report(decision, Fetched::default(), true, done));
             };
-            match execute::execute(context, &left, &decision, handover).await? {
+            match execute::execute(context, &left, &decision, handoff).await? {
                 Ok((fetched, done)) => return Ok(report(decision, fetched, false, done)),
-                Err(damage) => reasons.extend(damage),
+                Err(reasons) => unfit.extend(reasons),
             }
         }
-        quarantine(context, &candidate, &reasons).await;
-        skipped.push(passed_over(context, &candidate, reasons));
+        if unfit.is_local {
+            quarantine(context, &candidate, &unfit.reasons).await;
+        }
+        skipped.push(skip(context, request, &candidate, unfit.reasons, unfit.unread)?);
     }
     Err(nothing_left(request, &candidates, &skipped))
 }
@@ -261,7 +298,7 @@ fn report(
     handed_over: Option<HandedOver>,
 ) -> RestoreReport {
     let (plan, moved_aside) = handed_over.map(|done| (done.plan, done.moved_aside)).unzip();
-    decision.handover = plan;
+    decision.handoff = plan;
     RestoreReport {
         decision,
         fetched,
@@ -290,29 +327,68 @@ fn decision(
         sources: resolved.sources.iter().map(resolve::Source::tier).collect(),
         file_count: resolved.files.len() as u64,
         data_bytes: resolved.data_bytes(),
+        written_at: resolved
+            .files
+            .iter()
+            .map(|file| file.mtime)
+            .max()
+            .unwrap_or_default(),
         skipped,
         unreachable: candidates
             .unreachable
             .iter()
             .map(|(tier, error)| (tier.clone(), error.to_string()))
             .collect(),
-        handover: None,
+        handoff: None,
+    })
+}
+
+/// Skips a step that cannot be restored.
+///
+/// # Errors
+/// [`ErrorKind::Unreachable`] when the step may be valid: a tier that has it could not be read, and no older step is
+/// allowed in its place.
+fn skip(
+    context: &RestoreContext,
+    request: &RestoreRequest,
+    candidate: &Candidate,
+    reasons: Vec<String>,
+    unread: Vec<String>,
+) -> Result<SkippedStep> {
+    if unread.is_empty() {
+        return Ok(passed_over(context, candidate, reasons));
+    }
+    let reasons: Vec<String> = unread.into_iter().chain(reasons).collect();
+    if !request.allow_older {
+        return Err(Error::new(ErrorKind::Unreachable, "cannot read a step")
+            .on(format!("{} of run '{}'", candidate.id, request.run))
+            .because(reasons.join("; "))
+            .hint(
+                "retry when its tier is readable, or restore the newest readable step with --allow-older; nothing was \
+                 restored because the step may be valid",
+            )
+            .lasting());
+    }
+    Ok(SkippedStep {
+        unread: true,
+        ..passed_over(context, candidate, reasons)
     })
 }
 
 fn passed_over(context: &RestoreContext, candidate: &Candidate, reasons: Vec<String>) -> SkippedStep {
     context.observer.on_event(&Event::Warning {
-        message: &format!("{} is passed over: {}", candidate.id, reasons.join("; ")),
+        message: &format!("{} is skipped: {}", candidate.id, reasons.join("; ")),
     });
     SkippedStep {
         step: candidate.id.step.number(),
         attempt: candidate.id.attempt.number(),
         reasons,
+        unread: false,
     }
 }
 
-/// Moves a local copy that turned out damaged aside, so that it is not found again. An agent that holds the vault
-/// will find it by itself; then it is left alone.
+/// Quarantines a damaged local copy, so that it is not found again. If an agent holds the vault, the copy is left to
+/// that agent, which will find the damage itself.
 async fn quarantine(context: &RestoreContext, candidate: &Candidate, reasons: &[String]) {
     let (Some(vault), Some(step)) = (context.vault.clone(), &candidate.local) else {
         return;
@@ -324,7 +400,7 @@ async fn quarantine(context: &RestoreContext, candidate: &Candidate, reasons: &[
     })
     .await;
     if let Err(error) = moved {
-        tracing::warn!(%error, "a damaged step could not be put aside");
+        tracing::warn!(%error, "cannot quarantine a damaged step");
     }
 }
 
@@ -347,29 +423,36 @@ fn nothing_left(request: &RestoreRequest, candidates: &Candidates, skipped: &[Sk
         })
         .collect();
     let reasons = reasons.join(" | ");
-    // First: a tier that cannot be asked may have what the others lack, so that neither 'none is valid' nor 'none
-    // exists' is known, and nobody may begin anew for it.
+    // This comes first: an unreachable tier may have what the others lack, so neither 'none is valid' nor 'none exists'
+    // is known, and no trainer may start from scratch because of it.
     if let Some((tier, error)) = candidates.unreachable.first() {
         let asked = if skipped.is_empty() {
-            "no tier that could be asked has a checkpoint".to_owned()
+            "no reachable tier has a checkpoint".to_owned()
         } else {
-            format!("no tier that could be asked has a valid one ({reasons})")
+            format!("no reachable tier has a valid one ({reasons})")
         };
         let own = error
             .hint_text()
             .map_or_else(String::new, |hint| format!("{hint}; "));
         return error
             .duplicate()
-            .hint(format!("{own}{asked}; {tier} could not be asked"));
+            .hint(format!("{own}{asked}; {tier} was unreachable"));
+    }
+    if skipped.iter().any(|step| step.unread) {
+        return Error::new(ErrorKind::Unreachable, "cannot read any checkpoint")
+            .on(wanted)
+            .because(reasons)
+            .hint("retry when the tiers are readable")
+            .lasting();
     }
     if !skipped.is_empty() {
         return Error::new(ErrorKind::NoneValid, "no valid checkpoint")
             .on(wanted)
             .because(reasons)
-            .hint("'stepvault verify' shows what is wrong with each");
+            .hint("run 'stepvault verify' to see what is wrong with each");
     }
     Error::new(ErrorKind::NotFound, "no such checkpoint")
         .on(wanted)
         .because("no tier has it")
-        .hint("'stepvault list' shows what there is")
+        .hint("run 'stepvault list' to see the steps")
 }

@@ -1,4 +1,4 @@
-//! One part of one file on its way back: from the first source that has it right.
+//! Fetches one part of one file from the first source that has it valid.
 
 use std::sync::Arc;
 
@@ -16,31 +16,56 @@ use super::resolve::{Resolved, Source};
 use super::staged_file::FileRestore;
 use crate::blocking::blocking;
 use crate::broken_body::Breaks;
+use crate::catalog::is_outage;
 use crate::run_remote::RunRemote;
 
-/// How much of what a store sends is hashed and written in one go. Larger, and the cache has lost its beginning.
+/// Number of bytes that are hashed and written together. A larger batch would no longer fit in the cache.
 const BATCH_BYTES: usize = 512 << 10;
-/// What a part under way holds of the memory's budget: a batch, and what the connection has read ahead.
+/// Memory that a part in transfer holds of the budget: a batch, and the connection's read-ahead.
 const HELD_BYTES: usize = 2 * BATCH_BYTES;
 
-/// Where one part came from, or why it came from nowhere.
+/// Where one part came from, or why no source had it.
 #[derive(Debug)]
 pub(super) enum PartOutcome {
-    /// It is there, and right.
+    /// The part is staged and valid.
     There {
-        /// The index of the source that had it; `None` for what an interrupted restore left.
+        /// The index of the source; `None` for data that an interrupted restore left.
         from: Option<usize>,
-        /// Whether its file is whole now.
+        /// Whether its file is now complete.
         file_is_done: bool,
     },
-    /// No source has it right; one reason each.
-    Damaged(Vec<String>),
+    /// No source has it valid.
+    Nowhere(Unfit),
 }
 
-/// Brings part `index` of `file` into the staged file, verified; with the last part the file is durable.
+/// Why bytes of a step could not be restored.
+#[derive(Debug, Default)]
+pub(super) struct Unfit {
+    /// The proven faults, one for each tier.
+    pub(super) reasons: Vec<String>,
+    /// Whether the local copy is among the proven faults.
+    pub(super) is_local: bool,
+    /// The tiers that may have valid bytes but could not be read.
+    pub(super) unread: Vec<String>,
+}
+
+impl Unfit {
+    pub(super) fn is_empty(&self) -> bool {
+        self.reasons.is_empty() && self.unread.is_empty()
+    }
+
+    /// Adds the faults of another part of the step.
+    pub(super) fn extend(&mut self, other: Self) {
+        self.reasons.extend(other.reasons);
+        self.unread.extend(other.unread);
+        self.is_local |= other.is_local;
+    }
+}
+
+/// Writes part `index` of `file` into the staged file and verifies it; with the last part, the file becomes durable.
 ///
 /// # Errors
-/// When no source has it right and at least one could not be asked, or when the disk fails.
+/// When the disk that the step is restored to fails, or the restore is interrupted.
 pub(super) async fn fetch_part(
     context: &RestoreContext,
     resolved: &Resolved,
@@ -59,14 +84,15 @@ pub(super) async fn fetch_part(
             });
         }
     }
-    let mut reasons = Vec::new();
-    let mut outage = None;
+    let mut unfit = Unfit::default();
     for (position, source) in resolved.sources.iter().enumerate() {
-        let arrival = Arrival::of(file, index)?;
         let read = match source {
-            Source::Local(step) => read_local(step, file, arrival).await?,
-            Source::Remote(remote) => read_remote(context, resolved, remote, file, arrival).await?,
+            Source::Local(step) => read_local(step, file, index).await?,
+            Source::Remote(remote) => {
+                read_remote(context, resolved, remote, file, Arrival::of(file, index)?).await?
+            }
         };
+        let is_local = matches!(source, Source::Local(_));
         match read {
             Ok(Verdict::Right { file_is_done }) => {
                 return Ok(PartOutcome::There {
@@ -74,36 +100,43 @@ pub(super) async fn fetch_part(
                     file_is_done,
                 });
             }
-            Ok(Verdict::Wrong) => reasons.push(format!(
-                "{}: {path}: bytes {} to {} are not those that were saved",
-                source.tier(),
-                range.start,
-                range.end
-            )),
-            Err(error) if crate::catalog::is_outage(&error) => outage = Some(error),
-            Err(error) => reasons.push(format!("{}: {error}", source.tier())),
+            Ok(Verdict::Wrong) => {
+                unfit.is_local |= is_local;
+                unfit.reasons.push(format!(
+                    "{}: {path}: bytes {} to {} differ from those saved",
+                    source.tier(),
+                    range.start,
+                    range.end
+                ));
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
+            Err(error) if is_outage(&error) => {
+                let why = format!("{}: {}", source.tier(), error.text_with_hint());
+                unfit.unread.push(why);
+            }
+            Err(error) => {
+                unfit.is_local |= is_local;
+                unfit.reasons.push(format!("{}: {error}", source.tier()));
+            }
         }
     }
-    match outage {
-        Some(error) => Err(error),
-        None => Ok(PartOutcome::Damaged(reasons)),
-    }
+    Ok(PartOutcome::Nowhere(unfit))
 }
 
-/// What a source gave, or why it could not be had.
+/// The verdict on a source's bytes, or the error that prevented reading them.
 type Read = Result<Verdict>;
 
-async fn read_local(step: &SealedStep, file: &FileRestore, arrival: Arrival) -> Result<Read> {
+async fn read_local(step: &SealedStep, file: &Arc<FileRestore>, index: u32) -> Result<Read> {
     let path = &file.entry.path;
-    let mut sealed = step.record().files.iter();
-    let Some(sealed) = sealed.find(|sealed| sealed.path == *path).cloned() else {
+    let Some(sealed) = step.record().file(path).cloned() else {
         return Ok(Err(Error::new(
             ErrorKind::Damaged,
-            "a file is not in the sealed step",
+            "the sealed step lacks a file",
         )
         .on(path)));
     };
     let path = step.file_path(path);
+    let arrival = Arrival::of(file, index)?;
     blocking(move || match SourceFile::open(&path, &sealed) {
         Ok(source) => arrival.copy(&source),
         Err(error) => Ok(Err(error)),
@@ -111,7 +144,7 @@ async fn read_local(step: &SealedStep, file: &FileRestore, arrival: Arrival) -> 
     .await
 }
 
-/// Reads a part by ranges; a connection that breaks is taken up where it broke.
+/// Reads a part by ranges; resumes after a broken connection where it broke.
 async fn read_remote(
     context: &RestoreContext,
     resolved: &Resolved,
@@ -134,7 +167,7 @@ async fn read_remote(
         let before = arrival.missing();
         let stream = match remote.store.read(&key, Some(before.clone())).await {
             Ok(stream) => stream,
-            // Opening is retried below; what comes through has been tried for long enough.
+            // Opening is retried by the store; an error that gets here has exhausted the retries.
             Err(error) => return Ok(Err(error)),
         };
         let broken;
@@ -148,7 +181,7 @@ async fn read_remote(
     }
 }
 
-/// An object without a byte has nothing to read.
+/// Checks that the object is empty: there are no bytes to read.
 async fn is_empty(remote: &RunRemote, key: &str) -> Result<()> {
     match remote.store.head(key).await? {
         Some(head) if head.info.size_bytes == 0 => Ok(()),
@@ -159,15 +192,15 @@ async fn is_empty(remote: &RunRemote, key: &str) -> Result<()> {
     }
 }
 
-/// What an answer of the store came to.
+/// The outcome of one response of the store.
 enum Received {
-    /// The last byte came.
+    /// The last byte was received.
     Whole(Verdict),
-    /// It broke off.
+    /// The body broke off.
     Broken(Arrival, Error),
 }
 
-/// Takes what one answer brings. An error is the disk's.
+/// Receives the body of one response. An outer error is the disk's.
 async fn receive(
     context: &RestoreContext,
     remote: &RunRemote,
@@ -178,7 +211,7 @@ async fn receive(
     let missing = arrival.missing();
     let mut left = missing.end - missing.start;
     let fault = |kind, what: &str| Error::new(kind, what).on(remote.describe(key));
-    let too_many = || fault(ErrorKind::Damaged, "a store sent more bytes than were asked for");
+    let too_many = || fault(ErrorKind::Damaged, "a store sent more bytes than requested");
     loop {
         let (mut pieces, mut batch_bytes, mut broken) = (Vec::new(), 0, None);
         while batch_bytes < BATCH_BYTES && left > 0 && broken.is_none() {
@@ -192,10 +225,10 @@ async fn receive(
                     pieces.push(piece);
                 }
                 Some(Err(error)) => broken = Some(error),
-                None => broken = Some(fault(ErrorKind::Unreachable, "a read ended early")),
+                None => broken = Some(fault(ErrorKind::Unreachable, "a read ended before its last byte")),
             }
         }
-        // Its connection serves another request once its end was seen. After the last byte only the digest counts.
+        // The connection is reused only after its end was seen. After the last byte, only the digest counts.
         if left == 0
             && let Some(Ok(more)) = stream.next().await
             && !more.is_empty()

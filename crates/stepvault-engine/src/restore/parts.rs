@@ -1,4 +1,4 @@
-//! Whose files of a step of several nodes are wanted.
+//! Selects parts of a multi-node step.
 
 use std::fmt;
 
@@ -8,26 +8,28 @@ use stepvault_core::manifest::PartManifest;
 use stepvault_core::nodes::listed;
 use stepvault_core::{Error, ErrorKind, Result};
 
-/// A choice among the parts of a step.
+/// A selection among the parts of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Parts {
-    /// The whole step: what is right whenever the number of nodes has changed.
+    /// The whole step: always correct when the number of nodes has changed.
     #[default]
     All,
-    /// What this node wrote.
+    /// The part that this node wrote.
     Of(NodeName),
-    /// What the nodes wrote whose names match one of these patterns.
+    /// The parts of the nodes whose names match one of these patterns.
     Matching(Vec<String>),
-    /// What this node has sealed of a step that is not durable: the nodes of a launch may agree on one.
+    /// The part that this node has sealed of a step that is not durable: the nodes of a launch may agree on such a
+    /// step.
     OwnSealed,
 }
 
 impl Parts {
-    /// The manifests of the parts that are wanted. The files of a directory that all nodes share belong to all of them.
+    /// Returns the manifests of the selected parts. The files of a directory that all nodes share belong to all of
+    /// them.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when no part is wanted, naming those there are; for a wrong pattern.
-    pub(super) fn choose(&self, manifests: &[PartManifest]) -> Result<Vec<PartManifest>> {
+    /// [`ErrorKind::Usage`] when no part is selected, naming the existing ones; and for an invalid pattern.
+    pub(super) fn choose<'a>(&self, manifests: &'a [PartManifest]) -> Result<Vec<&'a PartManifest>> {
         let shared = manifests
             .iter()
             .any(|manifest| manifest.shared_tree_sha256.is_some());
@@ -40,22 +42,22 @@ impl Parts {
             (Self::Matching(_), Some(patterns)) => shared || patterns.is_match(manifest.node.as_str()),
             _ => true,
         };
-        let chosen: Vec<PartManifest> = manifests.iter().filter(wanted).cloned().collect();
+        let chosen: Vec<&PartManifest> = manifests.iter().filter(wanted).collect();
         if !chosen.is_empty() {
             return Ok(chosen);
         }
         let nodes: Vec<NodeName> = manifests.iter().map(|manifest| manifest.node.clone()).collect();
-        Err(Error::new(ErrorKind::Usage, "no part of the step is wanted")
+        Err(Error::new(ErrorKind::Usage, "no part of the step is selected")
             .because(format!(
-                "{self} is asked for, and the step has parts of {}",
+                "{self} was requested, and the step has parts of {}",
                 listed(&nodes)
             ))
-            .hint("take the whole step with --parts all; the trainer may have to reshard it"))
+            .hint("restore the whole step with --parts all; the trainer may have to reshard it"))
     }
 }
 
 fn compiled(patterns: &[String]) -> Result<GlobSet> {
-    let fault = |error| Error::new(ErrorKind::Usage, "not a pattern of nodes").caused_by(error);
+    let fault = |error| Error::new(ErrorKind::Usage, "invalid node pattern").caused_by(error);
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
         set.add(Glob::new(pattern).map_err(fault)?);

@@ -1,6 +1,7 @@
-//! Looking into a step's files where they are, without fetching them: enough to tell which framework wrote them.
+//! Reads ranges of a step's files from their tier without fetching the files: enough to detect the framework that wrote
+//! them.
 //!
-//! What is read is not verified. It decides what a plan says, never what is restored.
+//! The data is not verified. It affects a plan's description, never what is restored.
 
 use std::fs::File;
 use std::io;
@@ -19,13 +20,13 @@ use crate::broken_body::Breaks;
 use crate::run_remote::RunRemote;
 
 /// The files of a step, read from the first tier that has it.
-pub(super) struct Peek {
+pub(super) struct RangeReader {
     resolved: Arc<Resolved>,
     runtime: Handle,
 }
 
-impl Peek {
-    /// To be made where the runtime is, and used on a thread that may block.
+impl RangeReader {
+    /// Must be created inside the runtime, and used on a thread that may block.
     pub(super) fn new(resolved: Arc<Resolved>) -> Self {
         Self {
             resolved,
@@ -35,13 +36,13 @@ impl Peek {
 
     fn entry(&self, path: &str) -> io::Result<&FileEntry> {
         let mut files = self.resolved.files.iter();
-        // A single file is asked for by no name.
+        // A single file is requested with an empty path.
         let found = files.find(|file| path.is_empty() || file.path.as_str() == path);
         found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
-impl OpenFile for Peek {
+impl OpenFile for RangeReader {
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
         let entry = self.entry(path)?;
         let size_bytes = entry.size_bytes;
@@ -104,7 +105,7 @@ impl RemoteFile {
         }
     }
 
-    /// Takes what one answer brings.
+    /// Receives the body of one response.
     async fn fill(
         &self,
         range: Range<u64>,

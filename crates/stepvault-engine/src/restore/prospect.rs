@@ -1,4 +1,4 @@
-//! A trainer's directory as it is going to be: what it holds now, and the step that is not in place yet.
+//! Presents a trainer's directory as it will be: its current content, plus the step that is not in place yet.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{ErrorKind, Result};
 use stepvault_formats::source::ReadAt;
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
-use stepvault_local::handover::is_own_name;
+use stepvault_local::handoff::is_own_name;
 use stepvault_local::survey::{SurveyFiles, survey};
 use stepvault_local::vault::Vault;
 
@@ -18,9 +18,9 @@ use super::resolve::Resolved;
 
 /// Where a step's files are in the directory.
 pub(super) struct Layout {
-    /// The step's paths there; never empty.
+    /// The step's paths in the directory; never empty.
     pub(super) paths: Vec<String>,
-    /// Whether they are paths inside the step as well. Otherwise there is one, which is all of the step.
+    /// Whether these are also paths inside the step. Otherwise there is one path, which is the whole step.
     pub(super) several: bool,
 }
 
@@ -29,7 +29,7 @@ impl Layout {
         self.paths.iter().any(|outer| is_at_or_below(path, outer))
     }
 
-    /// The path in the directory of what has this path inside the step.
+    /// Maps a path inside the step to its path in the directory.
     fn place_of(&self, inside: Option<&RelativePath>) -> Option<String> {
         if self.several {
             return inside.map(ToString::to_string);
@@ -38,7 +38,7 @@ impl Layout {
         Some(inside.map_or_else(|| own.clone(), |inside| format!("{own}/{inside}")))
     }
 
-    /// The path inside the step of what has this path in the directory.
+    /// Maps a path in the directory to its path inside the step.
     fn inside<'a>(&self, path: &'a str) -> Option<&'a str> {
         if self.several {
             return self.holds(path).then_some(path);
@@ -48,8 +48,7 @@ impl Layout {
     }
 }
 
-/// What the directory holds, with the step as it was recorded in the place of what has its paths, and without what is
-/// stepvault's own.
+/// Returns the directory's content with the recorded step in place of its paths, and without stepvault's own files.
 pub(super) fn tree_with_step(
     directory: &Path,
     layout: &Layout,
@@ -108,10 +107,10 @@ fn is_at_or_below(path: &str, directory: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The files of a directory, and those of a step that is not in it yet.
+/// The files of a directory, overlaid with those of a step that is not in place yet.
 pub(super) struct Overlay<'a> {
     pub(super) layout: &'a Layout,
-    /// By their paths inside the step; a single file has the empty one.
+    /// The step's files, by their paths inside the step; a single file has the empty path.
     pub(super) step: Option<Box<dyn OpenFile>>,
     pub(super) directory: Option<SurveyFiles>,
 }
@@ -123,7 +122,7 @@ impl OpenFile for Overlay<'_> {
             (Some(step), Some(inside)) => step.open(inside),
             _ => Err(not_there()),
         };
-        // Of a step of several paths some may be in place, and not staged again.
+        // Some paths of a multi-path step may be in place and not staged again.
         match (&in_step, &self.directory) {
             (Err(error), Some(directory)) if error.kind() == io::ErrorKind::NotFound => directory.open(path),
             _ => in_step,
@@ -131,10 +130,10 @@ impl OpenFile for Overlay<'_> {
     }
 }
 
-/// The files of a step that is staged.
+/// The files of a staged step.
 pub(super) struct Staged {
     pub(super) files: SurveyFiles,
-    /// What a single-file step is called there.
+    /// The staged name of a single-file step.
     pub(super) single: Option<String>,
 }
 

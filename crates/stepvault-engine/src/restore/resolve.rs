@@ -1,6 +1,6 @@
-//! From a candidate to the files it holds and the tiers each can come from.
+//! Resolves a candidate to its files and to the tiers that hold each of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use stepvault_core::codec::encode;
 use stepvault_core::commit::Commit;
@@ -22,7 +22,7 @@ use crate::catalog::{is_outage, read_commit, read_manifests};
 use crate::local_digest::ensure_manifest;
 use crate::run_remote::RunRemote;
 
-/// A tier that holds the step, consistently.
+/// A tier that holds the step consistently.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
     /// The local vault.
@@ -50,12 +50,12 @@ pub(super) struct Resolved {
     pub(super) files: Vec<FileEntry>,
     pub(super) directories: Vec<DirectoryEntry>,
     pub(super) symlinks: Vec<SymlinkEntry>,
-    /// The paths that the trainer has side by side, in the order in which they are to appear; none where the step is one
-    /// directory or file, or is to be one.
+    /// The paths that the trainer keeps side by side, in the order in which they are to appear; empty if the step is,
+    /// or is to be, one directory or file.
     pub(super) members: Vec<RelativePath>,
-    /// Tiers in the order in which they are asked.
+    /// Tiers in the order in which they are read.
     pub(super) sources: Vec<Source>,
-    /// Identity of what will stand at the target.
+    /// Identity of what will be at the target.
     pub(super) identity: String,
 }
 
@@ -64,7 +64,13 @@ impl Resolved {
         self.files.iter().map(|file| file.size_bytes).sum()
     }
 
-    /// Nothing of the step but these of its paths, and the directories that lead to them.
+    /// Returns the disk space that the files need if holes are preserved.
+    pub(super) fn room_bytes(&self) -> u64 {
+        let room = |file: &FileEntry| file.size_bytes.saturating_sub(file.hole_bytes);
+        self.files.iter().map(room).fold(0, u64::saturating_add)
+    }
+
+    /// Keeps only these paths of the step, and the directories that lead to them.
     pub(super) fn only(&self, members: &[RelativePath]) -> Self {
         let set = MemberSet::new(members);
         let leads = |entry: &&DirectoryEntry| {
@@ -86,18 +92,29 @@ impl Resolved {
     }
 }
 
-/// The step's records from whichever tiers have them right, as the plan groups them: more than one only where tiers
-/// disagree about what the step is. The reasons against it when no tier has it right.
+/// A step according to the tiers' records.
+#[derive(Debug)]
+pub(super) struct Records {
+    /// The step as recorded by each group of tiers that agree, in the plan's order: several only if tiers disagree
+    /// about the step; none if no tier has valid records.
+    pub(super) groups: Vec<Resolved>,
+    /// The proven faults, one for each tier.
+    pub(super) reasons: Vec<String>,
+    /// The tiers that may have valid records but could not be read.
+    pub(super) unread: Vec<String>,
+}
+
+/// Reads the step's records on every tier that has it.
 ///
 /// # Errors
-/// Only for what is no fault of the step: a remote that cannot be reached, a wrong pattern.
+/// Only for causes that concern neither the step nor a tier: an interruption, or an invalid pattern.
 pub(super) async fn resolve(
     context: &RestoreContext,
     request: &RestoreRequest,
     candidate: &Candidate,
-) -> Result<std::result::Result<Vec<Resolved>, Vec<String>>> {
+) -> Result<Records> {
     let mut reasons = candidate.reasons.clone();
-    let mut outages = Vec::new();
+    let mut unread = candidate.unread.clone();
     let mut tiers = Vec::new();
     let mut holders: Vec<(Source, Vec<PartManifest>)> = Vec::new();
     for remote in &candidate.remotes {
@@ -106,8 +123,9 @@ pub(super) async fn resolve(
                 holders.push((Source::Remote(remote.clone()), manifests));
                 CandidateState::Committed(Box::new(commit))
             }
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
             Err(error) if is_outage(&error) => {
-                outages.push(error);
+                unread.push(format!("{}: {}", remote.name(), error.text_with_hint()));
                 continue;
             }
             Err(error) => CandidateState::Unreadable(error.to_string()),
@@ -119,18 +137,18 @@ pub(super) async fn resolve(
     }
     if let Some(step) = &candidate.local {
         match local_manifest(context, step).await {
-            // A committed record outranks the local one: that is what everybody else sees.
-            Ok(manifest) if disagrees(&manifest, &holders)? => {
-                reasons.push("local: holds other files than the commit says".to_owned());
+            // A commit overrides the local record: other nodes see the commit.
+            Ok(manifest) if disagrees(&manifest, &holders) => {
+                reasons.push("local: its files differ from the commit".to_owned());
             }
-            // One node's files are not the step, unless all nodes have agreed to take their own.
+            // One node's files are not the step, unless all nodes have agreed to restore their own parts.
             Ok(_)
                 if holders.is_empty()
                     && step.record().is_one_of_several()
                     && request.parts != Parts::OwnSealed =>
             {
                 reasons.push(format!(
-                    "local: it holds {}'s part alone, and the step of {} is not durable",
+                    "local: it holds only the part of {}, and the step of {} is not durable",
                     step.record().node,
                     step.record().nodes()
                 ));
@@ -142,6 +160,7 @@ pub(super) async fn resolve(
                     state: CandidateState::Sealed,
                 });
             }
+            Err(error) if is_outage(&error) => unread.push(format!("local: {}", error.text_with_hint())),
             Err(error) => reasons.push(format!("local: {error}")),
         }
     }
@@ -161,38 +180,40 @@ pub(super) async fn resolve(
     let planned = match planned {
         Ok(planned) => planned,
         Err(error) => {
-            if let Some(outage) = outages.pop() {
-                return Err(outage);
+            if unread.is_empty() {
+                reasons.push(error.to_string());
             }
-            reasons.push(error.to_string());
-            return Ok(Err(reasons));
+            return Ok(Records {
+                groups: Vec::new(),
+                reasons,
+                unread,
+            });
         }
     };
-    // Should the tiers that show it turn out damaged, an older step comes in its place.
-    for error in outages {
+    for tier in &unread {
         context.observer.on_event(&Event::Warning {
             message: &format!(
-                "{} is not taken from where it cannot be read: {error}",
+                "{} is not restored from a tier that cannot be read: {tier}",
                 candidate.id
             ),
         });
     }
-    let mut resolved = Vec::new();
+    let mut groups = Vec::new();
     for step in planned.to_try() {
         reasons.extend(step.unusable.iter().cloned());
         match group(request, candidate.id, &step.sources, &holders)? {
-            Ok(one) => resolved.push(one),
+            Ok(one) => groups.push(one),
             Err(reason) => reasons.push(reason),
         }
     }
-    Ok(if resolved.is_empty() {
-        Err(reasons)
-    } else {
-        Ok(resolved)
+    Ok(Records {
+        groups,
+        reasons,
+        unread,
     })
 }
 
-/// What the sources of one planned step hold, as one tree.
+/// Merges what the sources of one planned step hold into one tree.
 fn group(
     request: &RestoreRequest,
     id: StepId,
@@ -204,7 +225,7 @@ fn group(
         .iter()
         .filter_map(|tier| Some(of(tier)?.0.clone()))
         .collect();
-    // A commit, where there is one: the local copy may be one node's part alone.
+    // Prefers a commit's records: the local copy may be a single node's part.
     let records = tiers
         .iter()
         .filter(|tier| **tier != Tier::Local)
@@ -218,23 +239,16 @@ fn group(
         Ok(manifests) => manifests,
         Err(error) => return Err(error.on(id)),
     };
-    match merge(id, manifests) {
+    match merge(id, &manifests) {
         Ok(merged) => select(request, merged, sources, &identity).map(Ok),
         Err(error) => Ok(Err(error.to_string())),
     }
 }
 
-/// Whether every commit there is says something else of this node's part than the sealed copy does.
-fn disagrees(local: &PartManifest, holders: &[(Source, Vec<PartManifest>)]) -> Result<bool> {
-    let local = encode(local)?;
-    for (_, manifests) in holders {
-        for manifest in manifests {
-            if encode(manifest)? == local {
-                return Ok(false);
-            }
-        }
-    }
-    Ok(!holders.is_empty())
+/// Whether every existing commit differs from the sealed copy in this node's part.
+fn disagrees(local: &PartManifest, holders: &[(Source, Vec<PartManifest>)]) -> bool {
+    let mut known = holders.iter().flat_map(|(_, manifests)| manifests);
+    !holders.is_empty() && known.all(|manifest| manifest != local)
 }
 
 async fn local_manifest(context: &RestoreContext, step: &SealedStep) -> Result<PartManifest> {
@@ -256,56 +270,50 @@ fn identity_of(manifests: &[PartManifest]) -> Result<Sha256Digest> {
     Ok(Sha256Digest::of(&digests))
 }
 
-/// The files of all nodes as one tree. Files that several nodes hold have to be the same.
-fn merge(id: StepId, manifests: Vec<PartManifest>) -> Result<Resolved> {
+/// Merges the files of all nodes into one tree. Files that several nodes hold must be equal.
+fn merge(id: StepId, manifests: &[&PartManifest]) -> Result<Resolved> {
     let damaged =
         |path: &str| Error::new(ErrorKind::Damaged, "the parts of a step contradict each other").on(path);
     let members = members::merged(manifests.iter().map(|manifest| manifest.members.as_slice()));
-    let mut files: BTreeMap<_, FileEntry> = BTreeMap::new();
-    let mut directories: BTreeMap<_, DirectoryEntry> = BTreeMap::new();
-    let mut symlinks: BTreeMap<_, SymlinkEntry> = BTreeMap::new();
-    let mut named: Option<(String, Shape)> = None;
-    for manifest in manifests {
-        named = Some((manifest.name.clone(), manifest.shape));
-        for file in manifest.files {
-            if let Some(other) = files.get(&file.path)
-                && other.sha256 != file.sha256
-            {
-                return Err(damaged(file.path.as_str()));
-            }
-            files.insert(file.path.clone(), file);
-        }
-        directories.extend(
-            manifest
-                .directories
-                .into_iter()
-                .map(|entry| (entry.path.clone(), entry)),
-        );
-        for link in manifest.symlinks {
-            if symlinks
-                .get(&link.path)
-                .is_some_and(|other| other.target != link.target)
-            {
-                return Err(damaged(link.path.as_str()));
-            }
-            symlinks.insert(link.path.clone(), link);
-        }
-    }
+    let named = manifests
+        .last()
+        .map(|manifest| (manifest.name.clone(), manifest.shape));
+    let all = || manifests.iter();
+    let files = of_all(
+        all().flat_map(|manifest| &manifest.files),
+        |file| Some(&file.path),
+        |file, other| file.sha256 == other.sha256,
+    )
+    .map_err(damaged)?;
+    let directories = of_all(
+        all().flat_map(|manifest| &manifest.directories),
+        |entry| entry.path.as_ref(),
+        |_, _| true,
+    )
+    .map_err(damaged)?;
+    let symlinks = of_all(
+        all().flat_map(|manifest| &manifest.symlinks),
+        |link| Some(&link.path),
+        |link, other| link.target == other.target,
+    )
+    .map_err(damaged)?;
     let (name, shape) = named.ok_or_else(|| damaged("no part"))?;
-    let (directories, symlinks): (Vec<_>, Vec<_>) = (
-        directories.into_values().collect(),
-        symlinks.into_values().collect(),
-    );
-    if let Some(why) = members::fault(&members, shape, files.keys(), &directories, &symlinks) {
+    if let Some(why) = members::fault(
+        &members,
+        shape,
+        files.iter().map(|file| &file.path),
+        &directories,
+        &symlinks,
+    ) {
         return Err(damaged(&name).because(why));
     }
-    // Links of two nodes may lead where those of neither do.
+    // Combined links of two nodes may lead where neither node's links do.
     check_links(&symlinks).map_err(|error| damaged(&name).because(error))?;
     Ok(Resolved {
         id,
         name,
         shape,
-        files: files.into_values().collect(),
+        files,
         directories,
         symlinks,
         members,
@@ -314,7 +322,37 @@ fn merge(id: StepId, manifests: Vec<PartManifest>) -> Result<Resolved> {
     })
 }
 
-/// Takes the files that `include` names and the directories they need.
+/// Returns the entries of all nodes sorted by path. Entries with equal paths must be equal, otherwise the path is
+/// returned as the error; the last node's entry is used.
+fn of_all<'a, T: Clone + 'a>(
+    entries: impl Iterator<Item = &'a T>,
+    path: impl Fn(&'a T) -> Option<&'a RelativePath>,
+    are_same: impl Fn(&T, &T) -> bool,
+) -> std::result::Result<Vec<T>, &'a str> {
+    let mut entries: Vec<&'a T> = entries.collect();
+    // The sort is stable, so entries with equal paths keep the order of the nodes.
+    entries.sort_by_key(|entry| path(entry));
+    let has_path_of = |one: &'a T, other: &'a T| path(one) == path(other);
+    let differing = entries
+        .windows(2)
+        .find(|pair| has_path_of(pair[0], pair[1]) && !are_same(pair[0], pair[1]));
+    if let Some(pair) = differing {
+        return Err(path(pair[0]).map_or("", RelativePath::as_str));
+    }
+    let is_last = |&(index, entry): &(usize, &'a T)| {
+        let next = entries.get(index + 1);
+        next.is_none_or(|next| !has_path_of(entry, next))
+    };
+    Ok(entries
+        .iter()
+        .copied()
+        .enumerate()
+        .filter(is_last)
+        .map(|(_, entry)| entry.clone())
+        .collect())
+}
+
+/// Selects the files that match `include`, and the directories they need.
 fn select(
     request: &RestoreRequest,
     mut resolved: Resolved,
@@ -322,7 +360,7 @@ fn select(
     identity: &Sha256Digest,
 ) -> Result<Resolved> {
     resolved.sources = sources;
-    // A path of the user's own is the path of one directory.
+    // A path given by the user is the path of one directory.
     if matches!(request.target, Target::As(_)) {
         resolved.members.clear();
     }
@@ -356,6 +394,8 @@ fn select(
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use stepvault_core::codec::FORMAT;
     use stepvault_core::digest::PartDigest;
     use stepvault_core::ids::{Attempt, NodeName, RunName, Step};
@@ -412,8 +452,8 @@ mod tests {
     #[test]
     fn parts_may_share_what_is_the_same_in_all_of_them() {
         let merge_with = |bytes: &[u8], target| {
-            let parts = vec![part("node-0", b"same", "node-0"), part("node-1", bytes, target)];
-            merge(step_id(), parts).map_err(|error| error.to_string())
+            let parts = [part("node-0", b"same", "node-0"), part("node-1", bytes, target)];
+            merge(step_id(), &parts.each_ref()).map_err(|error| error.to_string())
         };
         let merged = merge_with(b"same", "node-0").unwrap();
         let names: Vec<_> = merged.files.iter().map(|file| file.path.as_str()).collect();

@@ -1,4 +1,4 @@
-//! A file on its way back: opened when its first part comes, and finished with its last.
+//! A file being restored: opened for its first part and finished with its last.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use stepvault_core::manifest::FileEntry;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::staging::{StagedFile, Staging};
 
-/// One file of a restore; its parts come in any order. Everything that touches the disk may block.
+/// One file of a restore; its parts arrive in any order. Methods that access the disk may block.
 #[derive(Debug)]
 pub(super) struct FileRestore {
     pub(super) entry: FileEntry,
@@ -19,20 +19,17 @@ pub(super) struct FileRestore {
 }
 
 impl FileRestore {
-    /// Nothing of it is there yet, unless an interrupted restore left something.
-    ///
-    /// # Errors
-    /// `Damaged` when the entry's numbers make no parts.
-    pub(super) fn new(entry: &FileEntry, staging: &Arc<Staging>) -> Result<Self> {
-        Ok(Self {
-            entry: entry.clone(),
+    /// Creates the state of a file none of whose `part_count` parts exist, unless an interrupted restore left some.
+    pub(super) fn new(entry: FileEntry, part_count: u32, staging: &Arc<Staging>) -> Self {
+        Self {
+            entry,
             staging: Arc::clone(staging),
             staged: Mutex::default(),
-            remaining: AtomicU32::new(entry.parts()?.count()),
-        })
+            remaining: AtomicU32::new(part_count),
+        }
     }
 
-    /// Where part `index` stands in the file, and its digest.
+    /// Returns the range of part `index` in the file, and its digest.
     pub(super) fn part(&self, index: u32) -> Result<(Range<u64>, Sha256Digest)> {
         let digest =
             self.entry.parts_sha256.get(index as usize).ok_or_else(|| {
@@ -41,22 +38,27 @@ impl FileRestore {
         Ok((self.entry.parts()?.range(index), *digest))
     }
 
-    /// Whether an interrupted restore may have left anything of it.
+    /// Whether an interrupted restore may have left some of its data.
     pub(super) fn may_be_present(&self) -> bool {
         self.staging.resumes()
     }
 
-    /// The file in staging, opened once for all parts.
+    /// Returns the staged file, opened once for all parts.
     pub(super) fn open(&self) -> Result<Arc<StagedFile>> {
         let mut staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(staged) = staged.as_ref() {
             return Ok(Arc::clone(staged));
         }
-        let opened = Arc::new(self.staging.file(&self.entry.path, self.entry.size_bytes)?);
-        Ok(Arc::clone(staged.insert(opened)))
+        let opened = self.staging.file(&self.entry.path, self.entry.size_bytes)?;
+        let opened = if self.entry.hole_bytes > 0 {
+            opened.with_holes()
+        } else {
+            opened
+        };
+        Ok(Arc::clone(staged.insert(Arc::new(opened))))
     }
 
-    /// One more part is right; the last one makes the file durable. Whether it was the last.
+    /// Counts a valid part; makes the file durable after the last. Returns whether it was the last.
     pub(super) fn part_is_right(&self) -> Result<bool> {
         let is_last = self.remaining.fetch_sub(1, Ordering::AcqRel) == 1;
         if is_last {

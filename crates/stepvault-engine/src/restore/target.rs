@@ -1,4 +1,4 @@
-//! Where a restored step is to stand.
+//! Paths of a restored step.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,17 @@ use super::RestoreRequest;
 use super::resolve::Resolved;
 use crate::blocking::blocking;
 
-/// Where a restored step is to stand.
+/// Where to put a restored step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// In this directory, under the step's own name; a step of several paths where the trainer had them.
+    /// In this directory, under the step's own name; a multi-path step at the trainer's original paths.
     Into(PathBuf),
     /// At this path, as one directory or file.
     As(PathBuf),
 }
 
 impl Target {
-    /// Where a step stands, or will.
+    /// Returns the paths that a step has, or will have.
     pub(super) fn place(&self, resolved: &Resolved) -> Result<Place> {
         let path = match self {
             Self::Into(directory) if resolved.members.is_empty() => directory.join(&resolved.name),
@@ -54,35 +54,35 @@ impl Target {
     }
 }
 
-/// Where a step stands, or will.
+/// The paths that a step has, or will have.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
-    /// Where the trainer looks for it.
+    /// The directory in which the trainer looks for it.
     pub(super) directory: PathBuf,
-    /// The step's paths there: one, or all of a step of several.
+    /// The step's names in it: one, or all of a multi-path step.
     pub(super) names: Vec<OsString>,
 }
 
 impl Place {
-    /// The step's paths.
+    /// Returns the step's paths.
     pub(super) fn paths(&self) -> Vec<PathBuf> {
         self.names.iter().map(|name| self.directory.join(name)).collect()
     }
 }
 
-/// What is left to do for a step.
+/// The remaining work for a step.
 pub(super) struct Left {
-    /// What of it is not in place yet.
+    /// The files that are not in place yet.
     pub(super) resolved: Arc<Resolved>,
-    /// What may become of what stands in its place.
+    /// Whether existing files may be replaced.
     pub(super) existing: Existing,
 }
 
-/// What of the step is not in place yet, byte for byte; `None` when all of it is. Something else in its place is refused
-/// unless it may be replaced.
+/// Returns the part of the step that is not in place yet, byte for byte; `None` when all of it is. Different files at
+/// its paths are refused unless they may be replaced.
 ///
-/// A directory that holds a part of the step and nothing else is completed: on disks of their own every node's trainer
-/// has written its ranks' files there, and loses nothing when the other nodes' come beside them.
+/// A directory that holds only files of the step is completed: with separate disks, every node's trainer has written
+/// its ranks' files there, and loses nothing when the other nodes' files are added.
 pub(super) async fn left_to_place(
     path: &Path,
     resolved: &Arc<Resolved>,
@@ -103,7 +103,7 @@ pub(super) async fn left_to_place(
     }))
 }
 
-/// A path that is in place already is kept: it is what an interrupted restore has put there, or the trainer's own.
+/// A path that is already in place is kept: an interrupted restore put it there, or it is the trainer's own.
 fn members_left(directory: &Path, resolved: &Resolved, existing: Existing) -> Result<Vec<RelativePath>> {
     let mut left = Vec::new();
     for member in &resolved.members {
@@ -127,7 +127,7 @@ fn members_left(directory: &Path, resolved: &Resolved, existing: Existing) -> Re
     Ok(left)
 }
 
-/// A restore that was killed may have put the step there without its name being on disk, or its directory's mode.
+/// Syncs a path: a killed restore may have put the step in place before its name or its directory's mode was on disk.
 fn make_sure_of_one(path: &Path) -> Result<()> {
     if path.is_dir() {
         durable::fsync_directory(path)?;
@@ -135,7 +135,7 @@ fn make_sure_of_one(path: &Path) -> Result<()> {
     durable::fsync_name_found(path)
 }
 
-/// The same for a path of several, and the directories above it.
+/// Syncs one path of a multi-path step, and the directories above it.
 fn make_sure_of(directory: &Path, member: &RelativePath) -> Result<()> {
     for above in member.ancestors() {
         durable::fsync_name_found(&directory.join(above))?;
@@ -143,7 +143,7 @@ fn make_sure_of(directory: &Path, member: &RelativePath) -> Result<()> {
     make_sure_of_one(&directory.join(member))
 }
 
-/// What may become of what stands at the path; `None` when it is the step already.
+/// Decides whether existing files at the path may be replaced; `None` when they are already the step.
 fn what_may_become(path: &Path, resolved: &Resolved, existing: Existing) -> Result<Option<Existing>> {
     if std::fs::symlink_metadata(path).is_err() {
         return Ok(Some(existing));
@@ -164,8 +164,8 @@ fn what_may_become(path: &Path, resolved: &Resolved, existing: Existing) -> Resu
 }
 
 fn refused(path: &Path, difference: &str) -> Error {
-    Error::new(ErrorKind::Conflict, "the target exists and is something else")
+    Error::new(ErrorKind::Conflict, "the target exists and differs from the step")
         .on(path.display())
         .because(difference)
-        .hint("move it away, restore elsewhere with --as PATH, or put the step in its place with --replace")
+        .hint("move it away, restore elsewhere with --as PATH, or replace it with --replace")
 }

@@ -7,7 +7,7 @@ use stepvault_formats::profile::ProfileSet;
 
 use super::*;
 
-/// Late enough for every file to have been left alone for long.
+/// A time late enough for every file to have been unchanged for long.
 #[derive(Debug)]
 struct Tomorrow;
 
@@ -27,7 +27,7 @@ fn measured_at(path: &Path) -> Result<Measured> {
     measure(path, &request, &Tomorrow)
 }
 
-/// A safetensors file of one tensor of so many bytes.
+/// Returns a safetensors file with one tensor of so many bytes.
 fn weights(data_bytes: usize) -> Vec<u8> {
     let header =
         format!(r#"{{"w":{{"dtype":"U8","shape":[{data_bytes}],"data_offsets":[0,{data_bytes}]}}}}"#);
@@ -111,8 +111,11 @@ fn a_header_that_is_none_is_told() {
     fs::write(&path, "not at all").unwrap();
     let error = measured_at(&path).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged);
-    assert!(error.to_string().starts_with("cannot tell the size: "), "{error}");
-    // As a part of a step it is named, and the rest counts.
+    assert!(
+        error.to_string().starts_with("cannot determine the size: "),
+        "{error}"
+    );
+    // As a part of a step it is reported by name, and the rest counts.
     let step = measured_at(place.path()).unwrap();
     assert_eq!((step.bytes, step.unread.len()), (10, 1));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The records that make an uploaded step visible: each node's part manifest, then the commit, once.
+//! Writes the records that make an uploaded step visible: each node's part manifest, then the commit, once.
 
 use stepvault_core::codec::{FORMAT, encode};
 use stepvault_core::commit::{Commit, CommittedPart};
@@ -17,20 +17,20 @@ use crate::blocking::blocking;
 use crate::catalog::{present_parts, read_found_parts};
 use crate::verify::{Depth, check_committed, ensure_part_durable};
 
-/// The parts of a step as they are found.
+/// The parts of a step that were found.
 enum Collected {
-    /// These nodes' parts are not there.
+    /// The parts of these nodes are missing.
     Missing(Vec<NodeName>),
-    /// All are there, and this is the commit that follows from them.
+    /// All parts exist; this is the commit that follows from them.
     All(Box<Commit>),
 }
 
 impl Lane {
-    /// Whether the step is committed here, with the same files, which are proved anew.
+    /// Returns whether the step is committed on this remote with the same files, after proving them again.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] when other files stand under the same step and attempt; [`ErrorKind::Damaged`] when
-    /// what stands there is no longer what was committed.
+    /// [`ErrorKind::Conflict`] when the step and attempt hold different files; [`ErrorKind::Damaged`] when the files
+    /// are no longer those that were committed.
     pub(super) async fn committed_state(&self, sealed: &SealedStep) -> Result<Option<Uploaded>> {
         let record = sealed.record();
         let key = self.remote.keys.commit(record.id);
@@ -45,6 +45,7 @@ impl Lane {
             .on(self.remote.describe(&key))
             .because(why)
             .hint("push it as a new attempt with --attempt")
+            .name_taken()
         };
         let part = commit
             .parts
@@ -52,11 +53,11 @@ impl Lane {
             .find(|part| part.node == record.node)
             .ok_or_else(|| {
                 conflict("it was committed without this node's part")
-                    .hint("nodes that write one step together have to be declared, with --nodes or nodes = in the configuration")
+                    .hint("declare the nodes that write a step together, with --nodes or nodes = in the configuration")
             })?;
         let manifest = self.read_manifest(&commit, part).await?;
         if !crate::content::record_matches_manifest(record, &manifest) {
-            return Err(conflict("its files are others"));
+            return Err(conflict("it has different files"));
         }
         let step = sealed.clone();
         let known = blocking(move || match step.manifest()? {
@@ -65,11 +66,11 @@ impl Lane {
         })
         .await?;
         if Sha256Digest::of(&encode(&known)?) != part.manifest_sha256 {
-            return Err(conflict("the digests of its files are others"));
+            return Err(conflict("its files have different digests"));
         }
-        // Each node answers for its own part: all of them proving all parts would be a great many requests.
+        // Each node proves its own part: if every node proved all parts, that would take far too many requests.
         ensure_part_durable(&self.remote, &commit, part, &self.observer).await?;
-        self.check_not_condemned(sealed).await?;
+        self.check_not_tombstoned(sealed).await?;
         self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&bytes)))
             .await?;
         Ok(Some(Uploaded::AlreadyDurable))
@@ -79,7 +80,7 @@ impl Lane {
         crate::catalog::read_part_manifest(&self.remote, commit, part).await
     }
 
-    /// Writes the manifest of this node's part, whose bytes are there and proved.
+    /// Writes the manifest of this node's part, whose bytes are uploaded and proved.
     pub(super) async fn write_part(&self, sealed: &SealedStep, manifest: &PartManifest) -> Result<()> {
         let record = sealed.record();
         let key = self.remote.keys.part(record.id, &record.node);
@@ -87,11 +88,11 @@ impl Lane {
         self.save_state(sealed, UploadState::Uploaded, None).await
     }
 
-    /// Commits a step whose parts are all there, or finds that another node has. To be asked again while it waits.
+    /// Commits a step whose parts all exist, or detects that another node has. Call it again while parts are missing.
     ///
     /// # Invariants
-    /// No commit before every node's part is there; whoever writes it writes the same bytes, so that there is one (S2).
-    /// Nobody acknowledges a step that was condemned meanwhile (S9).
+    /// No commit is written before every node's part exists; every writer writes the same bytes, so there is one commit
+    /// (S2). No writer acknowledges a step that was tombstoned meanwhile (S9).
     pub async fn settle(&self, sealed: &SealedStep) -> Result<Uploaded> {
         let record = sealed.record();
         let key = self.remote.keys.commit(record.id);
@@ -104,13 +105,17 @@ impl Lane {
                 Collected::Missing(missing) if missing.contains(&record.node) => {
                     return Err(self.own_part_is_gone(sealed).await);
                 }
-                Collected::Missing(missing) => return Ok(Uploaded::Waiting { missing }),
+                Collected::Missing(missing) => {
+                    // Do not wait for the parts of a step that is being removed.
+                    self.check_not_tombstoned(sealed).await?;
+                    return Ok(Uploaded::Waiting { missing });
+                }
                 Collected::All(commit) => self.write_commit(sealed, &commit).await?,
             },
         };
-        // A sweep that found the step without a commit may have condemned it; asked after the commit as well, so that
-        // a writer that was stopped in between cannot acknowledge what is being deleted.
-        self.check_not_condemned(sealed).await?;
+        // A gc that found the step without a commit may have tombstoned it. Check again after the commit, so that a
+        // writer that was paused in between cannot acknowledge a step that is being deleted.
+        self.check_not_tombstoned(sealed).await?;
         self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&bytes)))
             .await?;
         let (vault, run, id, name) = (
@@ -127,23 +132,21 @@ impl Lane {
         Ok(Uploaded::Durable)
     }
 
-    /// A sweep removes a step that lacked parts for too long; then its name is spent, and nobody waits for it any more.
+    /// A gc removes a step that lacked parts for too long; its identity is then used up, and no node waits for it any
+    /// longer.
     async fn own_part_is_gone(&self, sealed: &SealedStep) -> Error {
-        if let Err(condemned) = self.check_not_condemned(sealed).await {
-            return condemned;
+        if let Err(tombstoned) = self.check_not_tombstoned(sealed).await {
+            return tombstoned;
         }
         let record = sealed.record();
-        Error::new(
-            ErrorKind::Failed,
-            "this node's part of the step is not there any more",
-        )
-        .on(self
-            .remote
-            .describe(&self.remote.keys.part(record.id, &record.node)))
-        .hint("the upload looks what is left, and goes on from there")
+        Error::new(ErrorKind::Failed, "this node's part of the step no longer exists")
+            .on(self
+                .remote
+                .describe(&self.remote.keys.part(record.id, &record.node)))
+            .hint("retry the upload: it continues with the files that are left")
     }
 
-    /// Whether another node committed what this node has.
+    /// Checks that the commit of another node contains this node's part.
     async fn check_own_part(&self, sealed: &SealedStep, commit: &Commit) -> Result<()> {
         let record = sealed.record();
         let step = sealed.clone();
@@ -151,7 +154,7 @@ impl Lane {
             Some(manifest) => Sha256Digest::of(&encode(&manifest)?),
             None => {
                 return Err(
-                    Error::new(ErrorKind::Failed, "the digests of a step's files are lost")
+                    Error::new(ErrorKind::Failed, "cannot find the digests of a step's files")
                         .on(record.id)
                         .hint("push the step again"),
                 );
@@ -170,10 +173,11 @@ impl Lane {
         )
         .on(self.remote.describe(&self.remote.keys.commit(record.id)))
         .because("it was committed with another part of this node, or without one")
-        .hint("push it as a new attempt with --attempt"))
+        .hint("push it as a new attempt with --attempt")
+        .name_taken())
     }
 
-    /// The parts that are there, once all are.
+    /// Returns the commit once all parts exist, otherwise the nodes whose parts are missing.
     async fn collect_parts(&self, record: &SealRecord) -> Result<Collected> {
         let present = present_parts(&self.remote, record.id).await?;
         let nodes = record.nodes();
@@ -188,7 +192,7 @@ impl Lane {
     async fn write_commit(&self, sealed: &SealedStep, commit: &Commit) -> Result<Vec<u8>> {
         let record = sealed.record();
         if record.is_one_of_several() {
-            // The others proved their own parts, perhaps long ago: their files have to be there still.
+            // The other nodes proved their parts, perhaps long ago: check that their files still exist.
             let health = check_committed(&self.remote, commit, Depth::Listed, &self.observer).await?;
             if !health.is_sound() {
                 return Err(
@@ -197,11 +201,11 @@ impl Lane {
                             .remote
                             .describe(&self.remote.keys.step_parts_prefix(record.id)))
                         .because(health.faults.join("; "))
-                        .hint("save the step again as a new attempt"),
+                        .hint("save the step again, as a new attempt"),
                 );
             }
         }
-        self.check_not_condemned(sealed).await?;
+        self.check_not_tombstoned(sealed).await?;
         let key = self.remote.keys.commit(record.id);
         self.remote.create_record(&key, commit).await
     }
@@ -215,6 +219,7 @@ impl Lane {
         let step = sealed.clone();
         let state = RemoteState {
             format: FORMAT,
+            id: sealed.id(),
             remote: self.remote.name().clone(),
             url: self.remote.store.url().to_owned(),
             vault: self.marker.vault.clone(),

@@ -1,5 +1,5 @@
-//! What of one step's upload the store may copy, and what becomes of that when it does not work. A copy that fails is
-//! never the end of an upload: the bytes are sent.
+//! Decides what the store may copy for one step's upload, and handles failures. A failed copy never fails an upload:
+//! the bytes are sent instead.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,22 +13,22 @@ use stepvault_local::seal_record::SealRecord;
 
 use super::lane::Lane;
 
-/// Shared by all files of one upload.
+/// State shared by all files of one upload.
 #[derive(Debug, Default)]
 pub(super) struct Copying {
     copies: Copies,
-    /// Keys that nothing is copied from any more.
+    /// Keys that are no longer used as copy sources.
     left_alone: Mutex<BTreeSet<String>>,
-    /// Everything is sent from here on.
+    /// Whether copying has stopped for this upload, so that all remaining bytes are sent.
     stopped: AtomicBool,
 }
 
 impl Lane {
-    /// Finds out what of a step stands on the remote already. Not to know it costs bytes, and nothing else.
+    /// Finds the data of a step that the remote already has. A failure only costs bytes.
     pub(super) async fn copying(&self, record: &SealRecord) -> Copying {
         let sizes: BTreeSet<u64> = record.own_files().iter().map(|file| file.size_bytes).collect();
         let has_bytes = sizes.iter().any(|size| *size > 0);
-        if !has_bytes || !self.remote.store.abilities().copies || !self.may_copy() {
+        if !has_bytes || !self.remote.store.capabilities().copies || !self.may_copy() {
             return Copying::default();
         }
         let planned = match self.earlier_part(record.id, &record.node).await {
@@ -37,7 +37,7 @@ impl Lane {
             Err(error) => Err(error),
         };
         let copies = planned.unwrap_or_else(|error| {
-            tracing::debug!(remote = %self.remote.name(), %error, "every file is sent");
+            tracing::debug!(remote = %self.remote.name(), %error, "cannot copy inside the store: every file is sent");
             Copies::default()
         });
         Copying {
@@ -52,17 +52,17 @@ impl Lane {
 }
 
 impl Copying {
-    /// Whether there is anything to copy at all.
+    /// Whether nothing can be copied.
     pub(super) fn is_idle(&self) -> bool {
         self.copies.is_empty() || self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Where a file with these bytes stands.
+    /// Returns the key of a file with this digest.
     pub(super) fn source_of_file(&self, digest: &FileDigest) -> Option<&str> {
         self.usable(self.copies.of_file(digest))
     }
 
-    /// Where these bytes stand as part `index` of a file of that size.
+    /// Returns the key of a file of that size whose part `index` has this digest.
     pub(super) fn source_of_part(&self, size_bytes: u64, index: u32, digest: &PartDigest) -> Option<&str> {
         self.usable(self.copies.of_part(size_bytes, index, digest))
     }
@@ -72,12 +72,12 @@ impl Copying {
         source.filter(|source| !self.is_idle() && !left_alone.contains(*source))
     }
 
-    /// Nothing is copied any more: what was made of copies turned out wrong.
+    /// Stops copying, because copied data turned out to be wrong.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// A copy from `source` did not come about. Decides what is tried again, and says what a person should know.
+    /// Handles a failed copy from `source`: decides what is retried, and warns if a user has to act.
     pub(super) fn failed(&self, lane: &Lane, source: &str, error: &Error) {
         let remote = lane.remote.name();
         match error.kind() {
@@ -90,8 +90,8 @@ impl Copying {
                 if is_new && error.kind() == ErrorKind::Damaged {
                     lane.observer.on_event(&Event::Warning {
                         message: &format!(
-                            "{} no longer holds what was uploaded there, and is not copied from: {error} (look at its \
-                             step with `stepvault verify --deep`)",
+                            "{} no longer holds what was uploaded and is not used as a copy source: {error} (check \
+                             its step with `stepvault verify --deep`)",
                             lane.remote.describe(source)
                         ),
                     });
@@ -99,16 +99,17 @@ impl Copying {
                     tracing::debug!(%remote, source, %error, "sent instead of copied");
                 }
             }
-            // These will be the same for the next file and the next step.
+            // These errors would recur for every file and step.
             ErrorKind::Failed | ErrorKind::Denied | ErrorKind::Usage if !error.is_transient() => {
                 self.stop();
                 if lane.remote.may_copy.swap(false, Ordering::Relaxed) {
-                    tracing::info!(%remote, %error, "the store copies nothing: unchanged files are sent again");
+                    tracing::info!(%remote, %error, "the store does not support copies: unchanged files are sent \
+                                                     again");
                 }
             }
             _ => {
                 self.stop();
-                tracing::info!(%remote, %error, "the store did not copy: what is left of this step is sent");
+                tracing::info!(%remote, %error, "the store could not copy: the remaining files of this step are sent");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The step that a remote has already and that the next one is likely to have files in common with: the newest.
+//! Finds the newest step on a remote, with which the next step probably shares files.
 
 use stepvault_core::Result;
 use stepvault_core::commit::{Commit, CommittedPart};
@@ -11,8 +11,8 @@ use crate::blocking::blocking;
 use crate::catalog::{committed_ids, read_commit, read_part_manifest};
 
 impl Lane {
-    /// This node's part of the newest other step that is durable on this remote. Where the vault still has one it costs
-    /// no request; on a new node one listing and two records.
+    /// Returns this node's part of the newest other step that is durable on this remote. If the vault still has that
+    /// step, this takes no request; on a new node it takes one listing and two records.
     pub(super) async fn earlier_part(&self, id: StepId, node: &NodeName) -> Result<Option<PartManifest>> {
         match self.earlier_in_vault(id).await? {
             Some(known) => Ok(Some(known)),
@@ -35,7 +35,7 @@ impl Lane {
         .await
     }
 
-    /// Whether the vault remembers the step as durable in the place that this lane leads to.
+    /// Whether the vault has recorded the step as durable on this lane's remote.
     fn has_durable(&self, step: &SealedStep) -> Result<bool> {
         let state = step.remote_state(self.remote.name())?;
         Ok(state.is_some_and(|state| {
@@ -58,7 +58,8 @@ impl Lane {
     }
 }
 
-/// The node's own part. A node that came in the place of another may have another name, and is the only one all the same.
+/// Returns the node's own part. A node that replaces another may have a different name; the only part of a step counts
+/// as its own.
 fn part_of<'a>(commit: &'a Commit, node: &NodeName) -> Option<&'a CommittedPart> {
     let own = commit.parts.iter().find(|part| part.node == *node);
     own.or(match &commit.parts[..] {

@@ -1,4 +1,4 @@
-//! One file on its way to one remote: read once, digested from the buffer that is sent, proved afterwards.
+//! Uploads one file to one remote: reads it once, hashes the buffer that is sent, and proves the object afterwards.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use stepvault_local::journal::{FileProgress, Journal, JournalRecord};
 use stepvault_local::seal_record::SealedFile;
 use stepvault_local::source::SourceFile;
 use stepvault_remote::payload::Payload;
-use stepvault_remote::store::{Created, ObjectHead, PartReceipt};
+use stepvault_remote::store::{Created, ObjectHead, ObjectInfo, PartReceipt};
 use tokio::sync::OnceCell;
 
 use super::copying::Copying;
@@ -21,7 +21,7 @@ use super::lane::Lane;
 use crate::blocking::blocking;
 use crate::memory::Buffer;
 
-/// What all files of one upload have in common.
+/// Context shared by all files of one upload.
 #[derive(Debug, Clone)]
 pub(super) struct Way {
     pub(super) lane: Lane,
@@ -29,7 +29,7 @@ pub(super) struct Way {
     pub(super) copying: Arc<Copying>,
 }
 
-/// A file under way.
+/// One file that is being uploaded.
 #[derive(Debug)]
 pub(super) struct FileUpload {
     pub(super) lane: Lane,
@@ -39,27 +39,27 @@ pub(super) struct FileUpload {
     pub(super) local_path: std::path::PathBuf,
     pub(super) key: String,
     pub(super) cut: FileParts,
-    /// Open from the first part to the last: one descriptor from the digest to the wire.
+    /// Open from the first part to the last, so that hashing and sending use the same descriptor.
     source: Arc<Mutex<Option<Arc<SourceFile>>>>,
     pub(super) upload: OnceCell<String>,
     receipts: Mutex<Vec<Option<PartReceipt>>>,
     remaining: AtomicU32,
-    /// The store has forgotten the upload that the journal names: the file has to be begun again.
+    /// Whether the store has lost the upload that the journal names, so that the file has to start again.
     lost: AtomicBool,
-    /// Who else may have sent this file.
+    /// Whether another node may have sent this file.
     pub(super) others: Others,
-    /// Some of it was copied inside the store.
+    /// Whether some of it was copied inside the store.
     pub(super) was_copied: AtomicBool,
-    /// There is nothing left to do for it.
+    /// Whether nothing is left to do for it.
     pub(super) finished: AtomicBool,
 }
 
-/// What is known of other nodes and a file's path.
+/// Whether other nodes may have uploaded a file under the same path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Others {
-    /// Nobody else writes the step.
+    /// No other node writes the step.
     None,
-    /// Other nodes may have a file there as well: what they sent is not ours to remove.
+    /// Other nodes may have a file at this path too: their objects must not be removed.
     Possible,
     /// Another node, or an earlier try of this one, has sent a file of that size: it is compared instead of sent.
     Sent,
@@ -122,8 +122,8 @@ impl FileUpload {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// The parts still to send, or to copy. A file whose parts are all there but that was never completed yields its last part
-    /// once more: cheaper than a path of its own.
+    /// Returns the parts still to send or copy. If all parts were sent but the file was never completed, the last part
+    /// is sent again: that is cheaper than a separate code path.
     pub(super) fn missing_parts(&self) -> Vec<u32> {
         if self.finished.load(Ordering::Relaxed) {
             return Vec::new();
@@ -142,7 +142,7 @@ impl FileUpload {
         vec![self.cut.count() - 1]
     }
 
-    /// Bytes of the parts that the journal says are there.
+    /// Returns the bytes of the parts that the journal lists as sent.
     pub(super) fn resumed_bytes(&self) -> u64 {
         if self.others == Others::Sent {
             return self.cut.size_bytes();
@@ -155,7 +155,7 @@ impl FileUpload {
         self.cut.size_bytes() - missing
     }
 
-    /// Sends one part; whoever sends the last one completes and proves the file.
+    /// Sends one part; the task that sends the last part completes and proves the file.
     pub(super) async fn send_part(self: Arc<Self>, index: u32) -> Result<()> {
         if self.others == Others::Sent {
             return self.compare_with_sent().await;
@@ -183,7 +183,7 @@ impl FileUpload {
         let copied = self.copy_part(upload, index, &digest).await;
         let is_copy = copied.is_some();
         let receipt = if let Some(receipt) = copied {
-            // Its memory is for other parts now.
+            // Releases its memory for other parts.
             drop(body);
             receipt
         } else {
@@ -207,7 +207,7 @@ impl FileUpload {
         Ok(())
     }
 
-    /// Sends a part's bytes. Their memory is free when this returns.
+    /// Sends a part's bytes, and frees their memory before it returns.
     async fn send_bytes(
         &self,
         upload: &str,
@@ -275,27 +275,33 @@ impl FileUpload {
             return self.done(&parts);
         }
         let store = &self.lane.remote.store;
-        let mut created = store.create(&self.key, body.clone(), &digest).await;
-        let was_refused = refused_as_damaged(&created);
-        if was_refused {
-            created = store.create(&self.key, body.clone(), &digest).await;
-        }
-        let created = created?;
-        let is_ours = matches!(created, Created::Written(_));
+        let mut was_refused = false;
+        let created = if !self.lane.trust.honours_create_only && self.is_taken().await? {
+            Created::Exists
+        } else {
+            let mut created = store.create(&self.key, body.clone(), &digest).await;
+            was_refused = refused_as_damaged(&created);
+            if was_refused {
+                created = store.create(&self.key, body.clone(), &digest).await;
+            }
+            created?
+        };
+        let written = created.written();
         if let Err(error) = self.prove_created(created, &file_digest, &parts).await {
             if error.kind() != ErrorKind::Damaged {
                 return Err(error);
             }
+            let is_ours = self.stands_as_written(written).await?;
             if !is_ours && was_refused {
                 return Err(self.not_ours(&error).because(format!(
-                    "the store refused our bytes as damaged on their way, and has kept them, or another upload wrote there \
-                     meanwhile ({error})"
+                    "the store rejected the bytes as damaged in transit but kept them, or another upload wrote the \
+                     object meanwhile ({error})"
                 )));
             }
             if !is_ours {
                 return Err(self.not_ours(&error));
             }
-            // A write that was damaged: one more try on a free key.
+            // The write was damaged: retry once on a free key.
             self.lane.remote.delete(vec![self.key.clone()]).await?;
             let created = self.lane.remote.store.create(&self.key, body, &digest).await?;
             self.prove_created(created, &file_digest, &parts).await?;
@@ -307,7 +313,7 @@ impl FileUpload {
     async fn complete(&self, upload: &str) -> Result<()> {
         let source = self.source().await?;
         blocking(move || source.check_unchanged()).await?;
-        // Closed here: a step may have more files than a process may have open.
+        // Close it now: a step may have more files than a process may open.
         self.source.lock().unwrap_or_else(PoisonError::into_inner).take();
         let receipts: Vec<PartReceipt> = {
             let receipts = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -315,18 +321,22 @@ impl FileUpload {
         };
         let parts: Vec<PartDigest> = receipts.iter().map(|receipt| receipt.digest).collect();
         let digest = FileDigest::from_parts(&parts);
-        let completed = self
-            .lane
-            .remote
-            .store
-            .complete_upload(&self.key, upload, &receipts, &digest)
-            .await;
-        let is_ours = matches!(completed, Ok(Created::Written(_)));
+        let store = &self.lane.remote.store;
+        // If completion replaces an existing object, a late writer must not replace the bytes of a durable step.
+        let completed = if !self.lane.trust.completes_create_only && self.is_taken().await? {
+            Ok(Created::Exists)
+        } else {
+            store.complete_upload(&self.key, upload, &receipts, &digest).await
+        };
+        if matches!(completed, Ok(Created::Exists)) {
+            // Its parts are useless now; gc removes them if this fails.
+            let _ = store.abort_upload(&self.key, upload).await;
+        }
+        let written = completed.as_ref().ok().and_then(Created::written);
         let proved = match completed {
-            // The head that completion returned is the store's word at that moment; what counts is what stands
-            // there now.
+            // The head that completion returned is outdated; what counts is the object that exists now.
             Ok(Created::Written(_) | Created::Exists) => self.prove(None, &digest, &parts).await,
-            // Completed before, and the answer lost; or gone.
+            // Either completed before with the answer lost, or gone.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let proved = self.prove(None, &digest, &parts).await;
                 if proved
@@ -343,7 +353,7 @@ impl FileUpload {
         match proved {
             Ok(()) => {}
             Err(error) if error.kind() != ErrorKind::Damaged => return Err(error),
-            Err(error) if !is_ours => return Err(self.not_ours(&error)),
+            Err(error) if !self.stands_as_written(written).await? => return Err(self.not_ours(&error)),
             Err(error) => {
                 if self.was_copied.load(Ordering::Relaxed) {
                     self.copying.stop();
@@ -356,7 +366,27 @@ impl FileUpload {
         self.done(&parts)
     }
 
-    /// Takes what stands under the key for this file once its own bytes say that it is the same.
+    /// Whether an object exists under the key. Checked where the store would overwrite it.
+    async fn is_taken(&self) -> Result<bool> {
+        Ok(self.lane.remote.store.head(&self.key).await?.is_some())
+    }
+
+    /// Whether the object under the key was written by this upload and may therefore be deleted: objects created by
+    /// another writer must not be (S1).
+    pub(super) async fn stands_as_written(&self, written: Option<ObjectInfo>) -> Result<bool> {
+        let Some(written) = written else {
+            return Ok(false);
+        };
+        let found = self.lane.remote.store.head(&self.key).await?;
+        Ok(
+            found.is_none_or(|head| match (&head.info.version, &written.version) {
+                (Some(found), Some(written)) => found == written,
+                _ => true,
+            }),
+        )
+    }
+
+    /// Accepts the existing object as this file if its bytes are the same.
     async fn compare_with_sent(&self) -> Result<()> {
         let (path, file) = (self.local_path.clone(), self.file.clone());
         let parts = blocking(move || crate::local_digest::digest_parts(&path, &file)).await?;
@@ -372,7 +402,7 @@ impl FileUpload {
         }
     }
 
-    /// Tells of bytes that have got there.
+    /// Reports uploaded bytes to the observer.
     pub(super) fn tell(&self, bytes: u64, is_copy: bool) {
         let tier = &self.lane.remote.tier;
         if is_copy {
@@ -396,21 +426,22 @@ impl FileUpload {
         Ok(())
     }
 
-    /// The error for a key under which other bytes stand. They are not ours to delete: whoever wrote them may have
-    /// proved them already, and be about to commit them, or have named them in a part.
+    /// Returns the error for a key that holds different bytes. They must not be deleted: their writer may have proved
+    /// them already and be about to commit them, or have named them in a part.
     pub(super) fn not_ours(&self, found: &Error) -> Error {
         if self.others == Others::None {
-            return Error::new(ErrorKind::Conflict, "a file's place is taken")
+            return Error::new(ErrorKind::Conflict, "cannot upload a file: its key is taken")
                 .on(self.lane.remote.describe(&self.key))
                 .because(format!("another upload wrote it ({found})"))
-                .hint("push it as a new attempt with --attempt");
+                .hint("push it as a new attempt with --attempt")
+                .name_taken();
         }
-        Error::new(ErrorKind::Conflict, "two nodes have different files under one path")
+        Error::new(ErrorKind::Conflict, "cannot upload a file: another node has a different file under the same path")
             .on(&self.file.path)
             .because(found)
             .hint(
-                "let the trainer write such a file on one node only, or under a name for each node; or give each node a \
-                 run of its own",
+                "let the trainer write this file on one node only or under a different name on each node, or give \
+                 each node its own run",
             )
     }
 
@@ -427,7 +458,7 @@ impl FileUpload {
         self.prove(head, digest, parts).await
     }
 
-    /// Proves that the object holds the file, by the store's checksum where it can be trusted, else byte for byte.
+    /// Proves that the object holds the file: by the store's checksum if it can be trusted, otherwise byte for byte.
     pub(super) async fn prove(
         &self,
         head: Option<ObjectHead>,
@@ -438,15 +469,16 @@ impl FileUpload {
     }
 }
 
-/// Whether the store found other bytes than were sent: damage on the way, which one more try may escape.
+/// Whether the store received bytes other than those sent: damage in transit, for which one retry may help.
 fn refused_as_damaged<T>(sent: &Result<T>) -> bool {
     sent.as_ref()
         .is_err_and(|error| error.kind() == ErrorKind::Damaged)
 }
 
-/// The manifest's entry of a file whose parts' digests are known.
+/// Returns the manifest entry of a file whose part digests are known.
 pub(super) fn entry(file: &SealedFile, parts: &[PartDigest]) -> Result<FileEntry> {
-    FileEntry::from_parts(file.path.clone(), file.mode, file.mtime, parts)
+    let entry = FileEntry::from_parts(file.path.clone(), file.mode, file.mtime, parts)?;
+    Ok(entry.with_holes(file.hole_bytes))
 }
 
 async fn prove_object(
@@ -458,26 +490,29 @@ async fn prove_object(
 ) -> Result<()> {
     let subject = lane.remote.describe(key);
     let damaged = |why: &str| {
-        Error::new(ErrorKind::Damaged, "an uploaded object is not what was sent")
-            .on(&subject)
-            .because(why)
+        Error::new(
+            ErrorKind::Damaged,
+            "an uploaded object differs from what was sent",
+        )
+        .on(&subject)
+        .because(why)
     };
     let head =
         match head {
             Some(head) => head,
             None => lane.remote.store.head(key).await?.ok_or_else(|| {
-                Error::new(ErrorKind::NotFound, "an uploaded object is not there").on(&subject)
+                Error::new(ErrorKind::NotFound, "an uploaded object is missing").on(&subject)
             })?,
         };
     if head.info.size_bytes != digest.size_bytes {
         return Err(damaged(&format!(
-            "it has {} bytes and {} were sent",
+            "it has {} bytes, but {} were sent",
             head.info.size_bytes, digest.size_bytes
         )));
     }
     let sha256: Vec<Sha256Digest> = parts.iter().map(|part| part.sha256).collect();
     match head.checksum.proves(digest, &sha256) {
-        Some(false) => return Err(damaged("the store's checksum is another")),
+        Some(false) => return Err(damaged("the store's checksum differs")),
         Some(true) if !lane.must_read_back(parts.len()) => return Ok(()),
         _ => {}
     }
@@ -489,7 +524,7 @@ async fn prove_object(
     if found == parts {
         return Ok(());
     }
-    Err(damaged("the bytes read back are others"))
+    Err(damaged("the bytes read back differ"))
 }
 
 fn range_length(cut: FileParts, index: u32) -> u64 {
@@ -499,7 +534,7 @@ fn range_length(cut: FileParts, index: u32) -> u64 {
 
 fn read_and_digest(source: &SourceFile, offset: u64, mut buffer: Buffer) -> Result<(Buffer, PartDigest)> {
     let mut hasher = PartHasher::default();
-    // Blocks are small enough that the digest finds them in the cache.
+    // Blocks are small enough to be in the cache when they are hashed.
     buffer.fill(|position, block| {
         source.read_at(offset + position, block)?;
         hasher.update(block);

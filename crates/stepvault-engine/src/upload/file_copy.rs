@@ -1,5 +1,5 @@
-//! A file, or a part of one, that the store has already: its own bytes are read and hashed all the same, and what the
-//! store makes of the copy is proved like what is sent.
+//! Copies a file, or a part of one, that the store already has. Its local bytes are still read and hashed, and the copy
+//! is proved like data that was sent.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use crate::blocking::blocking;
 use crate::local_digest::{digest_parts, digest_range};
 
 impl FileUpload {
-    /// Lets the store copy one part; `None` when its bytes have to be sent.
+    /// Lets the store copy one part; returns `None` when its bytes have to be sent.
     pub(super) async fn copy_part(
         &self,
         upload: &str,
@@ -25,7 +25,7 @@ impl FileUpload {
         let source = self
             .copying
             .source_of_part(self.cut.size_bytes(), index, digest)
-            .filter(|_| store.abilities().copies_parts)?;
+            .filter(|_| store.capabilities().copies_parts)?;
         let start = self.cut.range(index).start;
         match store
             .copy_part(source, &self.key, upload, index, start, digest)
@@ -39,7 +39,7 @@ impl FileUpload {
         }
     }
 
-    /// Lets the store copy the whole file; false when its bytes have to be sent. What stands there afterwards is proved.
+    /// Lets the store copy the whole file and proves the result; returns false when its bytes have to be sent.
     pub(super) async fn copy_whole(&self, digest: &FileDigest, parts: &[PartDigest]) -> Result<bool> {
         let Some(source) = self.copying.source_of_file(digest) else {
             return Ok(false);
@@ -51,9 +51,9 @@ impl FileUpload {
                 return Ok(false);
             }
         };
-        let is_ours = matches!(created, Created::Written(_));
+        let written = created.written();
         let proved = match created {
-            // Some stores answer a copy without its checksum, and tell it when they are asked.
+            // Some stores answer a copy without a checksum but return it on HEAD.
             Created::Written(head) if head.checksum == StoredChecksum::None => {
                 self.prove(None, digest, parts).await
             }
@@ -65,7 +65,7 @@ impl FileUpload {
                 Ok(true)
             }
             Err(error) if error.kind() != ErrorKind::Damaged => Err(error),
-            Err(error) if !is_ours => Err(self.not_ours(&error)),
+            Err(error) if !self.stands_as_written(written).await? => Err(self.not_ours(&error)),
             Err(error) => {
                 self.copying.failed(&self.lane, source, &error);
                 self.lane.remote.delete(vec![self.key.clone()]).await?;
@@ -74,19 +74,19 @@ impl FileUpload {
         }
     }
 
-    /// Whether it is worth finding out, before anything is sent, that a file of several parts is unchanged: where the
-    /// store copies whole objects only.
+    /// Whether to check, before anything is sent, that a multi-part file is unchanged: only on stores that copy whole
+    /// objects only.
     pub(super) fn may_be_copied_whole(&self) -> bool {
-        let abilities = self.lane.remote.store.abilities();
+        let capabilities = self.lane.remote.store.capabilities();
         let is_begun = self.others == Others::Sent || self.upload.get().is_some();
-        abilities.copies
-            && !abilities.copies_parts
+        capabilities.copies
+            && !capabilities.copies_parts
             && self.cut.count() > 1
             && !is_begun
             && !self.copying.is_idle()
     }
 
-    /// Lets the store copy a file of several parts if it is unchanged; else leaves it to be sent.
+    /// Lets the store copy a multi-part file if it is unchanged; otherwise leaves it to be sent.
     pub(super) async fn copy_if_unchanged(self: Arc<Self>) -> Result<()> {
         let this = Arc::clone(&self);
         let Some(parts) = blocking(move || this.digests_if_unchanged()).await? else {
@@ -99,8 +99,8 @@ impl FileUpload {
         Ok(())
     }
 
-    /// The digests of the file's parts if the remote has a file with all of them. What has changed mostly shows in the
-    /// first part or the last: reading goes on only when both are there.
+    /// Returns the digests of the file's parts if the remote has a file with all of them. Changes mostly show in the
+    /// first or the last part, so the rest is read only when both match.
     fn digests_if_unchanged(&self) -> Result<Option<Vec<PartDigest>>> {
         let size_bytes = self.cut.size_bytes();
         {

@@ -1,4 +1,4 @@
-//! Moving a sealed step to one remote until it is durable there.
+//! Uploads a sealed step to one remote until it is durable on it.
 
 mod commit;
 mod copying;

@@ -1,4 +1,4 @@
-//! How far an upload has come, by its journal.
+//! Upload progress according to the journal.
 
 use stepvault_core::Result;
 use stepvault_core::ids::RemoteName;
@@ -7,7 +7,7 @@ use stepvault_local::seal_record::SealedFile;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
-/// Bytes of a sealed step that a remote was not sent yet, as far as the journal knows. Blocks.
+/// Returns the bytes of a sealed step that were not sent to a remote yet, according to the journal. Blocks.
 ///
 /// # Errors
 /// When the journal cannot be read.

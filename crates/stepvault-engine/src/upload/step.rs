@@ -1,37 +1,40 @@
-//! All files of a step to one remote, then its records.
+//! Uploads all files of a step to one remote, then its records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stepvault_core::codec::encode;
 use stepvault_core::ids::NodeName;
 use stepvault_core::launch::LaunchName;
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::observe::Event;
 use stepvault_core::path::RelativePath;
-use stepvault_core::records::{Claim, Tombstone};
+use stepvault_core::records::Claim;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_local::journal::{Journal, JournalState};
-use stepvault_local::seal_record::SealRecord;
+use stepvault_local::journal::{Journal, JournalRecord, JournalState};
+use stepvault_local::seal_record::{SealRecord, SealedFile};
 use stepvault_local::sealed::SealedStep;
 use tokio::time::Instant;
 
 use super::file::{FileUpload, Others, Way, entry};
 use super::lane::Lane;
 use crate::blocking::blocking;
+use crate::catalog::removal_record;
 use crate::workers::run_bounded;
 
-/// A file whose upload the store has forgotten is begun again this often before the step fails.
+/// How often a file whose upload the store has lost is restarted before the step fails.
 const ROUNDS: usize = 3;
+/// Maximum number of files that are uploaded at once. Each takes some kilobytes of state, and a step may have very many
+/// files.
+const BATCH_FILES: usize = 4_096;
 
-/// What an upload of a step came to.
+/// The outcome of an upload of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Uploaded {
-    /// It became durable now.
+    /// It became durable.
     Durable,
-    /// It had been durable already.
+    /// It was already durable.
     AlreadyDurable,
-    /// This node's part is there, and the step is not durable before these nodes' parts are there too.
+    /// This node's part is uploaded, but the step becomes durable only when the parts of these nodes exist too.
     Waiting {
         /// The nodes, sorted by name.
         missing: Vec<NodeName>,
@@ -46,19 +49,25 @@ impl Uploaded {
 }
 
 impl Lane {
-    /// Brings this node's part of a sealed step to this remote: bytes, part manifest, and the commit when no other
-    /// node's part is missing. Goes on where an earlier call was cut off.
+    /// Uploads this node's part of a sealed step to this remote: bytes, part manifest, and the commit if no other
+    /// node's part is missing. Resumes an interrupted call.
     ///
     /// # Invariants
     /// After `Durable` the step is durable (S1): its commit was read back, every file it lists was proved by the node
-    /// whose part it is (S2), and it was not condemned meanwhile (S9).
+    /// that owns the part (S2), and it was not tombstoned meanwhile (S9).
     pub async fn upload(&self, sealed: &SealedStep) -> Result<Uploaded> {
         let record = sealed.record();
         let id = record.id;
+        if record.is_provisional() {
+            return Err(Error::new(ErrorKind::Failed, format!("cannot upload {id}"))
+                .on(sealed.directory().display())
+                .because("its attempt is provisional")
+                .hint("wait until a remote is reachable: the agent or the next push then determines it"));
+        }
         if let Some(known) = self.committed_state(sealed).await? {
             return Ok(known);
         }
-        self.check_not_condemned(sealed).await?;
+        self.check_not_tombstoned(sealed).await?;
         self.claim(record).await?;
         let own = record.own_files();
         let bytes = own.iter().map(|file| file.size_bytes).sum();
@@ -96,15 +105,21 @@ impl Lane {
     }
 
     async fn send(&self, sealed: &SealedStep) -> Result<Uploaded> {
-        let manifest = self.upload_files(sealed).await?;
+        self.upload_files(sealed).await?;
+        // A written record is held twice and read back; if it is large, one remote does this at a time.
+        let manifest_bytes = usize::try_from(sealed.record().manifest_bytes()?).unwrap_or(usize::MAX);
+        let _room = self.budget.reserve(manifest_bytes.saturating_mul(4)).await?;
+        let manifest = self.finish_manifest(sealed).await?;
         self.write_part(sealed, &manifest).await?;
+        drop(manifest);
         self.settle(sealed).await
     }
 
-    /// Fixes which nodes the step is whole with and which launch it is of, or finds that somebody has.
+    /// Records which nodes make up the step and which launch it belongs to, or checks the claim of another node.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] when this step was begun by other nodes, under another name or in another launch.
+    /// [`ErrorKind::Conflict`] when this step was begun by different nodes, under a different name or in a different
+    /// launch.
     async fn claim(&self, record: &SealRecord) -> Result<()> {
         let claim = Claim {
             format: stepvault_core::codec::FORMAT,
@@ -124,10 +139,12 @@ impl Lane {
         let Some((found, _)) = self.remote.read_record::<Claim>(&key).await? else {
             return Err(error);
         };
+        // Nodes that are declared differently would not agree on another attempt either.
+        let is_declared_alike = found.nodes == claim.nodes || !record.is_one_of_several();
         let (why, hint) = if found.nodes != claim.nodes {
             (
                 format!(
-                    "it was begun as a step of {}, and here it is one of {}",
+                    "it was begun as a step of {}, but on this node it is a step of {}",
                     found.nodes, claim.nodes
                 ),
                 "declare the same nodes everywhere, with --nodes or nodes = in the configuration",
@@ -140,95 +157,179 @@ impl Lane {
             };
             (
                 format!(
-                    "it was begun in {}, and here it is of {}",
+                    "it was begun in {}, but on this node it belongs to {}",
                     name(&found.launch),
                     name(&claim.launch)
                 ),
-                "let all nodes have the same launch identity, with STEPVAULT_LAUNCH; or push it as a new attempt",
+                "set the same STEPVAULT_LAUNCH on all nodes, or push it as a new attempt",
             )
         } else {
             (
                 format!(
-                    "it was begun under the name '{}', and here it is '{}'",
+                    "it was begun under the name '{}', but on this node its name is '{}'",
                     found.name, claim.name
                 ),
                 "push it as a new attempt with --attempt",
             )
         };
-        Err(Error::new(
+        let conflict = Error::new(
             ErrorKind::Conflict,
             format!("{} is taken on this remote", record.id),
         )
         .on(self.remote.describe(&key))
         .because(why)
-        .hint(hint))
+        .hint(hint);
+        Err(if is_declared_alike {
+            conflict.name_taken()
+        } else {
+            conflict
+        })
     }
 
-    /// A name that retention or gc has spent is never used again.
-    pub(super) async fn check_not_condemned(&self, sealed: &SealedStep) -> Result<()> {
+    /// Refuses an identity that retention or gc has used up: it is never reused.
+    pub(super) async fn check_not_tombstoned(&self, sealed: &SealedStep) -> Result<()> {
         let id = sealed.record().id;
-        let key = self.remote.keys.tombstone(id);
-        if self.remote.read_record::<Tombstone>(&key).await?.is_none() {
+        let Some(key) = removal_record(&self.remote, id).await? else {
             return Ok(());
-        }
+        };
         Err(Error::new(ErrorKind::Refused, format!("cannot upload {id}"))
             .on(self.remote.describe(&key))
-            .because("the step was removed from this remote before, and its name is not used again")
+            .because("the step was removed from this remote before, and its identity is never reused")
             .hint("push it as a new attempt with --attempt"))
     }
 
-    async fn upload_files(&self, sealed: &SealedStep) -> Result<PartManifest> {
+    async fn upload_files(&self, sealed: &SealedStep) -> Result<()> {
         let mut lost = BTreeSet::new();
+        let mut is_resumed = false;
         let copying = Arc::new(self.copying(sealed.record()).await);
         for round in 1..=ROUNDS {
             let (journal, state) = self.open_journal(sealed).await?;
+            is_resumed |= round == 1 && !state.files.is_empty();
             let sent = self.sent_by_others(sealed.record()).await?;
             let way = Way {
                 lane: self.clone(),
-                journal,
+                journal: Arc::clone(&journal),
                 copying: Arc::clone(&copying),
             };
-            let uploads = self.file_uploads(sealed, &way, &state, &lost, &sent)?;
-            let unchanged = uploads
-                .iter()
-                .filter(|upload| upload.may_be_copied_whole())
-                .map(|upload| Arc::clone(upload).copy_if_unchanged());
-            run_bounded(unchanged, self.remote.settings.max_concurrent_requests).await?;
-            let jobs = uploads
-                .iter()
-                .flat_map(|upload| {
-                    upload
-                        .missing_parts()
-                        .into_iter()
-                        .map(move |index| (upload, index))
-                })
-                .map(|(upload, index)| Arc::clone(upload).send_part(index));
-            let ended = run_bounded(jobs, self.remote.settings.max_concurrent_requests).await;
-            let newly_lost: Vec<RelativePath> = uploads
-                .iter()
-                .filter(|upload| upload.was_lost())
-                .map(|upload| upload.path().clone())
-                .collect();
+            let files = self.missing_files(sealed.record(), &state, round == 1);
+            let mut newly_lost = Vec::new();
+            let mut ended = Ok(());
+            for batch in files.chunks(BATCH_FILES) {
+                let uploads = self.file_uploads(sealed, batch, &way, &state, &lost, &sent)?;
+                ended = self.send_files(&uploads).await;
+                newly_lost.extend(
+                    uploads
+                        .iter()
+                        .filter(|upload| upload.was_lost())
+                        .map(|upload| upload.path().clone()),
+                );
+                if ended.is_err() {
+                    break;
+                }
+            }
             match ended {
-                Ok(()) => break,
+                // For a multi-node step, all files are listed before the commit anyway.
+                Ok(()) if !is_resumed && sealed.record().is_one_of_several() => return Ok(()),
+                Ok(()) => {
+                    let vanished = self.vanished_files(sealed.record()).await?;
+                    if vanished.is_empty() {
+                        return Ok(());
+                    }
+                    self.forget_vanished(sealed.record(), &journal, &vanished, round)?;
+                    lost.extend(vanished);
+                }
                 Err(error) if newly_lost.is_empty() || round == ROUNDS => return Err(error),
                 Err(_) => lost.extend(newly_lost),
             }
         }
-        self.finish_manifest(sealed).await
+        Ok(())
     }
 
-    /// What stands there of the step already, where nodes may have files in common: those are sent once.
+    /// Copies inside the store what it already has, and sends the rest of these files.
+    async fn send_files(&self, uploads: &[Arc<FileUpload>]) -> Result<()> {
+        let unchanged = uploads
+            .iter()
+            .filter(|upload| upload.may_be_copied_whole())
+            .map(|upload| Arc::clone(upload).copy_if_unchanged());
+        run_bounded(unchanged, self.remote.settings.max_concurrent_requests).await?;
+        let jobs = uploads
+            .iter()
+            .flat_map(|upload| {
+                upload
+                    .missing_parts()
+                    .into_iter()
+                    .map(move |index| (upload, index))
+            })
+            .map(|(upload, index)| Arc::clone(upload).send_part(index));
+        run_bounded(jobs, self.remote.settings.max_concurrent_requests).await
+    }
+
+    /// Returns the objects of the step that already exist, for steps whose nodes may share files: those are sent once.
     async fn sent_by_others(&self, record: &SealRecord) -> Result<BTreeMap<String, u64>> {
         if !record.is_one_of_several() {
             return Ok(BTreeMap::new());
         }
+        self.listed_sizes(record).await
+    }
+
+    /// Returns the objects below the step's data prefix, with their sizes.
+    async fn listed_sizes(&self, record: &SealRecord) -> Result<BTreeMap<String, u64>> {
         let prefix = self.remote.keys.data_prefix(&record.name, record.id);
-        let objects = self.remote.list(&prefix).await?;
-        Ok(objects
-            .into_iter()
-            .map(|object| (object.key, object.size_bytes))
-            .collect())
+        self.remote.list_sizes(&prefix).await
+    }
+
+    /// Returns this node's sent files that the remote does not list with their size: one LIST.
+    ///
+    /// # Invariants
+    /// A lifecycle rule or a clean-up job may have deleted files that an earlier call proved: no commit names a file
+    /// before it was listed again (S2).
+    async fn vanished_files(&self, record: &SealRecord) -> Result<Vec<RelativePath>> {
+        let listed = self.listed_sizes(record).await?;
+        let mut vanished = Vec::new();
+        for file in record.own_files() {
+            let key = self.remote.keys.data(&record.name, record.id, &file.path)?;
+            if listed.get(&key) != Some(&file.size_bytes) {
+                vanished.push(file.path.clone());
+            }
+        }
+        Ok(vanished)
+    }
+
+    /// Removes files from the journal, so that the next round sends them again. Creation stays conditional: an object
+    /// of a different size under a file's key belongs to another writer, and the round ends with a conflict.
+    ///
+    /// # Errors
+    /// In the last round: files are then deleted as fast as they are sent.
+    fn forget_vanished(
+        &self,
+        record: &SealRecord,
+        journal: &Journal,
+        vanished: &[RelativePath],
+        round: usize,
+    ) -> Result<()> {
+        let (count, place) = (vanished.len(), self.remote.place(&record.name, record.id));
+        if round == ROUNDS {
+            return Err(Error::new(ErrorKind::Failed, format!("cannot commit {}", record.id))
+                .on(place)
+                .because(format!(
+                    "{count} uploaded files are missing or have a different size each time they are listed"
+                ))
+                .hint(
+                    "look for a lifecycle rule or a clean-up job that deletes objects; run 'stepvault doctor' to \
+                     check whether the store changes unusual names in listings",
+                ));
+        }
+        let message = format!(
+            "{}: {count} uploaded files of {} are missing from {place} or have a different size: sending them again \
+             (look for a lifecycle rule or a clean-up job that deletes objects)",
+            self.remote.name(),
+            record.id
+        );
+        self.observer.on_event(&Event::Warning { message: &message });
+        for path in vanished {
+            journal.append(&JournalRecord::FileForgotten { path: path.clone() })?;
+        }
+        Ok(())
     }
 
     async fn open_journal(&self, sealed: &SealedStep) -> Result<(Arc<Journal>, JournalState)> {
@@ -242,31 +343,55 @@ impl Lane {
         Ok((Arc::new(journal), state))
     }
 
-    /// The files that are not done, the largest first, so that no long one is left for the end.
+    /// Returns the unfinished files, the largest first, so that no long one is left for the end. In the first round it
+    /// reports the finished ones to the observer.
+    fn missing_files<'a>(
+        &self,
+        record: &'a SealRecord,
+        state: &JournalState,
+        is_first_round: bool,
+    ) -> Vec<&'a SealedFile> {
+        let is_done = |file: &&SealedFile| {
+            let progress = state.files.get(&file.path);
+            progress.is_some_and(|progress| progress.done.is_some())
+        };
+        let (done, mut missing): (Vec<_>, Vec<_>) = record.own_files().into_iter().partition(is_done);
+        if is_first_round {
+            self.tell_of_reused(done.iter().map(|file| file.size_bytes).sum());
+        }
+        missing.sort_by_key(|file| std::cmp::Reverse(file.size_bytes));
+        missing
+    }
+
+    fn tell_of_reused(&self, bytes: u64) {
+        if bytes > 0 {
+            self.observer.on_event(&Event::BytesReused {
+                tier: &self.remote.tier,
+                bytes,
+            });
+        }
+    }
+
+    /// Prepares the uploads of some unfinished files.
     fn file_uploads(
         &self,
         sealed: &SealedStep,
+        files: &[&SealedFile],
         way: &Way,
         state: &JournalState,
         lost: &BTreeSet<RelativePath>,
         sent: &BTreeMap<String, u64>,
     ) -> Result<Vec<Arc<FileUpload>>> {
         let record = sealed.record();
-        let mut uploads = Vec::new();
+        let mut uploads = Vec::with_capacity(files.len());
         let mut reused_bytes = 0;
-        let mut files = record.own_files();
-        files.sort_by_key(|file| std::cmp::Reverse(file.size_bytes));
-        for file in files {
+        for &file in files {
             let progress = state.files.get(&file.path);
-            if progress.is_some_and(|progress| progress.done.is_some()) {
-                reused_bytes += file.size_bytes;
-                continue;
-            }
             let key = self.remote.keys.data(&record.name, record.id, &file.path)?;
             let progress = progress.filter(|_| !lost.contains(&file.path)).cloned();
             let others = match sent.get(&key) {
                 _ if !record.is_one_of_several() => Others::None,
-                // One that this node has begun is its own to finish.
+                // This node finishes a file that it has begun.
                 Some(size) if *size == file.size_bytes && progress.is_none() => Others::Sent,
                 _ => Others::Possible,
             };
@@ -281,17 +406,14 @@ impl Lane {
             reused_bytes += upload.resumed_bytes();
             uploads.push(Arc::new(upload));
         }
-        if reused_bytes > 0 && lost.is_empty() {
-            self.observer.on_event(&Event::BytesReused {
-                tier: &self.remote.tier,
-                bytes: reused_bytes,
-            });
+        if lost.is_empty() {
+            self.tell_of_reused(reused_bytes);
         }
         Ok(uploads)
     }
 
-    /// The manifest from the journal's digests. The first lane to finish keeps it in the vault; every other lane
-    /// has to have sent the same bytes.
+    /// Builds the manifest from the journal's digests. The first lane to finish stores it in the vault; every other
+    /// lane must have sent the same bytes.
     async fn finish_manifest(&self, sealed: &SealedStep) -> Result<PartManifest> {
         let (_, state) = self.open_journal(sealed).await?;
         let record = sealed.record();
@@ -303,22 +425,23 @@ impl Lane {
                 .get(&file.path)
                 .and_then(|progress| progress.done.as_ref());
             let parts = done.ok_or_else(|| {
-                Error::new(ErrorKind::Failed, "the upload's journal has lost a file")
+                Error::new(ErrorKind::Failed, "the upload journal lacks a file")
                     .on(&file.path)
                     .hint("push the step again")
             })?;
             files.push(entry(file, parts)?);
         }
+        drop(state);
         let manifest = record.part_manifest(files);
         let step = sealed.clone();
         blocking(move || match step.manifest()? {
-            Some(known) if encode(&known)? != encode(&manifest)? => Err(Error::new(
+            Some(known) if known != manifest => Err(Error::new(
                 ErrorKind::SourceChanged,
                 "a sealed step changed between two uploads",
             )
             .on(step.data_root().display())
-            .because("the digests of what was sent to two remotes differ")
-            .hint("something rewrites the checkpoint's files in place; set local.links = \"copy\"")),
+            .because("the digests of the bytes sent to two remotes differ")
+            .hint("set local.links = \"copy\": a process rewrites the checkpoint's files in place")),
             Some(known) => Ok(known),
             None => step.save_manifest(&manifest).map(|()| manifest),
         })

@@ -57,7 +57,7 @@ async fn a_commit_of_another_step_or_run_is_no_commit_of_this_one() {
         let (error, message) = text(read_commit(remote, wanted).await);
         assert_eq!(error.kind(), ErrorKind::Damaged, "{message}");
         assert!(
-            message.ends_with(&format!("it is one of {}, run {}", other.id, other.run)),
+            message.ends_with(&format!("it belongs to {}, run {}", other.id, other.run)),
             "{message}"
         );
     }
@@ -80,7 +80,7 @@ async fn a_manifest_is_the_one_that_the_commit_names() {
         let (error, message) = text(read_part_manifest(remote, &commit, &part).await);
         assert_eq!(error.kind(), ErrorKind::Damaged);
         assert!(
-            message.ends_with("its bytes are not those that the commit names"),
+            message.ends_with("its digest is not the one in the commit"),
             "{message}"
         );
     }
@@ -168,7 +168,7 @@ async fn a_part_that_is_not_what_its_key_says_is_not_committed() {
         assert!(
             error
                 .to_string()
-                .ends_with(&format!("it is one of {}, {}", part.node, part.id)),
+                .ends_with(&format!("it belongs to {}, {}", part.node, part.id)),
             "{error}"
         );
         let commit = read_commit(remote, id(1, 100)).await;

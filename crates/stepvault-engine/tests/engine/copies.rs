@@ -211,7 +211,7 @@ async fn a_source_that_is_gone_is_sent(mut rig: Rig) {
     pushed(&rig, 100, &first()).await;
     // The vault still believes that it is there.
     let gone: Vec<String> = rig.remotes[0]
-        .list("grpo/checkpoints/step_100/")
+        .list("grpo/checkpoints/000000000100.a1/")
         .await
         .unwrap()
         .into_iter()
@@ -245,7 +245,7 @@ async fn what_is_gone_from_a_directory_is_sent() {
 async fn rot_is_not_copied(mut rig: Rig, rot: impl Fn(&Rig, &str)) {
     pushed(&rig, 100, &first()).await;
     for path in ["backbone.bin", "tokenizer.json"] {
-        rot(&rig, &format!("grpo/checkpoints/step_100/a1/{path}"));
+        rot(&rig, &format!("grpo/checkpoints/000000000100.a1/step_100/{path}"));
     }
     let (sent, from_there) = pushed(&rig, 200, &second()).await;
     assert_eq!(sent + from_there, UNCHANGED + CHANGED);
@@ -254,10 +254,7 @@ async fn rot_is_not_copied(mut rig: Rig, rot: impl Fn(&Rig, &str)) {
     for path in ["backbone.bin", "tokenizer.json"] {
         let about: Vec<&String> = said.iter().filter(|text| text.contains(path)).collect();
         assert_eq!(about.len(), 1, "{said:?}");
-        assert!(
-            about[0].contains("no longer holds what was uploaded there"),
-            "{said:?}"
-        );
+        assert!(about[0].contains("no longer holds what was uploaded"), "{said:?}");
         assert!(about[0].contains("stepvault verify --deep"), "{said:?}");
     }
     assert_restores(&mut rig, 200, &second()).await;
@@ -411,8 +408,8 @@ async fn a_store_that_believes_every_checksum_is_read_back_after_a_copy() {
     server.faults().clear_requests();
     assert_eq!(pushed(&rig, 200, &second()).await, (CHANGED, UNCHANGED));
     for path in [
-        "step_200/a1/backbone.bin",
-        "step_200/a1/global_step200/tokenizer.json",
+        "000000000200.a1/step_200/backbone.bin",
+        "000000000200.a1/step_200/global_step200/tokenizer.json",
     ] {
         assert!(asked(server.faults(), "GET", path) > 0, "{path} was believed");
     }
@@ -485,7 +482,7 @@ async fn a_push_that_was_cut_off_in_a_copy_makes_it_anew() {
     let made = || {
         let keys = server.objects().keys();
         keys.iter()
-            .filter(|key| key.contains("step_200/a1/backbone"))
+            .filter(|key| key.contains("000000000200.a1/step_200/backbone"))
             .count()
     };
     cut_when(server.faults(), rig.push(&source), || made() == 1).await;

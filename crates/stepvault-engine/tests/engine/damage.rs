@@ -45,7 +45,7 @@ async fn rig() -> (
 fn path_of(rig: &Rig, object: Object) -> PathBuf {
     let run = rig.remote_root().join("grpo/checkpoints");
     match object {
-        Object::Data => run.join("step_200/a1/model.safetensors"),
+        Object::Data => run.join("000000000200.a1/step_200/model.safetensors"),
         Object::Manifest => run.join(".stepvault/parts/000000000200.a1/node-0.json"),
         Object::Commit => run.join(".stepvault/commits/000000000200.a1.json"),
         Object::Marker => run.join(".stepvault/vault.json"),
@@ -136,10 +136,7 @@ async fn a_commit_that_says_another_time_than_its_manifests_is_named() {
     let health = check_remote(&rig.remotes[0], id(1, 200), Depth::Deep, &rig.observer)
         .await
         .unwrap();
-    assert_eq!(
-        health.faults,
-        ["the commit says something else than follows from its part manifests"]
-    );
+    assert_eq!(health.faults, ["the commit does not match its part manifests"]);
     // Its bytes are right all the same.
     assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 200));
 }
@@ -245,14 +242,19 @@ async fn push_does_not_call_durable_what_was_damaged_since() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn push_writes_a_lost_marker_again_and_refuses_a_broken_one() {
+async fn push_goes_nowhere_where_the_marker_is_lost_or_broken() {
     let (rig, _) = rig().await;
-    hurt(&path_of(&rig, Object::Marker), Damage::Delete);
     rig.push_durably(&rig.write_step(300, FILES, 3, 3_000)).await;
     hurt(&path_of(&rig, Object::Marker), Damage::Truncate);
-    let report = rig.push(&rig.write_step(400, FILES, 4, 4_000)).await.unwrap();
+    let source = rig.write_step(400, FILES, 4, 4_000);
+    let report = rig.push(&source).await.unwrap();
     let error = report.remotes[0].result.as_ref().expect_err("a broken marker");
-    assert_eq!(error.kind(), ErrorKind::Damaged);
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    hurt(&path_of(&rig, Object::Marker), Damage::Delete);
+    let report = rig.push(&source).await.unwrap();
+    let error = report.remotes[0].result.as_ref().expect_err("no marker");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(!path_of(&rig, Object::Marker).exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -261,7 +263,7 @@ async fn nothing_valid_left_is_told_apart_from_nothing_there() {
     hurt(&path_of(&rig, Object::Commit), Damage::Flip);
     let first = rig
         .remote_root()
-        .join("grpo/checkpoints/step_100/a1/model.safetensors");
+        .join("grpo/checkpoints/000000000100.a1/step_100/model.safetensors");
     hurt(&first, Damage::Truncate);
     let (error, message) = text(rig.restore().await);
     assert_eq!(error.kind(), ErrorKind::NoneValid);
@@ -279,16 +281,33 @@ async fn nothing_valid_left_is_told_apart_from_nothing_there() {
 async fn bytes_that_another_upload_wrote_are_never_deleted() {
     let rig = Rig::with_directory().await;
     let source = rig.write_step(100, &[("a", 100), ("b", 100)], 1, 1_000);
-    let theirs = rig.remote_root().join("grpo/checkpoints/step_100/a1/a");
+    let theirs = rig
+        .remote_root()
+        .join("grpo/checkpoints/000000000100.a1/step_100/a");
     std::fs::create_dir_all(theirs.parent().unwrap()).unwrap();
     std::fs::write(&theirs, "proved and not committed yet").unwrap();
-    let report = rig.push(&source).await.unwrap();
+    let given = stepvault_engine::push::StageRequest {
+        attempt: Some(id(1, 0).attempt),
+        ..rig.request(&source)
+    };
+    let report = rig.push_as(given).await.unwrap();
     let error = report.remotes[0].result.as_ref().expect_err("it is taken");
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     assert!(
-        error.to_string().starts_with("a file's place is taken: "),
+        error
+            .to_string()
+            .starts_with("cannot upload a file: its key is taken: "),
         "{error}"
     );
     assert_eq!(error.hint_text(), Some("push it as a new attempt with --attempt"));
+    assert_eq!(std::fs::read(&theirs).unwrap(), b"proved and not committed yet");
+    // Where nobody gave the attempt, another is determined.
+    std::fs::remove_dir_all(rig.vault.root().join("runs")).unwrap();
+    std::fs::remove_file(
+        rig.remote_root()
+            .join("grpo/checkpoints/.stepvault/attempts/000000000100.a1.json"),
+    )
+    .unwrap();
+    assert_eq!(rig.push_durably(&source).await.id, id(2, 100));
     assert_eq!(std::fs::read(&theirs).unwrap(), b"proved and not committed yet");
 }

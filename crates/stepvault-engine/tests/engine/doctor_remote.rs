@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use stepvault_core::clock::Clock;
-use stepvault_core::doctor::{Finding, Outcome};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::keys::RunKeys;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::timestamp::Timestamp;
+use stepvault_diagnose::doctor::{Finding, Outcome};
 use stepvault_engine::doctor::left_uploads::SweptRun;
 use stepvault_engine::doctor::remote::{RemoteReport, RemoteToCheck, check_remote};
 use stepvault_remote::open::OpenOptions;
@@ -98,7 +98,7 @@ fn assert_nothing_left(server: &StrictS3) {
     assert_eq!(server.pending_uploads(), vec![]);
 }
 
-const EVERY_CHECK: [&str; 16] = [
+const EVERY_CHECK: [&str; 17] = [
     "credentials",
     "clock",
     "bucket",
@@ -107,6 +107,7 @@ const EVERY_CHECK: [&str; 16] = [
     "conditional create",
     "get",
     "list",
+    "names",
     "checksum rejection",
     "multipart upload",
     "multipart abort",
@@ -128,8 +129,8 @@ async fn an_honest_store_passes_every_check_and_nothing_is_left() {
         .iter()
         .map(|finding| finding.check.as_str())
         .collect();
-    assert_eq!(checks[..16], EVERY_CHECK);
-    assert_eq!(checks[16..], ["download rate"]);
+    assert_eq!(checks[..17], EVERY_CHECK);
+    assert_eq!(checks[17..], ["download rate"]);
     // How fast this machine is at the moment is not what is tested.
     let troubles: Vec<_> = troubles(&report)
         .into_iter()
@@ -162,12 +163,12 @@ async fn wrong_keys_are_said_once_and_not_repeated() {
     let finding = find(&report, "credentials");
     assert_eq!(
         finding.measured,
-        "given directly; cannot list objects: s3://bucket/prefix/grpo/checkpoints/: the secret key does not fit the \
-         access key (SignatureDoesNotMatch)"
+        "given directly; cannot list objects: s3://bucket/prefix/grpo/checkpoints/: the secret key does \
+         not match the access key (SignatureDoesNotMatch)"
     );
     assert_eq!(
         finding.remedy.as_deref(),
-        Some("check AWS_SECRET_ACCESS_KEY or the profile for a wrong or cut secret")
+        Some("check AWS_SECRET_ACCESS_KEY or the profile for a wrong or truncated secret")
     );
     assert_eq!(server.faults().requests().len(), 1);
     let report = examine(&settings, "AKIAUNKNOWN", server.secret_key()).await;
@@ -235,7 +236,7 @@ async fn settings_that_cannot_be_used_are_named() {
     assert!(
         finding
             .measured
-            .contains("plain HTTP would send the data readable"),
+            .contains("plain HTTP would send the data unencrypted"),
         "{finding:?}"
     );
     assert!(finding.remedy.as_ref().unwrap().contains("https://"));
@@ -289,8 +290,8 @@ async fn a_clock_off_by_an_hour_fails_with_the_gap_and_one_off_by_minutes_warns(
     assert!(gap.starts_with("1h ") || gap.starts_with("59m "), "{finding:?}");
     assert!(
         gap.ends_with(
-            "ahead of this machine's: requests are refused from 15 minutes on; stepvault signs again by the store's \
-             clock, and other programs may not"
+            "ahead of this machine's: the store refuses requests when they differ by 15 minutes or more; stepvault \
+             signs again by the store's clock, but other programs may not"
         ),
         "{finding:?}"
     );
@@ -317,7 +318,7 @@ async fn a_clock_off_by_an_hour_fails_with_the_gap_and_one_off_by_minutes_warns(
     let finding = find(&report, "clock");
     let (gap, refusal) = finding.measured.split_once("; cannot list objects").unwrap();
     assert!(
-        gap.contains("ahead of this machine's: requests are refused"),
+        gap.contains("ahead of this machine's: the store refuses requests"),
         "{gap}"
     );
     assert!(refusal.contains("(RequestTimeTooSkewed: "), "{refusal}");
@@ -370,6 +371,21 @@ async fn stores_that_do_not_keep_their_word_are_warned_of() {
         Outcome::Pass,
         "either of the two bodies is right"
     );
+    assert_nothing_left(&server);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_renames_objects_is_found_out() {
+    let server = strict(StrictS3Options::default());
+    assert_eq!(find(&examine_s3(&server).await, "names").outcome, Outcome::Pass);
+    assert_nothing_left(&server);
+    let server = strict(StrictS3Options {
+        backslashes_are_slashes: true,
+        ..StrictS3Options::default()
+    });
+    let report = examine_s3(&server).await;
+    let finding = find(&report, "names");
+    assert_eq!(finding.outcome, Outcome::Warn, "{finding:?}");
     assert_nothing_left(&server);
 }
 
@@ -456,13 +472,12 @@ async fn rules_that_may_not_be_read_are_said_to_be_unread() {
     let report = examine_s3(&server).await;
     let finding = find(&report, "abandoned uploads");
     assert_eq!(finding.outcome, Outcome::Warn);
-    assert!(
-        finding.measured.starts_with("it could not be read: "),
-        "{finding:?}"
-    );
+    assert!(finding.measured.starts_with("cannot read it: "), "{finding:?}");
     let finding = find(&report, "versioning");
     assert!(
-        finding.measured.starts_with("on, and no rule drops old versions"),
+        finding
+            .measured
+            .starts_with("on, and no rule deletes old versions"),
         "{finding:?}"
     );
 }
@@ -476,10 +491,7 @@ async fn a_rate_that_cannot_be_measured_ends_nothing_else() {
     let report = examine_s3(&server).await;
     let finding = find(&report, "upload rate");
     assert_eq!(finding.outcome, Outcome::Warn);
-    assert!(
-        finding.measured.starts_with("it could not be measured: "),
-        "{finding:?}"
-    );
+    assert!(finding.measured.starts_with("cannot measure it: "), "{finding:?}");
     assert_eq!(report.rates.up_bytes_per_second, None);
     assert_eq!(find(&report, "delete").outcome, Outcome::Pass);
     assert_nothing_left(&server);
@@ -534,7 +546,7 @@ async fn a_bucket_of_google_is_tried_the_same_way() {
             .measured
             .contains("after 3 days")
     );
-    assert!(find(&report, "soft delete").measured.contains("for 7 days more"));
+    assert!(find(&report, "soft delete").measured.contains("for 7 more days"));
     assert_eq!(find(&report, "versioning").outcome, Outcome::Warn);
     assert!(report.rates.up_bytes_per_second.is_some() && report.rates.down_bytes_per_second.is_some());
     assert_eq!(server.objects().keys(), Vec::<String>::new());
@@ -555,6 +567,7 @@ async fn a_bucket_of_google_is_tried_the_same_way() {
 async fn a_directory_is_tried_the_same_way_and_left_as_it_was() {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("file://{}/remote", directory.path().display());
+    std::fs::create_dir(directory.path().join("remote")).unwrap();
     let report = examine(&settings(&url, ""), "", "").await;
     let troubles: Vec<_> = troubles(&report)
         .into_iter()
@@ -564,7 +577,7 @@ async fn a_directory_is_tried_the_same_way_and_left_as_it_was() {
     assert!(
         find(&report, "checksum rejection")
             .measured
-            .starts_with("this kind of store takes no checksum"),
+            .starts_with("this kind of store accepts no checksum"),
         "{report:#?}"
     );
     assert!(report.rates.up_bytes_per_second.is_some());
@@ -573,9 +586,10 @@ async fn a_directory_is_tried_the_same_way_and_left_as_it_was() {
 
     let nowhere = format!("file://{}/missing/remote", directory.path().display());
     let report = examine(&settings(&nowhere, ""), "", "").await;
-    let finding = find(&report, "put");
+    let finding = find(&report, "network");
     assert_eq!(finding.outcome, Outcome::Fail);
     assert!(finding.measured.contains("missing"), "{finding:?}");
+    assert!(!directory.path().join("missing").exists());
 }
 
 /// Files below a directory.
@@ -604,7 +618,7 @@ async fn another_servers_half_kept_checksums_are_found() {
     assert!(
         find(&report, "abandoned uploads")
             .measured
-            .starts_with("it could not be read")
+            .starts_with("cannot read it")
     );
 }
 
@@ -622,7 +636,7 @@ async fn moto_is_found_to_take_any_checksum() {
     let finding = find(&report, "checksum rejection");
     assert_eq!(finding.outcome, Outcome::Warn);
     assert!(
-        finding.remedy.as_ref().unwrap().contains("read back and hashed"),
+        finding.remedy.as_ref().unwrap().contains("reads back and hashes"),
         "{finding:?}"
     );
     for check in [
@@ -643,7 +657,7 @@ async fn moto_is_found_to_take_any_checksum() {
     // Its document about versions is none that the SDK can read.
     let finding = find(&report, "versioning");
     assert!(
-        finding.measured.starts_with("it could not be read: ")
+        finding.measured.starts_with("cannot read it: ")
             && finding.measured.contains("cannot be read (HTTP 200)"),
         "{finding:?}"
     );
@@ -667,7 +681,7 @@ async fn fake_gcs_server_is_found_to_know_no_uploads_in_parts() {
             .remedy
             .as_ref()
             .unwrap()
-            .contains("takes uploads in parts"),
+            .contains("supports multipart uploads"),
         "{finding:?}"
     );
     assert!(

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::{Event, Observer};
@@ -16,10 +17,10 @@ use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::push::{PushReport, StageRequest, push};
 use stepvault_engine::restore::{RestoreContext, RestoreReport, RestoreRequest, Target, restore};
 use stepvault_engine::run_remote::RunRemote;
-use stepvault_local::seal::LinkPolicy;
 use stepvault_local::vault::Vault;
 use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::s3::StaticKeys;
+use stepvault_remote::store::RemoteStore;
 use stepvault_testkit::faults::Faults;
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
@@ -47,6 +48,8 @@ pub struct Rig {
     pub directory: tempfile::TempDir,
     pub vault: Vault,
     pub remotes: Vec<RunRemote>,
+    /// What is below them, and remembers nothing.
+    pub stores: Vec<Arc<dyn RemoteStore>>,
     pub recorder: Arc<Recorder>,
     pub observer: Arc<dyn Observer>,
     pub budget: MemoryBudget,
@@ -71,6 +74,7 @@ impl Rig {
             directory,
             vault,
             remotes: Vec::new(),
+            stores: Vec::new(),
             recorder,
             observer,
             budget: MemoryBudget::new(64 << 20),
@@ -81,6 +85,7 @@ impl Rig {
     pub async fn with_directory() -> Self {
         let mut rig = Self::new();
         let url = format!("file://{}", rig.remote_root().display());
+        std::fs::create_dir(rig.remote_root()).unwrap();
         rig.add("disk", &url, |_| {}, None).await;
         rig
     }
@@ -100,6 +105,7 @@ impl Rig {
         let store = open_with(&settings, self.observer.clone(), OpenOptions { s3_keys })
             .await
             .unwrap();
+        self.stores.push(Arc::clone(&store));
         self.remotes
             .push(RunRemote::new(store, Arc::new(settings), run_name()));
     }
@@ -122,6 +128,20 @@ impl Rig {
             settings.retry_deadline_seconds = settings.retry_deadline_seconds.max(4 * stall_timeout_seconds);
         };
         self.add(name, "s3://bucket/pre fix", adjust, Some(keys)).await;
+    }
+
+    /// A remote that answers nobody.
+    pub async fn add_one_that_is_away(&mut self, name: &str) {
+        let keys = StaticKeys {
+            access_key: "key".to_owned(),
+            secret_key: "secret".to_owned(),
+        };
+        let adjust = |settings: &mut RemoteSettings| {
+            // Nobody listens there.
+            settings.endpoint = Some("http://127.0.0.1:1".to_owned());
+            settings.retry_deadline_seconds = 1;
+        };
+        self.add(name, "s3://bucket/prefix", adjust, Some(keys)).await;
     }
 
     pub async fn add_gcs(&mut self, name: &str, server: &StrictGcs) {
@@ -175,6 +195,7 @@ impl Rig {
             writer: Writer::alone(NodeName::new("node-0").unwrap()),
             launch_since: Timestamp::default(),
             in_launch: false,
+            not_before: None,
             metrics: BTreeMap::new(),
             metrics_source: MetricsSource::default(),
             links: LinkPolicy::Auto,
@@ -215,6 +236,10 @@ impl Rig {
         std::fs::remove_dir_all(self.vault.root()).unwrap();
         let _ = std::fs::remove_dir_all(self.outputs());
         self.vault = Vault::open_or_create(&self.directory.path().join("vault")).unwrap();
+        let anew = |(store, remote): (&Arc<dyn RemoteStore>, &RunRemote)| {
+            RunRemote::new(Arc::clone(store), Arc::clone(&remote.settings), run_name())
+        };
+        self.remotes = self.stores.iter().zip(&self.remotes).map(anew).collect();
     }
 
     pub fn context(&self) -> RestoreContext {

@@ -302,7 +302,7 @@ async fn a_wrong_vault_at_the_same_place_is_refused() {
         .unwrap();
     let (error, message) = text(report.remotes.into_iter().next().unwrap().result);
     assert_eq!(error.kind(), ErrorKind::Refused);
-    assert!(message.contains("another vault"), "{message}");
+    assert!(message.contains("a different vault"), "{message}");
 }
 
 /// A record whose body broke off ended the whole push, though every request of it is safe to repeat.
@@ -334,4 +334,84 @@ async fn a_record_whose_body_breaks_off_is_read_again() {
         .await
         .unwrap();
     assert!(health.is_sound(), "{health:?}");
+}
+
+/// An upload whose small file is done and whose big one hangs.
+async fn cut_after_the_small_file(server: &StrictS3) -> (Rig, std::path::PathBuf) {
+    let mut rig = Rig::new();
+    rig.add_patient_s3("aws", server, 30).await;
+    let source = rig.write_step(100, FILES, 1, 1_000);
+    server
+        .faults()
+        .inject("PUT", "big.bin", u64::MAX, FaultAction::Hang);
+    let small_is_there = || {
+        server
+            .objects()
+            .keys()
+            .iter()
+            .any(|key| key.ends_with("small.json"))
+    };
+    cut_when(server.faults(), rig.push(&source), small_is_there).await;
+    server.faults().clear();
+    server.faults().clear_requests();
+    (rig, source)
+}
+
+fn key_of(server: &StrictS3, name: &str) -> String {
+    let keys = server.objects().keys();
+    keys.into_iter().find(|key| key.ends_with(name)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_lifecycle_rule_took_from_a_cut_off_upload_is_sent_again() {
+    let server = StrictS3::start();
+    let (rig, source) = cut_after_the_small_file(&server).await;
+    assert!(server.objects().remove(&key_of(&server, "small.json")));
+    rig.push_durably(&source).await;
+    let health = check_remote(&rig.remotes[0], id(1, 100), Depth::Checksums, &rig.observer)
+        .await
+        .unwrap();
+    assert!(health.is_sound(), "{health:?}");
+    assert_eq!(asked(server.faults(), "PUT", "small.json"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_of_another_size_is_left_alone_and_the_step_gets_another_attempt() {
+    let server = StrictS3::start();
+    let (rig, source) = cut_after_the_small_file(&server).await;
+    let key = key_of(&server, "small.json");
+    assert!(server.objects().truncate(&key, 10));
+    let report = rig.push_durably(&source).await;
+    assert_eq!(report.id.attempt.number(), 2);
+    let is_commit_of_first = |key: &String| key.contains("/commits/") && key.ends_with(".a1.json");
+    assert!(!server.objects().keys().iter().any(is_commit_of_first));
+    assert_eq!(server.objects().body(&key).unwrap().len(), 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_whose_files_vanish_again_and_again_ends_without_a_commit() {
+    let server = StrictS3::start();
+    let (rig, source) = cut_after_the_small_file(&server).await;
+    // What is sent has vanished before the answer comes.
+    let slowly = FaultAction::ApplyThenDelay(Duration::from_millis(300));
+    server.faults().inject("PUT", "small.json", u64::MAX, slowly);
+    let objects = server.objects().clone();
+    let key = key_of(&server, "small.json");
+    let cleaner = tokio::spawn(async move {
+        loop {
+            objects.remove(&key);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let report = rig.push(&source).await.unwrap();
+    cleaner.abort();
+    let (error, message) = text(report.remotes.into_iter().next().unwrap().result);
+    assert_eq!(error.kind(), ErrorKind::Failed);
+    assert!(message.contains("each time they are listed"), "{message}");
+    assert_eq!(asked(server.faults(), "PUT", "commits/"), 0);
+    assert_eq!(
+        asked(server.faults(), "PUT", "small.json"),
+        2,
+        "it is sent a bounded number of times"
+    );
 }

@@ -20,6 +20,8 @@ mod damage;
 mod doctor_remote;
 mod harness;
 mod interruption;
+mod late_writer;
+mod outage;
 mod placement;
 mod pruning;
 mod retention;

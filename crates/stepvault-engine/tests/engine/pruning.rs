@@ -8,10 +8,10 @@ use stepvault_core::codec::encode;
 use stepvault_core::ids::StepId;
 use stepvault_core::records::{Lease, Tombstone};
 use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::retention::{KeepRules, LocalLimits};
+use stepvault_core::retention::{KeepRules, LocalLimits, Verdict};
 use stepvault_engine::catalog;
 use stepvault_engine::leases::HeldLease;
-use stepvault_engine::prune::{LocalPrune, RemotePrune, evict_planned, plan_local, prune_remote};
+use stepvault_engine::prune::{LocalPrune, RemotePrune, plan_local, prune_local, prune_remote};
 use stepvault_local::sealed::UploadState;
 use stepvault_remote::s3::StaticKeys;
 use stepvault_testkit::faults::FaultAction;
@@ -40,6 +40,7 @@ fn evict(rig: &Rig, last: u32) -> LocalPrune {
         rules: prune(rig, last).rules,
         limits: LocalLimits::default(),
         maximum_deletions: None,
+        uploading: BTreeSet::new(),
         observer: rig.observer.clone(),
     }
 }
@@ -80,7 +81,7 @@ fn leave_lease(rig: &Rig, key: &str, time_to_live_seconds: u64, ago: Duration) {
     file.set_modified(SystemTime::now() - ago).unwrap();
 }
 
-async fn condemn(rig: &Rig, step: u64) {
+async fn tombstone(rig: &Rig, step: u64) {
     let tombstone = Tombstone {
         format: 1,
         run: run_name(),
@@ -123,11 +124,11 @@ async fn of_two_pruners_the_one_with_the_lower_key_goes_on() {
 }
 
 #[tokio::test]
-async fn a_condemned_step_that_is_being_restored_goes_at_the_next_prune() {
+async fn a_tombstoned_step_that_is_being_restored_goes_at_the_next_prune() {
     let rig = steps(4).await;
     let keys = rig.remotes[0].keys.clone();
-    condemn(&rig, 1).await;
-    condemn(&rig, 2).await;
+    tombstone(&rig, 1).await;
+    tombstone(&rig, 2).await;
     // Somebody stopped reading step 1 long ago, and somebody reads step 3.
     leave_lease(
         &rig,
@@ -145,34 +146,46 @@ async fn a_condemned_step_that_is_being_restored_goes_at_the_next_prune() {
         report.spared,
         [(
             id(1, 2),
-            "it is being restored; it goes at the next prune".to_owned()
+            "it is being restored; the next prune deletes it".to_owned()
         )]
     );
-    assert!(rig.remote_root().join("grpo/checkpoints/step_2/a1/x").exists());
+    assert!(
+        rig.remote_root()
+            .join("grpo/checkpoints/000000000002.a1/step_2/x")
+            .exists()
+    );
     for reader in readers {
         reader.release().await.unwrap();
     }
     let report = prune_remote(&prune(&rig, 4)).await.unwrap();
     assert_eq!(report.removed, [id(1, 2)]);
-    assert!(!rig.remote_root().join("grpo/checkpoints/step_2").exists());
+    assert!(
+        !rig.remote_root()
+            .join("grpo/checkpoints/000000000002.a1")
+            .exists()
+    );
 }
 
 #[tokio::test]
 async fn a_prune_removes_the_files_of_what_it_drops_and_no_others() {
     let rig = steps(4).await;
     let run = rig.remote_root().join("grpo/checkpoints");
-    let files = || [2, 3, 4].map(|step| snapshot(&run.join(format!("step_{step}/a1"))));
+    let files = || [2, 3, 4].map(|step| snapshot(&run.join(format!("{step:012}.a1/step_{step}"))));
     let before = files();
     let report = prune_remote(&prune(&rig, 3)).await.unwrap();
     assert_eq!(report.removed, [id(1, 1)]);
-    assert!(!run.join("step_1/a1").exists());
+    assert!(!run.join("000000000001.a1/step_1").exists());
     assert_eq!(files(), before);
 }
 
 #[tokio::test]
 async fn a_kept_step_that_lacks_a_file_takes_no_place() {
     let rig = steps(5).await;
-    std::fs::remove_file(rig.remote_root().join("grpo/checkpoints/step_4/a1/y")).unwrap();
+    std::fs::remove_file(
+        rig.remote_root()
+            .join("grpo/checkpoints/000000000004.a1/step_4/y"),
+    )
+    .unwrap();
     let report = prune_remote(&prune(&rig, 2)).await.unwrap();
     assert_eq!(report.removed, [id(1, 1), id(1, 2)]);
     assert_eq!(committed(&rig).await, [id(1, 3), id(1, 4), id(1, 5)]);
@@ -195,7 +208,7 @@ async fn a_prune_looks_at_what_it_relies_on_and_at_nothing_else() {
     assert_eq!([1, 2, 3].map(looked_at), [0, 0, 0]);
     let report = prune_remote(&prune(&rig, 2)).await.unwrap();
     assert_eq!(report.removed, [id(1, 1)]);
-    assert_eq!(looked_at(1), 0, "it goes anyway");
+    assert_eq!(looked_at(1), 1, "it goes anyway: what it names is deleted");
     assert!(looked_at(2) > 0 && looked_at(3) > 0, "they are relied on");
 }
 
@@ -207,8 +220,7 @@ async fn a_local_copy_stays_where_the_commit_is_not_the_acknowledged_one() {
     let bytes = std::fs::read(&commit).unwrap();
     std::fs::write(&commit, [bytes.as_slice(), b" "].concat()).unwrap();
     let prune = evict(&rig, 1);
-    let plan = plan_local(&prune).await.unwrap();
-    let report = evict_planned(&prune, plan).await.unwrap();
+    let report = prune_local(&prune).await.unwrap();
     assert_eq!(report.removed, [id(1, 2)]);
     assert_eq!(
         report.spared,
@@ -225,8 +237,7 @@ async fn a_local_copy_goes_once_retention_removed_the_step_everywhere_else() {
     let removed = prune_remote(&prune(&rig, 1)).await.unwrap().removed;
     assert_eq!(removed, [id(1, 1), id(1, 2)]);
     let prune = evict(&rig, 1);
-    let plan = plan_local(&prune).await.unwrap();
-    let report = evict_planned(&prune, plan).await.unwrap();
+    let report = prune_local(&prune).await.unwrap();
     assert_eq!(report.removed, [id(1, 1), id(1, 2)]);
 }
 
@@ -281,8 +292,7 @@ async fn a_remote_that_nobody_requires_may_be_away_when_another_confirms() {
     let server = StrictS3::start();
     let rig = with_a_second_remote(&server, false, 503, "SlowDown").await;
     let prune = evict(&rig, 2);
-    let plan = plan_local(&prune).await.unwrap();
-    let report = evict_planned(&prune, plan).await.unwrap();
+    let report = prune_local(&prune).await.unwrap();
     assert_eq!((report.removed, report.spared), (vec![id(1, 1)], vec![]));
 }
 
@@ -292,11 +302,128 @@ async fn a_remote_that_is_required_or_refuses_to_answer_holds_the_local_copy() {
         let server = StrictS3::start();
         let rig = with_a_second_remote(&server, required, status, code).await;
         let prune = evict(&rig, 2);
-        let plan = plan_local(&prune).await.unwrap();
-        let report = evict_planned(&prune, plan).await.unwrap();
+        let report = prune_local(&prune).await.unwrap();
         assert!(report.removed.is_empty(), "{code}");
         assert_eq!(report.spared[0].0, id(1, 1));
         let reason = &report.spared[0].1;
-        assert!(reason.starts_with("aws cannot be asked: "), "{reason}");
+        assert!(reason.starts_with("aws is unreachable: "), "{reason}");
     }
+}
+
+/// Damages what the remote holds of step 1 of three, and prunes the vault to one step.
+async fn evicted_over(damage: impl FnOnce(&std::path::Path)) -> (Vec<StepId>, Vec<(StepId, String)>) {
+    let rig = steps(3).await;
+    damage(&rig.remote_root().join("grpo/checkpoints/000000000001.a1/step_1"));
+    let report = prune_local(&evict(&rig, 1)).await.unwrap();
+    assert!(rig.vault.step(&run_name(), id(1, 1)).unwrap().is_some());
+    (report.removed, report.spared)
+}
+
+#[tokio::test]
+async fn a_local_copy_stays_where_the_remote_has_its_commit_and_not_its_data() {
+    let missing = evicted_over(|data| std::fs::remove_file(data.join("x")).unwrap()).await;
+    let shorter = evicted_over(|data| std::fs::write(data.join("y"), "cut").unwrap()).await;
+    for ((removed, spared), fault) in [(missing, "x is missing"), (shorter, "y has 3 bytes instead of 7")] {
+        assert_eq!(removed, [id(1, 2)]);
+        let reason = format!("its data on disk is not what was uploaded: {fault}");
+        assert_eq!(spared, [(id(1, 1), reason)]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_eviction_lists_and_compares_checksums_and_reads_no_data_back() {
+    let server = StrictS3::start();
+    let mut rig = Rig::new();
+    rig.add_s3("aws", &server).await;
+    push_steps(&rig, 2).await;
+    server.faults().clear_requests();
+    let report = prune_local(&evict(&rig, 1)).await.unwrap();
+    assert_eq!((report.removed, report.spared), (vec![id(1, 1)], vec![]));
+    let of_data =
+        |method: &str, name: &str| asked(server.faults(), method, &format!("000000000001.a1/step_1/{name}"));
+    assert_eq!(
+        [of_data("GET", "x"), of_data("GET", "y")],
+        [0, 0],
+        "nothing is read back"
+    );
+    assert_eq!([of_data("HEAD", "x"), of_data("HEAD", "y")], [1, 1]);
+    let listings = asked(server.faults(), "GET", "checkpoints%2F000000000001.a1%2F");
+    assert_eq!(listings, 1, "the data is listed once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_whose_checksum_is_another_holds_the_local_copy() {
+    let server = StrictS3::start();
+    let mut rig = Rig::new();
+    rig.add_s3("aws", &server).await;
+    push_steps(&rig, 3).await;
+    // Somebody put other bytes of the same length there, with their own checksum.
+    server.objects().with(|objects| {
+        let other = objects
+            .iter()
+            .find(|(key, _)| key.ends_with("000000000002.a1/step_2/x"))
+            .unwrap()
+            .1
+            .clone();
+        let key = objects
+            .keys()
+            .find(|key| key.ends_with("000000000001.a1/step_1/x"))
+            .unwrap()
+            .clone();
+        objects.insert(key, other);
+    });
+    let report = prune_local(&evict(&rig, 1)).await.unwrap();
+    assert_eq!(report.removed, [id(1, 2)]);
+    assert!(
+        report.spared[0]
+            .1
+            .ends_with("x: the store's checksum differs from the recorded one"),
+        "{:?}",
+        report.spared
+    );
+}
+
+#[tokio::test]
+async fn a_step_that_is_spared_makes_no_room_and_others_go_in_its_place() {
+    let rig = steps(5).await;
+    let commit = rig.remote_root().join(rig.remotes[0].keys.commit(id(1, 1)));
+    std::fs::remove_file(commit).unwrap();
+    let prune = LocalPrune {
+        rules: KeepRules::default(),
+        limits: LocalLimits {
+            maximum_bytes: Some(3 * 107),
+            ..LocalLimits::default()
+        },
+        ..evict(&rig, 1)
+    };
+    let report = prune_local(&prune).await.unwrap();
+    assert_eq!(report.removed, [id(1, 2), id(1, 3)]);
+    assert_eq!(
+        report.spared,
+        [(id(1, 1), "its commit is missing on disk".to_owned())]
+    );
+    // The plan tells what came of it in the end.
+    let verdicts = report.plan.decisions.iter();
+    let kept = verdicts.filter(|decision| decision.verdict == Verdict::Keep);
+    assert_eq!(
+        kept.map(|decision| decision.id).collect::<Vec<_>>(),
+        [id(1, 1), id(1, 4), id(1, 5)]
+    );
+    assert_eq!(report.plan.freed_bytes, 2 * 107);
+}
+
+#[tokio::test]
+async fn spared_steps_do_not_count_towards_the_most_that_may_be_deleted() {
+    let rig = steps(4).await;
+    std::fs::remove_file(
+        rig.remote_root()
+            .join("grpo/checkpoints/000000000001.a1/step_1/x"),
+    )
+    .unwrap();
+    let prune = LocalPrune {
+        maximum_deletions: Some(1),
+        ..evict(&rig, 1)
+    };
+    let report = prune_local(&prune).await.unwrap();
+    assert_eq!(report.removed, [id(1, 2)]);
 }

@@ -4,9 +4,7 @@ use stepvault_core::ErrorKind;
 use stepvault_core::ids::StepId;
 use stepvault_core::retention::{KeepRules, LocalLimits};
 use stepvault_engine::leases::HeldLease;
-use stepvault_engine::prune::{
-    LocalPrune, PruneReport, RemotePrune, evict_planned, plan_local, plan_remote, prune_remote,
-};
+use stepvault_engine::prune::{LocalPrune, PruneReport, RemotePrune, plan_remote, prune_local, prune_remote};
 use stepvault_engine::{catalog, pins};
 use stepvault_testkit::s3::StrictS3;
 
@@ -37,10 +35,10 @@ async fn evict(rig: &Rig, rules: KeepRules) -> PruneReport {
         rules,
         limits: LocalLimits::default(),
         maximum_deletions: None,
+        uploading: BTreeSet::new(),
         observer: rig.observer.clone(),
     };
-    let plan = plan_local(&prune).await.unwrap();
-    evict_planned(&prune, plan).await.unwrap()
+    prune_local(&prune).await.unwrap()
 }
 
 async fn five_steps() -> Rig {
@@ -84,7 +82,11 @@ async fn prune_removes_commit_data_and_records_and_spends_the_name() {
         left,
         ["grpo/checkpoints/.stepvault/tombstones/000000000001.a1.json"]
     );
-    assert!(!rig.remote_root().join("grpo/checkpoints/step_1").exists());
+    assert!(
+        !rig.remote_root()
+            .join("grpo/checkpoints/000000000001.a1")
+            .exists()
+    );
     // The trainer's old directory is still there: it is not taken over again, and never becomes the newest.
     let (error, message) = text(push_fresh(&rig, 1).await);
     assert_eq!(error.kind(), ErrorKind::Refused, "{message}");
@@ -122,7 +124,7 @@ async fn a_policy_that_would_delete_everything_is_refused() {
 async fn a_pin_beside_a_tombstone_holds_whichever_came_first_and_the_late_one_is_told() {
     let rig = five_steps().await;
     let remote = &rig.remotes[0];
-    let condemn = async |step: u64| {
+    let tombstone = async |step: u64| {
         let tombstone = stepvault_core::records::Tombstone {
             format: 1,
             run: run_name(),
@@ -136,8 +138,8 @@ async fn a_pin_beside_a_tombstone_holds_whichever_came_first_and_the_late_one_is
             .unwrap();
     };
     assert!(pins::pin(remote, id(1, 2), "paper").await.unwrap());
-    condemn(2).await;
-    condemn(3).await;
+    tombstone(2).await;
+    tombstone(3).await;
     let (error, message) = text(pins::pin(remote, id(1, 3), "").await);
     assert_eq!(error.kind(), ErrorKind::Refused);
     assert!(message.ends_with("retention is removing it"), "{message}");
@@ -165,7 +167,11 @@ async fn a_removal_that_was_cut_off_is_finished_by_the_next_prune() {
         .unwrap();
     let report = prune_remote(&remote_prune(&rig, last(4))).await.unwrap();
     assert!(report.removed.contains(&id(1, 2)), "{report:?}");
-    assert!(!rig.remote_root().join("grpo/checkpoints/step_2").exists());
+    assert!(
+        !rig.remote_root()
+            .join("grpo/checkpoints/000000000002.a1")
+            .exists()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

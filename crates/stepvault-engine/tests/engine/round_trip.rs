@@ -192,7 +192,7 @@ async fn an_existing_target_is_refused_until_it_may_be_replaced() {
     let (error, message) = text(rig.restore().await);
     assert_eq!(error.kind(), ErrorKind::Conflict);
     assert!(
-        message.contains("the target exists and is something else"),
+        message.contains("the target exists and differs from the step"),
         "{message}"
     );
     assert_eq!(std::fs::read(target.join("mine.txt")).unwrap(), b"mine");

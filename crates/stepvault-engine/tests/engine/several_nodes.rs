@@ -33,6 +33,7 @@ impl Cluster {
         while rigs.len() < count {
             let mut rig = Rig::new();
             rig.remotes.clone_from(&rigs[0].remotes);
+            rig.stores.clone_from(&rigs[0].stores);
             rigs.push(rig);
         }
         Self {
@@ -165,8 +166,8 @@ async fn a_step_is_committed_by_whoever_brings_the_last_part_and_never_before() 
     let error = restore(&context, &request).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no part of the step is wanted: step 100 (attempt 1): the part of node-7 is asked for, and the step has parts of \
-         node-0, node-1, node-2"
+        "no part of the step is selected: step 100 (attempt 1): the part of node-7 was requested, and the step has \
+         parts of node-0, node-1, node-2"
     );
 }
 
@@ -234,9 +235,9 @@ async fn a_file_that_differs_between_nodes_fails_the_step_by_name_and_nothing_is
     let error = report.remotes[0].result.as_ref().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict);
     assert!(
-        error
-            .to_string()
-            .starts_with("two nodes have different files under one path: state.json: "),
+        error.to_string().starts_with(
+            "cannot upload a file: another node has a different file under the same path: state.json: "
+        ),
         "{error}"
     );
     let key = cluster
@@ -269,7 +270,7 @@ async fn nodes_that_declare_different_things_are_told_so() {
     assert!(
         error
             .to_string()
-            .ends_with("it was begun in launch 'first', and here it is of launch 'second'"),
+            .ends_with("it was begun in launch 'first', but on this node it belongs to launch 'second'"),
         "{error}"
     );
 }
@@ -349,7 +350,7 @@ async fn what_a_restore_put_there_is_no_new_save() {
 }
 
 #[tokio::test]
-async fn a_condemned_step_is_acknowledged_by_nobody() {
+async fn a_tombstoned_step_is_acknowledged_by_nobody() {
     let cluster = Cluster::new(2).await;
     cluster.save(0, 100, 1000).await;
     cluster.save(1, 100, 1000).await;
@@ -375,6 +376,29 @@ async fn a_condemned_step_is_acknowledged_by_nobody() {
     ] {
         assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     }
+}
+
+#[tokio::test]
+async fn a_node_does_not_wait_for_the_parts_of_a_removed_step() {
+    let cluster = Cluster::new(2).await;
+    cluster.save(0, 100, 1000).await;
+    let (remote, rig) = (cluster.remote(), &cluster.rigs[0]);
+    let sealed = rig.vault.step(&run_name(), id(1, 100)).unwrap().unwrap();
+    let lane = lane(rig).await;
+    assert!(!lane.settle(&sealed).await.unwrap().is_durable());
+    let tombstone = Tombstone {
+        format: 1,
+        run: run_name(),
+        id: id(1, 100),
+        name: "step_100".to_owned(),
+        by_sweep: true,
+    };
+    remote
+        .create_record(&remote.keys.tombstone(id(1, 100)), &tombstone)
+        .await
+        .unwrap();
+    let error = lane.settle(&sealed).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
 }
 
 /// Whoever waits for the others' parts finds what another node of its name has committed.
@@ -455,8 +479,8 @@ async fn a_directory_that_all_nodes_see_is_shared_out_among_them() {
     let error = report.unwrap().remotes.remove(0).result.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the parts of step 200 (attempt 1) do not fit: node-0 and node-1: they differ in what they saw in the directory \
-         that they share"
+        "the parts of step 200 (attempt 1) do not match: node-0 and node-1: they differ in the content of the shared \
+         directory"
     );
 }
 
@@ -597,7 +621,7 @@ async fn a_step_that_one_node_finds_damaged_is_passed_over_by_all_at_the_next_st
         error
             .hint_text()
             .unwrap()
-            .starts_with("all nodes had agreed on this step"),
+            .starts_with("restart the job on all nodes"),
         "{error:?}"
     );
     for rank in [1, 0] {
@@ -620,7 +644,7 @@ async fn a_node_that_stays_silent_is_waited_for_no_longer_than_said() {
     assert_eq!(report.decision.id, id(1, 100));
     let warnings = cluster.rigs[0].recorder.warnings.lock().unwrap().join("\n");
     assert!(
-        warnings.contains("node-1 did not say within 0 s what they still have"),
+        warnings.contains("node-1 did not report their sealed steps within 0 s"),
         "{warnings}"
     );
 }
@@ -633,16 +657,16 @@ async fn one_node_s_part_alone_is_no_step() {
     let error = restore(&cluster.rigs[0].context(), &request).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoneValid);
     assert!(
-        error
-            .to_string()
-            .contains("local: it holds node-0's part alone, and the step of node-0, node-1 is not durable"),
+        error.to_string().contains(
+            "local: it holds only the part of node-0, and the step of node-0, node-1 is not durable"
+        ),
         "{error}"
     );
     assert_eq!(StepId::from_label("000000000100.a1"), Some(id(1, 100)));
 }
 
 #[tokio::test]
-async fn without_the_store_a_node_alone_seals_and_one_of_several_waits() {
+async fn without_the_store_every_node_seals_and_none_makes_up_an_attempt() {
     let server = StrictS3::start();
     let mut cluster = Cluster::new(2).await;
     for rig in &mut cluster.rigs {
@@ -663,11 +687,39 @@ async fn without_the_store_a_node_alone_seals_and_one_of_several_waits() {
     assert!(report.newly_sealed);
     assert_eq!(report.id, id(1, 100));
     let source = cluster.rigs[1].write_step(100, &[("rank_1.distcp", 10)], 1, 1000);
-    let error = cluster.rigs[1]
+    let waits = cluster.rigs[1]
         .push_as(cluster.request(1, &source))
         .await
-        .unwrap_err();
+        .unwrap();
+    assert!(waits.newly_sealed && waits.provisional);
+    let error = waits.remotes[0].result.as_ref().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
+}
+
+#[tokio::test]
+async fn what_nodes_sealed_without_the_store_is_one_step_of_their_launch_afterwards() {
+    let mut cluster = Cluster::new(2).await;
+    for rank in [0, 1] {
+        cluster.save(rank, 100, 1000).await;
+        // A new disk, on which nothing is known of launches.
+        cluster.rigs[rank].lose_node();
+    }
+    "second".clone_into(&mut cluster.launch);
+    let there: Vec<_> = cluster.rigs.iter().map(|rig| rig.remotes.clone()).collect();
+    for rig in &mut cluster.rigs {
+        rig.remotes.clear();
+        rig.add_one_that_is_away("main").await;
+    }
+    for rank in [0, 1] {
+        assert!(cluster.save(rank, 90, 500).await.provisional);
+    }
+    for (rig, remotes) in cluster.rigs.iter_mut().zip(there) {
+        rig.remotes = remotes;
+    }
+    assert_eq!(cluster.save(0, 90, 500).await.id, id(2, 90));
+    let report = cluster.save(1, 90, 500).await;
+    assert_eq!(report.id, id(2, 90));
+    assert!(report.remotes[0].result.as_ref().unwrap().is_durable());
 }
 
 #[tokio::test]

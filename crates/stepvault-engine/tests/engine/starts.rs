@@ -59,7 +59,8 @@ async fn when_every_step_is_demoted_the_newest_valid_one_is_taken() {
     assert_eq!(skipped(&decision.skipped), [(200, WHY), (100, WHY)]);
     // And the next one when that is damaged.
     std::fs::write(
-        rig.remote_root().join("grpo/checkpoints/step_300/a1/model.bin"),
+        rig.remote_root()
+            .join("grpo/checkpoints/000000000300.a1/step_300/model.bin"),
         "other",
     )
     .unwrap();

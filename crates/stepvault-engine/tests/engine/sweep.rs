@@ -26,7 +26,7 @@ async fn with_orphans(server: &StrictS3) -> Rig {
     });
     let uploaded = || {
         let keys = server.objects().keys();
-        keys.iter().any(|key| key.ends_with("step_200/a1/a"))
+        keys.iter().any(|key| key.ends_with("000000000200.a1/step_200/a"))
             && asked(server.faults(), "PUT", "partNumber=3") > 0
     };
     cut_when(server.faults(), rig.push(&source), uploaded).await;
@@ -65,7 +65,10 @@ async fn orphans_go_after_the_grace_period_and_two_sweeps_and_nothing_else_does(
     );
     let second = sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
     assert!(
-        second.removed.iter().any(|key| key.ends_with("step_200/a1/a")),
+        second
+            .removed
+            .iter()
+            .any(|key| key.ends_with("000000000200.a1/step_200/a")),
         "{second:?}"
     );
     assert!(
@@ -89,6 +92,32 @@ async fn orphans_go_after_the_grace_period_and_two_sweeps_and_nothing_else_does(
     assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 100));
 }
 
+/// A store that keeps a file of a committed step under another name, and one that has lost a file.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_goes_of_a_step_whose_files_are_not_all_listed() {
+    let server = StrictS3::start();
+    let mut rig = Rig::new();
+    rig.add_s3("aws", &server).await;
+    rig.push_durably(&rig.write_step(100, &[("a\\b.bin", 100), ("c", 100)], 1, 1_000))
+        .await;
+    // As if it had been renamed after the commit.
+    server.objects().with(|table| {
+        let keys = table.keys().filter(|key| key.contains("a\\b.bin"));
+        for key in keys.cloned().collect::<Vec<_>>() {
+            let object = table.remove(&key).unwrap();
+            table.insert(key.replace('\\', "/"), object);
+        }
+    });
+    let before = server.objects().keys().len();
+    for _ in 0..3 {
+        let report = sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
+        assert_eq!(report.unlisted_steps, [id(1, 100)], "{report:?}");
+        assert_eq!((report.marked.len(), report.removed.len()), (0, 0), "{report:?}");
+    }
+    // The record of the gc itself.
+    assert_eq!(server.objects().keys().len(), before + 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dry_run_marks_nothing_and_removes_nothing() {
     let server = StrictS3::start();
@@ -109,19 +138,19 @@ async fn nothing_goes_while_a_record_cannot_be_read() {
         .remote_root()
         .join("grpo/checkpoints/.stepvault/commits/000000000100.a1.json");
     std::fs::write(&commit, "{").unwrap();
-    let before = snapshot(&rig.remote_root().join("grpo/checkpoints/step_100"));
+    let before = snapshot(&rig.remote_root().join("grpo/checkpoints/000000000100.a1"));
     for _ in 0..2 {
         let (error, _) = text(sweep(&rig.remotes[0], NOW, false, &rig.observer).await);
         assert_eq!(error.kind(), ErrorKind::Refused);
     }
     assert_eq!(
-        snapshot(&rig.remote_root().join("grpo/checkpoints/step_100")),
+        snapshot(&rig.remote_root().join("grpo/checkpoints/000000000100.a1")),
         before
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_writer_that_was_condemned_meanwhile_does_not_acknowledge() {
+async fn a_writer_that_was_tombstoned_meanwhile_does_not_acknowledge() {
     let server = StrictS3::start();
     let mut rig = Rig::new();
     rig.add_patient_s3("aws", &server, 30).await;
@@ -155,7 +184,7 @@ async fn a_writer_that_was_condemned_meanwhile_does_not_acknowledge() {
     };
     let (report, ()) = tokio::join!(slow, sweeps);
     let report = report.unwrap();
-    let error = report.remotes[0].result.as_ref().expect_err("condemned");
+    let error = report.remotes[0].result.as_ref().expect_err("tombstoned");
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     assert_eq!(rig.remotes.len(), 1);
     rig.lose_node();

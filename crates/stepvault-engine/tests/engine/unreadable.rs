@@ -10,6 +10,7 @@ use stepvault_core::retention::{KeepRules, RefusalKind};
 use stepvault_engine::gc::sweep;
 use stepvault_engine::leases::HeldLease;
 use stepvault_engine::prune::{PruneReport, RemotePrune, prune_remote};
+use stepvault_engine::restore::{RestoreRequest, plan};
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
@@ -69,7 +70,6 @@ async fn a_store_that_refuses_to_show_a_record_says_nothing_of_what_it_holds() {
         commit.clone(),
         lease.clone(),
         remote.keys.part(id(1, 2), &node),
-        remote.keys.claim(id(1, 2)),
         remote.keys.sweep(),
     ];
     let refuse = |key: &str| {
@@ -103,15 +103,17 @@ async fn a_lease_that_cannot_be_read_holds_as_long_as_any() {
 }
 
 #[tokio::test]
-async fn data_whose_claim_cannot_be_read_is_nobodys_and_stays() {
+async fn data_that_nobody_claimed_stays_and_a_claim_counts_even_if_it_cannot_be_read() {
     let rig = Rig::with_directory().await;
     push_steps(&rig).await;
     let remote = &rig.remotes[0];
-    let data = remote
-        .keys
-        .data("step_9", id(1, 9), &RelativePath::new("x").unwrap())
-        .unwrap();
-    write(&rig, &data, b"left");
+    let data = |step: u64| {
+        let path = RelativePath::new("x").unwrap();
+        remote.keys.data("last", id(1, step), &path).unwrap()
+    };
+    for step in [8, 9] {
+        write(&rig, &data(step), b"left");
+    }
     write(&rig, &remote.keys.claim(id(1, 9)), b"{");
     let mut foreign = 0;
     for _ in 0..3 {
@@ -119,7 +121,8 @@ async fn data_whose_claim_cannot_be_read_is_nobodys_and_stays() {
         foreign = report.foreign;
     }
     assert_eq!(foreign, 1);
-    assert!(rig.remote_root().join(&data).exists());
+    let is_there = |step| rig.remote_root().join(data(step)).exists();
+    assert_eq!([8, 9].map(is_there), [true, false]);
 }
 
 #[tokio::test]
@@ -199,18 +202,48 @@ async fn a_step_that_a_store_refuses_to_show_is_not_passed_over_for_an_older_one
     let node = stepvault_core::ids::NodeName::new("node-0").unwrap();
     let keys = rig.remotes[0].keys.clone();
     for key in [keys.commit(id(1, 3)), keys.part(id(1, 3), &node)] {
-        for (status, code, kind) in [
-            (403, "AccessDenied", ErrorKind::Denied),
-            (503, "SlowDown", ErrorKind::Unreachable),
-        ] {
+        for (status, code) in [(403, "AccessDenied"), (503, "SlowDown")] {
             let action = FaultAction::refuse(status, code);
             server.faults().inject("GET", &key, u64::MAX, action);
             let (error, message) = text(rig.restore().await);
-            assert_eq!(error.kind(), kind, "{key}: {message}");
+            assert_eq!(error.kind(), ErrorKind::Unreachable, "{key}: {message}");
+            assert!(message.contains("step 3 (attempt 1) of run"), "{message}");
+            let older = RestoreRequest {
+                allow_older: true,
+                ..rig.restore_request()
+            };
+            let decision = plan(&rig.context(), &older).await.unwrap();
+            assert_eq!(decision.id, id(1, 2), "{key}");
+            assert!(decision.skipped[0].unread, "{:?}", decision.skipped);
             server.faults().clear();
         }
     }
     assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 3));
+}
+
+/// The records can be read on one remote and not on the other, and the one that shows them has lost the bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_on_one_remote_proves_nothing_of_another_that_cannot_be_read() {
+    let server = StrictS3::start();
+    let mut rig = Rig::with_directory().await;
+    rig.add_s3("aws", &server).await;
+    push_steps(&rig).await;
+    rig.lose_node();
+    let keys = rig.remotes[1].keys.clone();
+    let data = keys
+        .data("step_3", id(1, 3), &RelativePath::new("x").unwrap())
+        .unwrap();
+    write(&rig, &data, &[0; 100]);
+    for key in [keys.commit(id(1, 3)), data] {
+        server
+            .faults()
+            .inject("GET", &key, u64::MAX, FaultAction::refuse(503, "SlowDown"));
+        let (error, message) = text(rig.restore().await);
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{key}: {message}");
+        server.faults().clear();
+    }
+    let restored = rig.restore().await.unwrap().decision;
+    assert_eq!(restored.id, id(1, 3));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -227,7 +260,7 @@ async fn a_restore_from_elsewhere_says_which_store_refused_to_show_the_step() {
     assert_eq!(restored.id, id(1, 3));
     assert_eq!(restored.sources, [rig.remotes[0].tier.clone()]);
     let warnings = rig.recorder.warnings.lock().unwrap();
-    let said = "step 3 (attempt 1) is not taken from where it cannot be read: ";
+    let said = "step 3 (attempt 1) is not restored from a tier that cannot be read: ";
     assert!(
         warnings
             .iter()
@@ -269,7 +302,7 @@ async fn no_sweep_goes_on_where_a_manifest_cannot_be_read() {
     let (error, message) = text(swept);
     assert_eq!(error.kind(), ErrorKind::Refused, "{message}");
     assert!(
-        message.starts_with("will not sweep: a record cannot be read"),
+        message.starts_with("refusing gc: a record cannot be read"),
         "{message}"
     );
 }

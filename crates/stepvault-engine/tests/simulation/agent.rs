@@ -1,13 +1,14 @@
-//! An agent, as far as the engine goes: it takes over what its trainer has finished, brings it to every store, and
-//! evicts what is safe there.
+//! An agent, as far as the engine is concerned: it seals what its trainer has finished, uploads it to every store,
+//! and evicts what is durable there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use stepvault_core::ids::StepId;
+use stepvault_core::config::LinkPolicy;
+use stepvault_core::ids::{Step, StepId};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::Observer;
 use stepvault_core::retention::{KeepRules, LocalLimits};
@@ -15,11 +16,12 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind};
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::metrics::MetricsSource;
-use stepvault_engine::prune::{LocalPrune, evict_planned, plan_local};
-use stepvault_engine::push::{Placed, StageRequest, stage};
+use stepvault_engine::prune::{LocalPrune, prune_local};
+use stepvault_engine::push::{
+    Outcome, Placed, Placer, StageRequest, determine_attempts, reopen_attempt, stage,
+};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::upload::{Lane, Uploaded};
-use stepvault_local::seal::LinkPolicy;
 use stepvault_local::sealed::{SealedStep, UploadState};
 use stepvault_local::vault::Vault;
 use tokio::sync::Notify;
@@ -29,19 +31,21 @@ use crate::content;
 use crate::invariants::Judge;
 use crate::planted::Bug;
 use crate::trace::Trace;
-use crate::trainer::Trainer;
+use crate::trainer::{OVERWRITTEN, Trainer};
 use crate::who::Who;
 use crate::world::Tally;
 
-/// What the world and an agent tell each other; it outlives the process.
+/// State shared by the world and an agent; it outlives the process.
 #[derive(Debug, Default)]
 pub struct Board {
     pub wake: Notify,
     pub evict: AtomicBool,
-    /// Nothing is left to do.
+    /// Whether nothing is left to do.
     pub idle: AtomicBool,
-    /// Uploads that failed for good and why, by store.
+    /// Uploads that failed for good, with the reason, by store.
     pub failed: Mutex<BTreeMap<(usize, StepId), String>>,
+    /// The step that a trainer which overwrites has announced, until it is sealed.
+    pub announced: Mutex<Option<Step>>,
 }
 
 /// One agent process.
@@ -63,7 +67,7 @@ pub struct Agent {
     pub bug: Option<Bug>,
 }
 
-/// A failed upload is tried again after this, twice that, …
+/// The pause before the first retry of a failed upload; it doubles with each retry.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 const IDLE: Duration = Duration::from_mins(10);
@@ -72,15 +76,15 @@ const LOOK_AGAIN: Duration = Duration::from_secs(15);
 #[derive(Debug, Default)]
 struct State {
     lanes: BTreeMap<usize, Lane>,
-    /// Checkpoints that were taken over or refused, by what they looked like.
+    /// Checkpoints that were sealed or refused, with their contents at that time.
     known: BTreeMap<PathBuf, content::Content>,
     dropped: BTreeSet<(usize, StepId)>,
     failures: u32,
-    /// What the trainer's directory held when this process began.
+    /// The contents of the trainer's directory when this process started.
     there_at_first: BTreeSet<PathBuf>,
-    /// Steps whose own part is there, by store.
+    /// Steps of which this node's part is committed, by store.
     waiting: BTreeSet<(usize, StepId)>,
-    /// How often it was looked for other nodes' parts.
+    /// How often the parts of other nodes were looked up.
     looks: u32,
 }
 
@@ -104,6 +108,7 @@ impl Agent {
             self.board.idle.store(false, Ordering::Relaxed);
             let woken = self.board.wake.notified();
             let mut all_well = self.take_over(&vault, &mut state).await;
+            all_well &= self.determine(&vault).await;
             all_well &= self.upload_all(&vault, &budget, &mut state).await;
             if self.board.evict.swap(false, Ordering::Relaxed) {
                 all_well &= self.evict(&vault).await;
@@ -121,7 +126,7 @@ impl Agent {
                     .saturating_mul(1 << state.failures.min(6))
                     .min(LONGEST_PAUSE)
             };
-            // Other nodes' parts are looked for again and again; nobody is kept from calling it a day for them.
+            // The parts of other nodes are looked up again and again; nobody is prevented from finishing by them.
             let pause = if state.waiting.is_empty() {
                 state.looks = 0;
                 pause
@@ -138,33 +143,52 @@ impl Agent {
         }
     }
 
-    fn request(&self, source: PathBuf, in_launch: bool) -> StageRequest {
+    fn request(&self, source: PathBuf, in_launch: bool, announced: Option<Step>) -> StageRequest {
         StageRequest {
             run: self.remotes[0].keys.run().clone(),
             source,
             members: Vec::new(),
             name: None,
-            step: None,
+            step: announced,
             attempt: None,
             writer: self.writer.clone(),
             launch_since: self.launch_since,
             in_launch,
+            not_before: in_launch.then_some(self.launch_since),
             metrics: BTreeMap::new(),
             metrics_source: MetricsSource::default(),
-            links: LinkPolicy::Auto,
+            links: if announced.is_some() {
+                LinkPolicy::ReflinkOrCopy
+            } else {
+                LinkPolicy::Auto
+            },
             expected: None,
         }
     }
 
-    /// Seals what is new; false when something has to be tried again.
+    /// Seals what is new; returns false when something must be retried.
     async fn take_over(&self, vault: &Vault, state: &mut State) -> bool {
         let mut all_well = true;
-        for source in Trainer::checkpoints(&self.outputs) {
-            // The trainer may have removed it while the one before was looked at.
+        // The order in which steps were written determines their attempts.
+        let found = Trainer::checkpoints(&self.outputs).into_iter();
+        let mut sources: Vec<_> = found.map(|source| (newest_write(&source), source)).collect();
+        sources.sort();
+        for (written, source) in sources {
+            if newest_write(&source) != written {
+                // It was written again meanwhile, so the order is different.
+                return false;
+            }
+            // The trainer may have removed it while the previous one was examined.
             if !source.is_dir() {
                 continue;
             }
-            let there_at_first = state.there_at_first.contains(&source);
+            let is_overwritten = source.ends_with(OVERWRITTEN);
+            let announced = *self.board.announced.lock().unwrap();
+            if is_overwritten && announced.is_none() {
+                continue;
+            }
+            let announced = announced.filter(|_| is_overwritten);
+            let there_at_first = announced.is_none() && state.there_at_first.contains(&source);
             let found = content::of_directory(&source);
             if state.known.get(&source) == Some(&found) {
                 continue;
@@ -172,7 +196,7 @@ impl Agent {
             let placed = stage(
                 vault,
                 &self.remotes,
-                self.request(source.clone(), !there_at_first),
+                self.request(source.clone(), !there_at_first, announced),
                 &self.observer,
             )
             .await;
@@ -205,25 +229,87 @@ impl Agent {
                     continue;
                 }
             }
+            if announced.is_some() {
+                *self.board.announced.lock().unwrap() = None;
+                self.tally.lock().unwrap().overwritten += 1;
+            }
             state.known.insert(source, found);
         }
         all_well
     }
 
-    /// Uploads what is missing anywhere, the newest first; false when something has to be tried again.
+    /// Determines the attempts of steps that were sealed while the stores were unreachable; returns false when none
+    /// answers.
+    async fn determine(&self, vault: &Vault) -> bool {
+        let placer = Placer {
+            writer: self.writer.clone(),
+            launch_since: self.launch_since,
+        };
+        let run = self.remotes[0].keys.run();
+        let determined = determine_attempts(vault, &self.remotes, run, &placer, &self.observer).await;
+        let determined = match determined {
+            Ok(determined) => determined,
+            Err(error) => {
+                self.trace
+                    .note(&self.who, format_args!("attempts are open: {:?}", error.kind()));
+                return false;
+            }
+        };
+        for one in determined {
+            match one.outcome {
+                Outcome::Placed(step) => {
+                    self.trace
+                        .note(&self.who, format_args!("{} is {}", one.before, step.id()));
+                    let sealed = content::of_directory(&step.data_root());
+                    let mut judge = self.judge.lock().unwrap();
+                    judge
+                        .sealed
+                        .entry((self.run, step.id()))
+                        .or_default()
+                        .push(sealed);
+                    drop(judge);
+                    self.tally.lock().unwrap().determined += 1;
+                }
+                Outcome::Duplicate(id) => self
+                    .trace
+                    .note(&self.who, format_args!("{} is the same as {id}", one.before)),
+                Outcome::NoPlace(error) => self
+                    .trace
+                    .note(&self.who, format_args!("{} has no place: {error}", one.before)),
+            }
+        }
+        true
+    }
+
+    /// Uploads what is missing anywhere, the newest first; returns false when something must be retried.
     async fn upload_all(&self, vault: &Vault, budget: &MemoryBudget, state: &mut State) -> bool {
         let mut all_well = true;
         for (store, remote) in self.remotes.iter().enumerate() {
             let steps = vault.steps(remote.keys.run()).unwrap().steps;
             for step in steps.iter().rev() {
                 let name = (store, step.id());
-                let is_done = is_durable(step, remote)
+                // It was renamed to another attempt since the listing.
+                if vault.step(remote.keys.run(), step.id()).ok().flatten().is_none() {
+                    continue;
+                }
+                let is_done = step.record().is_provisional()
+                    || is_durable(step, remote)
                     || self.board.failed.lock().unwrap().contains_key(&name)
                     || state.dropped.contains(&name);
                 if is_done {
                     continue;
                 }
                 let uploaded = self.upload(vault, budget, state, store, step).await;
+                if let Err(error) = &uploaded
+                    && reopen_attempt(vault, step, error).await.unwrap()
+                {
+                    self.trace
+                        .note(&self.who, format_args!("{} gets another attempt", step.id()));
+                    state.lanes.remove(&store);
+                    state.waiting.remove(&(store, step.id()));
+                    self.tally.lock().unwrap().reopened += 1;
+                    return false;
+                }
                 if let Err(error) = uploaded
                     && !self.failed(state, store, step, &error)
                 {
@@ -293,7 +379,7 @@ impl Agent {
         judge.acknowledge(store, (self.run, step.id()), content);
     }
 
-    /// Notes a failed upload; true when it failed for good.
+    /// Records a failed upload; returns true when it failed for good.
     fn failed(&self, state: &mut State, store: usize, step: &SealedStep, error: &Error) -> bool {
         self.trace.note(
             &self.who,
@@ -351,13 +437,10 @@ impl Agent {
                 },
                 limits: LocalLimits::default(),
                 maximum_deletions: None,
+                uploading: BTreeSet::new(),
                 observer: Arc::clone(&self.observer),
             };
-            let evicted = match plan_local(&prune).await {
-                Ok(plan) => evict_planned(&prune, plan).await,
-                Err(error) => Err(error),
-            };
-            match evicted {
+            match prune_local(&prune).await {
                 Ok(report) => report.removed,
                 Err(_) => return false,
             }
@@ -371,7 +454,13 @@ impl Agent {
     }
 }
 
-/// Whether a store is known to hold a step.
+fn newest_write(checkpoint: &Path) -> Option<SystemTime> {
+    let written = |path: PathBuf| std::fs::metadata(path)?.modified();
+    let files = ["model.bin", "common.json"].map(|name| written(checkpoint.join(name)).ok());
+    files.into_iter().flatten().max()
+}
+
+/// Returns whether a store is known to hold a step.
 pub fn is_durable(step: &SealedStep, remote: &RunRemote) -> bool {
     let state = step.remote_state(remote.name()).unwrap();
     state.is_some_and(|state| state.state == UploadState::Durable)

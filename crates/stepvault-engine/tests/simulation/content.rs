@@ -1,4 +1,4 @@
-//! What a checkpoint holds, as far as it can be told apart: every path with the digest of its bytes.
+//! The contents of a checkpoint for comparison: every path with the digest of its bytes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use stepvault_core::manifest::PartManifest;
 
 pub type Content = BTreeMap<String, (u64, Sha256Digest)>;
 
-/// The digest of a file as a manifest has it.
+/// Returns the digest of a file as in a manifest.
 pub fn digest(bytes: &[u8]) -> Sha256Digest {
     let cut = FileParts::of(bytes.len() as u64).unwrap();
     let parts: Vec<PartDigest> = (0..cut.count())
@@ -21,7 +21,7 @@ pub fn digest(bytes: &[u8]) -> Sha256Digest {
     FileDigest::from_parts(&parts).sha256
 }
 
-/// All files below a directory.
+/// Returns all files below a directory.
 pub fn of_directory(root: &Path) -> Content {
     fn walk(root: &Path, at: &Path, content: &mut Content) {
         for entry in std::fs::read_dir(at).unwrap() {
@@ -40,7 +40,7 @@ pub fn of_directory(root: &Path) -> Content {
     content
 }
 
-/// What the manifests of a step say that it holds.
+/// Returns the contents of a step according to its manifests.
 pub fn of_manifests<'a>(manifests: impl IntoIterator<Item = &'a PartManifest>) -> Content {
     let files = manifests.into_iter().flat_map(|manifest| &manifest.files);
     files

@@ -1,4 +1,4 @@
-//! The store and the link of the simulation, held against the contract that every store has to keep.
+//! Checks the simulation's store and link against the contract of every store.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -36,6 +36,7 @@ fn the_store_of_the_simulation_keeps_the_contract_of_every_store() {
             url: "memory://store-0".to_owned(),
             bug: None,
             held: Arc::default(),
+            forgotten: Arc::default(),
         };
         conformance::run(Arc::new(link), &[]).await;
     });

@@ -1,4 +1,4 @@
-//! What happens in a world: saves, faults, and people and timers that prune, sweep, restore and pin.
+//! The events in a world: saves, faults, and people and timers that prune, run gc, restore and pin.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -7,19 +7,22 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use stepvault_core::ErrorKind;
+use stepvault_core::codec::decode;
 use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::keys::{KeyKind, RunKeys};
+use stepvault_core::launch::LaunchRecord;
 use stepvault_core::observe::Tier;
 use stepvault_core::retention::KeepRules;
 use stepvault_engine::gc::sweep;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::pins;
 use stepvault_engine::prune::{RemotePrune, prune_remote};
-use stepvault_engine::restore::{RestoreContext, RestoreRequest, Target, restore};
+use stepvault_engine::restore::{RestoreContext, RestoreRequest, Target, Together, restore};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 
 use crate::content::{self, Content};
+use crate::faults::Weather;
 use crate::machine::Machine;
 use crate::planted::{Bug, UNREADABLE_STEP};
 use crate::who::{Role, Who};
@@ -44,8 +47,13 @@ impl World {
             84..90 => self.freeze(),
             90..94 => self.cut_off(),
             94..96 => self.clock_jumps(),
-            96..98 => self.becomes_unreadable(),
-            _ => self.replace_node(),
+            96..97 => self.becomes_unreadable(),
+            97..99 => self.store_is_away_at_a_save(),
+            _ => match self.numbers.u32(0..3) {
+                0 => self.replace_node(),
+                1 => self.another_job_begins(),
+                _ => self.filesystem_is_unmounted(),
+            },
         }
     }
 
@@ -71,15 +79,22 @@ impl World {
         }
     }
 
-    /// A site's trainer writes its next step, or its last one once more.
+    /// Lets a site's trainer write its next step, or its last one once more.
     pub fn save_at(&mut self, index: usize, again: bool) {
         let elapsed = self.trace.elapsed();
         let site = &mut self.sites[index];
+        if site.trainer.overwrites && site.board.announced.lock().unwrap().is_some() {
+            // The trainer waits until the previous step is sealed.
+            return;
+        }
         let off = *site.machine.clock_off_seconds.lock().unwrap();
         let (step, content) = site.trainer.save(elapsed, off, again);
         self.trace.note(&site.machine, format_args!("saves step {step}"));
         let mut judge = self.judge.lock().unwrap();
-        judge.written.entry((site.run, step)).or_default().push(content);
+        judge.saved(site.run, step, content);
+        if site.trainer.overwrites {
+            *site.board.announced.lock().unwrap() = Some(step);
+        }
         site.board.idle.store(false, Ordering::Relaxed);
         site.board.wake.notify_one();
     }
@@ -88,6 +103,16 @@ impl World {
         if let Some(index) = self.any_site(|site| site.trains && site.runs) {
             if let Some((team, _)) = self.sites[index].team {
                 return self.restart_team(team, None).await;
+            }
+            // File times tell which of two saves came later, with a resolution of seconds.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if self.sites[index].launch.is_some() {
+                // A trainer that a launcher starts goes back by a restart.
+                let machine = Arc::clone(&self.sites[index].machine);
+                machine.cut_power().await;
+                machine.thaw();
+                self.next_launch(index);
+                self.start_agent(index);
             }
             self.sites[index].trainer.go_back();
             let step = self.sites[index].trainer.step;
@@ -99,7 +124,7 @@ impl World {
         }
     }
 
-    /// A writer stands still in the middle of an upload while one sweep passes over it, and wakes as another does.
+    /// A writer stalls in the middle of an upload while one gc run completes, and continues while another one runs.
     fn writer_stalls(&mut self) {
         let Some(index) = self.any_site(|site| site.trains && site.runs) else {
             return;
@@ -167,7 +192,7 @@ impl World {
         if let Some(site) = site {
             let lost = self.numbers.u32(0..3) == 0;
             self.sites[site].runs = false;
-            // After everything that was under way has arrived or not.
+            // Runs after every request under way has arrived or was lost.
             let deed = match self.sites[site].team {
                 // A job does not survive the loss of a node's disk.
                 Some((team, _)) if lost => Later::TeamRestart {
@@ -196,8 +221,69 @@ impl World {
         self.after(5_000..900_000, Later::Connect(machine));
     }
 
+    /// The stores become unreachable at the moment when a step needs its attempt, and stay so for a while.
+    fn store_is_away_at_a_save(&mut self) {
+        let Some(index) = self.any_site(|site| site.trains && site.runs) else {
+            return;
+        };
+        for store in 0..self.clouds.len() {
+            if self.clouds[store].is_away() || self.numbers.u32(0..4) == 0 {
+                continue;
+            }
+            self.trace.note("world", format_args!("store {store} is away"));
+            self.clouds[store].go_away(true);
+            self.after(2_000..1_800_000, Later::StoreIsBack(store));
+        }
+        match self.sites[index].team {
+            Some((team, _)) => self.save_together(team),
+            None => self.save_at(index, false),
+        }
+    }
+
+    /// Returns the step that the trainer of a new disk resumes from, once it is known; its vault remembers it.
+    pub async fn go_on_from_newest(&mut self, index: usize) -> Result<Option<StepId>, ErrorKind> {
+        let machine = Machine::new("starter", 0);
+        let who = self.process(&machine, Role::Restorer);
+        let weather = Arc::new(Weather::calm(self.numbers.fork()));
+        let site = &self.sites[index];
+        let run = site.run;
+        let context = RestoreContext {
+            vault: Some(Vault::open_or_create(&site.directory.join("vault")).unwrap()),
+            remotes: self.remotes_in(&weather, &machine, &who, run),
+            budget: MemoryBudget::new(0),
+            observer: Arc::clone(&self.observer),
+        };
+        let directory = self.root.path().join(format!("restored-{}", who.process));
+        let request = RestoreRequest {
+            together: Some(Together {
+                writer: self.writer(index),
+                since: self.clock(&site.machine),
+                patience: Duration::ZERO,
+            }),
+            resumes: true,
+            ..RestoreRequest::newest(self.runs[run].clone(), Target::As(directory.clone()))
+        };
+        match restore(&context, &request).await {
+            Ok(report) => {
+                let id = report.decision.id;
+                self.trace
+                    .note(&self.sites[index].machine, format_args!("goes on from {id}"));
+                std::fs::remove_dir_all(&directory).unwrap();
+                Ok(Some(id))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            // Somebody is modifying the store, or it is unreachable.
+            Err(error) => Err(error.kind()),
+        }
+    }
+
     fn clock_jumps(&mut self) {
         let machine = self.any_machine();
+        for site in &self.sites {
+            if Arc::ptr_eq(&site.machine, &machine) {
+                self.judge.lock().unwrap().times_tell_nothing(site.run);
+            }
+        }
         let jump = self.numbers.i64(-200_000..200_000);
         *machine.clock_off_seconds.lock().unwrap() += jump;
         self.trace
@@ -219,6 +305,9 @@ impl World {
             self.numbers.usize(0..self.clouds.len()),
             self.numbers.usize(0..self.runs.len()),
         );
+        if !self.clouds[store].is_mounted() {
+            return;
+        }
         let key = self.unreadable_key(run);
         put_by_somebody(&self.clouds[store], &key, b"{");
         let since = (key, self.trace.elapsed());
@@ -227,20 +316,27 @@ impl World {
     }
 
     pub fn readable(&mut self, store: usize, run: usize) {
+        if !self.clouds[store].is_mounted() {
+            return self.after(60_000..120_000, Later::Readable { store, run });
+        }
         let key = self.unreadable_key(run);
         self.clouds[store].delete(&Who::somebody(), &[key]);
         self.judge.lock().unwrap().unreadable(store, run, None);
     }
 
-    /// A node is given up while it stands still, and another takes its name; then the first goes on.
+    /// A node is given up while it is frozen, and another takes its name; then the first continues.
     fn replace_node(&mut self) {
-        if self.sites.len() >= 4 {
+        if self.sites.len() >= 4 || !self.is_all_mounted() {
             return;
         }
         let Some(index) = self.any_site(|site| site.trains && site.runs && site.team.is_none()) else {
             return;
         };
         let (run, node) = (self.sites[index].run, self.sites[index].node.to_string());
+        if !self.has_an_attempt(index) {
+            // Which of two nodes that do not see each other continues is decided by the clocks of both.
+            self.judge.lock().unwrap().times_tell_nothing(run);
+        }
         let machine = Arc::clone(&self.sites[index].machine);
         self.trace.note(&machine, "freezes and is replaced");
         machine.freeze();
@@ -252,6 +348,51 @@ impl World {
         self.sites[newest].trainer.step = step.saturating_sub(10 * self.numbers.u64(0..3));
     }
 
+    /// Somebody starts another job under a run's name by mistake: two launches write its steps at once.
+    fn another_job_begins(&mut self) {
+        if self.sites.len() >= 4 || !self.is_all_mounted() {
+            return;
+        }
+        let Some(index) = self.any_site(|site| site.trains && site.runs && site.team.is_none()) else {
+            return;
+        };
+        let run = self.sites[index].run;
+        // Nobody can tell which of two trainers that know nothing of each other is further ahead.
+        self.judge.lock().unwrap().times_tell_nothing(run);
+        let step = self.sites[index].trainer.step;
+        let newest = self.sites.len();
+        self.add_site(run, &format!("foreign-{newest}"), None);
+        self.sites[newest].trainer.step = step.saturating_sub(10 * self.numbers.u64(0..3));
+        self.tally.lock().unwrap().foreign_jobs += 1;
+        self.save_at(newest, false);
+    }
+
+    pub fn is_all_mounted(&self) -> bool {
+        self.clouds.iter().all(|cloud| cloud.is_mounted())
+    }
+
+    /// An empty, writable directory replaces a store that is a filesystem, for a while. A vault that has never seen
+    /// the store cannot detect this: for it, no store exists.
+    fn filesystem_is_unmounted(&mut self) {
+        let store = self.numbers.usize(0..self.clouds.len());
+        let remembers = |site: &crate::world::Site| {
+            let run = &self.runs[site.run];
+            let note = format!("remote-store-{store}");
+            let vault = Vault::open(&site.directory.join("vault")).unwrap();
+            vault.is_some_and(|vault| vault.note_keys(run).unwrap().contains(&note))
+        };
+        if !self.are_filesystems || !self.clouds[store].is_mounted() || !self.sites.iter().all(remembers) {
+            return;
+        }
+        self.trace
+            .note("world", format_args!("store {store} is unmounted"));
+        self.clouds[store].unmount();
+        self.tally.lock().unwrap().unmounted += 1;
+        self.after(2_000..1_800_000, Later::Mount(store));
+        self.save();
+        self.evict();
+    }
+
     /// Starts an operation on a machine.
     pub fn operate(&self, machine: &Arc<Machine>, work: impl Future<Output = ()> + 'static) {
         let under_way = UnderWay::new(&self.under_way);
@@ -259,6 +400,21 @@ impl World {
             let _under_way = under_way;
             work.await;
         });
+    }
+
+    /// Returns whether a site's launch has its attempt: the next launch then has a higher one.
+    fn has_an_attempt(&self, index: usize) -> bool {
+        let keys = RunKeys::new(self.runs[self.sites[index].run].clone());
+        let launch = self.writer(index).launch;
+        let objects = self.clouds[0].objects();
+        let mut records = objects
+            .iter()
+            .filter(|(key, _)| matches!(keys.classify(key), Some(KeyKind::Launch(_))));
+        launch.is_some_and(|launch| {
+            records.any(|(key, object)| {
+                decode::<LaunchRecord>(&object.bytes, key).is_ok_and(|record| record.launch == launch)
+            })
+        })
     }
 
     fn any_run(&mut self) -> (usize, usize) {
@@ -373,7 +529,7 @@ impl World {
         let cloud = Arc::clone(&self.clouds[store]);
         self.operate(&machine, async move {
             let pinned = pins::pin(&remote, id, "").await.is_ok();
-            // Somebody else may have taken it away again before the answer came.
+            // Another process may have removed it before the response arrived.
             if pinned && cloud.objects().contains_key(&remote.keys.pin(id)) {
                 trace.note(&who, format_args!("pinned {id}"));
                 judge.lock().unwrap().pin(store, (run, id));
@@ -406,7 +562,7 @@ impl World {
         self.restore_on(run, store, by_name);
     }
 
-    /// Restores the newest step, or by name one that a store owes.
+    /// Restores the newest step, or a step that a store owes by its name.
     fn restore_on(&mut self, run: usize, store: usize, by_name: bool) {
         let site = self.any_site(|site| site.run == run && site.runs);
         let site = site.filter(|_| self.numbers.bool());
@@ -429,7 +585,7 @@ impl World {
         });
     }
 
-    /// Restores a step, the newest where none is wanted, from some stores and the vault of a site; what it got.
+    /// Restores a step, the newest if none is given, from some stores and the vault of a site; returns the result.
     pub fn restore(
         &mut self,
         machine: &Arc<Machine>,
@@ -445,8 +601,10 @@ impl World {
         let vault = site.map(|site| self.sites[site].directory.join("vault"));
         let (judge, trace) = (Arc::clone(&self.judge), Arc::clone(&self.trace));
         let (observer, tally) = (Arc::clone(&self.observer), Arc::clone(&self.tally));
-        let (stores, bug) = (stores.to_vec(), self.bug);
+        let (stores, bug, clouds) = (stores.to_vec(), self.bug, self.clouds.clone());
         async move {
+            let mounts = || clouds.iter().map(|cloud| cloud.mounts()).sum::<u64>();
+            let (mounts_before, all_mounted) = (mounts(), clouds.iter().all(|cloud| cloud.is_mounted()));
             if bug == Some(Bug::ReadsWithoutCommit) && wanted.is_none() {
                 return read_without_commit(&remotes[0], run, stores[0], &judge).await;
             }
@@ -491,8 +649,11 @@ impl World {
                     trace.note(&who, format_args!("did not restore: {:?}", error.kind()));
                     let lasting: Vec<StepId> = before.intersection(&seen(wanted)).copied().collect();
                     let found_none = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NoneValid);
+                    // A process without a vault mistakes an empty directory for an empty store.
                     if let Some(id) = lasting.last()
                         && found_none
+                        && all_mounted
+                        && mounts() == mounts_before
                     {
                         judge
                             .lock()
@@ -506,7 +667,7 @@ impl World {
     }
 }
 
-/// What a reader would do who knows nothing of commits.
+/// Reads like a reader that knows nothing of commits.
 async fn read_without_commit(
     remote: &RunRemote,
     run: usize,
@@ -514,16 +675,14 @@ async fn read_without_commit(
     judge: &Arc<std::sync::Mutex<crate::invariants::Judge>>,
 ) -> Option<(StepId, Content)> {
     let objects = remote.list(&remote.keys.prefix()).await.ok()?;
-    let mut newest: Option<StepId> = None;
+    let mut newest: Option<(StepId, String)> = None;
     for object in &objects {
-        if let Some(KeyKind::Data { name, attempt, .. }) = remote.keys.classify(&object.key) {
-            let step = name.strip_prefix("step_")?.parse().ok()?;
-            let id = StepId::new(Attempt::new(attempt).ok()?, Step::new(step).ok()?);
-            newest = newest.max(Some(id));
+        if let Some(KeyKind::Data { id, name, .. }) = remote.keys.classify(&object.key) {
+            newest = newest.max(Some((id, name)));
         }
     }
-    let id = newest.filter(|id| id.step.number() >= 10)?;
-    let prefix = remote.keys.data_prefix(&format!("step_{}", id.step), id);
+    let (id, name) = newest.filter(|(id, _)| id.step.number() >= 10)?;
+    let prefix = remote.keys.data_prefix(&name, id);
     let mut got = Content::new();
     for object in objects.iter().filter(|object| object.key.starts_with(&prefix)) {
         let bytes = remote.read_small(&object.key).await.ok()??;

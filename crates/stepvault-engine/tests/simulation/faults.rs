@@ -1,54 +1,54 @@
-//! What becomes of a request on its way: decided by the seed, one request after another.
+//! The fate of a request on its way, determined by the seed, one request after another.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::who::Role;
 
-/// How a request fares.
+/// The course of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Course {
     Served,
-    /// The store has too much to do, says so and does nothing.
+    /// The store is overloaded, reports it and does nothing.
     Refused,
-    /// It never arrives.
+    /// The request never arrives.
     RequestLost,
-    /// It is carried out and nobody hears of it.
+    /// The request is executed, but its response is lost.
     AnswerLost,
-    /// It is carried out twice; the second answer counts.
+    /// The request is executed twice; the second response counts.
     Twice,
 }
 
-/// What becomes of one request.
+/// The fate of one request.
 #[derive(Debug, Clone, Copy)]
 pub struct Fate {
     pub before: Duration,
     pub course: Course,
     pub after: Duration,
-    /// It is carried out even when its sender dies meanwhile.
+    /// Whether it is executed even when its sender dies meanwhile.
     pub outlives_its_sender: bool,
-    /// A body or a listing breaks off half-way.
+    /// Whether a body or a listing breaks off half-way.
     pub breaks_off: bool,
 }
 
-/// How bad the network is.
+/// The fault rates of the network.
 #[derive(Debug, Clone, Copy)]
 pub struct Rates {
-    /// Of a thousand requests, those that go wrong in one way or other.
+    /// The number of requests per thousand that fail in any way.
     pub wrong: u32,
-    /// Of a thousand requests, those that take long.
+    /// The number of requests per thousand that are slow.
     pub slow: u32,
 }
 
-/// How long a sender waits for an answer that does not come.
+/// How long a sender waits for a response that does not come.
 pub const STALL: Duration = Duration::from_secs(10);
-/// The longest that a request is under way.
+/// The maximum time that a request is under way.
 pub const LONGEST_WAY_SECONDS: u64 = 8;
 
 #[derive(Debug)]
 pub struct Weather {
     state: Mutex<State>,
-    /// Objects on a page of a listing.
+    /// The number of objects per page of a listing.
     pub page: usize,
 }
 
@@ -59,7 +59,7 @@ struct State {
     holds: Vec<Hold>,
 }
 
-/// The next object that such a process creates takes so much longer to arrive.
+/// Delays the next object that such a process creates.
 #[derive(Debug)]
 pub struct Hold {
     pub role: Role,
@@ -85,7 +85,14 @@ impl Weather {
         }
     }
 
-    /// From here on everything arrives.
+    /// Returns a network in which every request arrives soon.
+    pub fn calm(numbers: fastrand::Rng) -> Self {
+        let weather = Self::new(numbers);
+        weather.clear_up();
+        weather
+    }
+
+    /// From now on every request arrives.
     pub fn clear_up(&self) {
         self.state.lock().unwrap().rates = Rates { wrong: 0, slow: 0 };
     }
@@ -94,7 +101,7 @@ impl Weather {
         self.state.lock().unwrap().holds.push(hold);
     }
 
-    /// What becomes of a request; `key` is that of the object that it creates, if it does.
+    /// Returns the fate of a request; `key` is that of the object that it creates, if any.
     pub fn fate(&self, role: Role, key: &str) -> Fate {
         let mut state = self.state.lock().unwrap();
         let State {

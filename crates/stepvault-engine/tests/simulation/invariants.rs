@@ -1,5 +1,5 @@
-//! The promises, each a named check. Those about the store are judged at every change to it, the others when somebody
-//! says what he was told or got. Nothing here asks the engine: it reads what stands in the store.
+//! The promises, each as a named check. Promises about the store are checked at every change to it, the others when a
+//! process reports what it was told or got. The checks never call the engine: they read the contents of the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,10 +9,12 @@ use bytes::Bytes;
 use stepvault_core::codec::decode;
 use stepvault_core::commit::Commit;
 use stepvault_core::digest::Sha256Digest;
-use stepvault_core::ids::{Step, StepId};
+use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::keys::{KeyKind, RunKeys};
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::records::Lease;
+use stepvault_core::retired::{RetiredRecord, RetiredSteps};
+use stepvault_local::sealed::SealedStep;
 
 use crate::content::{self, Content};
 use crate::store::{Cloud, Object};
@@ -25,7 +27,7 @@ type Objects = BTreeMap<String, Object>;
 /// A promise that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Which: `S1` to `S9`, `L1` to `L4`.
+    /// Its name: `S1` to `S9`, `L1` to `L4`.
     pub promise: &'static str,
     pub text: String,
 }
@@ -36,14 +38,14 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A commit that stands on a store.
+/// A commit that exists on a store.
 #[derive(Debug, Clone)]
 pub struct Standing {
     references: BTreeSet<String>,
 }
 
 #[derive(Debug)]
-struct Condemned {
+struct Tombstoned {
     version: u64,
     by: Role,
 }
@@ -62,41 +64,45 @@ impl Standing {
     }
 }
 
-/// What is known of one store.
+/// The facts about one store.
 #[derive(Debug, Default)]
 pub struct StoreFacts {
     commits: BTreeMap<Name, Standing>,
-    /// Every commit that ever stood there, with the digest of its record.
+    /// Every commit that ever existed there, with the digest of its record.
     ever: BTreeMap<Name, (Sha256Digest, Content, u64)>,
-    tombstones: BTreeMap<Name, Condemned>,
-    /// Steps whose commit went because the rules let it go.
+    tombstones: BTreeMap<Name, Tombstoned>,
+    /// Steps whose commit was removed by the retention rules.
     retired: BTreeSet<Name>,
     pinned: BTreeSet<Name>,
     leases: BTreeMap<String, LeaseFacts>,
-    /// Sweeps that listed a run, and the last change that each can have seen.
+    /// The gc runs that listed a run, and the last change that each can have seen.
     sweeps: BTreeMap<(usize, u64), u64>,
-    /// Since when a run has a commit that nobody can read.
+    /// Since when a run has had an unreadable commit.
     unreadable: BTreeMap<usize, (String, Duration)>,
 }
 
-/// Sees every change and judges it. Only the first broken promise counts: what follows may follow from it.
+/// Observes every change and checks it. Only the first broken promise counts, because others may follow from it.
 #[derive(Debug, Default)]
 pub struct Judge {
     grace: Duration,
     keep_last: usize,
     pub runs: Vec<RunKeys>,
     stores: Vec<StoreFacts>,
-    /// Objects that are none of ours.
+    /// Objects that do not belong to stepvault.
     pub foreign: BTreeSet<(usize, String)>,
     /// Every save of a trainer, by run and step.
     pub written: BTreeMap<(usize, Step), Vec<Content>>,
     pub sealed: BTreeMap<Name, Vec<Content>>,
-    /// What each node wrote of a save of several, by run, step and save.
+    /// The part of each node of a save by several nodes, by run, step and save.
     parts: BTreeMap<(usize, Step, u64), BTreeMap<usize, Content>>,
-    /// What the nodes of a launch went on from, by run and launch.
+    /// The step that the nodes of a launch resumed from, by run and launch.
     resumed: BTreeMap<(usize, u64), (String, Option<StepId>)>,
-    /// What was called durable, by store.
+    /// The steps that were called durable, by store.
     pub acknowledged: BTreeMap<(usize, Name), Content>,
+    /// The saves of each run, in order.
+    saves: BTreeMap<usize, BTreeMap<u64, Content>>,
+    /// Runs of which neither a launcher nor file times tell which save came later.
+    untimed: BTreeSet<usize>,
     violation: Option<Violation>,
 }
 
@@ -130,7 +136,7 @@ impl Judge {
         runs.find_map(|(run, keys)| Some((run, keys.classify(key)?)))
     }
 
-    /// The steps that a reader of a store sees: committed and not condemned.
+    /// Returns the steps that a reader of a store sees: committed and not tombstoned.
     pub fn visible(&self, store: usize, run: usize) -> BTreeMap<StepId, Standing> {
         let facts = &self.stores[store];
         let commits = facts.commits.iter().filter(|(name, _)| name.0 == run);
@@ -140,7 +146,7 @@ impl Judge {
             .collect()
     }
 
-    /// Something was written.
+    /// Records a write.
     pub fn written(&mut self, cloud: &Cloud, who: &Who, key: &str, object: &Object, objects: &Objects) {
         let store = cloud.index;
         if self.foreign.contains(&(store, key.to_owned())) && who.role != Role::Somebody {
@@ -154,12 +160,12 @@ impl Judge {
                 self.committed(store, (run, id), object, objects, who);
             }
             KeyKind::Tombstone(id) => {
-                let condemned = Condemned {
+                let record = Tombstoned {
                     version: object.version,
                     by: who.role,
                 };
                 let tombstones = &mut self.stores[store].tombstones;
-                tombstones.entry((run, id)).or_insert(condemned);
+                tombstones.entry((run, id)).or_insert(record);
             }
             KeyKind::Lease(id, _) => self.leased(store, (run, id), key, object),
             _ => {}
@@ -172,7 +178,7 @@ impl Judge {
         };
         let time_to_live = Duration::from_secs(lease.time_to_live_seconds);
         let leases = &mut self.stores[store].leases;
-        // One that had run out and is renewed holds from now on.
+        // A lease that had expired and is renewed is valid from now on.
         let since = leases
             .get(key)
             .filter(|before| is_live(before.renewed, object.modified, time_to_live))
@@ -201,7 +207,7 @@ impl Judge {
         }
         let (references, content) = match self.whole(name, &object.bytes, objects) {
             Ok(found) => found,
-            // Of a step that is being removed nobody takes the commit for one.
+            // The commit of a step that is being removed does not count.
             Err(_) if self.stores[store].tombstones.contains_key(&name) => return,
             Err(why) => return self.broken("S2", format!("{text} was committed by {who}: {why}")),
         };
@@ -223,7 +229,7 @@ impl Judge {
         facts.commits.insert(name, Standing { references });
     }
 
-    /// What a commit refers to and holds, when all of it stands there as recorded.
+    /// Returns the contents that a commit refers to, if all of them exist as recorded.
     fn whole(
         &self,
         name: Name,
@@ -257,7 +263,7 @@ impl Judge {
         Ok((references, content::of_manifests(&manifests)))
     }
 
-    /// Pages of a listing were read.
+    /// Records the pages of a listing.
     pub fn listed(&mut self, cloud: &Cloud, who: &Who, prefix: &str, sequence: u64) {
         if who.role != Role::Sweeper {
             return;
@@ -268,7 +274,7 @@ impl Judge {
         }
     }
 
-    /// Something was deleted.
+    /// Records a deletion.
     pub fn deleted(&mut self, cloud: &Cloud, who: &Who, key: &str, object: &Object, objects: &Objects) {
         let store = cloud.index;
         if who.role == Role::Somebody {
@@ -286,6 +292,9 @@ impl Judge {
         }
         if let KeyKind::Tombstone(id) = kind {
             return self.pardoned(store, (run, id), who, objects);
+        }
+        if let KeyKind::Retired(_) = kind {
+            return self.names_kept(store, run, who, objects);
         }
         if let KeyKind::Pin(id) = kind
             && who.role == Role::Pinner
@@ -326,8 +335,36 @@ impl Judge {
         }
     }
 
-    /// A tombstone went: its step is there for everybody again, and has to be.
+    /// Returns whether a record of retired steps holds the name of a step.
+    fn is_retired(&self, name: Name, objects: &Objects) -> bool {
+        let prefix = self.runs[name.0].retired_prefix();
+        let mut retired = RetiredSteps::default();
+        for (key, object) in objects.range(prefix.clone()..) {
+            if !key.starts_with(&prefix) {
+                break;
+            }
+            retired.extend(decode::<RetiredRecord>(&object.bytes, key).unwrap());
+        }
+        retired.contains(name.1)
+    }
+
+    /// A record of retired steps was deleted: the name of each removed step must still be recorded somewhere.
+    fn names_kept(&mut self, store: usize, run: usize, who: &Who, objects: &Objects) {
+        let removed: Vec<Name> = self.stores[store].tombstones.keys().copied().collect();
+        for name in removed.into_iter().filter(|name| name.0 == run) {
+            let tombstone = self.runs[run].tombstone(name.1);
+            if !objects.contains_key(&tombstone) && !self.is_retired(name, objects) {
+                let text = describe(store, name);
+                self.broken("S9", format!("{who} forgot that {text} was removed"));
+            }
+        }
+    }
+
+    /// A tombstone was deleted: either its name remains used for good, or its step is visible to everybody again.
     fn pardoned(&mut self, store: usize, name: Name, who: &Who, objects: &Objects) {
+        if self.is_retired(name, objects) {
+            return;
+        }
         self.stores[store].tombstones.remove(&name);
         let text = describe(store, name);
         let Some(commit) = objects.get(&self.runs[name.0].commit(name.1)) else {
@@ -359,41 +396,41 @@ impl Judge {
         }
     }
 
-    /// Whether it was written under a name that was spent already, by a writer that had not seen the tombstone: of no use
-    /// to anybody, and gone with what was swept of that step before.
+    /// Returns whether the object was written under an already used name, by a writer that had not seen the
+    /// tombstone. It is useless, and was deleted with the leftovers of that step.
     fn came_too_late(&self, store: usize, run: usize, key: &str, object: &Object) -> bool {
         let keys = &self.runs[run];
         let of = |id: StepId| {
             key == keys.claim(id)
                 || key.starts_with(&keys.step_parts_prefix(id))
-                || key.starts_with(&keys.data_prefix(&format!("step_{}", id.step), id))
+                || matches!(keys.classify(key), Some(KeyKind::Data { id: of, .. }) if of == id)
         };
         self.stores[store]
             .tombstones
             .iter()
-            .any(|(name, condemned)| name.0 == run && of(name.1) && condemned.version < object.version)
+            .any(|(name, tombstoned)| name.0 == run && of(name.1) && tombstoned.version < object.version)
     }
 
-    /// A commit went: every reason why it may not have.
+    /// A commit was deleted: checks every reason that forbids it.
     fn uncommitted(&mut self, cloud: &Cloud, name: Name, who: &Who) {
         let store = cloud.index;
         let text = describe(store, name);
         let facts = &mut self.stores[store];
         if facts.commits.remove(&name).is_none() {
-            // Nobody could read it, or it came back from the network after its step had gone.
+            // Nobody could read it, or it arrived late from the network after its step was deleted.
             return;
         }
-        let Some(condemned) = facts.tombstones.get(&name) else {
+        let Some(tombstoned) = facts.tombstones.get(&name) else {
             return self.broken(
                 "S9",
                 format!("{who} removed {text} without a tombstone: its name could be used again"),
             );
         };
         let is_acknowledged = self.acknowledged.contains_key(&(store, name));
-        if condemned.by == Role::Sweeper && is_acknowledged {
+        if tombstoned.by == Role::Sweeper && is_acknowledged {
             return self.broken(
                 "S1",
-                format!("{text} had been acknowledged, and a sweep condemned it"),
+                format!("{text} had been acknowledged, and a sweep tombstoned it"),
             );
         }
         if facts.pinned.contains(&name) {
@@ -402,7 +439,7 @@ impl Judge {
         let now = cloud.now();
         let holder = facts.leases.iter().find(|(_, lease)| {
             lease.name == name
-                && lease.version < condemned.version
+                && lease.version < tombstoned.version
                 && is_live(lease.renewed, now, lease.time_to_live)
         });
         if let Some((lease, _)) = holder {
@@ -410,7 +447,7 @@ impl Judge {
             return self.broken("S4", text);
         }
         facts.retired.insert(name);
-        let by_sweep = condemned.by == Role::Sweeper;
+        let by_sweep = tombstoned.by == Role::Sweeper;
         let newer = self.visible(store, name.0).range(name.1..).count();
         if newer < self.keep_last.max(1) && !by_sweep {
             let text = format!("{who} removed {text}, and {newer} newer ones were left");
@@ -428,8 +465,8 @@ impl Judge {
         if *committed != content {
             return self.broken("S1", format!("{text} was acknowledged and holds other files"));
         }
-        if let Some(condemned) = facts.tombstones.get(&name)
-            && condemned.version < *version
+        if let Some(tombstoned) = facts.tombstones.get(&name)
+            && tombstoned.version < *version
         {
             return self.broken(
                 "S9",
@@ -439,8 +476,8 @@ impl Judge {
         self.acknowledged.insert((store, name), content);
     }
 
-    /// A step was acknowledged of which there never was a commit that counts: none at all, or one under a name that was
-    /// spent, over files that are gone.
+    /// A step was acknowledged that never had a valid commit: no commit at all, or one under a used name whose files
+    /// are gone.
     fn never_committed(&mut self, store: usize, name: Name) {
         let promise = if self.stores[store].tombstones.contains_key(&name) {
             "S9"
@@ -451,7 +488,66 @@ impl Judge {
         self.broken(promise, format!("{text} was acknowledged and never committed"));
     }
 
-    /// A node wrote its part of a save of `size` nodes. The step is what all of them wrote, and nothing less.
+    /// A sealed step may have got another attempt; its contents must be the same as before.
+    pub fn renamed(&mut self, run: usize, step: &SealedStep) {
+        let content = content::of_directory(&step.data_root());
+        let mut former = step.record().attempt.former.iter();
+        let was_sealed = |attempt: &Attempt| {
+            let name = (run, StepId::new(*attempt, step.id().step));
+            self.sealed
+                .get(&name)
+                .is_some_and(|known| known.contains(&content))
+        };
+        if former.any(was_sealed) {
+            self.sealed.entry((run, step.id())).or_default().push(content);
+        }
+    }
+
+    /// A trainer saved a step.
+    pub fn saved(&mut self, run: usize, step: Step, content: Content) {
+        let order = self.saves.get(&run).map_or(0, |saves| saves.len() as u64);
+        self.saved_as(run, step, order, content);
+    }
+
+    fn saved_as(&mut self, run: usize, step: Step, order: u64, content: Content) {
+        self.saves.entry(run).or_default().insert(order, content.clone());
+        self.written.entry((run, step)).or_default().push(content);
+    }
+
+    /// From now on nobody can tell which of a run's saves came later.
+    pub fn times_tell_nothing(&mut self, run: usize) {
+        self.untimed.insert(run);
+    }
+
+    fn order(&self, run: usize, content: &Content) -> Option<u64> {
+        let mut saves = self.saves.get(&run)?.iter().rev();
+        saves.find(|(_, save)| *save == content).map(|(order, _)| *order)
+    }
+
+    /// A process that asked a store for the newest step got this one. It must not be older than the newest
+    /// acknowledged there; returns `false` if nobody can tell.
+    pub fn newest_is(&mut self, store: usize, run: usize, id: StepId, got: &Content) -> bool {
+        let of = |(at, name): &&(usize, Name)| *at == store && name.0 == run;
+        let acknowledged = self.acknowledged.iter().filter(|(key, _)| of(key));
+        let newest = acknowledged
+            .filter_map(|((_, name), content)| Some((self.order(run, content)?, name.1)))
+            .max();
+        let (Some((newest, newest_id)), Some(found)) = (newest, self.order(run, got)) else {
+            return false;
+        };
+        if self.untimed.contains(&run) {
+            return false;
+        }
+        if found < newest {
+            self.broken(
+                "L4",
+                format!("save {newest} of run {run} was acknowledged on store {store} as {newest_id}, and the newest that comes back is save {found}, {id}"),
+            );
+        }
+        true
+    }
+
+    /// A node wrote its part of a save by `size` nodes. The step is complete only when all of them have written.
     pub fn part_written(
         &mut self,
         run: usize,
@@ -469,7 +565,7 @@ impl Judge {
                 .flatten()
                 .map(|(path, file)| (path.clone(), *file))
                 .collect();
-            self.written.entry((run, step)).or_default().push(whole);
+            self.saved_as(run, step, save, whole);
         }
     }
 
@@ -486,7 +582,7 @@ impl Judge {
         self.acknowledge(store, name, committed);
     }
 
-    /// A node of a launch goes on from a step.
+    /// A node of a launch resumes from a step.
     pub fn resumed(&mut self, run: usize, launch: u64, who: &Who, id: Option<StepId>) {
         let first = self
             .resumed
@@ -515,7 +611,7 @@ impl Judge {
         pinned.filter(|name| name.0 == run).map(|name| name.1).collect()
     }
 
-    /// From now on a run has a commit that nobody can read, or has no longer.
+    /// Records since when a run has had an unreadable commit, or that it no longer has one.
     pub fn unreadable(&mut self, store: usize, run: usize, since: Option<(String, Duration)>) {
         match since {
             Some(since) => self.stores[store].unreadable.insert(run, since),
@@ -523,7 +619,7 @@ impl Judge {
         };
     }
 
-    /// A local copy went although its agent was to keep it until these stores have it.
+    /// A local copy was evicted, although its agent had to keep it until these stores have it.
     pub fn evicted(&mut self, name: Name, required: &[usize]) {
         for store in required {
             let facts = &self.stores[*store];
@@ -537,7 +633,7 @@ impl Judge {
         }
     }
 
-    /// Somebody got a step back.
+    /// A process restored a step.
     pub fn restored(&mut self, name: Name, got: &Content, from: &[usize]) {
         let text = format!("step {} of attempt {}", name.1.step, name.1.attempt);
         let committed: Vec<&Content> = self
@@ -567,7 +663,7 @@ impl Judge {
         }
     }
 
-    /// What was acknowledged and never let go by the rules.
+    /// Returns the steps that were acknowledged and not removed by the retention rules.
     pub fn owed(&self, store: usize, run: usize) -> BTreeMap<StepId, Content> {
         let acknowledged = self.acknowledged.iter().filter(|((at, name), _)| {
             *at == store && name.0 == run && !self.stores[store].retired.contains(name)

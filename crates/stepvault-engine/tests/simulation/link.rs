@@ -1,6 +1,6 @@
-//! One process's way to one store: the real retries are put on top of it.
+//! One process's connection to one store, wrapped in the real retries.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::payload::Payload;
 use stepvault_remote::store::{
-    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
+    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
 };
 use tokio::sync::oneshot;
 use tokio::time::sleep;
@@ -30,12 +30,14 @@ pub struct Link {
     pub who: Who,
     pub url: String,
     pub bug: Option<Bug>,
-    /// Deletions that a planted bug puts off.
+    /// Deletions that a planted bug delays.
     pub held: Arc<Mutex<Vec<String>>>,
+    /// Objects that a planted bug dropped, as they are reported.
+    pub forgotten: Arc<Mutex<BTreeMap<String, ObjectHead>>>,
 }
 
 impl Link {
-    /// Sends a request, which goes its own way from here: it may be carried out although its sender is gone.
+    /// Sends a request. From here it is independent: it may be executed although its sender is gone.
     async fn ask<T, Effect>(&self, key: &str, effect: Effect) -> Result<T>
     where
         T: Send + 'static,
@@ -50,6 +52,10 @@ impl Link {
             sleep(fate.before).await;
             let is_dead = link.machine.power_cuts() != power_cuts && !fate.outlives_its_sender;
             if is_dead || link.machine.is_cut_off() || fate.course == Course::RequestLost {
+                return;
+            }
+            if link.cloud.is_away() {
+                let _ = answer.send(Err(unreachable(&link.url, "it is away")));
                 return;
             }
             if fate.course == Course::Refused {
@@ -75,9 +81,9 @@ impl Link {
         result
     }
 
-    /// One page of a listing, the last key on it, and whether it is the last page.
+    /// Returns one page of a listing, the last key on it, and whether it is the last page.
     async fn page(&self, prefix: String, after: Option<String>) -> Result<Page> {
-        let (most, bug) = (self.weather.page, self.bug);
+        let (most, bug, under) = (self.weather.page, self.bug, prefix.clone());
         let mut objects = self
             .ask("", move |cloud, who| {
                 Ok(cloud.page(who, &prefix, after.as_deref(), most))
@@ -89,6 +95,11 @@ impl Link {
         );
         if let Some(bug) = bug {
             objects.retain(|object| !bug.hides(self.who.role, &object.key));
+        }
+        if is_last {
+            let forgotten = self.forgotten.lock().unwrap();
+            let told = forgotten.values().map(|head| head.info.clone());
+            objects.extend(told.filter(|object| object.key.starts_with(&under)));
         }
         Ok((objects, last, is_last))
     }
@@ -102,7 +113,7 @@ fn unreachable(url: &str, why: &str) -> Error {
         .because(why)
 }
 
-/// A copy: what the store keeps must not hold on to the sender's memory.
+/// Copies the body, so that the store does not keep the sender's memory alive.
 fn copied(body: &Payload) -> Bytes {
     body.blocks().concat().into()
 }
@@ -113,8 +124,8 @@ impl RemoteStore for Link {
         &self.url
     }
 
-    fn abilities(&self) -> StoreAbilities {
-        StoreAbilities {
+    fn capabilities(&self) -> StoreCapabilities {
+        StoreCapabilities {
             checks_checksums: true,
             multipart_is_create_only: true,
             lists_pending_uploads: true,
@@ -126,7 +137,9 @@ impl RemoteStore for Link {
     async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
         let (name, key, body, digest) = (key, key.to_owned(), copied(&body), *digest);
         if self.bug.is_some_and(|bug| bug.forgets(self.who.role, &key)) {
-            return Ok(Created::Written(claimed(&key, &digest)));
+            let head = claimed(&key, &digest);
+            self.forgotten.lock().unwrap().insert(key, head.clone());
+            return Ok(Created::Written(head));
         }
         self.ask(name, move |cloud, who| cloud.create(who, &key, &body, &digest))
             .await
@@ -194,6 +207,9 @@ impl RemoteStore for Link {
         if self.bug.is_some_and(|bug| bug.hides(self.who.role, &key)) {
             return Ok(None);
         }
+        if let Some(head) = self.forgotten.lock().unwrap().get(&key) {
+            return Ok(Some(head.clone()));
+        }
         self.ask("", move |cloud, who| Ok(cloud.head(who, &key))).await
     }
 
@@ -201,6 +217,12 @@ impl RemoteStore for Link {
         let key = key.to_owned();
         if self.bug.is_some_and(|bug| bug.hides(self.who.role, &key)) {
             return Err(Error::new(ErrorKind::NotFound, "hidden").on(&key));
+        }
+        if self.bug == Some(Bug::OverlooksUnmounting)
+            && key.ends_with("/.stepvault/vault.json")
+            && let Some(marker) = self.cloud.objects().remove(&key)
+        {
+            return Ok(iter([Ok(marker.bytes)]).boxed());
         }
         let breaks_off = self.weather.fate(self.who.role, "").breaks_off;
         let mut bytes = self

@@ -1,4 +1,4 @@
-//! A machine: what runs on it can be stopped, frozen and cut off from the network.
+//! A machine whose processes can be stopped, frozen and disconnected from the network.
 
 use std::fmt;
 use std::future::Future;
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 struct State {
     frozen: bool,
     cut_off: bool,
-    /// Grows with every power cut.
+    /// The number of power cuts.
     power_cuts: u64,
     waiting: Vec<Waker>,
     running: Vec<JoinHandle<()>>,
@@ -24,7 +24,7 @@ struct State {
 #[derive(Debug)]
 pub struct Machine {
     pub name: String,
-    /// How far its clock is off.
+    /// The offset of its clock.
     pub clock_off_seconds: Mutex<i64>,
     state: Mutex<State>,
     thawed: Notify,
@@ -51,7 +51,7 @@ impl Machine {
         state.running.push(tokio::task::spawn_local(process));
     }
 
-    /// Ends every process where it stands, as a power cut does.
+    /// Ends every process at once, as a power cut does.
     pub async fn cut_power(&self) {
         let ended = {
             let mut state = self.state.lock().unwrap();
@@ -70,12 +70,12 @@ impl Machine {
         }
     }
 
-    /// How often its power was cut.
+    /// Returns how often its power was cut.
     pub fn power_cuts(&self) -> u64 {
         self.state.lock().unwrap().power_cuts
     }
 
-    /// Stops all processes where they are, as SIGSTOP does; what is on the network already goes on.
+    /// Stops all processes, as SIGSTOP does; requests already on the network continue.
     pub fn freeze(&self) {
         self.state.lock().unwrap().frozen = true;
     }
@@ -92,7 +92,7 @@ impl Machine {
         }
     }
 
-    /// Cuts it off from the network, or connects it again.
+    /// Disconnects it from the network, or connects it again.
     pub fn cut_off(&self, cut_off: bool) {
         self.state.lock().unwrap().cut_off = cut_off;
     }
@@ -101,7 +101,7 @@ impl Machine {
         self.state.lock().unwrap().cut_off
     }
 
-    /// Returns when it is not frozen.
+    /// Waits until it is not frozen.
     pub async fn awake(&self) {
         loop {
             let mut thawed = std::pin::pin!(self.thawed.notified());
@@ -113,7 +113,7 @@ impl Machine {
         }
     }
 
-    /// Raises the panic of a process that has ended so.
+    /// Propagates the panic of a process.
     pub async fn raise_panics(&self) {
         let ended: Vec<JoinHandle<()>> = {
             let mut state = self.state.lock().unwrap();
@@ -139,8 +139,8 @@ impl fmt::Display for Machine {
     }
 }
 
-/// A process is not polled while its machine is frozen. The tasks that the engine starts beside it are held by the
-/// link: each stops at its next request, and before the answer to its last.
+/// A process is not polled while its machine is frozen. The link holds the tasks that the engine starts beside it:
+/// each stops at its next request, and before the response to its last.
 struct Process {
     machine: Arc<Machine>,
     work: Pin<Box<dyn Future<Output = ()>>>,

@@ -1,9 +1,9 @@
-//! A seeded simulation: agents, pruners, sweeps and readers over stores in memory, in virtual time, with crashes,
-//! frozen machines, partitions, delays, lost answers, repeated requests and clocks that are off by days. The engine
+//! A seeded simulation: agents, pruners, gc runs and readers over in-memory stores, in virtual time, with crashes,
+//! frozen machines, partitions, delays, lost responses, repeated requests and clocks that are off by days. The engine
 //! and the vaults are the real ones.
 //!
-//! `STEPVAULT_SIMULATION_SEED=N` runs one seed and prints its trace; `STEPVAULT_SIMULATION_SEEDS=N` runs so many, from
-//! `STEPVAULT_SIMULATION_FIRST=N` on.
+//! `STEPVAULT_SIMULATION_SEED=N` runs one seed and prints its trace; `STEPVAULT_SIMULATION_SEEDS=N` runs N seeds,
+//! starting from `STEPVAULT_SIMULATION_FIRST=N`.
 #![allow(
     unreachable_pub,
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! One planted bug for each promise: the simulation has to find it, by the check of that promise.
+//! One planted bug for each promise: the simulation must find it with the check of that promise.
 
 use std::time::SystemTime;
 
@@ -12,27 +12,29 @@ use crate::who::Role;
 pub enum Bug {
     /// An agent calls a step durable although its upload failed.
     AcknowledgesFailures,
-    /// Some data is called written and is not.
+    /// A store claims to hold some data that it does not hold.
     ForgetsData,
-    /// A reader takes what stands in the newest data directory.
+    /// Nobody detects that a filesystem is not mounted.
+    OverlooksUnmounting,
+    /// A reader uses the newest data directory.
     ReadsWithoutCommit,
     /// A pruner does not see pins.
     OverlooksPins,
     /// A pruner deletes the commit after the data.
     DeletesDataFirst,
-    /// An agent evicts without asking whether a remote has the step.
+    /// An agent evicts without checking whether a remote has the step.
     EvictsUnasked,
-    /// A sweep has no grace.
+    /// gc has no grace period.
     SweepsAtOnce,
-    /// Pruners and sweeps do not see the commit that cannot be read.
+    /// Pruners and gc runs do not see the unreadable commit.
     OverlooksUnreadable,
-    /// An agent does not see that a name is spent.
+    /// An agent does not see that a name is already used.
     OverlooksTombstones,
     /// Retention is told to delete nothing.
     NeverPrunes,
-    /// An agent drops a step after its first failure, and says nothing.
+    /// An agent drops a step after its first failure, without a report.
     GivesUpSilently,
-    /// Sweeps only look.
+    /// gc only lists.
     NeverSweeps,
     /// A reader's listing of commits comes back empty.
     LosesListings,
@@ -41,9 +43,10 @@ pub enum Bug {
 }
 
 /// Each bug and the promise that it breaks.
-pub const BUGS: [(Bug, &str); 14] = [
+pub const BUGS: [(Bug, &str); 15] = [
     (Bug::AcknowledgesFailures, "S1"),
     (Bug::ForgetsData, "S2"),
+    (Bug::OverlooksUnmounting, "S1"),
     (Bug::ReadsWithoutCommit, "S3"),
     (Bug::OverlooksPins, "S4"),
     (Bug::DeletesDataFirst, "S5"),
@@ -58,15 +61,18 @@ pub const BUGS: [(Bug, &str); 14] = [
     (Bug::CommitsAlone, "S3"),
 ];
 
-/// The commit that cannot be read: no trainer writes a step of this number.
+/// The number of the unreadable commit: no trainer writes a step of this number.
 pub const UNREADABLE_STEP: u64 = 7;
 
 impl Bug {
-    /// Whether an object is not there for whoever has the bug.
+    /// Returns whether an object is invisible to a process with the bug.
     pub fn hides(self, role: Role, key: &str) -> bool {
         match self {
             Self::OverlooksPins => role == Role::Pruner && key.contains("/.stepvault/pins/"),
-            Self::OverlooksTombstones => role == Role::Agent && key.contains("/.stepvault/tombstones/"),
+            Self::OverlooksTombstones => {
+                role == Role::Agent
+                    && (key.contains("/.stepvault/tombstones/") || key.contains("/.stepvault/retired/"))
+            }
             Self::LosesListings => role == Role::Restorer && key.contains("/.stepvault/commits/"),
             Self::OverlooksUnreadable => {
                 matches!(role, Role::Pruner | Role::Sweeper)
@@ -76,12 +82,12 @@ impl Bug {
         }
     }
 
-    /// Whether a write is dropped and said to be done.
+    /// Returns whether a write is dropped but reported as done.
     pub fn forgets(self, role: Role, key: &str) -> bool {
         self == Self::ForgetsData && role == Role::Agent && key.ends_with("/model.bin")
     }
 
-    /// What is deleted in place of `keys`, in this order.
+    /// Returns what is deleted instead of `keys`, in this order.
     pub fn deleted_by(self, link: &Link, keys: Vec<String>) -> Vec<String> {
         if self != Self::DeletesDataFirst || link.who.role != Role::Pruner {
             return keys;
@@ -95,7 +101,7 @@ impl Bug {
     }
 }
 
-/// What is said of an object that was dropped.
+/// Returns what is reported of an object that was dropped.
 pub fn claimed(key: &str, digest: &PartDigest) -> ObjectHead {
     ObjectHead {
         info: ObjectInfo {

@@ -1,4 +1,4 @@
-//! Races that the seeds have found, each led through by hand.
+//! Races that the seeds have found, each reproduced by hand.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn id(step: u64) -> StepId {
     StepId::new(Attempt::FIRST, Step::new(step).unwrap())
 }
 
-/// A world in calm weather with so many steps of its first run.
+/// Returns a world without faults with this number of steps in its first run.
 async fn calm_world(steps: usize) -> World {
     let mut world = World::new(0, None);
     world.weather.clear_up();
@@ -36,9 +36,9 @@ async fn ended(mut world: World, kept: u64) -> (Option<Violation>, bool) {
     (world.violation(), is_there)
 }
 
-/// The writer was told that nobody condemned its step, and then a sweep did.
+/// The writer was told that nobody had tombstoned its step, and then gc did.
 #[test]
-fn a_step_that_is_committed_while_a_sweep_condemns_it_stays() {
+fn a_step_that_is_committed_while_a_sweep_tombstones_it_stays() {
     let outcome = on_this_thread(0, async || {
         let mut world = calm_world(1).await;
         let (grace, other) = (world.grace, Arc::clone(&world.others[0]));
@@ -62,7 +62,7 @@ fn a_step_that_is_committed_while_a_sweep_condemns_it_stays() {
     assert_eq!(outcome, (None, true));
 }
 
-/// The pruner had looked for pins before it was there.
+/// The pruner had checked for pins before the pin existed.
 #[test]
 fn a_pin_that_comes_right_before_the_tombstone_holds() {
     let outcome = on_this_thread(0, async || {

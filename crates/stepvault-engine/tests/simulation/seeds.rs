@@ -1,4 +1,4 @@
-//! Running seeds, and what is expected of them.
+//! Runs seeds and reports the results.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,17 +10,17 @@ use crate::invariants::Violation;
 use crate::planted::{BUGS, Bug};
 use crate::world::{Tally, World};
 
-/// Seeds in a run of all tests.
+/// The number of seeds in a run of all tests.
 const SEEDS: u64 = 2_000;
-/// Seeds in which a planted bug has to be found.
+/// The number of seeds in which a planted bug must be found.
 const SEEDS_FOR_A_BUG: u64 = 500;
 const EVENTS: usize = 26;
 /// More than cores: sealing waits for the clock of the file system to tick, in real time.
 const THREADS: usize = 6;
-/// After so many seeds that broke a promise no more are tried.
-const MOST_REPORTED: usize = 3;
+/// After this many seeds that broke a promise, no more are tried.
+const MAX_REPORTED: usize = 3;
 
-/// What a seed came to.
+/// The result of a seed.
 #[derive(Debug)]
 struct Outcome {
     seed: u64,
@@ -42,7 +42,7 @@ pub fn on_this_thread<T>(seed: u64, work: impl AsyncFnOnce() -> T) -> T {
     tokio::task::LocalSet::new().block_on(&runtime, work())
 }
 
-/// Everything that happens under a seed.
+/// Runs all events of a seed.
 fn simulate(seed: u64, bug: Option<Bug>) -> Outcome {
     on_this_thread(seed, async || {
         let mut world = World::new(seed, bug);
@@ -67,7 +67,7 @@ fn number(variable: &str) -> Option<u64> {
     )
 }
 
-/// What to do about a seed that broke a promise.
+/// Formats instructions for a seed that broke a promise.
 fn report(outcome: &Outcome) -> String {
     let path = std::env::temp_dir().join(format!("stepvault-simulation-{}.trace", outcome.seed));
     let kept = std::fs::write(&path, outcome.lines.join("\n"));
@@ -102,7 +102,7 @@ fn every_promise_holds_under_every_seed() {
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                while found.lock().unwrap().len() < MOST_REPORTED {
+                while found.lock().unwrap().len() < MAX_REPORTED {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= first + seeds {
                         return;
@@ -130,9 +130,14 @@ fn every_promise_holds_under_every_seed() {
         total.failed,
         total.together,
         total.agreed,
+        total.determined,
+        total.newest_looked_for,
+        total.overwritten,
     ];
     let least = usize::try_from(seeds).unwrap() / 10;
     assert!(counts.iter().all(|count| *count >= least), "{total:?}");
+    let rare = [total.foreign_jobs, total.unmounted];
+    assert!(rare.iter().all(|count| *count >= least / 10), "{total:?}");
 }
 
 #[test]

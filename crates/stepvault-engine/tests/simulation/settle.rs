@@ -1,4 +1,4 @@
-//! The end of a run: no more faults, and everything that was begun has to come to its end.
+//! The end of a run: faults stop, and every operation that was started must finish.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,21 +11,30 @@ use stepvault_local::vault::Vault;
 use tokio::time::sleep;
 
 use crate::agent::is_durable;
+use crate::store::Object;
 use crate::who::Role;
 use crate::world::World;
 
-/// Everything has come to its end by then.
+/// The time by which everything must have finished.
 const BOUND: Duration = Duration::from_hours(4);
 const LOOK: Duration = Duration::from_secs(30);
-/// Longer than any lease lasts that nobody renews.
+/// Longer than a lease that nobody renews is valid.
 const LEASES_RUN_OUT: Duration = Duration::from_mins(20);
 
 impl World {
     pub async fn settle(&mut self) {
         self.trace.note("world", "calms down");
         self.weather.clear_up();
-        for (_, deed) in std::mem::take(&mut self.later) {
-            self.carry_out(deed).await;
+        for cloud in &self.clouds {
+            cloud.go_away(false);
+            cloud.mount();
+        }
+        // A start that gets no answer is postponed.
+        while !self.later.is_empty() {
+            for (_, deed) in std::mem::take(&mut self.later) {
+                self.carry_out(deed).await;
+            }
+            sleep(LOOK).await;
         }
         for machine in self.machines() {
             machine.thaw();
@@ -54,10 +63,10 @@ impl World {
         }
     }
 
-    /// L2.
+    /// Checks promise L2.
     async fn staged_steps_come_through(&mut self) {
         let until = self.trace.elapsed() + BOUND;
-        // A step that waits for other nodes is looked at once more when the others have come to their end.
+        // A step that waits for other nodes is checked once more when the others have finished.
         let mut rounds = 2;
         self.wake_agents();
         loop {
@@ -113,7 +122,8 @@ impl World {
         }
     }
 
-    /// Whether this node's part of a step is there and another's is not: then it is named who is missing.
+    /// Returns whether this node's part of a step exists and another's does not: then the missing nodes must be
+    /// named.
     fn lacks_parts(
         &self,
         store: usize,
@@ -125,7 +135,7 @@ impl World {
         has_part(&record.node) && !record.nodes().iter().all(has_part)
     }
 
-    /// L1.
+    /// Checks promise L1.
     async fn retention_deletes(&mut self) {
         sleep(LEASES_RUN_OUT).await;
         let machine = Arc::clone(&self.others[0]);
@@ -152,7 +162,7 @@ impl World {
         }
     }
 
-    /// The steps that the rules keep, worked out anew.
+    /// Returns the steps that the rules keep, computed independently.
     fn kept(&self, store: usize, run: usize, ids: &BTreeSet<StepId>) -> BTreeSet<StepId> {
         let mut begins: BTreeMap<Attempt, Step> = BTreeMap::new();
         for id in ids {
@@ -184,7 +194,7 @@ impl World {
         kept
     }
 
-    /// L3.
+    /// Checks promise L3.
     async fn orphans_go(&mut self) {
         sleep(self.grace + LEASES_RUN_OUT).await;
         let machine = Arc::clone(&self.others[0]);
@@ -193,7 +203,7 @@ impl World {
                 for _ in 0..2 {
                     let is_empty = self.judge.lock().unwrap().visible(store, run).is_empty();
                     match self.sweep(&machine, run, store).await {
-                        // Nothing ever came here.
+                        // Nothing was ever written here.
                         Err(_) if is_empty => {}
                         Err(error) => {
                             return self.broken("L3", format!("a sweep failed in calm weather: {error}"));
@@ -207,24 +217,31 @@ impl World {
             }
         }
         for cloud in &self.clouds {
-            if let Some(key) = cloud.pending_keys().first() {
+            if let Some(key) = cloud.pending_keys(self.grace).first() {
                 self.broken("L3", format!("an upload of {key} is left pending"));
             }
         }
     }
 
-    /// Something of ours that nothing refers to.
+    /// Returns an object of ours that nothing refers to.
     fn orphan(&self, store: usize, run: usize) -> Option<String> {
         let judge = self.judge.lock().unwrap();
         let visible = judge.visible(store, run);
         let objects = self.clouds[store].objects();
         let has_marker = objects.contains_key(&judge.runs[run].marker());
-        let mut keys = objects.into_keys();
+        // An object that a running process has just written must not be deleted yet.
+        let now = self.clouds[store].now();
+        let is_old = |object: &Object| now.duration_since(object.modified).unwrap_or_default() >= self.grace;
+        let mut keys = objects
+            .into_iter()
+            .filter(|(_, object)| is_old(object))
+            .map(|(key, _)| key);
         keys.find(|key| match judge.runs[run].classify(key) {
             None
             | Some(
                 KeyKind::Marker
                 | KeyKind::Sweep
+                | KeyKind::Retired(_)
                 | KeyKind::Tombstone(_)
                 | KeyKind::Pin(_)
                 | KeyKind::Launch(_)
@@ -241,7 +258,7 @@ impl World {
         })
     }
 
-    /// S1 and L4.
+    /// Checks promises S1 and L4.
     async fn everything_owed_comes_back(&mut self) {
         let machine = Arc::clone(&self.others[0]);
         for run in 0..self.runs.len() {
@@ -251,6 +268,10 @@ impl World {
                     (judge.visible(store, run), judge.owed(store, run))
                 };
                 let got = self.restore(&machine, run, &[store], None, None).await;
+                if let Some((id, content)) = &got {
+                    let known = self.judge.lock().unwrap().newest_is(store, run, *id, content);
+                    self.tally.lock().unwrap().newest_looked_for += usize::from(known);
+                }
                 if got.as_ref().map(|(id, _)| *id) != visible.keys().next_back().copied() {
                     let found = got.map(|(id, _)| id.label());
                     self.broken(

@@ -1,9 +1,10 @@
-//! An object store in memory, strongly consistent, with a clock of its own that runs in virtual time.
+//! An in-memory object store, strongly consistent, with its own clock that runs in virtual time.
 //!
-//! Here is what a request does once it has arrived. How it arrives, or does not, is the link's.
+//! This module implements the effect of a request once it has arrived. The link decides whether and when it arrives.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +17,7 @@ use crate::invariants::Judge;
 use crate::trace::Trace;
 use crate::who::Who;
 
-/// When the virtual time begins, in seconds since 1970: long ago, so that no clock that is off by days reaches the
+/// The start of the virtual time, in seconds since 1970: long ago, so that no clock that is off by days reaches the
 /// real present.
 pub const BEGINNING_SECONDS: u64 = 1_600_000_000;
 
@@ -24,9 +25,9 @@ pub const BEGINNING_SECONDS: u64 = 1_600_000_000;
 pub struct Object {
     pub bytes: Bytes,
     pub checksum: StoredChecksum,
-    /// By the store's clock, as it is told.
+    /// The time of the store's clock, as reported.
     pub modified: SystemTime,
-    /// Grows with every write to the store.
+    /// Incremented by every write to the store.
     pub version: u64,
     /// The process that wrote it.
     pub writer: Who,
@@ -47,16 +48,25 @@ struct State {
     sequence: u64,
 }
 
-/// One store. Every change to it is judged as it is made.
+/// One store. Every change to it is checked when it is made.
 #[derive(Debug)]
 pub struct Cloud {
     pub index: usize,
-    /// Tells times in whole seconds, as S3 does.
+    /// Whether it reports times in whole seconds, as S3 does.
     whole_seconds: bool,
     state: Mutex<State>,
     judge: Arc<Mutex<Judge>>,
     trace: Arc<Trace>,
+    /// Whether it answers nobody.
+    away: AtomicBool,
+    /// The contents of its filesystem while that is not mounted: an empty directory is in its place.
+    unmounted: Mutex<Option<Stand>>,
+    /// How often its filesystem was mounted or unmounted.
+    mounts: AtomicU64,
 }
+
+/// Objects and pending uploads.
+type Stand = (BTreeMap<String, Object>, BTreeMap<String, Upload>);
 
 impl Cloud {
     pub fn new(index: usize, whole_seconds: bool, judge: Arc<Mutex<Judge>>, trace: Arc<Trace>) -> Self {
@@ -66,10 +76,51 @@ impl Cloud {
             state: Mutex::default(),
             judge,
             trace,
+            away: AtomicBool::new(false),
+            unmounted: Mutex::default(),
+            mounts: AtomicU64::default(),
         }
     }
 
-    /// The store's clock.
+    pub fn is_away(&self) -> bool {
+        self.away.load(Ordering::Relaxed)
+    }
+
+    pub fn go_away(&self, away: bool) {
+        self.away.store(away, Ordering::Relaxed);
+    }
+
+    pub fn is_mounted(&self) -> bool {
+        self.unmounted.lock().unwrap().is_none()
+    }
+
+    /// Returns how often its filesystem was mounted or unmounted.
+    pub fn mounts(&self) -> u64 {
+        self.mounts.load(Ordering::Relaxed)
+    }
+
+    pub fn unmount(&self) {
+        let (mut state, mut unmounted) = (self.state.lock().unwrap(), self.unmounted.lock().unwrap());
+        if unmounted.is_none() {
+            let state = &mut *state;
+            *unmounted = Some((
+                std::mem::take(&mut state.objects),
+                std::mem::take(&mut state.uploads),
+            ));
+            self.mounts.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Mounts the filesystem. It hides whatever was written into the empty directory.
+    pub fn mount(&self) {
+        let (mut state, mut unmounted) = (self.state.lock().unwrap(), self.unmounted.lock().unwrap());
+        if let Some(stand) = unmounted.take() {
+            (state.objects, state.uploads) = stand;
+            self.mounts.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the time of the store's clock.
     pub fn now(&self) -> SystemTime {
         let elapsed = self.trace.elapsed();
         let elapsed = if self.whole_seconds {
@@ -80,14 +131,21 @@ impl Cloud {
         SystemTime::UNIX_EPOCH + Duration::from_secs(BEGINNING_SECONDS) + elapsed
     }
 
-    /// A copy of everything that stands there.
+    /// Returns a copy of all its objects, mounted or not.
     pub fn objects(&self) -> BTreeMap<String, Object> {
-        self.state.lock().unwrap().objects.clone()
+        let state = self.state.lock().unwrap();
+        match &*self.unmounted.lock().unwrap() {
+            Some((objects, _)) => objects.clone(),
+            None => state.objects.clone(),
+        }
     }
 
-    pub fn pending_keys(&self) -> Vec<String> {
-        let state = self.state.lock().unwrap();
-        state.uploads.values().map(|upload| upload.key.clone()).collect()
+    /// Returns the keys of pending uploads that are at least this old.
+    pub fn pending_keys(&self, age: Duration) -> Vec<String> {
+        let (state, now) = (self.state.lock().unwrap(), self.now());
+        let is_old = |upload: &&Upload| now.duration_since(upload.initiated).unwrap_or_default() >= age;
+        let uploads = state.uploads.values().filter(is_old);
+        uploads.map(|upload| upload.key.clone()).collect()
     }
 
     fn note(&self, who: &Who, what: &str) {
@@ -104,10 +162,10 @@ impl Cloud {
             writer: who.clone(),
         };
         state.objects.insert(key.to_owned(), object.clone());
-        self.judge
-            .lock()
-            .unwrap()
-            .written(self, who, key, &object, &state.objects);
+        if self.is_mounted() {
+            let mut judge = self.judge.lock().unwrap();
+            judge.written(self, who, key, &object, &state.objects);
+        }
         object
     }
 
@@ -262,7 +320,7 @@ impl Cloud {
         Ok(bytes.slice(usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()))
     }
 
-    /// At most `most` objects whose keys come after `after`.
+    /// Returns at most `most` objects whose keys come after `after`.
     pub fn page(&self, who: &Who, prefix: &str, after: Option<&str>, most: usize) -> Vec<ObjectInfo> {
         let state = self.state.lock().unwrap();
         let keys = state.objects.range(prefix.to_owned()..);
@@ -273,10 +331,10 @@ impl Cloud {
             .map(|(key, object)| info(key, object))
             .collect();
         self.note(who, &format!("list {prefix}: {}", page.len()));
-        self.judge
-            .lock()
-            .unwrap()
-            .listed(self, who, prefix, state.sequence);
+        if self.is_mounted() {
+            let mut judge = self.judge.lock().unwrap();
+            judge.listed(self, who, prefix, state.sequence);
+        }
         page
     }
 
@@ -289,14 +347,14 @@ impl Cloud {
                 continue;
             };
             self.note(who, &format!("delete {key}"));
-            self.judge
-                .lock()
-                .unwrap()
-                .deleted(self, who, key, &object, &state.objects);
+            if self.is_mounted() {
+                let mut judge = self.judge.lock().unwrap();
+                judge.deleted(self, who, key, &object, &state.objects);
+            }
         }
     }
 
-    /// Bytes of an object, for a part that is copied.
+    /// Returns bytes of an object, for a part that is copied.
     pub fn range_of(&self, from: &str, start: u64, size_bytes: u64) -> Result<Bytes> {
         let state = self.state.lock().unwrap();
         let object = state.objects.get(from).ok_or_else(|| missing(from))?;

@@ -1,4 +1,4 @@
-//! Nodes that write steps together: their saves, their restarts, and what they go on from.
+//! Nodes that write steps together: their saves, their restarts, and the steps that they resume from.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,12 +13,12 @@ use crate::content;
 use crate::who::Role;
 use crate::world::{Later, PartOfSave, UnderWay, World};
 
-/// How long a node waits for the others' word.
+/// How long a node waits for the records of the others.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl World {
-    /// All nodes save the next step: some later than others, and now and then one not at all. None does before all of
-    /// them know what they go on from: they train in step.
+    /// All nodes save the next step: some later than others, and now and then one not at all. No node saves before
+    /// all of them know what to resume from, because they train in step.
     pub fn save_together(&mut self, team: usize) {
         if self.teams[team].asking.load(Ordering::Relaxed) > 0 {
             return;
@@ -49,7 +49,7 @@ impl World {
         }
     }
 
-    /// A node writes its part, unless its trainer was ended before it came to that.
+    /// A node writes its part, unless its trainer was ended before.
     pub fn save_part(&mut self, part: &PartOfSave) {
         let Some((team, rank)) = self.sites[part.site].team else {
             return;
@@ -71,7 +71,7 @@ impl World {
         here.board.wake.notify_one();
     }
 
-    /// The job starts again on all nodes: each asks what to go on from, and its agent starts with it.
+    /// The job starts again on all nodes: each asks what to resume from, and its agent starts with it.
     pub async fn restart_team(&mut self, team: usize, lost: Option<usize>) {
         self.teams[team].launch += 1;
         let launch = self.teams[team].launch;
@@ -86,7 +86,7 @@ impl World {
             let machine = Arc::clone(&self.sites[*site].machine);
             machine.cut_power().await;
             machine.thaw();
-            // What was to happen to the processes before is past.
+            // Events that were planned for the previous processes are void.
             self.later
                 .retain(|(_, deed)| !matches!(deed, Later::Restart { site: other, .. } if other == site));
         }
@@ -157,6 +157,14 @@ impl World {
                         (0..context.remotes.len()).collect()
                     };
                     let mut judge = judge.lock().unwrap();
+                    // A restore determines the attempts of steps that were sealed while the stores were unreachable.
+                    for step in context
+                        .vault
+                        .iter()
+                        .flat_map(|vault| vault.steps(&request.run).unwrap().steps)
+                    {
+                        judge.renamed(run, &step);
+                    }
                     judge.restored((run, id), &got, &from);
                     if counts {
                         judge.resumed(run, launch, &who, Some(id));
@@ -166,10 +174,10 @@ impl World {
                 }
                 Err(error) => {
                     trace.note(&who, format_args!("goes on from nothing: {:?}", error.kind()));
-                    // Not one that they agreed on and that went since.
+                    // This excludes a step that they agreed on and that was deleted since.
                     let agreed_on_none = error
                         .hint_text()
-                        .is_none_or(|hint| !hint.starts_with("all nodes had agreed"));
+                        .is_none_or(|hint| !hint.starts_with("restart the job on all nodes"));
                     if error.kind() == ErrorKind::NotFound && agreed_on_none && counts {
                         judge.lock().unwrap().resumed(run, launch, &who, None);
                     }

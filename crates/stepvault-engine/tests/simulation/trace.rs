@@ -1,4 +1,4 @@
-//! What happened, line by line with its virtual time: equal for two runs of one seed.
+//! The trace of a run: one line per event with its virtual time. Two runs of one seed have equal traces.
 
 use std::fmt::Display;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Begins at the virtual time zero.
+    /// Returns a trace that starts at virtual time zero.
     pub fn new() -> Self {
         Self {
             began: Instant::now(),
@@ -23,7 +23,7 @@ impl Trace {
         }
     }
 
-    /// The virtual time since the beginning.
+    /// Returns the virtual time since the start.
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
@@ -37,7 +37,7 @@ impl Trace {
         self.lines.lock().unwrap().clone()
     }
 
-    /// What all lines together come to.
+    /// Returns the digest of all lines.
     pub fn digest(&self) -> String {
         let text = self.lines.lock().unwrap().join("\n");
         Sha256Digest::of(text.as_bytes()).to_string()

@@ -1,4 +1,4 @@
-//! A trainer: it writes whole checkpoints, by a clock of its own.
+//! A trainer: it writes whole checkpoints, with its own clock.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -14,23 +14,29 @@ pub struct Trainer {
     /// The step saved last.
     pub step: u64,
     numbers: fastrand::Rng,
-    /// Most bytes of a file: now and then enough for several parts.
+    /// Whether its files are large now and then: enough for several parts.
     large_once: bool,
+    /// Whether it writes every step over the previous one, in the same files.
+    pub overwrites: bool,
 }
 
+/// The only directory of a trainer that overwrites.
+pub const OVERWRITTEN: &str = "last";
+
 const FILES: [&str; 4] = ["model.bin", "config.json", "rank_0/optim.bin", "rank_1/optim.bin"];
-/// So many of the newest steps stay in its directory.
+/// The number of newest steps that stay in its directory.
 const KEPT: usize = 3;
-/// Two parts.
+/// The size of two parts.
 const LARGE_BYTES: usize = (8 << 20) + 17;
 
 impl Trainer {
-    pub fn new(outputs: &Path, numbers: fastrand::Rng, large_once: bool) -> Self {
+    pub fn new(outputs: &Path, numbers: fastrand::Rng, large_once: bool, overwrites: bool) -> Self {
         Self {
             outputs: outputs.to_owned(),
             step: 0,
             numbers,
             large_once,
+            overwrites,
         }
     }
 
@@ -63,7 +69,7 @@ impl Trainer {
             std::fs::write(&path, bytes).unwrap();
             set(&path, 0o644, time);
         }
-        // Their own times go into the manifest as well.
+        // The directories' own times go into the manifest as well.
         for directory in ["rank_0", "rank_1", "."] {
             let path = unfinished.join(directory);
             if path.is_dir() {
@@ -71,11 +77,38 @@ impl Trainer {
             }
         }
         let content = content::of_directory(&unfinished);
+        if self.overwrites {
+            self.overwrite(&unfinished, time);
+            return (Step::new(self.step).unwrap(), content);
+        }
         let path = self.path(self.step);
         let _ = std::fs::remove_dir_all(&path);
         std::fs::rename(&unfinished, &path).unwrap();
         self.forget_old();
         (Step::new(self.step).unwrap(), content)
+    }
+
+    /// Writes the files of `unfinished` over those of the previous step.
+    fn overwrite(&self, unfinished: &Path, time: SystemTime) {
+        let last = self.outputs.join(OVERWRITTEN);
+        for name in FILES {
+            let (from, to) = (unfinished.join(name), last.join(name));
+            if from.is_file() {
+                std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+                std::fs::write(&to, std::fs::read(from).unwrap()).unwrap();
+                set(&to, 0o644, time);
+            } else if to.is_file() {
+                std::fs::remove_file(to).unwrap();
+            }
+        }
+        for directory in ["rank_0", "rank_1", "."] {
+            let path = last.join(directory);
+            // A directory that is empty now was not saved.
+            if path.is_dir() && std::fs::remove_dir(&path).is_err() {
+                set(&path, 0o755, time);
+            }
+        }
+        std::fs::remove_dir_all(unfinished).unwrap();
     }
 
     /// Writes this node's files of a step that several nodes write together; `common` is the same on all of them.
@@ -116,13 +149,16 @@ impl Trainer {
         self.outputs.join(format!("step_{step}"))
     }
 
-    /// The checkpoints that stand in the trainer's directory, sorted.
+    /// Returns the checkpoints in the trainer's directory, sorted.
     pub fn checkpoints(outputs: &Path) -> Vec<PathBuf> {
         let Ok(entries) = std::fs::read_dir(outputs) else {
             return Vec::new();
         };
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-        paths.retain(|path| path.file_name().unwrap().to_str().unwrap().starts_with("step_"));
+        paths.retain(|path| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            name.starts_with("step_") || name == OVERWRITTEN
+        });
         paths.sort();
         paths
     }
@@ -130,10 +166,8 @@ impl Trainer {
     fn forget_old(&self) {
         let mut steps: Vec<u64> = Self::checkpoints(&self.outputs)
             .iter()
-            .map(|path| {
-                let name = path.file_name().unwrap().to_str().unwrap();
-                name["step_".len()..].parse().unwrap()
-            })
+            .filter_map(|path| path.file_name()?.to_str()?.strip_prefix("step_"))
+            .map(|step| step.parse().unwrap())
             .filter(|step| *step != self.step)
             .collect();
         steps.sort_unstable();

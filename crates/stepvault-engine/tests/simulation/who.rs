@@ -1,22 +1,22 @@
-//! Who sends a request.
+//! The sender of a request.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What a process is there for.
+/// The role of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Stages, uploads and evicts.
     Agent,
     /// Applies the rules that everybody agrees on.
     Pruner,
-    /// Applies rules that keep nothing, which has to be refused.
+    /// Applies rules that keep nothing, which must be refused.
     KeepsNothing,
-    /// Sweeps orphans away.
+    /// Deletes orphans.
     Sweeper,
     Restorer,
     Pinner,
-    /// Whatever stood there before, and hands that are none of ours.
+    /// The author of objects that existed before, and of changes by others.
     Somebody,
 }
 
@@ -25,9 +25,9 @@ pub enum Role {
 pub struct Who {
     pub machine: String,
     pub role: Role,
-    /// Which process it is, counted over the whole run.
+    /// The number of the process, counted over the whole run.
     pub process: u64,
-    /// When it began.
+    /// When it started.
     pub began: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! The world of one seed: machines, stores, and a course of events until everything calms down.
+//! The world of one seed: machines, stores, and a sequence of events until everything settles.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -38,12 +38,14 @@ pub struct Site {
     pub directory: PathBuf,
     pub trainer: Trainer,
     pub board: Arc<Board>,
-    /// Its trainer is at work.
+    /// Whether its trainer runs.
     pub trains: bool,
-    /// Its agent is at work.
+    /// Whether its agent runs.
     pub runs: bool,
-    /// The nodes that it writes steps with, and its rank among them.
+    /// The team that it writes steps with, and its rank in it.
     pub team: Option<(usize, usize)>,
+    /// The number of this start of its job, if it writes alone and a launcher names the starts.
+    pub launch: Option<u64>,
 }
 
 /// Nodes that write the steps of a run together.
@@ -51,22 +53,24 @@ pub struct Site {
 pub struct Team {
     pub run: usize,
     pub size: usize,
-    /// Which start of the job this is.
+    /// The number of this start of the job.
     pub launch: u64,
     pub step: u64,
-    /// Counts the saves: two of one step are two.
+    /// The number of saves: two saves of one step count as two.
     pub saves: u64,
-    /// Nodes that do not know yet what to go on from.
+    /// The number of nodes that do not know yet what to resume from.
     pub asking: Arc<AtomicUsize>,
 }
 
-/// What happens at a later time.
+/// An event at a later time.
 #[derive(Debug, Clone)]
 pub enum Later {
     Restart { site: usize, lost: bool },
     Thaw(Arc<Machine>),
     Connect(Arc<Machine>),
     Readable { store: usize, run: usize },
+    StoreIsBack(usize),
+    Mount(usize),
     Freeze(Arc<Machine>),
     Sweep { store: usize, run: usize },
     SavePart(PartOfSave),
@@ -83,7 +87,7 @@ pub struct PartOfSave {
     pub common: Vec<u8>,
 }
 
-/// What a run came to, to see that much happened.
+/// The results of a run, to verify that enough happened.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Tally {
     pub acknowledged: usize,
@@ -92,10 +96,22 @@ pub struct Tally {
     pub restored: usize,
     pub swept: usize,
     pub failed: usize,
-    /// Steps of several nodes that were acknowledged.
+    /// The number of acknowledged steps of several nodes.
     pub together: usize,
-    /// Restores on which several nodes agreed.
+    /// The number of restores on which several nodes agreed.
     pub agreed: usize,
+    /// The number of attempts that were determined after the step was sealed.
+    pub determined: usize,
+    /// The number of steps that got another attempt because something else held theirs.
+    pub reopened: usize,
+    /// The number of runs whose newest acknowledged save was looked up at the end.
+    pub newest_looked_for: usize,
+    /// The number of steps that were sealed from files which the trainer overwrites.
+    pub overwritten: usize,
+    /// The number of jobs that started under the name of another's run.
+    pub foreign_jobs: usize,
+    /// The number of filesystems that were unmounted.
+    pub unmounted: usize,
 }
 
 impl Tally {
@@ -108,6 +124,12 @@ impl Tally {
         self.failed += other.failed;
         self.together += other.together;
         self.agreed += other.agreed;
+        self.determined += other.determined;
+        self.reopened += other.reopened;
+        self.newest_looked_for += other.newest_looked_for;
+        self.overwritten += other.overwritten;
+        self.foreign_jobs += other.foreign_jobs;
+        self.unmounted += other.unmounted;
     }
 }
 
@@ -119,11 +141,13 @@ pub struct World {
     pub judge: Arc<Mutex<Judge>>,
     pub clouds: Vec<Arc<Cloud>>,
     pub required: Vec<bool>,
+    /// Whether its stores are directories on filesystems that may not be mounted.
+    pub are_filesystems: bool,
     pub weather: Arc<Weather>,
     pub runs: Vec<RunName>,
     pub sites: Vec<Site>,
     pub teams: Vec<Team>,
-    /// Machines without a trainer, from which people prune, sweep and restore.
+    /// Machines without a trainer, from which people prune, run gc and restore.
     pub others: Vec<Arc<Machine>>,
     pub observer: Arc<dyn Observer>,
     pub keep_last: u32,
@@ -131,8 +155,10 @@ pub struct World {
     pub grace: Duration,
     pub concurrency: usize,
     pub bug: Option<Bug>,
+    /// The number of starts of single-node jobs, over all runs.
+    pub launches: u64,
     pub processes: u64,
-    /// Operations under way.
+    /// The number of operations under way.
     pub under_way: Arc<AtomicUsize>,
     pub tally: Arc<Mutex<Tally>>,
     pub later: Vec<(Duration, Later)>,
@@ -188,6 +214,7 @@ impl World {
             required: (0..store_count)
                 .map(|store| store == 0 || numbers.bool())
                 .collect(),
+            are_filesystems: numbers.bool(),
             weather,
             sites: Vec::new(),
             teams: Vec::new(),
@@ -198,6 +225,7 @@ impl World {
             grace,
             concurrency: numbers.usize(1..=8),
             bug,
+            launches: 0,
             processes: 0,
             under_way: Arc::default(),
             tally: Arc::default(),
@@ -206,7 +234,7 @@ impl World {
             numbers,
         };
         world.plant_foreign_objects();
-        // Of several nodes, one that overlooks tombstones waits for ever: that would be another promise.
+        // In a team, a node that overlooks tombstones waits for ever: that would break another promise.
         let has_team = world.numbers.u32(0..10) < 6 && bug != Some(Bug::OverlooksTombstones);
         for run in 0..run_count {
             if has_team && run + 1 == run_count {
@@ -218,7 +246,7 @@ impl World {
         world
     }
 
-    /// What is none of ours, some of it looking much like it.
+    /// Plants objects that do not belong to stepvault, some of which look similar to its own.
     fn plant_foreign_objects(&self) {
         let mut judge = self.judge.lock().unwrap();
         let mut keys = vec!["readme.txt".to_owned()];
@@ -226,10 +254,10 @@ impl World {
             keys.extend([
                 format!("{run}/notes.txt"),
                 format!("{run}/step_10/model.bin"),
-                format!("{run}/step_5/a1/model.bin"),
+                format!("{run}/000000000005.a1/step_5/model.bin"),
                 format!("{run}/.stepvault/notes.txt"),
                 format!("{run}/.stepvault/commits/5.json"),
-                format!("{run}-2/step_10/a1/model.bin"),
+                format!("{run}-2/000000000010.a1/step_10/model.bin"),
             ]);
         }
         for cloud in &self.clouds {
@@ -246,6 +274,8 @@ impl World {
     }
 
     fn add_team(&mut self, run: usize) {
+        // A late part is written after the part of a later step.
+        self.judge.lock().unwrap().times_tell_nothing(run);
         let (team, size) = (self.teams.len(), self.numbers.usize(2..=3));
         self.teams.push(Team {
             run,
@@ -260,11 +290,17 @@ impl World {
         }
     }
 
-    /// Who writes at a site, as its launch has it.
+    /// Returns the writer at a site, as its launch has it.
     pub fn writer(&self, index: usize) -> Writer {
         let site = &self.sites[index];
         let Some((team, _)) = site.team else {
-            return Writer::alone(site.node.clone());
+            let launch = site
+                .launch
+                .map(|launch| LaunchName::new(format!("job-{launch}")).unwrap());
+            return Writer {
+                launch,
+                ..Writer::alone(site.node.clone())
+            };
         };
         let team = &self.teams[team];
         let place = if self.bug == Some(Bug::CommitsAlone) {
@@ -279,7 +315,7 @@ impl World {
         }
     }
 
-    /// What a machine's clock says.
+    /// Returns the time of a machine's clock.
     pub fn clock(&self, machine: &Machine) -> Timestamp {
         let elapsed = i64::try_from(BEGINNING_SECONDS + self.trace.elapsed().as_secs()).unwrap();
         Timestamp::from_seconds(elapsed + *machine.clock_off_seconds.lock().unwrap())
@@ -287,11 +323,18 @@ impl World {
 
     pub fn add_site(&mut self, run: usize, node: &str, team: Option<(usize, usize)>) {
         let index = self.sites.len();
+        // A run's nodes are all started by the same launcher, or by none.
+        let is_named = match self.sites.iter().find(|site| site.run == run) {
+            Some(site) => site.launch.is_some(),
+            None => team.is_none() && self.numbers.bool(),
+        };
         let clock_off_seconds = self.numbers.i64(-5 * DAY_SECONDS..=5 * DAY_SECONDS);
         let directory = self.root.path().join(format!("site-{index}"));
         std::fs::create_dir(&directory).unwrap();
         let large_once = self.numbers.u32(0..60) == 0;
-        let trainer = Trainer::new(&directory.join("outputs"), self.numbers.fork(), large_once);
+        let overwrites = team.is_none() && self.numbers.u32(0..4) == 0;
+        let outputs = directory.join("outputs");
+        let trainer = Trainer::new(&outputs, self.numbers.fork(), large_once, overwrites);
         self.sites.push(Site {
             run,
             node: NodeName::new(node).unwrap(),
@@ -302,8 +345,18 @@ impl World {
             trains: true,
             runs: false,
             team,
+            launch: is_named.then_some(0),
         });
+        self.next_launch(index);
         self.start_agent(index);
+    }
+
+    /// Restarts the job of a node that writes alone.
+    pub fn next_launch(&mut self, index: usize) {
+        if let Some(launch) = &mut self.sites[index].launch {
+            self.launches += 1;
+            *launch = self.launches;
+        }
     }
 
     pub fn start_agent(&mut self, index: usize) {
@@ -314,6 +367,8 @@ impl World {
         let site = &mut self.sites[index];
         site.runs = true;
         site.board.failed.lock().unwrap().clear();
+        // The trainer that announced it is gone.
+        *site.board.announced.lock().unwrap() = None;
         let agent = Agent {
             who,
             run: site.run,
@@ -344,12 +399,27 @@ impl World {
         }
     }
 
-    /// The run on every store, as a process reaches it.
+    /// Returns the run on every store, as a process reaches it.
     pub fn remotes(&self, machine: &Arc<Machine>, who: &Who, run: usize) -> Vec<RunRemote> {
+        self.remotes_in(&self.weather, machine, who, run)
+    }
+
+    /// Returns the same with other fault rates.
+    pub fn remotes_in(
+        &self,
+        weather: &Arc<Weather>,
+        machine: &Arc<Machine>,
+        who: &Who,
+        run: usize,
+    ) -> Vec<RunRemote> {
         let stores = self.clouds.iter().zip(&self.required);
         stores
             .map(|(cloud, required)| {
-                let url = format!("memory://store-{}", cloud.index);
+                let url = if self.are_filesystems {
+                    format!("file:///store-{}", cloud.index)
+                } else {
+                    format!("memory://store-{}", cloud.index)
+                };
                 let name = RemoteName::new(format!("store-{}", cloud.index)).unwrap();
                 let mut settings = RemoteSettings::new(name, url.parse().unwrap());
                 settings.required = *required;
@@ -357,12 +427,13 @@ impl World {
                 settings.max_concurrent_requests = self.concurrency;
                 let link = Link {
                     cloud: Arc::clone(cloud),
-                    weather: Arc::clone(&self.weather),
+                    weather: Arc::clone(weather),
                     machine: Arc::clone(machine),
                     who: who.clone(),
                     url,
                     bug: self.bug,
                     held: Arc::default(),
+                    forgotten: Arc::default(),
                 };
                 let store = decorate(Arc::new(link), &settings, Arc::clone(&self.observer));
                 RunRemote::new(store, Arc::new(settings), self.runs[run].clone())
@@ -381,7 +452,7 @@ impl World {
         self.judge.lock().unwrap().violation()
     }
 
-    /// Lets `events` things happen, then lets everything come to its end; the first broken promise, if any.
+    /// Lets `events` events happen, then lets everything finish; returns the first broken promise, if any.
     pub async fn run(&mut self, events: usize) -> Option<Violation> {
         for _ in 0..events {
             let gap = self.gap();
@@ -405,7 +476,7 @@ impl World {
         Duration::from_millis(milliseconds)
     }
 
-    /// Lets time pass, and what is due in it happen.
+    /// Lets time pass and runs the events that are due in it.
     async fn wait(&mut self, time: Duration) {
         let until = self.trace.elapsed() + time;
         loop {
@@ -437,6 +508,12 @@ impl World {
 
     pub async fn carry_out(&mut self, deed: Later) {
         match deed {
+            // A new disk remembers no store: it would start anew.
+            Later::Restart { lost: true, .. } | Later::TeamRestart { lost: Some(_), .. }
+                if !self.is_all_mounted() =>
+            {
+                self.after(30_000..120_000, deed);
+            }
             Later::Restart { site, lost } => {
                 self.trace
                     .note(&self.sites[site].machine, format_args!("starts, lost: {lost}"));
@@ -444,12 +521,23 @@ impl World {
                     let directory = &self.sites[site].directory;
                     std::fs::remove_dir_all(directory).unwrap();
                     std::fs::create_dir(directory).unwrap();
-                    let run = self.sites[site].run;
-                    // As a restore would have it: the trainer goes on from the newest that there is.
-                    let newest = self.judge.lock().unwrap().visible(0, run).into_keys().next_back();
+                    self.next_launch(site);
+                    // As in 'run': no trainer starts without an answer.
+                    let Ok(newest) = self.go_on_from_newest(site).await else {
+                        self.after(30_000..120_000, Later::Restart { site, lost });
+                        return;
+                    };
                     self.sites[site].trainer.step = newest.map_or(0, |id| id.step.number());
                 }
                 self.start_agent(site);
+            }
+            Later::StoreIsBack(store) => {
+                self.trace.note("world", format_args!("store {store} is back"));
+                self.clouds[store].go_away(false);
+            }
+            Later::Mount(store) => {
+                self.trace.note("world", format_args!("store {store} is mounted"));
+                self.clouds[store].mount();
             }
             Later::Thaw(machine) => {
                 self.trace.note(&machine, "thaws");
@@ -470,7 +558,7 @@ impl World {
         }
     }
 
-    /// What stands on every store, for a digest of the end.
+    /// Returns the keys on every store, for a digest of the end.
     pub fn keys(&self) -> BTreeMap<usize, Vec<String>> {
         let stores = self.clouds.iter();
         stores
@@ -479,7 +567,8 @@ impl World {
     }
 }
 
-/// Memory rather than a disk where there is such a place: a power cut of the machine that tests is not what is tested.
+/// Returns a directory in memory rather than on disk if possible: power cuts of the machine that runs the tests are
+/// not under test.
 fn scratch() -> tempfile::TempDir {
     let memory = std::path::Path::new("/dev/shm");
     if memory.is_dir() {

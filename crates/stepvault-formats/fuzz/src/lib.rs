@@ -28,7 +28,8 @@ pub fn file(bytes: &[u8], check: impl Fn(&dyn ReadAt) -> Result<(), Fault>) {
     let _ = check(&bytes.to_vec());
 }
 
-/// Checks a directory `s` with files of these names. The first bytes say how long each is; the last takes the rest.
+/// Checks a directory `s` with files of these names. The first bytes give the length of each; the last takes the
+/// rest.
 pub fn directory(
     bytes: &[u8],
     names: &[&str],
@@ -37,8 +38,8 @@ pub fn directory(
     prepared(bytes, names, |_, bytes| bytes, check);
 }
 
-/// The same, with the checksum at the end of what begins as an OCDBT manifest or node made right: none would be looked
-/// into otherwise.
+/// Checks a directory as [`directory`] does, after it corrects the checksum at the end of each OCDBT manifest or
+/// node: none would be checked otherwise.
 pub fn directory_with_checksums(
     bytes: &[u8],
     names: &[&str],
@@ -61,7 +62,7 @@ fn prepared(
     let _ = check(&tree, "s", &files);
 }
 
-/// The bytes in as many pieces. The first two bytes of each say how long it is; the last takes the rest.
+/// Splits the bytes into `count` pieces. The first two bytes of each give its length; the last takes the rest.
 fn pieces(bytes: &[u8], count: usize) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(bytes);
     (1..=count).map_while(move |number| {
@@ -93,8 +94,9 @@ fn checkpoint(files: BTreeMap<String, Vec<u8>>) -> (Tree, Files) {
     (Tree::new(entries), Files(files))
 }
 
-/// A watched directory, described by one line for each file: its path, a `=`, and what is in it. Everything that is
-/// asked of a directory is asked of it: which framework, which steps, complete and sound, and what a restore would do.
+/// Checks a watched directory, described by one line for each file: its path, a `=`, and its contents. Runs
+/// everything that is computed for a directory: its framework, its steps, complete and sound, and the plan of a
+/// restore.
 pub fn watched(description: &str) {
     let files = description.lines().filter_map(|line| line.split_once('='));
     let files = files
@@ -115,14 +117,14 @@ pub fn watched(description: &str) {
     }
 }
 
-/// Whether a survey could have found a file under this path.
+/// Returns whether a survey could have found a file under this path.
 fn is_path(path: &str) -> bool {
     path.split('/')
         .all(|name| !name.is_empty() && name != "." && name != "..")
 }
 
-/// A zip archive of files of these names, stored, with offsets and checksums made right: nothing in it would be looked
-/// into otherwise.
+/// Returns a zip archive of files with these names, stored, with correct offsets and checksums: nothing in it would
+/// be checked otherwise.
 pub fn archive(bytes: &[u8], names: &[&str]) -> Vec<u8> {
     let mut archive = Vec::new();
     let mut directory = Vec::new();
@@ -160,7 +162,7 @@ pub fn archive(bytes: &[u8], names: &[&str]) -> Vec<u8> {
     archive
 }
 
-/// Makes lengths and checksums right, piece after piece, as far as they go.
+/// Corrects lengths and checksums, piece after piece, as far as they go.
 fn with_checksums(mut bytes: Vec<u8>) -> Vec<u8> {
     let whole = bytes.len();
     let mut start = 0;
@@ -182,8 +184,8 @@ fn with_checksums(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// A table of `LevelDB` around two blocks, with handles, checksums and footer made right. The first two bytes say how
-/// long the first block is.
+/// Returns a table of `LevelDB` around two blocks, with correct handles, checksums and footer. The first two bytes
+/// give the length of the first block.
 pub fn table(bytes: &[u8]) -> Vec<u8> {
     let (length, rest) = bytes.split_first_chunk::<2>().unwrap_or((&[0, 0], &[]));
     let (data, index) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));

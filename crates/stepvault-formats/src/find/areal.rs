@@ -21,7 +21,7 @@ const INFO_FILES: [&str; 6] = [
     "dataloader_info.pkl",
 ];
 
-/// The part of `step_info.json` that says which step it is.
+/// The part of `step_info.json` that names the step.
 #[derive(Deserialize)]
 struct StepInfo {
     global_step: u64,
@@ -37,7 +37,8 @@ fn info_directory(unit: &Unit<'_>) -> String {
     format!("{}recover_info", trial_of(unit.path()))
 }
 
-/// Drops what is no model's checkpoint, adds `recover_info`, and reads which step it is. False when nothing is left.
+/// Drops members that are not a model's checkpoint, adds `recover_info`, and reads the step number. Returns false
+/// when nothing is left.
 pub(super) fn complete_unit(unit: &mut Unit<'_>, tree: &Tree, files: &dyn OpenFile) -> bool {
     // AReaL's own check creates an empty `recover_checkpoint` in every directory beside the models.
     unit.members.retain(|member| {
@@ -67,7 +68,7 @@ pub(super) fn complete_unit(unit: &mut Unit<'_>, tree: &Tree, files: &dyn OpenFi
     true
 }
 
-/// The files of a directory, by their paths in the tree: two models' files have the same names.
+/// Returns the files of a directory by their paths in the tree, because the files of two models have the same names.
 fn prefixed(tree: &Tree, path: &str, entry: &crate::tree::Entry) -> Vec<UnitFile> {
     let mut files = files_of(tree, path, entry);
     for file in &mut files {
@@ -76,7 +77,8 @@ fn prefixed(tree: &Tree, path: &str, entry: &crate::tree::Entry) -> Vec<UnitFile
     files
 }
 
-/// Why the pair is not one save's: `recover_info` is written after the weights, `dataloader_info.pkl` last.
+/// Returns the reasons why the pair is not from one save: `recover_info` is written after the weights,
+/// `dataloader_info.pkl` last.
 pub(super) fn objections(unit: &Unit<'_>) -> Vec<String> {
     let info = format!("{}/", info_directory(unit));
     let (infos, weights): (Vec<_>, Vec<_>) =
@@ -86,7 +88,7 @@ pub(super) fn objections(unit: &Unit<'_>) -> Vec<String> {
         .filter_map(|name| {
             let file = infos.iter().find(|file| file.inside == format!("{info}{name}"));
             match file.map(|file| file.size_bytes) {
-                None => Some(format!("{info}{name} is not there yet")),
+                None => Some(format!("{info}{name} does not exist yet")),
                 Some(0) => Some(format!("{info}{name} is empty (0 bytes)")),
                 Some(_) => None,
             }
@@ -96,9 +98,7 @@ pub(super) fn objections(unit: &Unit<'_>) -> Vec<String> {
         return reasons;
     }
     if unit.step.is_none() {
-        reasons.push(format!(
-            "{info}step_info.json does not say which global_step it is"
-        ));
+        reasons.push(format!("{info}step_info.json names no global_step"));
     }
     let newest_weights = weights.iter().max_by_key(|file| file.mtime);
     let oldest_info = infos.iter().min_by_key(|file| file.mtime);
@@ -106,7 +106,7 @@ pub(super) fn objections(unit: &Unit<'_>) -> Vec<String> {
         && newest.mtime > oldest.mtime
     {
         reasons.push(format!(
-            "{} was written after {}: the weights are of a newer save than the rest",
+            "{} was written after {}: the weights are newer than the rest of the step",
             newest.inside, oldest.inside
         ));
     }
@@ -118,7 +118,7 @@ pub(super) fn objections(unit: &Unit<'_>) -> Vec<String> {
         && newest.mtime > last.mtime
     {
         reasons.push(format!(
-            "{} was written after {}, which is the last of a save: the save is under way",
+            "{} was written after {}, which each save writes last: a save is in progress",
             newest.inside, last.inside
         ));
     }
@@ -133,7 +133,7 @@ pub(super) fn objections(unit: &Unit<'_>) -> Vec<String> {
             .iter()
             .any(|file| file.inside == format!("{}/.metadata", model.path));
         if shards.any(|file| file.inside.ends_with(".distcp")) && !marker {
-            reasons.push(format!("{}/.metadata is not there yet", model.path));
+            reasons.push(format!("{}/.metadata does not exist yet", model.path));
         }
     }
     reasons

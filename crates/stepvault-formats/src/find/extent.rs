@@ -2,28 +2,28 @@
 
 use stepvault_core::nodes::Writer;
 
-/// What of a step a directory holds, where several nodes write it together.
+/// The part of a step that a directory holds, where several nodes write the step together.
 ///
-/// Where each node has a disk of its own, no directory holds all of a step. The files that prove it, a marker or a
-/// pointer, are written by rank 0 alone, when all ranks are done. So the node of rank 0 has proof, and every other one
-/// has nothing but silence: what its ranks have written is all there once they write no more. A save that was cut off
-/// is never proved on the first, and cannot become durable without it.
+/// If each node has its own disk, no directory holds all of a step. Rank 0 alone writes the files that prove it, a
+/// marker or a pointer, when all ranks are done. So only the node of rank 0 has a proof. On every other node, the
+/// files of its ranks are complete once they write no more. A save that was cut off is never proved on the first node
+/// and cannot become durable without it.
 ///
-/// Nothing is compared with the steps before: on a node that a restore has filled, they hold the files of all nodes.
+/// Nothing is compared with earlier steps: on a node that a restore has filled, they hold the files of all nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Extent {
-    /// All of it.
+    /// The whole step.
     #[default]
     Whole,
-    /// What the ranks of one node wrote, rank 0 among them.
+    /// The files written by the ranks of one node, including rank 0.
     LeadingPart,
-    /// What the ranks of another node wrote.
+    /// The files written by the ranks of another node.
     OtherPart,
 }
 
 impl Extent {
-    /// What the directory of a step's writer holds of it. Rank 0 is taken to run on the first node by name, as it does by
-    /// the names that launchers' ranks give.
+    /// Returns the part that the directory of a step's writer holds. Rank 0 is assumed to run on the first node by
+    /// name, as with the names that launchers' ranks give.
     pub fn of(writer: &Writer) -> Self {
         let (node, nodes) = (writer.place.node(), writer.place.nodes());
         if writer.shared || !nodes.is_several() {
@@ -35,7 +35,7 @@ impl Extent {
         }
     }
 
-    /// Whether files of the step may be missing that no rank of this node writes.
+    /// Returns whether the directory may lack files of the step that no rank of this node writes.
     pub fn is_part(self) -> bool {
         self != Self::Whole
     }

@@ -1,4 +1,4 @@
-//! Whether one step is complete, by the rule of its series and all that is around it.
+//! Decides whether one step is complete, from the rule of its series and from its surroundings.
 
 use stepvault_core::timestamp::Timestamp;
 
@@ -11,29 +11,29 @@ use crate::profile::{PathGlob, Profile, Proof, UnitRule};
 use crate::temporary::is_unfinished_file;
 use crate::tree::Tree;
 
-/// Why a save is taken to be over where nothing else says so.
-const QUIET: &str = "its files are all there";
+/// The reason why a save counts as finished when no other proof exists.
+const QUIET: &str = "all its files exist";
 
-/// What a step is judged by besides itself.
+/// What a step is judged by, besides itself.
 pub(super) struct Surroundings<'a> {
     pub(super) profile: &'a Profile,
     pub(super) tree: &'a Tree,
     pub(super) pointers: &'a [PointerFound],
     pub(super) now: Timestamp,
     pub(super) options: &'a FindOptions,
-    /// For each of the series' [`as_before`](crate::profile::Complete::as_before), the newest complete step with a lower
-    /// number that has such a file.
+    /// For each of the series' [`as_before`](crate::profile::Complete::as_before), the newest complete step with a
+    /// lower number that has such a file.
     pub(super) had: &'a [Option<&'a str>],
-    /// Ranks of the complete step before it.
+    /// The number of ranks of the previous complete step.
     pub(super) earlier_ranks: Option<u32>,
     /// Steps of the same series with higher numbers.
     pub(super) later: &'a [Unit<'a>],
 }
 
-/// Judges a step, and counts its ranks.
+/// Judges a step and counts its ranks.
 pub(super) fn judge(unit: &Unit<'_>, around: &Surroundings<'_>) -> (Completeness, Option<u32>) {
     if unit.files.is_empty() {
-        let reasons = vec!["it holds no file yet".to_owned()];
+        let reasons = vec!["it contains no files yet".to_owned()];
         return (Completeness::NotYet { reasons }, None);
     }
     let mut reasons = Vec::new();
@@ -54,12 +54,12 @@ pub(super) fn judge(unit: &Unit<'_>, around: &Surroundings<'_>) -> (Completeness
     }
 }
 
-/// What its own files say against it, whatever proves it.
+/// Collects reasons in the step's own files against its completeness, whatever the proof.
 fn own_evidence(unit: &Unit<'_>, reasons: &mut Vec<String>) {
     let complete = &unit.series.complete;
     if !unit.fits {
         let wanted: Vec<_> = unit.series.holds.iter().map(PathGlob::text).collect();
-        reasons.push(format!("it holds none of {} yet", wanted.join(", ")));
+        reasons.push(format!("it contains none of {} yet", wanted.join(", ")));
     }
     for file in unit.files.iter().filter(|file| !any(&complete.refused, file)) {
         let unfinished = file.inside.split('/').find(|name| is_unfinished_file(name));
@@ -67,14 +67,17 @@ fn own_evidence(unit: &Unit<'_>, reasons: &mut Vec<String>) {
             reasons.push(if name == file.inside {
                 format!("{name} has the name of an unfinished file")
             } else {
-                format!("{} has the name of something unfinished, {name}", file.inside)
+                format!(
+                    "{} contains {name}, the name of an unfinished file or directory",
+                    file.inside
+                )
             });
             break;
         }
     }
     for file in unit.files.iter().filter(|file| any(&complete.refused, file)) {
         reasons.push(format!(
-            "{} is there, which says that it is not complete",
+            "{} exists, which marks the step as incomplete",
             file.inside
         ));
     }
@@ -94,8 +97,8 @@ fn own_evidence(unit: &Unit<'_>, reasons: &mut Vec<String>) {
             let newest = unit.files.iter().filter(beside).max_by_key(|file| file.mtime);
             if let Some(newest) = newest.filter(|newest| newest.mtime > marker.mtime) {
                 reasons.push(format!(
-                    "{} was written after {}, which comes after it in a save: the step is being overwritten, or was \
-                     copied without its times",
+                    "{} was written after {}, which a save writes later: the step is being overwritten, or was \
+                     copied without its modification times",
                     newest.inside, marker.inside
                 ));
             }
@@ -106,11 +109,11 @@ fn own_evidence(unit: &Unit<'_>, reasons: &mut Vec<String>) {
     }
 }
 
-/// What must be there and is not.
+/// Collects the required files that are missing.
 fn expected_files(unit: &Unit<'_>, around: &Surroundings<'_>, reasons: &mut Vec<String>) {
     let complete = &unit.series.complete;
     let extent = around.options.extent;
-    // Which rank writes what is required is not said, except that rank 0's node has it.
+    // A required file may be written by any rank, but the node of rank 0 has it.
     let required = complete.required.iter().filter(|_| extent != Extent::OtherPart);
     for required in required {
         let wanted = required
@@ -126,12 +129,12 @@ fn expected_files(unit: &Unit<'_>, around: &Surroundings<'_>, reasons: &mut Vec<
         if let Some(before) = had
             && !unit.has(glob)
         {
-            reasons.push(format!("{} is not there yet, which {before} has", glob.text()));
+            reasons.push(format!("{} does not exist yet, but {before} has it", glob.text()));
         }
     }
 }
 
-/// Which of these files is there and not empty, or what to say.
+/// Returns the first of these files that exists and is not empty, or the reason why none does.
 fn present<'a>(unit: &'a Unit<'_>, globs: &[PathGlob]) -> Result<&'a UnitFile, String> {
     let mut empty = None;
     for file in unit.files.iter().filter(|file| any(globs, file)) {
@@ -143,8 +146,8 @@ fn present<'a>(unit: &'a Unit<'_>, globs: &[PathGlob]) -> Result<&'a UnitFile, S
     Err(empty.unwrap_or_else(|| {
         let names: Vec<_> = globs.iter().map(PathGlob::text).collect();
         match names.as_slice() {
-            [name] => format!("{name} is not there yet"),
-            names => format!("none of {} is there yet", names.join(", ")),
+            [name] => format!("{name} does not exist yet"),
+            names => format!("none of {} exists yet", names.join(", ")),
         }
     }))
 }
@@ -153,9 +156,10 @@ fn any(globs: &[PathGlob], file: &UnitFile) -> bool {
     globs.iter().any(|glob| glob.is_match(&file.inside))
 }
 
-/// A loss of the highest ranks leaves no gap: only what is known from elsewhere shows it.
+/// Detects missing highest ranks. Their loss leaves no gap, so it shows only in a comparison with other facts.
 fn too_few_ranks(count: u32, around: &Surroundings<'_>) -> Option<String> {
-    // A run may go on with fewer ranks. Its next step then has as few; a save that was cut off is not repeated.
+    // A run may continue with fewer ranks. Its next step then has as few ranks; a save that was cut off is not
+    // repeated.
     if around
         .later
         .iter()
@@ -169,11 +173,11 @@ fn too_few_ranks(count: u32, around: &Surroundings<'_>) -> Option<String> {
         format!("{count} ranks")
     };
     if let Some(world) = around.options.expected_world.filter(|world| count < *world) {
-        return Some(format!("{few} wrote it, and the run has {world}"));
+        return Some(format!("{few} wrote it, but the run has {world}"));
     }
     let before = around.earlier_ranks.or(around.options.previous_ranks)?;
     (count < before && around.options.expected_world != Some(count))
-        .then(|| format!("{few} wrote it, and {before} wrote the step before"))
+        .then(|| format!("{few} wrote it, but {before} wrote the previous step"))
 }
 
 fn proof(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, String> {
@@ -185,7 +189,7 @@ fn proof(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, String> {
     match (proof, around.options.extent) {
         (Err(_), Extent::OtherPart) if by_rank_zero => by_quiet(unit, around),
         (Err(reason), Extent::LeadingPart) if by_rank_zero => Err(format!(
-            "{reason} (of several nodes the first by name has to be that of rank 0, which writes it)"
+            "{reason} (rank 0 writes it; the node of rank 0 must be the first by name)"
         )),
         (proof, _) => proof,
     }
@@ -193,19 +197,21 @@ fn proof(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, String> {
 
 fn own_proof(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, String> {
     match &unit.series.complete.proof {
-        Proof::Rename => Ok("it has its final name, which it is given last".to_owned()),
+        Proof::Rename => Ok("it has its final name, which it gets when it is complete".to_owned()),
         Proof::Marker(files) => {
             let marker = present(unit, files)?;
             Ok(format!(
-                "its marker {} is there, which is written last",
+                "its marker {}, which is written last, exists",
                 marker.inside
             ))
         }
         Proof::MarkerRemoved(suffix) => {
             let marker = format!("{}{suffix}", unit.path());
             match around.tree.get(&marker) {
-                Some(_) => Err(format!("{marker} is still there, which marks it as unfinished")),
-                None => Ok(format!("{marker} is gone, which marks it as unfinished")),
+                Some(_) => Err(format!("{marker}, which marks it as unfinished, still exists")),
+                None => Ok(format!(
+                    "{marker}, which marks it as unfinished, no longer exists"
+                )),
             }
         }
         Proof::Pointer => by_pointer(unit, around),
@@ -216,7 +222,7 @@ fn own_proof(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, Strin
     }
 }
 
-/// The pointer of each member names it, or a newer one.
+/// Checks that the pointer of each member names the step or a newer one.
 fn by_pointer(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, String> {
     let mut proof = None;
     for member in &unit.members {
@@ -231,18 +237,18 @@ fn by_pointer(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, Stri
             .pointers
             .iter()
             .find(|found| found.is_for_resuming() && wanted.contains(&found.path))
-            .ok_or_else(|| format!("{} is not there yet", wanted.join(" or ")))?;
+            .ok_or_else(|| format!("{} does not exist yet", wanted.join(" or ")))?;
         let reached =
             pointer.names.contains(&member.path) || unit.step.is_some() && pointer.target_step >= unit.step;
         if !reached {
-            return Err(format!("{} still says {}", pointer.path, pointer.says));
+            return Err(format!("{} still names {}", pointer.path, pointer.says));
         }
-        proof = Some(format!("{} says {}", pointer.path, pointer.says));
+        proof = Some(format!("{} names {}", pointer.path, pointer.says));
     }
-    proof.ok_or_else(|| "nothing points to it".to_owned())
+    proof.ok_or_else(|| "no pointer names it".to_owned())
 }
 
-/// Nothing was written for long enough, or a newer step was begun later.
+/// Checks that nothing was written for long enough, or that a newer step was started later.
 fn by_quiet(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, String> {
     let newest = unit.newest().unwrap_or_default();
     // A path that is overwritten at each save has no newer step beside it.
@@ -251,17 +257,17 @@ fn by_quiet(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, String
         .iter()
         .find(|later| later.newest().is_some_and(|written| written > newest));
     if let Some(later) = later.filter(|_| unit.series.unit.is_none()) {
-        return Ok(format!("{QUIET}, and {} was begun after it", later.path()));
+        return Ok(format!("{QUIET}, and {} was started after it", later.path()));
     }
     if newest > around.now {
-        return Err("its newest file is stamped with a time that has not come yet".to_owned());
+        return Err("its newest file is stamped with a time in the future".to_owned());
     }
     let quiet_seconds = around.now.seconds_since(newest);
     let wanted_seconds = around.options.quiet_seconds;
     if quiet_seconds < wanted_seconds {
         return Err(format!(
-            "it was written {quiet_seconds} s ago, and must be quiet for {wanted_seconds} s"
+            "it was written {quiet_seconds} s ago, and must be unchanged for {wanted_seconds} s"
         ));
     }
-    Ok(format!("{QUIET}, and nothing was written for {wanted_seconds} s"))
+    Ok(format!("{QUIET}, and none was written for {wanted_seconds} s"))
 }

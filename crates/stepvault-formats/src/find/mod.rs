@@ -1,4 +1,4 @@
-//! The steps of a directory, by a profile: which there are, and which are complete.
+//! Finds the steps of a directory with a profile, and which of them are complete.
 
 mod areal;
 mod extent;
@@ -15,15 +15,16 @@ pub use extent::Extent;
 use judge::{Surroundings, judge};
 use units::{Collected, Unit, collect};
 
-/// What a search for steps goes by, besides the directory.
+/// The parameters of a search for steps, besides the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FindOptions {
-    /// How long nothing must have been written, where nothing else proves that a save is over, in seconds.
+    /// How long nothing must have been written when no other proof shows that a save is finished, in seconds.
     pub quiet_seconds: u64,
-    /// How many ranks the run has, where the caller knows. Fewer are then too few, unless a newer step has as few.
+    /// The number of ranks of the run, if the caller knows it. Fewer ranks are too few, unless a newer step has as
+    /// few.
     pub expected_world: Option<u32>,
-    /// How many ranks wrote the step that the caller took last, for the first step of the directory; every other is
-    /// compared with the one before it.
+    /// The number of ranks of the last step that the caller sealed, for the first step of the directory; every other
+    /// step is compared with the previous one.
     pub previous_ranks: Option<u32>,
     /// How much of each step the directory holds.
     pub extent: Extent,
@@ -43,19 +44,19 @@ impl Default for FindOptions {
 /// Whether a step is complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Completeness {
-    /// It is.
+    /// The step is complete.
     Complete {
-        /// What proves it, in words.
+        /// The proof, as text.
         proof: String,
     },
-    /// It is not, or nothing proves it yet.
+    /// The step is not complete, or nothing proves it yet.
     NotYet {
-        /// Why, in words; never empty.
+        /// The reasons, as text; never empty.
         reasons: Vec<String>,
     },
 }
 
-/// A step.
+/// A step that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundStep {
     /// Its first path, relative to the watched directory.
@@ -64,29 +65,29 @@ pub struct FoundStep {
     pub members: Vec<String>,
     /// The series of the profile.
     pub series: String,
-    /// Its number, where it has one.
+    /// Its number, if it has one.
     pub step: Option<u64>,
     /// Whether it is complete.
     pub complete: Completeness,
-    /// How many ranks wrote it, where that can be told.
+    /// The number of ranks that wrote it, if known.
     pub ranks: Option<u32>,
-    /// Length of all its files, in bytes.
+    /// The length of all its files, in bytes.
     pub bytes: u64,
-    /// How many files it has.
+    /// The number of its files.
     pub files: u64,
-    /// When its newest file was written. A lower number that was written later is of another attempt.
+    /// The modification time of its newest file. A lower number that was written later belongs to another attempt.
     pub written_at: Timestamp,
-    /// False when the trainer cannot go on from it.
+    /// False when the trainer cannot resume from it.
     pub resumable: bool,
 }
 
 impl FoundStep {
-    /// Whether it is complete.
+    /// Returns whether it is complete.
     pub fn is_complete(&self) -> bool {
         matches!(self.complete, Completeness::Complete { .. })
     }
 
-    /// Why it is not complete; empty when it is.
+    /// Returns the reasons why it is not complete; empty when it is.
     pub fn reasons(&self) -> &[String] {
         match &self.complete {
             Completeness::Complete { .. } => &[],
@@ -95,22 +96,23 @@ impl FoundStep {
     }
 }
 
-/// What was found in a directory.
+/// The contents of a directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
-    /// By series, then by number and path. What has a temporary name with a number in it is listed, as not complete.
+    /// The steps by series, then by number and path. A temporary name with a number in it is listed as an incomplete
+    /// step.
     pub steps: Vec<FoundStep>,
-    /// What the trainer, or its user, reads to find a step.
+    /// The files and links that the trainer, or its user, reads to find a step.
     pub pointers: Vec<PointerFound>,
-    /// Paths with a name that is only given while writing.
+    /// Paths with a name that is used only while writing.
     pub temporary: Vec<String>,
-    /// Paths that are no steps by the profile.
+    /// Paths that the profile excludes as steps.
     pub ignored: Vec<String>,
 }
 
 impl Found {
-    /// The complete step with the highest number that a trainer can go on from; failing that, of those it cannot. Of
-    /// several with the same number, the first by path.
+    /// Returns the complete step with the highest number that a trainer can resume from; if there is none, the
+    /// highest that it cannot resume from. Of several with the same number, returns the first by path.
     pub fn newest_complete(&self) -> Option<&FoundStep> {
         let newest = |resumable: bool| {
             let mut steps = self
@@ -129,13 +131,13 @@ impl Found {
         newest(true).or_else(|| newest(false))
     }
 
-    /// The pointer that the trainer goes on by.
+    /// Returns the pointer that the trainer resumes by.
     pub fn pointer(&self) -> Option<&PointerFound> {
         self.pointers.iter().find(|pointer| pointer.is_for_resuming())
     }
 }
 
-/// Finds the steps of a directory. `now` is by the clock that stamps the files.
+/// Finds the steps of a directory. `now` comes from the clock that stamps the files.
 pub fn find_steps(
     profile: &Profile,
     tree: &Tree,
@@ -155,7 +157,7 @@ pub fn find_steps(
         let as_before = series
             .first()
             .map_or(&[][..], |unit| &unit.series.complete.as_before);
-        // A directory may hold thousands of steps: none of them looks at all the others.
+        // A directory may hold thousands of steps, so no step is compared with all others.
         let mut had: Vec<Option<&str>> = vec![None; as_before.len()];
         let mut earlier_ranks = None;
         for (index, unit) in series.iter().enumerate() {
@@ -195,7 +197,7 @@ pub fn find_steps(
     }
 }
 
-/// Whether every file of an alias is nothing but another name for a step's bytes.
+/// Returns whether every file of an alias is only another name for a step's bytes.
 fn is_known_copy(unit: &Unit<'_>, pointers: &[PointerFound]) -> bool {
     unit.members.iter().all(|member| {
         pointers
@@ -234,7 +236,7 @@ fn temporary_step(tree: &Tree, path: &str, step: u64) -> FoundStep {
         series: "temporary".to_owned(),
         step: Some(step),
         complete: Completeness::NotYet {
-            reasons: vec!["its name is a temporary one, which a finished step is renamed from".to_owned()],
+            reasons: vec!["it has a temporary name, and a finished step is renamed".to_owned()],
         },
         ranks: None,
         bytes: files

@@ -1,4 +1,4 @@
-//! Files of which every rank writes one: whether all are there.
+//! Checks that the files written once per rank exist for every rank.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,16 +6,17 @@ use super::Extent;
 use super::units::Unit;
 use crate::profile::RankSet;
 
-/// How many ranks wrote a step, and what is missing of them.
+/// The ranks that wrote a step, and the missing ones.
 #[derive(Debug, Default)]
 pub(super) struct Ranks {
-    /// How many, where that can be told.
+    /// The number of ranks, if known.
     pub(super) count: Option<u32>,
-    /// What is missing, in words.
+    /// The missing ranks and files, as text.
     pub(super) faults: Vec<String>,
 }
 
-/// Counts the ranks of a step and looks for gaps. In a part of one the ranks of other nodes are none.
+/// Counts the ranks of a step and looks for gaps. In a part of a step, ranks of other nodes are not counted as
+/// missing.
 pub(super) fn ranks_of(unit: &Unit<'_>, extent: Extent) -> Ranks {
     let mut ranks = Ranks::default();
     for set in &unit.series.complete.ranks {
@@ -30,14 +31,14 @@ pub(super) fn ranks_of(unit: &Unit<'_>, extent: Extent) -> Ranks {
         if let Some(missing) = first_gap(&present).filter(|_| !extent.is_part()) {
             ranks
                 .faults
-                .push(format!("the path of rank {missing} is not there yet"));
+                .push(format!("the path of rank {missing} does not exist yet"));
         }
         ranks.count = ranks.count.or((!present.is_empty()).then(|| length(&present)));
     }
     ranks
 }
 
-/// What one set is made of: the ranks of each group, and the count that the names give.
+/// The contents of one set: the ranks of each group, and the count that the names give.
 #[derive(Default)]
 struct Seen {
     groups: BTreeMap<String, BTreeSet<u32>>,
@@ -77,7 +78,7 @@ fn set_ranks(set: &RankSet, unit: &Unit<'_>, extent: Extent, ranks: &mut Ranks) 
             let missing = first_gap(present).or_else(|| (length(present) < wanted).then(|| length(present)));
             if let Some(missing) = missing {
                 ranks.faults.push(format!(
-                    "the {} ({name}) of rank {missing} are not there: {} of {wanted} are",
+                    "the {} ({name}) of rank {missing} are missing: {} of {wanted} exist",
                     set.what,
                     present.len()
                 ));
@@ -94,7 +95,7 @@ fn length(ranks: &BTreeSet<u32>) -> u32 {
     u32::try_from(ranks.len()).unwrap_or(u32::MAX)
 }
 
-/// The lowest rank that is missing below the highest that is there.
+/// Returns the lowest missing rank below the highest that exists.
 fn first_gap(present: &BTreeSet<u32>) -> Option<u32> {
     (0..)
         .zip(present)

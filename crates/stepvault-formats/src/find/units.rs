@@ -1,4 +1,4 @@
-//! Which paths make up which steps, before anything is said of whether they are complete.
+//! Groups paths into steps, before completeness is judged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,17 +36,17 @@ pub(crate) struct Unit<'a> {
     pub(crate) members: Vec<Member>,
     pub(crate) step: Option<u64>,
     pub(crate) files: Vec<UnitFile>,
-    /// Whether it holds what its series asks for.
+    /// Whether it contains what its series requires.
     pub(crate) fits: bool,
 }
 
 impl Unit<'_> {
-    /// The first of its paths.
+    /// Returns the first of its paths.
     pub(crate) fn path(&self) -> &str {
         self.members.first().map_or("", |member| &member.path)
     }
 
-    /// Whether one of its files is of this kind.
+    /// Returns whether one of its files matches.
     pub(crate) fn has(&self, glob: &PathGlob) -> bool {
         self.files.iter().any(|file| glob.is_match(&file.inside))
     }
@@ -56,11 +56,11 @@ impl Unit<'_> {
     }
 }
 
-/// What a directory holds, by a profile.
+/// The contents of a directory, by a profile.
 pub(crate) struct Collected<'a> {
     /// By series, then by number and path.
     pub(crate) units: Vec<Unit<'a>>,
-    /// Paths that have a name only given while writing, with the step that it says.
+    /// Paths with a name that is used only while writing, with the step number in the name.
     pub(crate) temporary: Vec<(String, Option<u64>)>,
     pub(crate) ignored: Vec<String>,
 }
@@ -68,7 +68,7 @@ pub(crate) struct Collected<'a> {
 pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFile) -> Collected<'a> {
     let mut unfinished = Vec::new();
     let mut ignored = Vec::new();
-    // Directories that are taken whole: what lies below is theirs.
+    // Directories that belong to one step as a whole, with everything below them.
     let mut taken = BTreeSet::new();
     let mut units: BTreeMap<(usize, String), Unit<'a>> = BTreeMap::new();
     for (path, entry) in tree.entries() {
@@ -154,7 +154,7 @@ fn areal_key(series: &Series, path: &str) -> Option<String> {
     }
 }
 
-/// Whether a path lies in one of these directories.
+/// Returns whether a path lies in one of these directories.
 pub(crate) fn is_below(path: &str, taken: &BTreeSet<String>) -> bool {
     let mut end = path.len();
     while let Some(slash) = path.get(..end).and_then(|start| start.rfind('/')) {
@@ -166,9 +166,9 @@ pub(crate) fn is_below(path: &str, taken: &BTreeSet<String>) -> bool {
     false
 }
 
-/// A path that has its name only while it is written.
+/// A path whose name is used only while it is written.
 struct Temporary {
-    /// The step that it says.
+    /// The step number in the name.
     step: Option<u64>,
 }
 
@@ -178,7 +178,8 @@ fn temporary(profile: &Profile, path: &str) -> Option<Temporary> {
             return Some(Temporary { step: parts.step });
         }
     }
-    // A directory of another kind may have such a name and hold steps: only what also says a step, where steps are.
+    // A directory of another kind may have such a name and hold steps. So only a name that also contains a step
+    // number, in a place where steps are, counts.
     let name = last_component(path);
     let says_step = is_unfinished_file(name)
         .then(|| step_name::parse(unfinished_stem(name)))
@@ -190,7 +191,7 @@ fn temporary(profile: &Profile, path: &str) -> Option<Temporary> {
     })
 }
 
-/// A name without the ending that says it is unfinished.
+/// Returns a name without the ending that marks it as unfinished.
 fn unfinished_stem(name: &str) -> &str {
     name.trim_end_matches('~')
         .rsplit_once('.')
@@ -206,7 +207,8 @@ struct Choice<'a> {
     fits: bool,
 }
 
-/// The series of an entry: the first whose path and content it has; failing that, the first whose path it has.
+/// Returns the series of an entry: the first that matches its path and content; if there is none, the first that
+/// matches its path.
 fn choose<'a>(profile: &'a Profile, tree: &Tree, path: &str, entry: &Entry) -> Option<Choice<'a>> {
     let is_directory = match entry.kind {
         EntryKind::Directory => true,
@@ -235,7 +237,7 @@ fn choose<'a>(profile: &'a Profile, tree: &Tree, path: &str, entry: &Entry) -> O
             fallback = Some(choice);
             break;
         }
-        // A series that takes any name must not claim what does not look like its steps.
+        // A series that accepts any name must not claim paths that do not look like its steps.
         if fallback.is_none() && series.numbered && series.path.has_group("step") {
             fallback = Some(choice);
         }
@@ -250,7 +252,7 @@ fn choose<'a>(profile: &'a Profile, tree: &Tree, path: &str, entry: &Entry) -> O
     })
 }
 
-/// The files of an entry, by their paths inside it.
+/// Returns the files of an entry, by their paths inside it.
 pub(super) fn files_of(tree: &Tree, path: &str, entry: &Entry) -> Vec<UnitFile> {
     if let EntryKind::File { size_bytes, .. } = entry.kind {
         return vec![UnitFile {

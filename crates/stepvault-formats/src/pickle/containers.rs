@@ -26,7 +26,7 @@ impl Machine<'_> {
         self.store.object(Object::Tuple(elements.into_boxed_slice()))
     }
 
-    /// Makes a container of what is above the last mark.
+    /// Creates a container of the values above the last mark.
     pub(super) fn container_of_mark(&mut self, empty: Object) -> Result<(), Fault> {
         let parts = self.pop_to_mark()?;
         self.push_object(empty)?;
@@ -45,7 +45,7 @@ impl Machine<'_> {
             |object| matches!(object, Object::List(_) | Object::Set(_))
         };
         if !self.may_be(target, expected) {
-            return Err(self.fault("puts items into what holds none"));
+            return Err(self.fault("adds items to a value that is not a list or set"));
         }
         if !self.store.keeps_values() {
             return Ok(());
@@ -62,7 +62,7 @@ impl Machine<'_> {
     pub(super) fn add_entries(&mut self, pairs: &[Value]) -> Result<(), Fault> {
         let target = self.top()?;
         if !self.may_be(target, |object| matches!(object, Object::Dict(_))) {
-            return Err(self.fault("puts entries into what is no dictionary"));
+            return Err(self.fault("adds entries to a value that is not a dictionary"));
         }
         let (pairs, odd) = pairs.as_chunks::<2>();
         if !odd.is_empty() {
@@ -91,7 +91,7 @@ impl Machine<'_> {
 
     pub(super) fn recall(&mut self, index: u64) -> Result<(), Fault> {
         let Some(value) = self.memo.get(&index).copied() else {
-            return Err(self.fault(&format!("recalls slot {index}, in which nothing was put")));
+            return Err(self.fault(&format!("reads memo slot {index}, which was never written")));
         };
         self.push(value)
     }

@@ -1,14 +1,14 @@
-//! A place in a range of a file, read forwards through a small buffer.
+//! A position in a range of a file, read forwards through a small buffer.
 
 use std::ops::Range;
 
 use crate::soundness::Fault;
 use crate::source::ReadAt;
 
-/// Bytes that are read at a time.
+/// The number of bytes that are read at a time.
 const BUFFER_BYTES: u64 = 16 * 1024;
 
-/// Reads forwards, never past the end of its range, and skips without reading.
+/// Reads forwards, never beyond the end of its range, and skips without reading.
 pub(super) struct Cursor<'a> {
     source: &'a dyn ReadAt,
     position: u64,
@@ -18,7 +18,7 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// At the start of a range, which must be inside the file.
+    /// Returns a cursor at the start of a range, which must be inside the file.
     pub(super) fn new(source: &'a dyn ReadAt, range: Range<u64>) -> Result<Self, Fault> {
         if range.start > range.end || range.end > source.size_bytes() {
             return Err(Fault::at(
@@ -39,23 +39,23 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// The offset in the file of the next byte.
+    /// Returns the offset in the file of the next byte.
     pub(super) fn position(&self) -> u64 {
         self.position
     }
 
-    /// How many bytes are left in the range.
+    /// Returns how many bytes are left in the range.
     pub(super) fn left_bytes(&self) -> u64 {
         self.end.saturating_sub(self.position)
     }
 
-    /// The next byte.
+    /// Returns the next byte.
     pub(super) fn byte(&mut self) -> Result<u8, Fault> {
         let [byte] = self.array()?;
         Ok(byte)
     }
 
-    /// The next few bytes.
+    /// Returns the next `N` bytes.
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
         let mut array = [0; N];
         for byte in &mut array {
@@ -64,7 +64,7 @@ impl<'a> Cursor<'a> {
         Ok(array)
     }
 
-    /// The next `length` bytes, which the caller has held against a limit of its own.
+    /// Returns the next `length` bytes. The caller has compared `length` with its own limit.
     pub(super) fn bytes(&mut self, length: u64) -> Result<Vec<u8>, Fault> {
         self.must_hold(length)?;
         let mut bytes = Vec::new();
@@ -74,15 +74,15 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
-    /// Goes over `length` bytes without reading them.
+    /// Skips `length` bytes without reading them.
     pub(super) fn skip(&mut self, length: u64) -> Result<(), Fault> {
         self.must_hold(length)?;
         self.position = self.position.saturating_add(length);
         Ok(())
     }
 
-    /// The bytes up to the next line feed, which is read and left out. Of a line longer than `kept_bytes`, nothing
-    /// is kept: `None`.
+    /// Returns the bytes up to the next line feed, which is consumed but not returned. Returns `None` for a line
+    /// longer than `kept_bytes`.
     pub(super) fn line(&mut self, kept_bytes: u64) -> Result<Option<Vec<u8>>, Fault> {
         let mut line = Some(Vec::new());
         loop {
@@ -104,7 +104,7 @@ impl<'a> Cursor<'a> {
         if length > left_bytes {
             return Err(Fault::at(
                 self.position,
-                format!("the pickle is cut off: it says that {length} bytes follow, and {left_bytes} do"),
+                format!("the pickle is cut off: {length} bytes should follow, and {left_bytes} do"),
             ));
         }
         Ok(())
@@ -126,7 +126,7 @@ impl<'a> Cursor<'a> {
         Ok(byte)
     }
 
-    /// Reads on from the position and returns the byte there.
+    /// Fills the buffer from the current position and returns the byte there.
     fn refill(&mut self) -> Result<u8, Fault> {
         let length = self.left_bytes().min(BUFFER_BYTES);
         // At most `BUFFER_BYTES`.
@@ -163,8 +163,8 @@ mod tests {
         cursor.skip(4).unwrap();
         for outcome in [cursor.bytes(u64::MAX).map(drop), cursor.skip(7)] {
             let why = outcome.unwrap_err().to_string();
-            assert!(why.starts_with("the pickle is cut off: it says that "), "{why}");
-            assert!(why.ends_with(" bytes follow, and 6 do"), "{why}");
+            assert!(why.starts_with("the pickle is cut off: "), "{why}");
+            assert!(why.ends_with(" bytes should follow, and 6 do"), "{why}");
         }
         assert!(Cursor::new(&bytes, 0..11).is_err());
     }

@@ -1,4 +1,4 @@
-//! The stack machine that reads a pickle, and only ever writes down what it is asked to do.
+//! The stack machine that reads a pickle and only records what the pickle requests.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,19 +9,19 @@ use super::{Keep, MAX_TEXT_BYTES, Pickle, Value, opcode};
 use crate::soundness::Fault;
 use crate::source::ReadAt;
 
-/// The newest protocol that there is (`pickle.HIGHEST_PROTOCOL`).
+/// The newest protocol (`pickle.HIGHEST_PROTOCOL`).
 const HIGHEST_PROTOCOL: u8 = 5;
 
 pub(super) struct Machine<'a> {
     pub(super) cursor: Cursor<'a>,
     pub(super) store: Store,
     pub(super) stack: Vec<Value>,
-    /// How high the stack was at each mark that is still open.
+    /// The height of the stack at each open mark.
     marks: Vec<usize>,
     pub(super) memo: HashMap<u64, Value>,
-    /// Where the frame that is being read ends.
+    /// The end of the current frame.
     frame_end: Option<u64>,
-    /// The instruction at work, and where it is.
+    /// The current instruction and its offset.
     pub(super) opcode: u8,
     opcode_offset: u64,
 }
@@ -41,7 +41,7 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// Reads up to and with `STOP`.
+    /// Reads up to and including `STOP`.
     pub(super) fn run(mut self) -> Result<Pickle, Fault> {
         self.run_to_stop()?;
         self.finish()
@@ -59,7 +59,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// What it keeps at the end of a pickle that has no `STOP`.
+    /// Returns the bytes that are kept at the end of a pickle that has no `STOP`.
     #[cfg(test)]
     pub(super) fn kept_bytes_when_cut_off(&mut self) -> u64 {
         assert!(self.run_to_stop().is_err());
@@ -70,7 +70,7 @@ impl<'a> Machine<'a> {
     fn finish(mut self) -> Result<Pickle, Fault> {
         self.leave_frame()?;
         if self.frame_end.is_some() {
-            return Err(self.fault("ends the pickle inside a frame that goes on"));
+            return Err(self.fault("ends the pickle inside an unfinished frame"));
         }
         let root = self.pop()?;
         if !self.stack.is_empty() || !self.marks.is_empty() {
@@ -259,7 +259,7 @@ impl<'a> Machine<'a> {
             opcode::BUILD => self.build(),
             other => Err(Fault::at(
                 self.opcode_offset,
-                format!("byte 0x{other:02x} is no instruction of a pickle"),
+                format!("byte 0x{other:02x} is not a pickle instruction"),
             )),
         }
     }
@@ -268,7 +268,7 @@ impl<'a> Machine<'a> {
         let protocol = self.cursor.byte()?;
         if protocol > HIGHEST_PROTOCOL {
             return Err(self.fault(&format!(
-                "says pickle protocol {protocol}, and the newest is {HIGHEST_PROTOCOL}"
+                "declares pickle protocol {protocol}, and the newest is {HIGHEST_PROTOCOL}"
             )));
         }
         Ok(())
@@ -279,7 +279,7 @@ impl<'a> Machine<'a> {
         let left_bytes = self.cursor.left_bytes();
         if length > left_bytes {
             return Err(self.fault(&format!(
-                "says that {length} bytes follow, and {left_bytes} do: the pickle is cut off"
+                "needs {length} more bytes, and {left_bytes} remain: the pickle is cut off"
             )));
         }
         if self.frame_end.is_some() {
@@ -289,11 +289,11 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// An instruction may end a frame, never reach over its end.
+    /// Checks that an instruction does not extend beyond the end of its frame. It may end the frame.
     pub(super) fn leave_frame(&mut self) -> Result<(), Fault> {
         let Some(end) = self.frame_end else { return Ok(()) };
         if self.cursor.position() > end {
-            return Err(self.fault(&format!("reaches over the end of its frame at byte {end}")));
+            return Err(self.fault(&format!("extends beyond the end of its frame at byte {end}")));
         }
         if self.cursor.position() == end {
             self.frame_end = None;
@@ -312,7 +312,7 @@ impl<'a> Machine<'a> {
         self.push(value)
     }
 
-    /// How high the stack was at the last mark: below that, nothing may be taken without closing it.
+    /// Returns the height of the stack at the last mark. Values below it may not be taken without closing the mark.
     pub(super) fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or_default()
     }
@@ -332,7 +332,7 @@ impl<'a> Machine<'a> {
 
     pub(super) fn pop_to_mark(&mut self) -> Result<Vec<Value>, Fault> {
         let Some(start) = self.marks.pop() else {
-            return Err(self.fault("closes a group that nothing opened"));
+            return Err(self.fault("closes a group that was never opened"));
         };
         self.store.release::<usize>(1);
         let values = self.stack.split_off(start.min(self.stack.len()));
@@ -348,10 +348,10 @@ impl<'a> Machine<'a> {
     }
 
     pub(super) fn underflow(&self) -> Fault {
-        self.fault("takes a value that nothing before it made")
+        self.fault("takes a value from an empty stack")
     }
 
-    /// A fault of the instruction at work.
+    /// Returns a fault of the current instruction.
     pub(super) fn fault(&self, why: &str) -> Fault {
         let name = opcode::name_of(self.opcode).unwrap_or("an instruction");
         Fault::at(self.opcode_offset, format!("the pickle's {name} {why}"))

@@ -4,7 +4,7 @@ use super::Value;
 use super::machine::Machine;
 use crate::soundness::Fault;
 
-/// The longest number whose value is looked at, in bytes.
+/// The longest number whose value is read, in bytes.
 const MAX_NUMBER_BYTES: u64 = 64;
 
 impl Machine<'_> {
@@ -31,7 +31,7 @@ impl Machine<'_> {
         };
         match String::from_utf8(line) {
             Ok(text) => Ok(Some(text.trim().to_owned())),
-            Err(_) => Err(self.fault("holds a number that is no text")),
+            Err(_) => Err(self.fault("holds a number that is not text")),
         }
     }
 
@@ -54,7 +54,7 @@ impl Machine<'_> {
     pub(super) fn push_decimal(&mut self, digits: &str) -> Result<(), Fault> {
         let unsigned = digits.strip_prefix(['-', '+']).unwrap_or(digits);
         if unsigned.is_empty() || !unsigned.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(self.fault(&format!("holds {digits:?}, which is no integer")));
+            return Err(self.fault(&format!("holds {digits:?}, which is not an integer")));
         }
         match digits.parse::<i128>() {
             Err(_) => self.push(Value::Scalar),
@@ -69,19 +69,19 @@ impl Machine<'_> {
         let line = self.number_line()?;
         line.as_deref()
             .and_then(|digits| digits.parse().ok())
-            .ok_or_else(|| self.fault("names a slot that is no number"))
+            .ok_or_else(|| self.fault("names a memo slot by something other than a number"))
     }
 
     pub(super) fn decimal_float(&mut self) -> Result<(), Fault> {
         if let Some(line) = self.number_line()?
             && line.parse::<f64>().is_err()
         {
-            return Err(self.fault(&format!("holds {line:?}, which is no number")));
+            return Err(self.fault(&format!("holds {line:?}, which is not a number")));
         }
         self.push(Value::Scalar)
     }
 
-    /// An integer in two's complement, little-endian.
+    /// Reads an integer in two's complement, little-endian.
     pub(super) fn long(&mut self, length: u64) -> Result<(), Fault> {
         if length > MAX_NUMBER_BYTES {
             self.cursor.skip(length)?;

@@ -1,11 +1,11 @@
-//! The instructions of a pickle, by Python's own `Lib/pickle.py`.
+//! The instructions of a pickle, from Python's own `Lib/pickle.py`.
 
 /// Declares each instruction as a constant and lists its name for messages.
 macro_rules! opcodes {
     ($($name:ident = $byte:literal),+ $(,)?) => {
         $(pub(super) const $name: u8 = $byte;)+
 
-        /// What Python calls the instruction, or `None` when there is none of that byte.
+        /// Returns Python's name of an instruction, or `None` when the byte is not an instruction.
         pub(super) fn name_of(opcode: u8) -> Option<&'static str> {
             match opcode {
                 $($name => Some(stringify!($name)),)+

@@ -1,39 +1,39 @@
-//! What a pickle holds, as flat data.
+//! The contents of a pickle, as flat data.
 
 use super::{Keep, MAX_KEPT_BYTES};
 use crate::soundness::Fault;
 
-/// Where a text's bytes are in the store.
+/// The position of a text's bytes in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Span {
     start: u32,
     length_bytes: u32,
 }
 
-/// Which large integer of the store.
+/// The index of a large integer in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct IntegerId(u32);
 
-/// Which object of the store.
+/// The index of an object in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ObjectId(u32);
 
-/// One value of a pickle. It means something only to the [`Pickle`] that it is from.
+/// One value of a pickle. It is only valid for the [`Pickle`] that it comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Value {
     /// `None`.
     None,
     /// `True` or `False`.
     Bool(bool),
-    /// An integer that fits.
+    /// An integer that fits in 64 bits.
     Integer(i64),
     /// A larger one, of at most 128 bits: see [`Pickle::integer`].
     LargeInteger(IntegerId),
     /// A text: see [`Pickle::text`].
     Text(Span),
-    /// A float, bytes, an integer of more bits, or a text that is too long to keep or no UTF-8.
+    /// A float, bytes, an integer of more bits, or a text that is too long to keep or not UTF-8.
     Scalar,
-    /// What only the process that wrote it knows: an extension code, an out-of-band buffer.
+    /// A value that only the process that wrote it knows: an extension code, an out-of-band buffer.
     Unknown,
     /// A container, a name or a call: see [`Pickle::object`].
     Object(ObjectId),
@@ -48,7 +48,7 @@ pub enum Object {
     List(Vec<Value>),
     /// A set or a frozen set.
     Set(Vec<Value>),
-    /// A dictionary, in the order it was filled.
+    /// A dictionary, in insertion order.
     Dict(Vec<(Value, Value)>),
     /// The name of a class or function. Nothing is imported.
     Global {
@@ -57,24 +57,24 @@ pub enum Object {
         /// The name in it, a text.
         name: Span,
     },
-    /// What a call or a class would have made, if it were run.
+    /// The object that a call or a class would create if it were executed.
     Call(Box<Call>),
-    /// What a persistent id stands for: the id.
+    /// The object that a persistent id stands for; holds the id.
     Persistent(Value),
 }
 
-/// A call that a pickle asks for. Nothing is called.
+/// A call that a pickle requests. It is never executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// What would be called.
+    /// The callable.
     pub callable: Value,
-    /// With which arguments.
+    /// Its arguments.
     pub arguments: Value,
-    /// The state that would be set afterwards, or [`Value::None`].
+    /// The state that would be set after the call, or [`Value::None`].
     pub state: Value,
-    /// What would be appended afterwards.
+    /// The items that would be appended after the call.
     pub items: Vec<Value>,
-    /// What would be put in afterwards, by key.
+    /// The entries that would be added after the call.
     pub entries: Vec<(Value, Value)>,
 }
 
@@ -90,27 +90,27 @@ pub struct Pickle {
 }
 
 impl Pickle {
-    /// The value that the pickle is of.
+    /// Returns the root value.
     pub fn root(&self) -> Value {
         self.root
     }
 
-    /// The offset in the file just behind its `STOP`.
+    /// Returns the offset in the file right after its `STOP`.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Bytes that its values were counted at, at most, while it was read.
+    /// Returns an upper bound on the bytes that its values took while it was read.
     pub fn kept_bytes(&self) -> u64 {
         self.kept_bytes
     }
 
-    /// Every object, in the order in which they were made.
+    /// Returns every object, in the order of creation.
     pub fn objects(&self) -> impl Iterator<Item = &Object> {
         self.objects.iter()
     }
 
-    /// The object that a value is, if it is one.
+    /// Returns the object that a value is, if it is one.
     pub fn object(&self, value: Value) -> Option<&Object> {
         let Value::Object(ObjectId(index)) = value else {
             return None;
@@ -118,13 +118,13 @@ impl Pickle {
         self.objects.get(usize::try_from(index).ok()?)
     }
 
-    /// The text that a value is, if it is one.
+    /// Returns the text that a value is, if it is one.
     pub fn text(&self, value: Value) -> Option<&str> {
         let Value::Text(span) = value else { return None };
         self.span(span)
     }
 
-    /// The integer that a value is, if it is one of at most 128 bits.
+    /// Returns the integer that a value is, if it is one of at most 128 bits.
     pub fn integer(&self, value: Value) -> Option<i128> {
         match value {
             Value::Integer(integer) => Some(i128::from(integer)),
@@ -133,12 +133,12 @@ impl Pickle {
         }
     }
 
-    /// The integer that a value is, if it is one and not negative.
+    /// Returns the integer that a value is, if it is one and not negative.
     pub fn unsigned(&self, value: Value) -> Option<u64> {
         u64::try_from(self.integer(value)?).ok()
     }
 
-    /// Module and name, if a value is the name of a class or function.
+    /// Returns module and name, if a value is the name of a class or function.
     pub fn global(&self, value: Value) -> Option<(&str, &str)> {
         let Object::Global { module, name } = self.object(value)? else {
             return None;
@@ -146,7 +146,7 @@ impl Pickle {
         Some((self.span(*module)?, self.span(*name)?))
     }
 
-    /// The call that a value is, if it is one.
+    /// Returns the call that a value is, if it is one.
     pub fn call(&self, value: Value) -> Option<&Call> {
         match self.object(value)? {
             Object::Call(call) => Some(call),
@@ -154,7 +154,7 @@ impl Pickle {
         }
     }
 
-    /// What a dictionary, or what would be one once called, holds: pairs of key and value.
+    /// Returns the entries of a dictionary, or of a call that would create one: pairs of key and value.
     pub fn entries(&self, value: Value) -> Option<&[(Value, Value)]> {
         match self.object(value)? {
             Object::Dict(entries) => Some(entries),
@@ -163,7 +163,7 @@ impl Pickle {
         }
     }
 
-    /// What a dictionary holds under a text key, the last of several.
+    /// Returns the value of a text key in a dictionary; of several, the last.
     pub fn entry(&self, value: Value, key: &str) -> Option<Value> {
         let found = |(other, _): &&(Value, Value)| self.text(*other) == Some(key);
         self.entries(value)?
@@ -173,7 +173,7 @@ impl Pickle {
             .map(|(_, value)| *value)
     }
 
-    /// The elements of a tuple or a list.
+    /// Returns the elements of a tuple or a list.
     pub fn elements(&self, value: Value) -> Option<&[Value]> {
         match self.object(value)? {
             Object::Tuple(elements) => Some(elements),
@@ -189,7 +189,7 @@ impl Pickle {
     }
 }
 
-/// Where the values of a pickle are put while it is read, each held against the limit before it is.
+/// Stores the values of a pickle while it is read, and checks each against the limit first.
 pub(super) struct Store {
     keep: Keep,
     pub(super) objects: Vec<Object>,
@@ -209,37 +209,36 @@ impl Store {
         }
     }
 
-    /// Whether what is put into containers stays in them.
+    /// Returns whether containers keep the values that are added to them.
     pub(super) fn keeps_values(&self) -> bool {
         self.keep == Keep::Values
     }
 
-    /// Counts so many elements of a type as kept.
+    /// Counts elements of a type as kept.
     pub(super) fn count<T>(&mut self, elements: usize) -> Result<(), Fault> {
         let bytes = (size_of::<T>() as u64).saturating_mul(elements as u64);
         self.kept_bytes = self.kept_bytes.saturating_add(bytes);
         if self.kept_bytes > MAX_KEPT_BYTES {
             return Err(Fault::Unknown(format!(
-                "the pickle holds more values than are looked into: they would take more than {MAX_KEPT_BYTES} \
-                 bytes"
+                "the pickle holds too many values to check: they would take more than {MAX_KEPT_BYTES} bytes"
             )));
         }
         Ok(())
     }
 
-    /// Takes a count back, of elements that are no longer held.
+    /// Uncounts elements that are no longer held.
     pub(super) fn release<T>(&mut self, elements: usize) {
         let bytes = (size_of::<T>() as u64).saturating_mul(elements as u64);
         self.kept_bytes = self.kept_bytes.saturating_sub(bytes);
     }
 
-    /// Puts a text in. Where values are not kept, one text stands for all.
+    /// Stores a text. Where values are not kept, one text stands for all.
     pub(super) fn text(&mut self, text: &str) -> Result<Span, Fault> {
         if !self.keeps_values() {
             return Ok(Span::default());
         }
         self.count::<u8>(text.len())?;
-        let too_much = |_| Fault::Unknown("the pickle holds more text than is looked into".to_owned());
+        let too_much = |_| Fault::Unknown("the pickle holds too much text to check".to_owned());
         let span = Span {
             start: u32::try_from(self.text.len()).map_err(too_much)?,
             length_bytes: u32::try_from(text.len()).map_err(too_much)?,
@@ -248,7 +247,7 @@ impl Store {
         Ok(span)
     }
 
-    /// Puts an integer in: beside the others where it is large, and values are kept.
+    /// Stores an integer, separately if it is large and values are kept.
     pub(super) fn integer(&mut self, integer: i128) -> Result<Value, Fault> {
         if let Ok(narrow) = i64::try_from(integer) {
             return Ok(Value::Integer(narrow));
@@ -258,12 +257,12 @@ impl Store {
         }
         self.count::<i128>(1)?;
         let index = u32::try_from(self.integers.len())
-            .map_err(|_| Fault::Unknown("the pickle holds more integers than are looked into".to_owned()))?;
+            .map_err(|_| Fault::Unknown("the pickle holds too many integers to check".to_owned()))?;
         self.integers.push(integer);
         Ok(Value::LargeInteger(IntegerId(index)))
     }
 
-    /// Puts an object in. Where values are not kept, one object of each kind stands for all.
+    /// Stores an object. Where values are not kept, one object of each kind stands for all.
     pub(super) fn object(&mut self, object: Object) -> Result<Value, Fault> {
         if !self.keeps_values()
             && let Some(index) = self
@@ -280,7 +279,7 @@ impl Store {
             _ => {}
         }
         let index = u32::try_from(self.objects.len())
-            .map_err(|_| Fault::Unknown("the pickle holds more objects than are looked into".to_owned()))?;
+            .map_err(|_| Fault::Unknown("the pickle holds too many objects to check".to_owned()))?;
         self.objects.push(object);
         Ok(Value::Object(ObjectId(index)))
     }

@@ -185,36 +185,36 @@ fn what_ends_too_soon_or_takes_what_is_not_there() {
         (
             b"\x80\x06N.",
             0,
-            "the pickle's PROTO says pickle protocol 6, and the newest is 5",
+            "the pickle's PROTO declares pickle protocol 6, and the newest is 5",
         ),
-        (b"N\xff.", 1, "byte 0xff is no instruction of a pickle"),
-        (
-            b".",
-            0,
-            "the pickle's STOP takes a value that nothing before it made",
-        ),
+        (b"N\xff.", 1, "byte 0xff is not a pickle instruction"),
+        (b".", 0, "the pickle's STOP takes a value from an empty stack"),
         (
             b"NN.",
             2,
             "the pickle's STOP ends the pickle with 1 values left over",
         ),
+        (b"N(.", 2, "the pickle's STOP takes a value from an empty stack"),
         (
-            b"N(.",
-            2,
-            "the pickle's STOP takes a value that nothing before it made",
+            b"t.",
+            0,
+            "the pickle's TUPLE closes a group that was never opened",
         ),
-        (b"t.", 0, "the pickle's TUPLE closes a group that nothing opened"),
         (
             b"N\x86.",
             1,
-            "the pickle's TUPLE2 takes a value that nothing before it made",
+            "the pickle's TUPLE2 takes a value from an empty stack",
         ),
         (
             b"h\x07.",
             0,
-            "the pickle's BINGET recalls slot 7, in which nothing was put",
+            "the pickle's BINGET reads memo slot 7, which was never written",
         ),
-        (b"gx\n.", 0, "the pickle's GET names a slot that is no number"),
+        (
+            b"gx\n.",
+            0,
+            "the pickle's GET names a memo slot by something other than a number",
+        ),
     ]);
 }
 
@@ -224,7 +224,7 @@ fn lengths_numbers_and_texts_that_cannot_be() {
         (
             b"X\x05\x00\x00\x00ab.",
             5,
-            "the pickle is cut off: it says that 5 bytes follow, and 3 do",
+            "the pickle is cut off: 5 bytes should follow, and 3 do",
         ),
         (
             b"T\xff\xff\xff\xff.",
@@ -234,24 +234,28 @@ fn lengths_numbers_and_texts_that_cannot_be() {
         (
             b"\x8c\x02\xc3\x28.",
             0,
-            "the pickle's SHORT_BINUNICODE holds a text that is not UTF-8",
+            "the pickle's SHORT_BINUNICODE holds text that is not UTF-8",
         ),
         (
             b"I12x\n.",
             0,
-            "the pickle's INT holds \"12x\", which is no integer",
+            "the pickle's INT holds \"12x\", which is not an integer",
         ),
-        (b"Fx\n.", 0, "the pickle's FLOAT holds \"x\", which is no number"),
         (
-            b"Sabc\n.",
+            b"Fx\n.",
             0,
-            "the pickle's STRING holds a text without its quotes",
+            "the pickle's FLOAT holds \"x\", which is not a number",
         ),
-        (b"cm\n\n.", 0, "the pickle's GLOBAL names a class without a name"),
+        (b"Sabc\n.", 0, "the pickle's STRING holds a string without quotes"),
+        (
+            b"cm\n\n.",
+            0,
+            "the pickle's GLOBAL names a class by an empty name",
+        ),
         (
             b"NN\x93.",
             2,
-            "the pickle's STACK_GLOBAL names a class by something other than two texts",
+            "the pickle's STACK_GLOBAL names a class by values that are not two strings",
         ),
     ]);
 }
@@ -262,25 +266,33 @@ fn calls_and_containers_that_do_not_fit() {
         (
             b"K\x01)R.",
             3,
-            "the pickle's REDUCE calls what is no class or function",
+            "the pickle's REDUCE calls a value that is not a class or function",
         ),
         (
             b"cm\nC\nK\x01R.",
             7,
-            "the pickle's REDUCE calls with arguments that are no tuple",
+            "the pickle's REDUCE calls with arguments that are not a tuple",
         ),
         (
             b"cm\nC\n)N\x92.",
             7,
-            "the pickle's NEWOBJ_EX makes an object with keyword arguments that are no dictionary",
+            "the pickle's NEWOBJ_EX creates an object with keyword arguments that are not a dictionary",
         ),
-        (b"(o.", 1, "the pickle's OBJ makes an object of no class"),
-        (b"]}b.", 2, "the pickle's BUILD sets the state of what has none"),
-        (b"}Na.", 2, "the pickle's APPEND puts items into what holds none"),
+        (b"(o.", 1, "the pickle's OBJ creates an object without a class"),
+        (
+            b"]}b.",
+            2,
+            "the pickle's BUILD sets the state of a value that has none",
+        ),
+        (
+            b"}Na.",
+            2,
+            "the pickle's APPEND adds items to a value that is not a list or set",
+        ),
         (
             b"]NNs.",
             3,
-            "the pickle's SETITEM puts entries into what is no dictionary",
+            "the pickle's SETITEM adds entries to a value that is not a dictionary",
         ),
         (b"}(Nu.", 3, "the pickle's SETITEMS has a key without a value"),
     ]);
@@ -292,17 +304,17 @@ fn frames_hold_whole_instructions() {
         (
             b"\x95\x09\x00\x00\x00\x00\x00\x00\x00N.",
             0,
-            "the pickle's FRAME says that 9 bytes follow, and 2 do: the pickle is cut off",
+            "the pickle's FRAME needs 9 more bytes, and 2 remain: the pickle is cut off",
         ),
         (
             b"\x95\x01\x00\x00\x00\x00\x00\x00\x00K\x01.",
             9,
-            "the pickle's BININT1 reaches over the end of its frame at byte 10",
+            "the pickle's BININT1 extends beyond the end of its frame at byte 10",
         ),
         (
             b"\x95\x03\x00\x00\x00\x00\x00\x00\x00N.N",
             10,
-            "the pickle's STOP ends the pickle inside a frame that goes on",
+            "the pickle's STOP ends the pickle inside an unfinished frame",
         ),
         (
             b"\x95\x0b\x00\x00\x00\x00\x00\x00\x00\x95\x02\x00\x00\x00\x00\x00\x00\x00N.",
@@ -314,11 +326,7 @@ fn frames_hold_whole_instructions() {
 
 #[test]
 fn nothing_follows_the_end() {
-    assert_refused(&[(
-        b"N.xyz",
-        2,
-        "3 bytes follow the end of the pickle, where nothing should",
-    )]);
+    assert_refused(&[(b"N.xyz", 2, "3 unexpected bytes follow the end of the pickle")]);
 }
 
 #[test]
@@ -329,7 +337,7 @@ fn offsets_are_of_the_file() {
         judged(outcome).unwrap(),
         Soundness::Broken {
             offset: Some(7),
-            why: "the pickle's BINGET recalls slot 7, in which nothing was put".to_owned()
+            why: "the pickle's BINGET reads memo slot 7, which was never written".to_owned()
         }
     );
     assert!(read(&bytes, 7..99, Keep::Values).is_err());
@@ -387,7 +395,7 @@ fn sharing_costs_nothing() {
     let (_, why) = refusal(&bytes);
     assert_eq!(
         why,
-        "the pickle's STACK_GLOBAL names a class by something other than two texts"
+        "the pickle's STACK_GLOBAL names a class by values that are not two strings"
     );
     bytes.truncate(bytes.len() - 2);
     // The lists below the last one are still on the stack.

@@ -1,4 +1,4 @@
-//! Texts and bytes. What is long is gone over, not read.
+//! Texts and bytes. Long ones are skipped, not read.
 
 use super::machine::Machine;
 use super::{MAX_TEXT_BYTES, Value};
@@ -13,7 +13,7 @@ impl Machine<'_> {
         // Python writes lone surrogates as they are: they are no UTF-8, and no fault.
         let surrogate = |pair: &[u8]| matches!(pair, [0xed, 0xa0..=0xbf]);
         if str::from_utf8(&bytes).is_err() && !bytes.windows(2).any(surrogate) {
-            return Err(self.fault("holds a text that is not UTF-8"));
+            return Err(self.fault("holds text that is not UTF-8"));
         }
         self.push_line(Some(bytes))
     }
@@ -32,7 +32,7 @@ impl Machine<'_> {
         };
         let inner = match line.trim_ascii() {
             [b'"', inner @ .., b'"'] | [b'\'', inner @ .., b'\''] => inner.to_vec(),
-            _ => return Err(self.fault("holds a text without its quotes")),
+            _ => return Err(self.fault("holds a string without quotes")),
         };
         self.push_line(Some(inner))
     }

@@ -1,4 +1,4 @@
-//! The profiles that come with this crate, and those of a user beside them.
+//! The built-in profiles, combined with a user's own.
 
 use std::sync::LazyLock;
 
@@ -6,10 +6,10 @@ use super::validate::ProfileFault;
 use super::{PathGlob, Profile, Proof};
 use crate::completeness::Rule;
 
-/// The name of the profile that fits when no other does.
+/// The name of the profile that is used when no other matches.
 pub const GENERIC: &str = "generic";
 
-/// The built-in profiles' files; `generic` is the last.
+/// The files of the built-in profiles; `generic` is the last.
 const FILES: [&str; 24] = [
     include_str!("../../profiles/prime-rl.toml"),
     include_str!("../../profiles/areal.toml"),
@@ -40,20 +40,20 @@ const FILES: [&str; 24] = [
 static GENERIC_PROFILE: LazyLock<Option<Profile>> =
     LazyLock::new(|| toml::from_str(include_str!("../../profiles/generic.toml")).ok());
 
-// A test reads every file, so that none is dropped here.
+// A test reads every file, so none is dropped here.
 static BUILTIN: LazyLock<Vec<Profile>> = LazyLock::new(|| {
     let framework = FILES.iter().filter_map(|file| toml::from_str(file).ok());
     framework.chain(GENERIC_PROFILE.clone()).collect()
 });
 
-/// The built-in profiles; [`GENERIC`] is the last.
+/// Returns the built-in profiles; [`GENERIC`] is the last.
 pub fn builtin() -> &'static [Profile] {
     &BUILTIN
 }
 
-/// The generic profile with this rule for what is complete, as a configuration names it. The time of
-/// [`Rule::Quiet`] goes into [`crate::find::FindOptions`]. Unlike the bare rule, evidence that a step is unfinished (a
-/// temporary name inside it, an empty file) wins over a marker or a rename.
+/// Returns the generic profile with this rule for completeness, as a configuration names it. The time of
+/// [`Rule::Quiet`] goes into [`crate::find::FindOptions`]. Unlike the bare rule, evidence that a step is unfinished
+/// (a temporary name inside it, an empty file) overrides a marker or a rename.
 pub fn generic(rule: &Rule) -> Option<Profile> {
     let mut profile = GENERIC_PROFILE.clone()?;
     let proof = match rule {
@@ -63,7 +63,7 @@ pub fn generic(rule: &Rule) -> Option<Profile> {
     };
     for series in &mut profile.series {
         series.complete.proof = proof.clone();
-        // A marker that a user names may well be an empty file.
+        // A marker that a user names may be an empty file.
         if let Proof::Marker(files) = &proof {
             series.complete.may_be_empty.clone_from(files);
         }
@@ -71,7 +71,7 @@ pub fn generic(rule: &Rule) -> Option<Profile> {
     Some(profile)
 }
 
-/// The profiles that are known: a user's own first, then the built-in ones.
+/// The known profiles: a user's own first, then the built-in ones.
 #[derive(Debug, Clone)]
 pub struct ProfileSet(Vec<Profile>);
 
@@ -82,7 +82,7 @@ impl Default for ProfileSet {
 }
 
 impl ProfileSet {
-    /// The built-in profiles and these. One with the name of a built-in profile takes its place.
+    /// Combines the built-in profiles with these. One with the name of a built-in profile replaces it.
     ///
     /// # Errors
     /// When one of these is not valid, or two have the same name.
@@ -92,7 +92,7 @@ impl ProfileSet {
             if own.iter().take(index).any(|other| other.name == profile.name) {
                 return Err(ProfileFault {
                     profile: profile.name.clone(),
-                    why: "is there twice".to_owned(),
+                    why: "is defined twice".to_owned(),
                 });
             }
         }
@@ -105,12 +105,12 @@ impl ProfileSet {
         Ok(Self(own))
     }
 
-    /// The profile of this name.
+    /// Returns the profile with this name.
     pub fn get(&self, name: &str) -> Option<&Profile> {
         self.0.iter().find(|profile| profile.name == name)
     }
 
-    /// All of them, a user's own first.
+    /// Returns all profiles, a user's own first.
     pub fn iter(&self) -> impl Iterator<Item = &Profile> {
         self.0.iter()
     }
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(set.get(&own.name).unwrap().description, "mine");
         assert_eq!(set.iter().count(), builtin().len());
         let twice = ProfileSet::new(vec![own.clone(), own]).unwrap_err();
-        assert_eq!(twice.to_string(), "the profile \"prime-rl\" is there twice");
+        assert_eq!(twice.to_string(), "the profile \"prime-rl\" is defined twice");
     }
 
     #[test]

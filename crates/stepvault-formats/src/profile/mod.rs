@@ -1,26 +1,27 @@
-//! Profiles: how a framework lays out its checkpoints, as data.
+//! Profiles: descriptions of how frameworks lay out their checkpoints, as data.
 //!
 //! Each framework is one file in `profiles/`. A user's own profile has the same form, as a `[[profile]]` table of the
-//! configuration. What data cannot say is a small rule in code that a profile names ([`UnitRule`], [`Protects`],
+//! configuration. What data cannot express is a small rule in code that a profile names ([`UnitRule`], [`Protects`],
 //! [`ResumeBy`]).
 //!
 //! # Blind spots
 //!
-//! What a framework's layout does not tell, no profile does:
+//! A profile cannot know what the framework's layout does not show:
 //!
-//! - What is written only by some runs is asked for once an earlier step has it. The first step of a run can lack it
-//!   and look complete when nothing is written for long: `optimizer.pt` of a Hugging Face run (one that saves weights
-//!   alone has none), `entropy_ctrl_state.json` of TRL, tokenizer files of an `AReaL` export, `custom_checkpoint_N.pkl`
-//!   of Accelerate, `*_optim_states.pt` of `DeepSpeed`.
-//! - A loss of the highest ranks leaves no gap. It shows by the step before, or by the number of ranks that the caller
-//!   expects; not in the first step of a run whose file names do not say how many there are.
-//! - torchtune's last save has no recipe state, so that a missing one says nothing.
-//! - A step of plain torch files or of Lightning is complete when it is quiet. Only its structure shows a cut-off.
-//! - A directory overwritten in place is told by times. A copy that does not keep them can look overwritten; rank files
-//!   of two saves whose times were made equal look like one.
-//! - DCP directories called `step-N` are taken for torchtitan's only in `checkpoint/`, or by the training state in
-//!   their metadata, which its model-only last step lacks.
-//! - Ultralytics goes by the time of the last change of the inode, which is not among the facts.
+//! - A file that only some runs write is required once an earlier step has it. The first step of a run can lack it
+//!   and look complete when nothing is written for long enough: `optimizer.pt` of a Hugging Face run (a run that
+//!   saves only weights has none), `entropy_ctrl_state.json` of TRL, tokenizer files of an `AReaL` export,
+//!   `custom_checkpoint_N.pkl` of Accelerate, `*_optim_states.pt` of `DeepSpeed`.
+//! - The loss of the highest ranks leaves no gap. It is detected from the previous step or from the number of ranks
+//!   that the caller expects, but not in the first step of a run whose file names do not state the number of ranks.
+//! - The last checkpoint of a torchtune run has no recipe state, so a missing recipe state proves nothing.
+//! - A step of plain torch files or of Lightning is complete when it is quiet. Only the check of its structure
+//!   detects a file that is cut off.
+//! - An overwrite in place is detected from modification times. A copy that does not keep them can look overwritten;
+//!   rank files of two saves whose times were made equal look like one save.
+//! - DCP directories called `step-N` are attributed to torchtitan only in `checkpoint/`, or when their metadata
+//!   contains the training state, which the model-only last step lacks.
+//! - Ultralytics uses the time of the last inode change, which is not among the facts.
 
 mod builtin;
 mod own;
@@ -44,123 +45,125 @@ pub use validate::ProfileFault;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Profile {
-    /// What it is called: lower-case letters, digits and hyphens.
+    /// Its name: lower-case letters, digits and hyphens.
     pub name: String,
-    /// One line for a reader.
+    /// A description in one line.
     pub description: String,
-    /// What shows that this framework wrote a directory. Any one of these is enough.
+    /// The evidence that this framework wrote a directory. Any one entry is enough.
     #[serde(default)]
     pub detect: Vec<Detect>,
-    /// The steps it writes; of several that fit an entry, the first holds.
+    /// The steps that it writes; of several series that match an entry, the first one applies.
     pub series: Vec<Series>,
-    /// Names that a step has only while it is written. Group `step`, where there is one, is its number.
+    /// Names that a step has only while it is written. Group `step`, if present, is its number.
     #[serde(default)]
     pub temporary: Vec<PathPattern>,
-    /// What is never a step, with everything below it.
+    /// Paths that are never a step, with everything below them.
     #[serde(default)]
     pub ignored: Vec<PathGlob>,
-    /// What the trainer, or its user, reads to find a step.
+    /// The files and links that the trainer, or its user, reads to find a step.
     #[serde(default)]
     pub pointer: Vec<Pointer>,
-    /// How the trainer finds the step it goes on from.
+    /// How the trainer finds the step that it resumes from.
     pub resume: Resume,
-    /// What must never be created in the watched directory, because the trainer would stumble over it.
+    /// Names that must never be created in the watched directory, because the trainer mishandles them.
     #[serde(default)]
     pub hazard: Vec<Hazard>,
-    /// What the trainer removes by itself.
+    /// The steps that the trainer removes by itself.
     #[serde(default)]
     pub deletes: Option<Deletes>,
-    /// What a clean-up of the source must leave, besides what pointers name and the newest complete step.
+    /// The steps that a clean-up of the source must keep, besides those that pointers name and the newest complete
+    /// step.
     #[serde(default)]
     pub protects: Vec<Protects>,
     /// How its files may be sealed.
     pub links: Links,
-    /// True when the trainer goes by modification times, so that a restore must keep them.
+    /// True when the trainer uses modification times, so that a restore must keep them.
     #[serde(default)]
     pub times_matter: bool,
 }
 
-/// What shows that a framework wrote a directory.
+/// Evidence that a framework wrote a directory.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Detect {
-    /// Each of these must match an entry.
+    /// Globs that must each match an entry.
     pub all: Vec<PathGlob>,
-    /// None of these may.
+    /// Globs that must match no entry.
     #[serde(default)]
     pub none: Vec<PathGlob>,
-    /// A file that must hold a text.
+    /// A file that must contain a text.
     #[serde(default)]
     pub contains: Option<Contains>,
-    /// How telling this is: of several frameworks that fit, the highest wins.
+    /// The weight of the evidence: of several matching frameworks, the highest wins.
     pub specificity: u32,
 }
 
-/// A text within a file, looked for in its first and last [`crate::detect::CONTENT_LIMIT_BYTES`].
+/// A text within a file, searched in its first and last [`crate::detect::CONTENT_LIMIT_BYTES`].
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Contains {
-    /// Which files; one that holds the text is enough.
+    /// The files to search; one that contains the text is enough.
     pub file: PathGlob,
     /// The text.
     pub text: String,
 }
 
-/// How a trainer finds the step it goes on from.
+/// How a trainer finds the step that it resumes from.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Resume {
-    /// By what.
+    /// The method.
     pub by: ResumeBy,
-    /// What its own scan takes for a step, which may be more than what is one. Default: the paths of the series.
+    /// The paths that the trainer's own scan treats as steps, which may be more than the real steps. Default: the
+    /// paths of the series.
     #[serde(default)]
     pub scan: Vec<PathPattern>,
-    /// What its scan asks of a step: one of these inside. Default: nothing.
+    /// Paths of which the scan requires one inside a step. Default: none.
     #[serde(default)]
     pub needs: Vec<PathGlob>,
-    /// What to tell the user, with the step filled in.
+    /// The text shown to the user, with the step filled in.
     pub text: Template,
 }
 
-/// By what a trainer finds the step it goes on from.
+/// The method by which a trainer finds the step that it resumes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ResumeBy {
-    /// By the pointer.
+    /// The pointer.
     Pointer,
-    /// By the highest number.
+    /// The highest number.
     HighestNumber,
-    /// By the newest modification time.
+    /// The newest modification time.
     NewestMtime,
-    /// By the newest change of the inode, which no restore can set: what is restored last wins.
+    /// The newest inode change, which no restore can set: the step that is restored last wins.
     NewestCtime,
-    /// By the highest `(timestamp, step)` of the `metadata.json` inside (levanter/checkpoint.py).
+    /// The highest `(timestamp, step)` of the `metadata.json` inside (levanter/checkpoint.py).
     MetadataTimestamp,
-    /// By a path that never changes.
+    /// A path that never changes.
     FixedPath,
-    /// Not by itself: it is told.
+    /// None: the user names the step.
     Told,
 }
 
-/// A name that a trainer stumbles over.
+/// A name that a trainer mishandles.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Hazard {
-    /// Which paths.
+    /// The paths.
     pub path: PathPattern,
-    /// What happens.
+    /// The effect.
     pub effect: Effect,
-    /// What happens, in words.
+    /// The effect, as text.
     pub words: String,
 }
 
-/// What a trainer does with a name that it stumbles over.
+/// What a trainer does with a name that it mishandles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Effect {
     /// It fails.
     Fails,
-    /// It takes it for a step.
+    /// It treats it as a step.
     Counted,
     /// It removes it.
     Removed,
@@ -168,17 +171,17 @@ pub enum Effect {
     WrittenTo,
 }
 
-/// What a trainer removes by itself.
+/// The steps that a trainer removes by itself.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Deletes {
-    /// Which go first.
+    /// Which steps go first.
     pub first: DeletesFirst,
-    /// The rule in words, with the trainer's own settings.
+    /// The rule as text, with the trainer's own settings.
     pub words: String,
 }
 
-/// Which steps a trainer removes first.
+/// The steps that a trainer removes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeletesFirst {
@@ -188,11 +191,11 @@ pub enum DeletesFirst {
     OldestMtime,
     /// The worst by a metric.
     Worst,
-    /// Those above the one its pointer names.
+    /// Those above the step that its pointer names.
     AbovePointer,
 }
 
-/// What a clean-up must leave, found by code.
+/// Steps that a clean-up must keep, found by code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protects {
@@ -205,19 +208,19 @@ pub enum Protects {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Links {
-    /// It never writes to a finished file again: a hard link will do.
+    /// It never writes to a finished file again, so a hard link is enough.
     Hard,
-    /// It overwrites finished files in place: they must be copied, or cloned by the filesystem.
+    /// It overwrites finished files in place, so they must be copied, or cloned by the filesystem.
     CopyOrReflink,
 }
 
 impl Profile {
-    /// Whether finished files may be written to again, so that a second name for one would change with it.
+    /// Returns whether finished files may be written to again, so that a second name for one would change with it.
     pub fn overwrites_finished_files(&self) -> bool {
         self.links == Links::CopyOrReflink
     }
 
-    /// True when a restore or a seal must not leave this path in the watched directory, and why.
+    /// Returns the hazard of a path that a restore or a seal must not leave in the watched directory.
     pub fn hazard_of(&self, path: &str) -> Option<&Hazard> {
         self.hazard.iter().find(|hazard| hazard.path.is_match(path))
     }

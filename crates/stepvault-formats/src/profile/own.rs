@@ -1,4 +1,4 @@
-//! A user's own profiles, from the text of a configuration file.
+//! A user's own profiles, read from the text of a configuration file.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -8,9 +8,9 @@ use super::{Profile, ProfileSet};
 /// Why a user's own profile cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnFault {
-    /// The line of the file, from 1, where that can be told.
+    /// The line of the file, from 1, if known.
     pub line: Option<usize>,
-    /// What is wrong.
+    /// The reason.
     pub why: String,
 }
 
@@ -22,11 +22,11 @@ struct OwnProfiles {
 }
 
 impl ProfileSet {
-    /// The built-in profiles, and those of the `[[profile]]` tables in this TOML text; whatever else it holds is not
-    /// looked at.
+    /// Returns the built-in profiles and those of the `[[profile]]` tables in this TOML text; other contents are
+    /// ignored.
     ///
     /// # Errors
-    /// Every profile that is not valid; when one cannot be read at all, that one alone.
+    /// Every profile that is not valid; if one cannot be parsed at all, only that one.
     pub fn with_own(text: &str) -> Result<Self, Vec<OwnFault>> {
         let line_of = |offset: usize| {
             let before = text.as_bytes().get(..offset)?;
@@ -42,7 +42,7 @@ impl ProfileSet {
         for spanned in read.profile {
             let line = line_of(spanned.span().start);
             own.push(spanned.into_inner());
-            // One more each time, so that each fault has its own line.
+            // Add one profile at a time, so that each fault has its own line.
             if let Err(fault) = Self::new(own.clone()) {
                 own.pop();
                 let why = fault.to_string();
@@ -109,14 +109,14 @@ complete = { proof = { marker = ["DONE"] } }
         let twice = faults(&format!("{MINE}[[profile]]{second}"));
         assert_eq!(
             twice,
-            [(Some(15), "the profile \"mine\" is there twice".to_owned())]
+            [(Some(15), "the profile \"mine\" is defined twice".to_owned())]
         );
         let broken = MINE.replace("[\"DONE\"]", "[]");
         assert_eq!(
             faults(&broken),
             [(
                 Some(4),
-                "the profile \"mine\" takes a marker for proof and names none, in its series \"steps\""
+                "the profile \"mine\" requires a marker as proof but names none, in its series \"steps\""
                     .to_owned()
             )]
         );

@@ -1,4 +1,4 @@
-//! The two ways a profile names paths: globs, and regular expressions with named groups.
+//! The two ways in which a profile names paths: globs, and regular expressions with named groups.
 
 use globset::{GlobBuilder, GlobMatcher};
 use regex::{Captures, Regex};
@@ -10,12 +10,12 @@ use serde::Deserialize;
 pub struct PathGlob(GlobMatcher);
 
 impl PathGlob {
-    /// The glob as it was written.
+    /// Returns the glob as it was written.
     pub fn text(&self) -> &str {
         self.0.glob().glob()
     }
 
-    /// Whether it matches the whole of this path.
+    /// Returns whether it matches the whole of this path.
     pub fn is_match(&self, path: &str) -> bool {
         self.0.is_match(path)
     }
@@ -34,8 +34,8 @@ impl TryFrom<String> for PathGlob {
     }
 }
 
-/// A regular expression that must match the whole of a path. Its named groups say what a name tells: `step`, `name`
-/// (the part that the user chose), `rank`, `world`, `group`; anything else is for the reader.
+/// A regular expression that must match the whole of a path. Its named groups extract parts of a name: `step`, `name`
+/// (the part that the user chose), `rank`, `world`, `group`; any other group only serves the reader.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "String")]
 pub struct PathPattern {
@@ -43,10 +43,10 @@ pub struct PathPattern {
     regex: Regex,
 }
 
-/// What a path says by the named groups of the pattern that matches it.
+/// The parts of a path, by the named groups of the pattern that matches it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct PathParts {
-    /// The group `step`, when it is there and is a number.
+    /// The group `step`, if present and a number.
     pub(crate) step: Option<u64>,
     /// The group `name`.
     pub(crate) name: Option<String>,
@@ -56,22 +56,22 @@ pub(crate) struct PathParts {
     pub(crate) world: Option<u32>,
     /// The group `group`.
     pub(crate) group: Option<String>,
-    /// The path with `rank` and `group` taken out: the same for all files of one set.
+    /// The path without `rank` and `group`: the same for all files of one set.
     pub(crate) without_rank: String,
 }
 
 impl PathPattern {
-    /// The expression as it was written.
+    /// Returns the expression as it was written.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether it matches the whole of this path.
+    /// Returns whether it matches the whole of this path.
     pub fn is_match(&self, path: &str) -> bool {
         self.regex.is_match(path)
     }
 
-    /// Whether it has a group of this name.
+    /// Returns whether it has a group of this name.
     pub fn has_group(&self, name: &str) -> bool {
         self.regex.capture_names().flatten().any(|other| other == name)
     }

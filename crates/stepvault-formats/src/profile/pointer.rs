@@ -1,4 +1,4 @@
-//! What a trainer reads to find the step it goes on from, as data.
+//! What a trainer reads to find the step that it resumes from, as data.
 
 use serde::Deserialize;
 
@@ -8,17 +8,17 @@ use super::template::Template;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Pointer {
-    /// Where it is.
+    /// Its path.
     pub path: Template,
-    /// What it is.
+    /// Its kind.
     pub kind: PointerKind,
-    /// What it says of a step. Default: the step's name.
+    /// Its content for a step. Default: the step's name.
     #[serde(default = "name")]
     pub says: Template,
-    /// Other words it may say, which name no numbered step.
+    /// Other content it may have, which names no numbered step.
     #[serde(default)]
     pub also: Vec<String>,
-    /// What it is for.
+    /// Its purpose.
     #[serde(default)]
     pub role: PointerRole,
 }
@@ -27,7 +27,7 @@ fn name() -> Template {
     Template::name()
 }
 
-/// What a pointer is.
+/// The kind of a pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PointerKind {
@@ -35,22 +35,23 @@ pub enum PointerKind {
     Text,
     /// A symbolic link to the step's name, from the directory that holds both.
     RelativeSymlink,
-    /// A symbolic link that holds the step's path as the trainer was given it: relative to where the trainer runs, or
-    /// absolute. It is read, not followed, so it must name the same path after a restore.
+    /// A symbolic link that holds the step's path as the trainer was given it: relative to the trainer's working
+    /// directory, or absolute. The trainer reads it without following it, so it must name the same path after a
+    /// restore.
     PathSymlink,
     /// A file with the step's bytes: a copy or a hard link.
     Copy,
-    /// A copy or a relative symbolic link, as the trainer was told.
+    /// A copy or a relative symbolic link, depending on the trainer's settings.
     CopyOrSymlink,
 }
 
-/// What a pointer is for.
+/// The purpose of a pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PointerRole {
-    /// The trainer goes on from what it names.
+    /// The trainer resumes from the step that it names.
     #[default]
     Resume,
-    /// It names the best step. It is never written for the trainer; what it names is never removed.
+    /// It names the best step. It is never written for the trainer; the step that it names is never removed.
     Best,
 }

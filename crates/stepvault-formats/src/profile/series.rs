@@ -1,4 +1,4 @@
-//! How a framework's steps are named and what proves that one is complete, as data.
+//! How a framework names its steps, and what proves that one is complete, as data.
 
 use serde::Deserialize;
 
@@ -8,30 +8,30 @@ use super::pattern::{PathGlob, PathPattern};
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Series {
-    /// What it is called; unique within the profile.
+    /// Its name; unique within the profile.
     pub name: String,
-    /// What its steps are.
+    /// The kind of its steps.
     pub kind: StepKind,
     /// The paths of its steps, relative to the watched directory. Group `step` is the number; without it the name is
-    /// read as [`crate::step_name::parse`] does. Paths that differ in group `rank` alone are one step.
+    /// parsed by [`crate::step_name::parse`]. Paths that differ only in group `rank` are one step.
     pub path: PathPattern,
-    /// Paths inside a step, of which one must be there for it to belong to this series. Empty: no condition.
+    /// Paths inside a step, of which one must exist for the step to belong to this series. Empty: no condition.
     #[serde(default)]
     pub holds: Vec<PathGlob>,
     /// False when a name without a number is a step as well.
     #[serde(default = "yes")]
     pub numbered: bool,
-    /// False when the trainer cannot go on from it (weights alone).
+    /// False when the trainer cannot resume from it (weights alone).
     #[serde(default = "yes")]
     pub resumable: bool,
-    /// True when a file of this series is a step only as long as no other step has its bytes (`last.ckpt`).
+    /// True when a file of this series is a step only while no other step has its bytes (`last.ckpt`).
     #[serde(default)]
     pub alias: bool,
-    /// What its numbers count, in the plural, where they count something else than those of the series before it: such
+    /// What its numbers count, in the plural, if they count something else than those of the previous series: such
     /// steps cannot be one run with the others (`epochs` beside `updates`).
     #[serde(default)]
     pub counts: Option<String>,
-    /// A rule in code, for what data cannot say.
+    /// A rule in code, for what data cannot express.
     #[serde(default)]
     pub unit: Option<UnitRule>,
     /// What proves that a step is complete.
@@ -54,7 +54,7 @@ pub enum StepKind {
     Either,
 }
 
-/// Steps that are put together by code.
+/// Steps that are assembled by code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnitRule {
@@ -63,52 +63,52 @@ pub enum UnitRule {
     ArealRecover,
 }
 
-/// What proves that a step is complete. Evidence against it wins over any proof.
+/// The proof that a step is complete. Evidence against it overrides any proof.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Complete {
-    /// What must have happened.
+    /// The required event.
     pub proof: Proof,
-    /// Files that must be there, not empty.
+    /// Files that must exist and not be empty.
     #[serde(default)]
     pub required: Vec<Required>,
-    /// Files that must be there when an earlier complete step of the series has one such.
+    /// Files that must exist if an earlier complete step of the series has one.
     #[serde(default)]
     pub as_before: Vec<PathGlob>,
-    /// Files that say the step is not complete.
+    /// Files that mark the step as incomplete.
     #[serde(default)]
     pub refused: Vec<PathGlob>,
-    /// Markers that no data beside them may be newer than: a step that is overwritten in place has its old marker next
-    /// to new data.
+    /// Markers that must not be older than the data beside them: a step that is overwritten in place has its old
+    /// marker next to new data.
     #[serde(default)]
     pub newest: Vec<Newest>,
     /// Markers that are empty files.
     #[serde(default)]
     pub may_be_empty: Vec<PathGlob>,
-    /// Files of which there is one for each rank.
+    /// Files that are written once per rank.
     #[serde(default)]
     pub ranks: Vec<RankSet>,
 }
 
-/// What must have happened for a step to be complete.
+/// The event that makes a step complete.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Proof {
     /// It was renamed to its final name.
     Rename,
-    /// One of these files, written last, is there.
+    /// One of these files, written last, exists.
     Marker(Vec<PathGlob>),
-    /// The path with this text behind it, which is there while the step is written, is gone.
+    /// The path with this suffix, which exists while the step is written, does not exist.
     MarkerRemoved(String),
     /// The trainer's pointer names it or a newer one.
     Pointer,
-    /// The same; where there is no pointer at all, as for [`Proof::Quiet`].
+    /// As [`Proof::Pointer`]; if there is no pointer at all, as [`Proof::Quiet`].
     PointerOrQuiet,
-    /// Nothing was written to it for as long as is asked for, or a newer step was begun after it.
+    /// Nothing was written to it for the required time, or a newer step was started after it.
     Quiet,
 }
 
-/// A marker and the data beside it, in the same directory, that it is written after.
+/// A marker, and the data in the same directory that is written before it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Newest {
@@ -118,27 +118,27 @@ pub struct Newest {
     pub than: PathGlob,
 }
 
-/// One file, or one of several alternatives, that must be there.
+/// One file, or one of several alternatives, that must exist.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Required {
-    /// Paths inside the step, one of which must be there, not empty.
+    /// Paths inside the step, one of which must exist and not be empty.
     pub any: Vec<PathGlob>,
-    /// Only when this is there too.
+    /// The rule applies only if this path exists too.
     #[serde(default)]
     pub when: Option<PathGlob>,
 }
 
-/// Files of which each rank writes one: 0, 1, 2, … without a gap.
+/// Files that are written once per rank: 0, 1, 2, … without a gap.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RankSet {
-    /// What each is, in the plural ("random states").
+    /// What the files are, in the plural ("random states").
     pub what: String,
-    /// Paths inside the step, with group `rank`; group `world`, where the name says how many there are; group
-    /// `group`, where there are several sets of ranks, each as large as the others.
+    /// Paths inside the step, with group `rank`; group `world`, if the name contains the number of ranks; group
+    /// `group`, if there are several sets of ranks of the same size.
     pub files: PathPattern,
-    /// How many there are at least, once there is one.
+    /// The minimum number of files once one exists.
     #[serde(default = "one")]
     pub at_least: u32,
     /// False when these are not the ranks of the whole run.

@@ -1,4 +1,4 @@
-//! Texts with names in braces, filled in for a step.
+//! Texts with names in braces that are filled in for a step.
 
 use std::fmt;
 
@@ -11,9 +11,9 @@ use crate::step_name;
 /// The names a template may use.
 const NAMES: [&str; 7] = ["root", "path", "parent", "name", "stem", "step", "rank"];
 
-/// A text in which `{root}`, `{path}`, `{parent}`, `{name}`, `{stem}`, `{step}` and `{rank}` stand for what a step is
-/// called: the watched directory, the step's full path, the directory it is in (empty, or ending in `/`), its last
-/// component, the part of its name that the user chose, its number, and the rank that wrote it.
+/// A text in which `{root}`, `{path}`, `{parent}`, `{name}`, `{stem}`, `{step}` and `{rank}` are placeholders for
+/// facts about a step: the watched directory, the step's full path, its parent directory (empty, or ending in `/`),
+/// its last component, the part of its name that the user chose, its number, and the rank that wrote it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Template(Vec<Piece>);
@@ -25,12 +25,12 @@ enum Piece {
 }
 
 impl Template {
-    /// The step's name alone.
+    /// Returns a template of the step's name alone.
     pub(super) fn name() -> Self {
         Self(vec![Piece::Name("name")])
     }
 
-    /// The text, or `None` when it uses a name that has no value for this step.
+    /// Returns the text, or `None` when it uses a name that has no value for this step.
     pub(crate) fn render(&self, values: &Values) -> Option<String> {
         let mut result = String::new();
         for piece in &self.0 {
@@ -42,18 +42,18 @@ impl Template {
         Some(result)
     }
 
-    /// True when this is nothing but one name.
+    /// Returns whether the template is only this name.
     pub(crate) fn is_only(&self, name: &str) -> bool {
         matches!(self.0.as_slice(), [Piece::Name(other)] if *other == name)
     }
 
-    /// True when this name stands in it.
+    /// Returns whether the template uses this name.
     pub(crate) fn uses(&self, name: &str) -> bool {
         let is_it = |piece: &Piece| matches!(piece, Piece::Name(other) if *other == name);
         self.0.iter().any(is_it)
     }
 
-    /// A glob over every path that the template may come to.
+    /// Returns a glob over every path that the template may render.
     pub(crate) fn as_glob(&self) -> String {
         self.0
             .iter()
@@ -66,7 +66,7 @@ impl Template {
     }
 }
 
-/// As it stands in a profile.
+/// Formats the template as it is written in a profile.
 impl fmt::Display for Template {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for piece in &self.0 {
@@ -91,7 +91,7 @@ impl TryFrom<String> for Template {
                 .ok_or_else(|| format!("{text:?} opens a brace that it does not close"))?;
             let name = NAMES.iter().find(|known| **known == name).ok_or_else(|| {
                 format!(
-                    "{text:?} uses {{{name}}}, which is none of {{{}}}",
+                    "{text:?} uses {{{name}}}, which is not one of {{{}}}",
                     NAMES.join("}, {")
                 )
             })?;
@@ -108,7 +108,7 @@ impl TryFrom<String> for Template {
     }
 }
 
-/// What the names of a template stand for.
+/// The values of the names in a template.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Values {
     root: Option<String>,
@@ -119,7 +119,7 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    /// The values for a path that a profile takes for a step, or `None` when it takes it for none.
+    /// Returns the values for a path that a profile treats as a step, or `None` if it does not.
     pub(crate) fn of(profile: &Profile, root: Option<&str>, path: &str) -> Option<Self> {
         let parts = profile.series.iter().find_map(|series| series.path.parts(path))?;
         Some(Self::from_parts(&parts, root, path))
@@ -135,12 +135,12 @@ impl Values {
         }
     }
 
-    /// The step's number.
+    /// Returns the step's number.
     pub(crate) fn step(&self) -> Option<u64> {
         self.step
     }
 
-    /// Whether the path says which rank wrote it.
+    /// Returns whether the path contains the rank that wrote it.
     pub(crate) fn has_rank(&self) -> bool {
         self.rank.is_some()
     }
@@ -156,19 +156,19 @@ impl Values {
             "name" => Some(last_component(&self.path).to_owned()),
             "stem" => self.stem.clone(),
             "step" => self.step.map(|step| step.to_string()),
-            // A step without ranks in its name was written by the first of them.
+            // A step without a rank in its name was written by rank 0.
             "rank" => Some(self.rank.unwrap_or(0).to_string()),
             _ => None,
         }
     }
 }
 
-/// What follows the last `/` of a path.
+/// Returns the part after the last `/` of a path.
 pub fn last_component(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// A path up to and with its last `/`; empty when it has none.
+/// Returns a path up to and including its last `/`; empty when it has none.
 pub(crate) fn parent_prefix(path: &str) -> &str {
     path.rfind('/')
         .and_then(|slash| path.get(..=slash))
@@ -222,7 +222,8 @@ mod tests {
     fn unknown_names_are_refused() {
         assert_eq!(
             Template::try_from("--load {dir}".to_owned()).unwrap_err(),
-            "\"--load {dir}\" uses {dir}, which is none of {root}, {path}, {parent}, {name}, {stem}, {step}, {rank}"
+            "\"--load {dir}\" uses {dir}, which is not one of {root}, {path}, {parent}, {name}, {stem}, {step}, \
+             {rank}"
         );
         assert_eq!(
             Template::try_from("{step".to_owned()).unwrap_err(),

@@ -1,10 +1,11 @@
-//! What must hold between the parts of a profile, beyond what reading it checks.
+//! Consistency rules between the parts of a profile, checked after it is parsed.
 
 use std::collections::BTreeSet;
 
 use super::{Detect, PathPattern, Profile, Proof, ResumeBy, Series};
 
-/// The most series, detection rules, patterns and pointers a profile may have, each: every one is tried on every path.
+/// The maximum number of series, detection rules, patterns and pointers of a profile, each: every one is tried on
+/// every path.
 const LIST_LIMIT: usize = 64;
 
 /// Why a profile cannot be used.
@@ -13,12 +14,12 @@ const LIST_LIMIT: usize = 64;
 pub struct ProfileFault {
     /// The profile's name.
     pub profile: String,
-    /// What is wrong, continuing its name.
+    /// The reason, as a continuation of the name.
     pub why: String,
 }
 
 impl Profile {
-    /// Checks what holds between the parts of this profile.
+    /// Checks the consistency of the parts of this profile.
     ///
     /// # Errors
     /// The first rule that does not hold.
@@ -46,11 +47,11 @@ impl Profile {
         ];
         if let Some((list, length)) = lengths.iter().find(|(_, length)| *length > LIST_LIMIT) {
             return Err(format!(
-                "has {length} entries in {list}; {LIST_LIMIT} is the most"
+                "has {length} entries in {list}; the maximum is {LIST_LIMIT}"
             ));
         }
         if self.series.is_empty() {
-            return Err("has no series: it says of nothing that it is a step".to_owned());
+            return Err("has no series, so it recognizes no steps".to_owned());
         }
         let mut names = BTreeSet::new();
         for series in &self.series {
@@ -62,13 +63,13 @@ impl Profile {
         }
         self.detect.iter().try_for_each(detect_checked)?;
         if self.resume.by == ResumeBy::Pointer && self.pointer.is_empty() {
-            return Err("resumes by its pointer and has none".to_owned());
+            return Err("resumes by its pointer but defines none".to_owned());
         }
         if self.resume.by == ResumeBy::HighestNumber
             && let Some(scan) = self.resume.scan.iter().find(|scan| !scan.has_group("step"))
         {
             return Err(format!(
-                "resumes by the highest number, and its scan {:?} has no group (?<step>…)",
+                "resumes by the highest number, but its scan {:?} has no group (?<step>…)",
                 scan.text()
             ));
         }
@@ -79,14 +80,14 @@ impl Profile {
         let complete = &series.complete;
         match &complete.proof {
             Proof::Marker(files) if files.is_empty() => {
-                Err("takes a marker for proof and names none".to_owned())
+                Err("requires a marker as proof but names none".to_owned())
             }
             Proof::MarkerRemoved(suffix) if suffix.is_empty() || suffix.contains('/') => Err(
-                "takes the removal of a marker for proof, and the marker's ending is no part of a name"
+                "requires the removal of a marker as proof, but the marker's ending is not part of a name"
                     .to_owned(),
             ),
             Proof::Pointer if self.pointer.is_empty() => {
-                Err("takes a pointer for proof and has none".to_owned())
+                Err("requires a pointer as proof but defines none".to_owned())
             }
             _ => Ok(()),
         }?;
@@ -94,8 +95,11 @@ impl Profile {
             let when = required
                 .when
                 .as_ref()
-                .map(|glob| format!(" when {} is there", glob.text()));
-            return Err(format!("requires one of no files{}", when.unwrap_or_default()));
+                .map(|glob| format!(" when {} exists", glob.text()));
+            return Err(format!(
+                "has an entry in `required` that lists no files{}",
+                when.unwrap_or_default()
+            ));
         }
         let no_rank = |pattern: &&PathPattern| !pattern.has_group("rank");
         if let Some(pattern) = complete.ranks.iter().map(|set| &set.files).find(no_rank) {
@@ -110,11 +114,11 @@ impl Profile {
 
 fn detect_checked(detect: &Detect) -> Result<(), String> {
     if detect.all.is_empty() {
-        return Err("has a detect entry with nothing in `all`: it would fit every directory".to_owned());
+        return Err("has a detect entry with an empty `all`, which would match every directory".to_owned());
     }
     match &detect.contains {
         Some(contains) if contains.text.is_empty() => {
-            Err("has a detect entry that looks for an empty text".to_owned())
+            Err("has a detect entry that searches for an empty text".to_owned())
         }
         _ => Ok(()),
     }
@@ -161,16 +165,16 @@ mod tests {
         );
         assert_eq!(
             fault("[\"DONE\"]", "[]"),
-            "the profile \"mine\" takes a marker for proof and names none, in its series \"steps\""
+            "the profile \"mine\" requires a marker as proof but names none, in its series \"steps\""
         );
         assert_eq!(
             fault("{ marker = [\"DONE\"] }", "\"pointer\""),
-            "the profile \"mine\" takes a pointer for proof and has none, in its series \"steps\""
+            "the profile \"mine\" requires a pointer as proof but defines none, in its series \"steps\""
         );
         assert_eq!(
             fault("{ marker = [\"DONE\"] }", "{ marker-removed = \"\" }"),
-            "the profile \"mine\" takes the removal of a marker for proof, and the marker's ending is no part of a \
-             name, in its series \"steps\""
+            "the profile \"mine\" requires the removal of a marker as proof, but the marker's ending is not part of \
+             a name, in its series \"steps\""
         );
         assert_eq!(
             fault("(?<rank>[0-9]+)", "[0-9]+"),
@@ -179,15 +183,15 @@ mod tests {
         );
         assert_eq!(
             fault("[\"snap-*/DONE\"]", "[]"),
-            "the profile \"mine\" has a detect entry with nothing in `all`: it would fit every directory"
+            "the profile \"mine\" has a detect entry with an empty `all`, which would match every directory"
         );
         assert_eq!(
             fault("\"highest-number\"", "\"pointer\""),
-            "the profile \"mine\" resumes by its pointer and has none"
+            "the profile \"mine\" resumes by its pointer but defines none"
         );
         assert_eq!(
             fault("\"highest-number\"", "\"highest-number\", scan = ['snap.*']"),
-            "the profile \"mine\" resumes by the highest number, and its scan \"snap.*\" has no group (?<step>…)"
+            "the profile \"mine\" resumes by the highest number, but its scan \"snap.*\" has no group (?<step>…)"
         );
     }
 
@@ -201,6 +205,6 @@ mod tests {
         assert!(read("links", "lnks").contains("unknown field `lnks`"));
         assert!(read("snap-*/DONE", "snap-[/DONE").contains("\"snap-[/DONE\" is not a glob"));
         assert!(read("(?<step>[0-9]+)", "(").contains("is not a regular expression"));
-        assert!(read("{path}", "{dir}").contains("uses {dir}, which is none of {root}, {path}"));
+        assert!(read("{path}", "{dir}").contains("uses {dir}, which is not one of {root}, {path}"));
     }
 }

@@ -1,8 +1,8 @@
-//! Reading fields out of a piece of a file that is already in memory.
+//! Reads fields from a piece of a file that is already in memory.
 
 use crate::soundness::Fault;
 
-/// Fields of a byte slice, one after the other. `what` names the slice in refusals: "the manifest".
+/// A reader of the fields of a byte slice, in order. `what` names the slice in messages: "the manifest".
 pub(super) struct Cursor<'a> {
     rest: &'a [u8],
     what: &'a str,
@@ -40,7 +40,7 @@ impl<'a> Cursor<'a> {
         self.array(field).map(|[byte]| byte)
     }
 
-    /// An unsigned integer of seven bits a byte, the lowest first (LEB128).
+    /// Reads an unsigned integer of seven bits per byte, the lowest first (LEB128).
     pub(super) fn varint(&mut self, field: &str) -> Result<u64, Fault> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
@@ -56,11 +56,11 @@ impl<'a> Cursor<'a> {
         }
         let what = self.what;
         Err(Fault::broken(format!(
-            "{what} is damaged: its {field} is no number"
+            "{what} is damaged: its {field} is not a number"
         )))
     }
 
-    /// How many of something follow, refused where the bytes that are left could not hold them at `least_bytes` each.
+    /// Reads a count. Refuses it when the remaining bytes could not hold that many items of `least_bytes` each.
     pub(super) fn count(&mut self, field: &str, least_bytes: usize) -> Result<usize, Fault> {
         let stated = self.varint(field)?;
         let room = self.rest.len() / least_bytes.max(1);
@@ -68,7 +68,7 @@ impl<'a> Cursor<'a> {
         count.ok_or_else(|| {
             let what = self.what;
             Fault::broken(format!(
-                "{what} is damaged: its {field} is {stated}, and there is room for {room}"
+                "{what} is damaged: its {field} is {stated}, but there is room for {room} only"
             ))
         })
     }
@@ -94,8 +94,11 @@ mod tests {
         let text = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
         assert_eq!(text(&[0x80]), "the node is damaged: it ends before its height");
         largest[9] = 2;
-        assert_eq!(text(&largest), "the node is damaged: its height is no number");
-        assert_eq!(text(&[0xff; 12]), "the node is damaged: its height is no number");
+        assert_eq!(text(&largest), "the node is damaged: its height is not a number");
+        assert_eq!(
+            text(&[0xff; 12]),
+            "the node is damaged: its height is not a number"
+        );
     }
 
     #[test]
@@ -104,7 +107,7 @@ mod tests {
         assert_eq!(count(&[2, 0, 0, 0, 0]).unwrap(), 2);
         assert_eq!(
             count(&[3, 0, 0, 0, 0]).unwrap_err().to_string(),
-            "the node is damaged: its number of keys is 3, and there is room for 2"
+            "the node is damaged: its number of keys is 3, but there is room for 2 only"
         );
     }
 }

@@ -1,14 +1,14 @@
-//! A step's directory of DeepSpeed: whether the shard of every rank is there.
+//! A step's directory of DeepSpeed: checks that the shard of every rank exists.
 //!
-//! DeepSpeed moves `latest` before it knows that the other ranks are done, so that only the shards themselves tell.
-//! How many there must be, one of them says: `dp_world_size` and `mp_world_size` in every model file, and
-//! `partition_count` in every ZeRO optimizer file, whose largest is what `zero_to_fp32.py` asserts
+//! DeepSpeed moves `latest` before it knows that the other ranks are done, so only the shards themselves prove a
+//! step. One shard states the number of shards: `dp_world_size` and `mp_world_size` are in every model file, and
+//! `partition_count` is in every ZeRO optimizer file; `zero_to_fp32.py` asserts the largest of these
 //! (`_save_checkpoint` and `_get_zero_ckpt_name` in deepspeed/runtime/engine.py).
 //!
 //! # Blind spots
 //! - Without those numbers, a missing highest rank.
-//! - The files of experts and of pipeline layers: how many there must be is not told by the files.
-//! - Whether optimizer files are wanted at all when every one is missing and the model files do not say.
+//! - The files of experts and of pipeline layers: the files do not state how many there must be.
+//! - Whether optimizer files are required at all, if all of them are missing and the model files do not state it.
 
 use std::collections::BTreeMap;
 use std::{fmt, io};
@@ -20,14 +20,14 @@ use crate::soundness::Fault;
 use crate::source::ReadAt;
 use crate::tree::{EntryKind, OpenFile, Tree};
 
-/// The most ranks that are counted to. More than any machine has, and few enough to list.
+/// The maximum number of ranks. More than any machine has, and few enough to list.
 const MAX_RANKS: u64 = 1 << 20;
-/// The most partition counts that are looked at: one for each group of parameters.
+/// The maximum number of partition counts that are read: one per parameter group.
 const MAX_PARTITION_COUNTS: usize = 4096;
-/// How many missing files are reported one by one.
+/// The maximum number of missing files that are reported individually.
 const MAX_REPORTED: usize = 16;
 
-/// How many ranks wrote a step.
+/// The number of ranks that wrote a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorldSize {
     /// Ranks that share the data: `dp_world_size`.
@@ -36,16 +36,16 @@ pub struct WorldSize {
     pub model_parallel: u64,
 }
 
-/// The rank that a file's name says.
+/// The rank in a file's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     /// `mp_rank_MM`.
     model: u64,
-    /// `zero_pp_rank_D`, where the name has one.
+    /// `zero_pp_rank_D`, if the name has it.
     data: Option<u64>,
 }
 
-/// Reads the world size from a model file, or `None` where it does not say.
+/// Reads the world size from a model file; `None` if the file does not state it.
 ///
 /// # Errors
 /// As [`torch::read_object`].
@@ -53,7 +53,7 @@ pub fn read_world_size(source: &dyn ReadAt) -> Result<Option<WorldSize>, Fault> 
     Ok(world_size_of(&torch::read_object(source)?))
 }
 
-/// Reads the largest partition count from a ZeRO optimizer file, or `None` where it does not say.
+/// Reads the largest partition count from a ZeRO optimizer file; `None` if the file does not state it.
 ///
 /// # Errors
 /// As [`torch::read_object`].
@@ -80,9 +80,9 @@ fn world_size_of(pickle: &Pickle) -> Option<WorldSize> {
     })
 }
 
-/// Checks that the files of every rank are in a step's directory, `""` for the tree's own: one finding for each that
-/// is missing, up to a few, and one where the numbers are missing or contradict each other. None is well. Whether
-/// each file that is there holds together is for [`torch::check`].
+/// Checks that the files of every rank are in a step's directory, `""` for the tree's own. Returns one finding for
+/// each missing file, up to a limit, and one if the numbers are missing or contradict each other; no findings means
+/// that the check passed. [`torch::check`] checks whether each file is sound.
 ///
 /// # Errors
 /// When a file could not be read.
@@ -94,7 +94,7 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> io::Result<V
     let models = ranks(tree, directory, "_model_states.pt");
     let optimizers = ranks(tree, directory, "_optim_states.pt");
     let Some(first) = models.values().next().map(|name| path_of(name)) else {
-        let why = "it is missing, and so is every other model file: the save was cut off";
+        let why = "it and every other model file are missing: the save was cut off";
         return Ok(vec![Finding::broken(path_of("mp_rank_00_model_states.pt"), why)]);
     };
     let object = match torch::read_object(&*files.open(&first)?) {
@@ -102,17 +102,16 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> io::Result<V
         Err(fault) => return Ok(vec![Finding::of(first, Err(fault))?]),
     };
     let Some(world) = world_size_of(&object) else {
-        let why =
-            "it does not say dp_world_size and mp_world_size: how many files there must be is not known";
+        let why = "it lacks dp_world_size and mp_world_size, so the number of files is unknown";
         return Ok(vec![Finding::unknown(first, why)]);
     };
     let total = world.data_parallel.checked_mul(world.model_parallel);
     if !total.is_some_and(|total| (1..=MAX_RANKS).contains(&total)) {
-        let why = format!("it says {world}, which cannot be");
+        let why = format!("it gives {world}, which is impossible");
         return Ok(vec![Finding::broken(first, why)]);
     }
     let mut findings = Vec::new();
-    // ZeRO-3 splits the model as well: a model file for every rank.
+    // ZeRO-3 also splits the model: every rank has a model file.
     let split = models.keys().any(|rank| rank.data.is_some());
     let wanted = world.ranks(split);
     findings.extend(missing(
@@ -141,7 +140,7 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> io::Result<V
 }
 
 impl WorldSize {
-    /// Every rank of a world whose size has been held against the limit.
+    /// Returns every rank of a world whose size is within the limit.
     fn ranks(self, of_data: bool) -> Vec<Rank> {
         let each = |model| -> Vec<Rank> {
             if of_data {
@@ -168,8 +167,8 @@ impl fmt::Display for WorldSize {
     }
 }
 
-/// The files of a directory whose names end so, by the rank that they say. The rank is what counts: bf16 runs put a
-/// word in front.
+/// Returns the files of a directory with this ending, by the rank in their names. Only the rank matters: bf16 runs
+/// put a word in front.
 fn ranks(tree: &Tree, directory: &str, ending: &str) -> BTreeMap<Rank, String> {
     let parsed = |name: &str| {
         let name = name.strip_suffix(ending)?;
@@ -192,7 +191,8 @@ fn ranks(tree: &Tree, directory: &str, ending: &str) -> BTreeMap<Rank, String> {
         .collect()
 }
 
-/// The findings for ranks without a file. `pattern` is how a file of the kind is called, where none is there to tell.
+/// Returns the findings for ranks without a file. `pattern` is the name of such a file, if no file exists to derive
+/// it from.
 fn missing(
     wanted: &[Rank],
     found: &BTreeMap<Rank, String>,
@@ -203,7 +203,7 @@ fn missing(
 ) -> Vec<Finding> {
     let there = wanted.iter().filter(|rank| found.contains_key(rank)).count();
     let why = format!(
-        "it is missing: {first} says {world}, and {there} of {} such files are there",
+        "it is missing: {first} gives {world}, and {there} of {} such files exist",
         wanted.len()
     );
     let ending = pattern.split_once("mp_rank_00").map_or("", |(_, ending)| ending);
@@ -224,11 +224,11 @@ fn missing(
         .collect()
 }
 
-/// What an optimizer file says against the world size, if anything.
+/// Returns how an optimizer file contradicts the world size, if it does.
 fn contradiction(source: &dyn ReadAt, path: String, world: WorldSize) -> io::Result<Option<Finding>> {
     match read_partition_count(source) {
         Ok(Some(partitions)) if partitions != world.data_parallel => {
-            let why = format!("it says {partitions} partitions, and the model file says {world}");
+            let why = format!("it gives {partitions} partitions, and the model file gives {world}");
             Ok(Some(Finding::unknown(path, why)))
         }
         Ok(_) => Ok(None),
@@ -236,7 +236,8 @@ fn contradiction(source: &dyn ReadAt, path: String, world: WorldSize) -> io::Res
     }
 }
 
-/// Whether a model file says that the optimizer's state is in files of its own: it is not in this one, and ZeRO is on.
+/// Returns whether a model file states that the optimizer's state is in separate files: it is not in this one, and
+/// ZeRO is on.
 fn wants_optimizer_files(object: &Pickle) -> bool {
     let root = object.root();
     let stage = object

@@ -13,7 +13,7 @@ use crate::tree::{Entry, EntryKind, OpenFile, Tree};
 pub(crate) struct Files(pub(crate) BTreeMap<String, Vec<u8>>);
 
 impl Files {
-    /// The files, and the directories above them.
+    /// Returns the files and their parent directories.
     pub(crate) fn tree(&self) -> Tree {
         let entry = |kind| Entry {
             kind,

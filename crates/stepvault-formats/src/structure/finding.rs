@@ -1,4 +1,4 @@
-//! What a check of a directory says, file by file; and how its messages quote what they find.
+//! The findings of a check of a directory, file by file, and how messages quote names from files.
 
 use std::io;
 
@@ -7,17 +7,17 @@ use crate::soundness::{Fault, Soundness, judged};
 /// The longest piece of a file's own text that a message quotes, in characters.
 const MAX_SHOWN_CHARACTERS: usize = 120;
 
-/// What a check says of one file of a directory, or of one that should be there.
+/// The result of a check for one file of a directory, or for one that is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The path in the tree that was checked.
     pub path: String,
-    /// What it says.
+    /// The result.
     pub soundness: Soundness,
 }
 
 impl Finding {
-    /// What the outcome of a check says of a file.
+    /// Turns the outcome of a check into a finding.
     ///
     /// # Errors
     /// When the file could not be read.
@@ -28,7 +28,7 @@ impl Finding {
         })
     }
 
-    /// A broken rule.
+    /// Returns a finding of a broken rule.
     pub fn broken(path: impl Into<String>, why: impl Into<String>) -> Self {
         Self {
             path: path.into(),
@@ -39,7 +39,7 @@ impl Finding {
         }
     }
 
-    /// What cannot be told.
+    /// Returns a finding of unknown soundness.
     pub fn unknown(path: impl Into<String>, why: impl Into<String>) -> Self {
         Self {
             path: path.into(),
@@ -48,7 +48,7 @@ impl Finding {
     }
 }
 
-/// A text from a file, fit for a message: on one line, and no longer than a line.
+/// Formats a text from a file for a message: on one line, and no longer than a line.
 pub(crate) fn shown(text: &str) -> String {
     let mut shown: String = text
         .chars()
@@ -61,8 +61,8 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
-/// Puts words in front of a fault's reason, and its offset so much further on: for a piece of a file that was
-/// checked as a file of its own.
+/// Prefixes a fault's reason with `what` and adds `start` to its offset: for a piece of a file that was checked as a
+/// file of its own.
 pub(crate) fn inside(fault: Fault, what: &str, start: u64) -> Fault {
     match fault {
         Fault::Broken { offset, why } => Fault::Broken {

@@ -4,13 +4,13 @@ use std::io::{self, Read};
 
 use crate::source::ReadAt;
 
-/// Held of the file at any time.
+/// The bytes of the file that are held at any time.
 const PIECE_BYTES: u64 = 64 * 1024;
 
-/// Reads the bytes from a start to an end once, holding one piece of them. What is skipped is not read.
+/// Reads the bytes from a start to an end once, holding one piece of them. Skipped bytes are not read.
 pub(crate) struct Forward<'a> {
     source: &'a dyn ReadAt,
-    /// Where the piece after the one at hand begins.
+    /// The offset of the piece after the current one.
     next: u64,
     end: u64,
     piece: Vec<u8>,
@@ -18,7 +18,7 @@ pub(crate) struct Forward<'a> {
 }
 
 impl<'a> Forward<'a> {
-    /// The bytes from `start` to `end`, as far as the file has them.
+    /// Returns a reader of the bytes from `start` to `end`, as far as the file has them.
     pub(crate) fn new(source: &'a dyn ReadAt, start: u64, end: u64) -> Self {
         let end = end.min(source.size_bytes());
         Self {
@@ -30,17 +30,17 @@ impl<'a> Forward<'a> {
         }
     }
 
-    /// The offset in the file of the next byte.
+    /// Returns the offset in the file of the next byte.
     pub(crate) fn position(&self) -> u64 {
         self.next - self.rest().len() as u64
     }
 
-    /// How many bytes are still to come.
+    /// Returns how many bytes remain.
     pub(crate) fn remaining(&self) -> u64 {
         self.end - self.position()
     }
 
-    /// Goes on `count` bytes later; false, and no further, when there are not as many.
+    /// Skips `count` bytes. Returns false, without moving, when fewer remain.
     pub(crate) fn skip(&mut self, count: u64) -> bool {
         if count > self.remaining() {
             return false;

@@ -1,26 +1,26 @@
-//! Room that was reserved for a file and never written.
+//! Detects space that was reserved for a file and never written.
 //!
 //! safetensors 0.8.0-rc.0 set the full length of a file under its final name and then wrote header and tensors into
-//! it: killed on the way, it leaves what passes every rule of the format, with zeros for tensors.
+//! it. If it is killed while writing, it leaves a file that obeys every rule of the format and has zeros for tensors.
 //!
-//! Fewer bytes on disk than in the file do not prove it by themselves. A filesystem that compresses (btrfs, ZFS) has
-//! them in every file, and a tool that copies sparsely makes a hole of a tensor of zeros. But weights hardly
-//! compress, so where a file lacks room for its last bytes, and these read as zeros, it is right to doubt: more
-//! cannot be said, and never that the file is broken.
+//! Fewer bytes on disk than in the file do not prove this. On a filesystem that compresses (btrfs, ZFS) every file
+//! has fewer, and a tool that copies sparsely turns a tensor of zeros into a hole. But weights hardly compress. So if
+//! the disk holds no space for the last bytes of a file, and these read as zeros, the file is `Unknown`, and never
+//! broken.
 
 use std::io;
 
 use crate::source::ReadAt;
 
-/// Less than this may be missing: filesystems round, and keep the tail of a file elsewhere.
+/// A smaller hole is ignored: filesystems round sizes, and keep the tail of a file elsewhere.
 pub const SMALLEST_HOLE_BYTES: u64 = 64 * 1024;
-/// In how many places the end of a file is looked at.
-pub const MOST_SAMPLES: u64 = 64;
-/// How much is read in each.
+/// The maximum number of positions at which the end of a file is sampled.
+pub const MAX_SAMPLES: u64 = 64;
+/// The number of bytes of each sample.
 const SAMPLE_BYTES: usize = 4096;
 
-/// Says why to doubt that the end of a file was ever written, where there is reason to. Reads at most
-/// [`MOST_SAMPLES`] pieces of 4096 bytes, and none where the filesystem reports no holes.
+/// Returns why the end of a file may never have been written, if there is reason to doubt it. Reads at most
+/// [`MAX_SAMPLES`] pieces of 4096 bytes, and none if the filesystem reports no holes.
 ///
 /// # Errors
 /// When the file cannot be read.
@@ -33,8 +33,8 @@ pub fn unwritten_end(source: &dyn ReadAt) -> io::Result<Option<String>> {
         return Ok(None);
     }
     let first = size_bytes - missing_bytes;
-    // The last sample first: it ends with the file, and of a file that was written it is the one to show it.
-    let steps = MOST_SAMPLES - 1;
+    // Take the last sample first: it ends with the file, and it is the most likely to show that the file was written.
+    let steps = MAX_SAMPLES - 1;
     let mut sample = [0; SAMPLE_BYTES];
     let last = size_bytes - sample.len() as u64;
     let stride = (last - first) / steps;

@@ -1,11 +1,11 @@
-//! JSON files beside the tensors: configurations, trainer states, what a rank wrote about itself.
+//! JSON files beside the tensors: configurations, trainer states, and records of single ranks.
 //!
-//! Python's dialect is read: `NaN` and `Infinity` are numbers, as `json.dump` writes them for every run whose loss
-//! has diverged. A key that stands twice passes and the last one counts, as for Python.
+//! The check accepts Python's dialect: `NaN` and `Infinity` are numbers, as `json.dump` writes them for every run
+//! whose loss has diverged. A duplicate key is accepted and its last value counts, as in Python.
 //!
 //! # Blind spots
 //!
-//! A change that leaves valid JSON of the same kind goes unnoticed: another digit, another letter in a string.
+//! A change that leaves valid JSON of the same kind is not detected: another digit, another letter in a string.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,17 +17,16 @@ use super::text::shown;
 use crate::soundness::{Fault, read_piece};
 use crate::source::ReadAt;
 
-/// The largest file that is read through. A tokenizer has tens of megabytes, the log of a long run as many.
+/// The largest file that is read. A tokenizer has tens of megabytes, and so has the log of a long run.
 pub const LARGEST_FILE_BYTES: u64 = 256 * 1024 * 1024;
 
-/// What texts call it.
+/// The name of the file in messages.
 const WHAT: &str = "the JSON file";
 
-/// What a JSON file must hold.
+/// The value that a JSON file must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Root {
-    /// Any value, or several one after the other: JSON Lines go by the name of JSON in places, as in Detectron2's
-    /// `metrics.json`.
+    /// Any value, or several in a row: some JSON Lines files have a JSON name, such as Detectron2's `metrics.json`.
     Any,
     /// An object.
     Object,
@@ -35,11 +34,11 @@ pub enum Root {
     Array,
 }
 
-/// Checks that a file is one whole JSON text of the kind that is expected.
+/// Checks that a file is one whole JSON text of the expected kind.
 ///
 /// # Errors
-/// [`Fault::Broken`] where it is not, [`Fault::Unknown`] where it is too large, too deep, or has a string too long to
-/// be read.
+/// [`Fault::Broken`] if it is not, [`Fault::Unknown`] if it is too large, nested too deep, or has a string that is
+/// too long.
 pub fn check(source: &dyn ReadAt, root: Root) -> Result<(), Fault> {
     if root == Root::Any {
         readable(source)?;
@@ -48,22 +47,16 @@ pub fn check(source: &dyn ReadAt, root: Root) -> Result<(), Fault> {
     let kind = read(source, PhantomData::<Kind>)?;
     match (root, kind) {
         (Root::Any, _) | (Root::Object, Kind::Object) | (Root::Array, Kind::Array) => Ok(()),
-        (Root::Object, _) => Err(Fault::at(
-            0,
-            "the JSON file holds no object, and an object belongs here",
-        )),
-        (Root::Array, _) => Err(Fault::at(
-            0,
-            "the JSON file holds no list, and a list belongs here",
-        )),
+        (Root::Object, _) => Err(Fault::at(0, "the JSON file must hold an object")),
+        (Root::Array, _) => Err(Fault::at(0, "the JSON file must hold a list")),
     }
 }
 
-/// Reads whole numbers out of the object that a JSON file holds, keeping nothing else: for each name the number, or
-/// `None` where the object has no such field or `null` for it. Checks the file as [`check`] does.
+/// Reads whole numbers from the object in a JSON file and keeps nothing else: for each name the number, or `None` if
+/// the object has no such field or `null` for it. Checks the file as [`check`] does.
 ///
 /// # Errors
-/// As [`check`], and [`Fault::Broken`] where a field is no whole number from 0 up.
+/// As [`check`], and [`Fault::Broken`] if a field is not a non-negative integer.
 pub fn whole_numbers<const COUNT: usize>(
     source: &dyn ReadAt,
     names: [&str; COUNT],
@@ -77,7 +70,7 @@ pub fn whole_numbers<const COUNT: usize>(
             Kind::Null => None,
             Kind::Object | Kind::Array | Kind::Other => {
                 let name = shown(name);
-                return Err(Fault::broken(format!("{name} is no whole number from 0 up")));
+                return Err(Fault::broken(format!("{name} is not a non-negative integer")));
             }
         };
     }
@@ -89,7 +82,7 @@ pub(super) fn read<'de, S: DeserializeSeed<'de>>(source: &dyn ReadAt, seed: S) -
     parse(source, 0, source.size_bytes(), WHAT, seed)
 }
 
-/// Refuses what need not be parsed to be seen through.
+/// Refuses files that are recognizably broken without parsing.
 fn readable(source: &dyn ReadAt) -> Result<(), Fault> {
     let size_bytes = source.size_bytes();
     if size_bytes == 0 {
@@ -97,13 +90,13 @@ fn readable(source: &dyn ReadAt) -> Result<(), Fault> {
     }
     if size_bytes > LARGEST_FILE_BYTES {
         return Err(Fault::Unknown(format!(
-            "the JSON file is {size_bytes} bytes long, more than the {LARGEST_FILE_BYTES} that are read"
+            "the JSON file is {size_bytes} bytes long, more than the limit of {LARGEST_FILE_BYTES}"
         )));
     }
     if read_piece(source, 0, 1, 1, "the first byte")? == [0] {
         return Err(Fault::at(
             0,
-            "the JSON file begins with a zero byte: its contents were lost, as after a power cut",
+            "the JSON file begins with a zero byte: its contents were lost, as after a power failure",
         ));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! JSON read as a stream, with a limit on everything that a parser would hold in memory.
+//! Streaming JSON parser with a limit on everything that it holds in memory.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -10,16 +10,16 @@ use super::text::bytes;
 use crate::soundness::Fault;
 use crate::source::ReadAt;
 
-/// The longest string or number that is read. DCP's writer of safetensors puts a line for every tensor into one
+/// The longest string or number that is read. DCP's writer of safetensors puts one line per tensor into a single
 /// string.
 pub(crate) const LONGEST_TOKEN_BYTES: u64 = 16 * 1024 * 1024;
-/// The deepest nesting that is followed; `serde_json` itself gives up at 128.
+/// The maximum nesting; `serde_json` itself stops at 128.
 pub(crate) const DEEPEST_NESTING: u32 = 100;
 
-/// Parses the JSON text between two offsets of a file, and nothing but white space after it. `what` names the text.
+/// Parses the JSON text between two offsets of a file; only white space may follow it. `what` names the text.
 ///
-/// `NaN`, `Infinity` and `-Infinity` pass for numbers with a fraction: Python writes them into the logs of every run
-/// that has diverged, and reads them back.
+/// `NaN`, `Infinity` and `-Infinity` are accepted as numbers with a fraction: Python writes them into the logs of
+/// every run that has diverged, and reads them back.
 pub(crate) fn parse<'de, S: DeserializeSeed<'de>>(
     source: &dyn ReadAt,
     start: u64,
@@ -38,7 +38,7 @@ pub(crate) fn parse<'de, S: DeserializeSeed<'de>>(
     })
 }
 
-/// Parses one JSON value or several, one after the other, between two offsets of a file.
+/// Parses one or several JSON values between two offsets of a file.
 pub(crate) fn parse_values(source: &dyn ReadAt, start: u64, end: u64, what: &str) -> Result<(), Fault> {
     let mut guard = Guard::new(Forward::new(source, start, end));
     let mut values = serde_json::Deserializer::from_reader(&mut guard).into_iter::<Kind>();
@@ -64,14 +64,14 @@ fn fault_of(error: serde_json::Error, position: u64, what: &str) -> Fault {
             format!("{what} ends in the middle of its JSON: the write was cut off"),
         ),
         serde_json::error::Category::Syntax | serde_json::error::Category::Data => {
-            // The parser has taken the byte that it stumbles over.
+            // The parser has already consumed the byte that it rejects.
             let at = position.saturating_sub(1);
             Fault::at(at, format!("{what} is damaged at byte {at}: {reason}"))
         }
     }
 }
 
-/// Lets bytes through to the parser until a token or the nesting gets too large to be held.
+/// Passes bytes to the parser until a token or the nesting exceeds its limit.
 struct Guard<'a> {
     inner: Forward<'a>,
     refusal: Option<String>,
@@ -80,13 +80,13 @@ struct Guard<'a> {
     token_bytes: u64,
 }
 
-/// Where in the JSON text the guard is.
+/// The position of the guard in the JSON text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Between,
     InString,
     AfterBackslash,
-    /// Inside one of Python's numbers, with what is still expected of it.
+    /// Inside one of Python's numbers, with the bytes that must follow.
     InWord(&'static [u8]),
 }
 
@@ -101,7 +101,7 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Takes note of a byte, and gives what the parser shall see in its place.
+    /// Records a byte, and returns the byte that the parser sees in its place.
     fn pass(&mut self, byte: u8) -> u8 {
         self.token_bytes += 1;
         match self.place {
@@ -114,8 +114,8 @@ impl<'a> Guard<'a> {
             Place::InWord([expected, rest @ ..]) => {
                 let as_expected = *expected == byte;
                 self.place = Place::InWord(rest);
-                // `NaN` and `Infinity` become `0.5` and blanks, which no reader takes for a whole number; a word
-                // that only begins like them becomes what no parser takes for anything.
+                // `NaN` and `Infinity` become `0.5` and blanks, which no reader accepts as a whole number; a word
+                // that only starts like them becomes bytes that no parser accepts.
                 return match self.token_bytes {
                     _ if !as_expected => b'?',
                     2 => b'.',
@@ -162,10 +162,10 @@ impl<'a> Guard<'a> {
     fn limit_reached(&self) -> Option<String> {
         if self.token_bytes > LONGEST_TOKEN_BYTES {
             let limit = bytes(LONGEST_TOKEN_BYTES);
-            return Some(format!("has a string longer than the {limit} that are read"));
+            return Some(format!("has a string longer than the limit of {limit}"));
         }
         (self.depth > DEEPEST_NESTING)
-            .then(|| format!("is nested deeper than the {DEEPEST_NESTING} levels that are followed"))
+            .then(|| format!("is nested deeper than the limit of {DEEPEST_NESTING} levels"))
     }
 }
 
@@ -183,8 +183,8 @@ impl Read for Guard<'_> {
     }
 }
 
-/// What a value is; the value itself is read through and dropped. Unlike serde's own `IgnoredAny`, it looks at the
-/// text of strings, so that bytes that are no UTF-8 are noticed.
+/// The kind of a value; the value itself is read and dropped. Unlike serde's own `IgnoredAny`, it reads the text of
+/// strings, so bytes that are not UTF-8 are detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Object,
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(
             say(deep.as_bytes()),
             Soundness::Unknown {
-                why: "x.json is nested deeper than the 100 levels that are followed".to_owned()
+                why: "x.json is nested deeper than the limit of 100 levels".to_owned()
             }
         );
         for long in ["\"a", "1"] {
@@ -324,7 +324,7 @@ mod tests {
             assert_eq!(
                 say(long.as_bytes()),
                 Soundness::Unknown {
-                    why: "x.json has a string longer than the 16777216 bytes that are read".to_owned()
+                    why: "x.json has a string longer than the limit of 16777216 bytes".to_owned()
                 }
             );
         }

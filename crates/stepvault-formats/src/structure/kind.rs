@@ -1,8 +1,8 @@
-//! Which check a file needs, by its name and its first bytes.
+//! Selects the check for a file from its name and its first bytes.
 //!
-//! A name that belongs to one format decides alone: `model.safetensors` full of zeros is a broken file, not one of
-//! which nothing is known. Where frameworks use a name for several formats (`.bin`, `.ckpt`, `.pkl`), the first bytes
-//! decide, and what is not recognised is left alone.
+//! A name that belongs to one format is decisive: `model.safetensors` full of zeros is a broken file, not one of an
+//! unknown format. Where frameworks use a name for several formats (`.bin`, `.ckpt`, `.pkl`), the first bytes decide,
+//! and a file that is not recognized is not checked.
 
 use std::io;
 
@@ -10,17 +10,17 @@ use super::{gguf, json, npy, npz, pickle_file, safetensors, torch_legacy, torch_
 use crate::soundness::{Fault, Soundness, judged};
 use crate::source::ReadAt;
 
-/// As much of a file's beginning as [`kind_of`] wants to see.
+/// The length of a file's beginning that [`kind_of`] uses.
 pub const HEAD_BYTES: u64 = 512;
 
-/// What a file is, as far as its structure can be checked.
+/// The kind of a file, as far as its structure can be checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FileKind {
     /// Tensors by safetensors.
     Safetensors,
     /// A ZIP archive by `torch.save`.
     TorchZip,
-    /// Pickles and storages end to end, by `torch.save` before 1.6 or when told to.
+    /// Pickles and storages end to end, by `torch.save` before 1.6 or on request.
     TorchLegacy,
     /// One pickle.
     Pickle,
@@ -40,12 +40,12 @@ pub enum FileKind {
     TfBundleIndex,
     /// No bytes, under a name that may have none: a marker, a lock, a log.
     Empty,
-    /// Nothing is known of how it is built.
+    /// A file of unknown structure.
     Opaque,
 }
 
 impl FileKind {
-    /// What texts call it.
+    /// Returns its name in messages.
     fn noun(self) -> &'static str {
         match self {
             Self::Safetensors => "safetensors",
@@ -63,21 +63,21 @@ impl FileKind {
     }
 }
 
-/// What a file's name says of it.
+/// What a file's name determines.
 enum Name {
-    /// It is this, whatever its first bytes are.
+    /// It has this kind, whatever its first bytes are.
     Always(FileKind),
-    /// `torch.save` or `pickle` wrote it: which, its first bytes tell.
+    /// `torch.save` or `pickle` wrote it; its first bytes determine which.
     Torch,
     /// It may be from `torch.save` or `pickle`, or something else.
     PerhapsTorch,
-    /// It is looked at piece by piece elsewhere, or by nobody.
+    /// It is checked piece by piece elsewhere, or not at all.
     Never,
     /// Nothing.
     Silent,
 }
 
-/// Decides which check applies. `head` is the file's beginning, up to [`HEAD_BYTES`].
+/// Returns the kind that determines the check. `head` is the file's beginning, up to [`HEAD_BYTES`].
 pub fn kind_of(path: &str, head: &[u8]) -> FileKind {
     match said_by_name(path) {
         Name::Always(kind) => kind,
@@ -88,7 +88,7 @@ pub fn kind_of(path: &str, head: &[u8]) -> FileKind {
         Name::Never | Name::Silent if head.is_empty() => FileKind::Empty,
         Name::Never => FileKind::Opaque,
         Name::Silent => match said_by_head(head) {
-            // Two or four bytes are too little to go by where the name does not say it too.
+            // Two or four bytes are too little evidence unless the name agrees.
             None | Some(FileKind::Pickle) => FileKind::Opaque,
             Some(FileKind::TorchZip) if !has_torch_member(head) => FileKind::Opaque,
             Some(kind) => kind,
@@ -111,7 +111,8 @@ pub fn check_file(path: &str, source: &dyn ReadAt) -> io::Result<Soundness> {
     judged(written(kind, &head).and_then(|()| check_as(kind, source)))
 }
 
-/// No format that is known begins with many zeros, and none but the unknown may be empty.
+/// Checks that a file has contents. No known format begins with many zeros, and only a file of unknown format may be
+/// empty.
 fn written(kind: FileKind, head: &[u8]) -> Result<(), Fault> {
     if matches!(kind, FileKind::Empty | FileKind::Opaque) || !is_zeros(head) {
         return Ok(());
@@ -121,17 +122,18 @@ fn written(kind: FileKind, head: &[u8]) -> Result<(), Fault> {
         0,
         if head.is_empty() {
             format!(
-                "the file is empty, and by its name a {noun} file: its contents were never written, or lost"
+                "the file is empty, but its name is that of a {noun} file: its contents were never written or were \
+                 lost"
             )
         } else {
             format!(
-                "the file begins with zeros, and no {noun} file does: its contents were never written, or lost"
+                "the file begins with zeros, which no {noun} file does: its contents were never written or were lost"
             )
         },
     ))
 }
 
-/// The one place that knows which module checks which kind.
+/// Runs the check of a kind. This is the only place that maps kinds to modules.
 fn check_as(kind: FileKind, source: &dyn ReadAt) -> Result<(), Fault> {
     match kind {
         FileKind::Safetensors => safetensors::check(source),
@@ -148,9 +150,7 @@ fn check_as(kind: FileKind, source: &dyn ReadAt) -> Result<(), Fault> {
             "{} files are only checked together with the files beside them",
             kind.noun()
         ))),
-        FileKind::Opaque => Err(Fault::Unknown(
-            "nothing is known of how this file is built".to_owned(),
-        )),
+        FileKind::Opaque => Err(Fault::Unknown("the structure of this file is unknown".to_owned())),
     }
 }
 
@@ -167,7 +167,7 @@ fn said_by_name(path: &str) -> Name {
         "yaml" | "yml" => Name::Always(FileKind::Yaml),
         "ocdbt" if stem == "manifest" => Name::Always(FileKind::OcdbtManifest),
         "index" if stem == "variables" || stem.contains("ckpt") => Name::Always(FileKind::TfBundleIndex),
-        // DCP's `.metadata` and `__0.metadata`; the name alone would be anybody's.
+        // DCP's `.metadata` and `__0.metadata`; the extension alone is not specific.
         "metadata" if stem.is_empty() || stem.starts_with("__") => Name::Always(FileKind::Pickle),
         // Several torch files end to end, or none at all.
         "distcp" => Name::Never,

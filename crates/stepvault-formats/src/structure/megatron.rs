@@ -1,15 +1,15 @@
 //! A step that Megatron-LM wrote: `iter_0000100` or `release`, and the tracker beside it.
 //!
-//! `metadata.json` is written last and says how the tensors are kept. The walk over `.metadata` and the shards it
-//! names is not done here: they are those of `PyTorch`'s own distributed checkpoints. Rules are those of
+//! `metadata.json` is written last and states how the tensors are stored. `.metadata` and the shards that it names
+//! are not checked here: they are those of `PyTorch`'s own distributed checkpoints. The rules are those of
 //! `megatron/core/dist_checkpointing/{core,integrity}.py` and `megatron/training/checkpointing.py`.
 //!
 //! # Blind spots
 //!
-//! `integrity.json` lists SHA-256 digests without lengths, so a file that it lists is only looked at for being there;
-//! [`listed_digests`] gives the list to whoever reads the files anyway. Whether `common.pt` is needed depends on the
-//! version of Megatron, which the step does not say: without `integrity.json`, that it is missing shows only on
-//! loading.
+//! `integrity.json` lists SHA-256 digests without lengths, so a file that it lists is only checked for existence;
+//! [`listed_digests`] returns the list for callers that read the files anyway. Whether `common.pt` is required
+//! depends on the version of Megatron, which the step does not record: without `integrity.json`, a missing
+//! `common.pt` is detected only on loading.
 
 use std::collections::BTreeMap;
 
@@ -20,19 +20,19 @@ use crate::soundness::Fault;
 use crate::structure::place::{joined, json};
 use crate::tree::{EntryKind, OpenFile, Tree};
 
-/// What says how the tensors of a step are kept.
+/// The file that states how the tensors of a step are stored.
 pub const METADATA_NAME: &str = "metadata.json";
-/// What lists the digests of a step's files, where the run was told to write it.
+/// The file that lists the digests of a step's files, if the run was configured to write it.
 pub const INTEGRITY_NAME: &str = "integrity.json";
 /// The tracker in the directory of all steps, which names the newest.
 pub const TRACKER_NAME: &str = "latest_checkpointed_iteration.txt";
-/// The description of shards, as `PyTorch`'s distributed checkpoints have it.
+/// The description of shards, as in `PyTorch`'s distributed checkpoints.
 const SHARDS_NAME: &str = ".metadata";
-/// What is not sharded; newer versions keep it with the shards.
+/// The data that is not sharded; newer versions keep it with the shards.
 const COMMON_NAME: &str = "common.pt";
-/// What each rank of an unsharded step writes, with or without the optimizer in a file of its own.
+/// The files that each rank of an unsharded step writes, with or without a separate file for the optimizer.
 const LEGACY_NAMES: [&str; 2] = ["model_optim_rng.pt", "model_rng.pt"];
-/// The most that the JSON of a step may be: a name and a digest for each file.
+/// The maximum size of the JSON of a step: a name and a digest for each file.
 const MAX_JSON_BYTES: u64 = 64 << 20;
 /// The longest tracker.
 const MAX_TRACKER_BYTES: usize = 64;
@@ -49,7 +49,7 @@ struct Integrity {
     files: BTreeMap<String, String>,
 }
 
-/// What a tracker says.
+/// The contents of a tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tracked {
     /// `iter_` and this number in seven digits.
@@ -61,8 +61,8 @@ pub enum Tracked {
 /// Checks the step in `directory` of the tree; `""` when the tree is the step.
 ///
 /// # Errors
-/// [`Fault::Broken`] with the file in the text; [`Fault::Unknown`] for other ways of keeping tensors than
-/// `torch_dist`; [`Fault::Read`] when a file cannot be read.
+/// [`Fault::Broken`] with the file in the text; [`Fault::Unknown`] for storage formats other than `torch_dist`;
+/// [`Fault::Read`] when a file cannot be read.
 pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), Fault> {
     let path = joined(directory, METADATA_NAME);
     let Some(metadata) = json::<Metadata>(tree, &path, files, MAX_JSON_BYTES)? else {
@@ -70,7 +70,7 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), F
     };
     if metadata.sharded_backend != "torch_dist" {
         return Err(Fault::Unknown(format!(
-            "{path} says that tensors are kept by {}, which is not looked into",
+            "{path} says that tensors are stored by {}, which is not checked",
             metadata.sharded_backend
         )));
     }
@@ -78,7 +78,7 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), F
     match tree.file_size_bytes(&shards) {
         None => {
             return Err(Fault::broken(format!(
-                "{shards} is missing, and without it no tensor can be found"
+                "{shards} is missing, and tensors cannot be found without it"
             )));
         }
         Some(0) => return Err(empty(&shards)),
@@ -104,11 +104,11 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), F
     Ok(())
 }
 
-/// The digests that `integrity.json` lists, by path below the step; none where there is no such file.
+/// Returns the digests that `integrity.json` lists, by path below the step; none if the file does not exist.
 ///
 /// # Errors
-/// [`Fault::Broken`] when it cannot be read as a list of digests, or names files outside the step; [`Fault::Unknown`]
-/// for other digests than SHA-256; [`Fault::Read`] when it cannot be read.
+/// [`Fault::Broken`] when it cannot be parsed as a list of digests, or names files outside the step;
+/// [`Fault::Unknown`] for digests other than SHA-256; [`Fault::Read`] when it cannot be read.
 pub fn listed_digests(
     tree: &Tree,
     directory: &str,
@@ -121,7 +121,7 @@ pub fn listed_digests(
     let algorithm = integrity.algorithm.as_deref().unwrap_or("sha256");
     if algorithm != "sha256" {
         return Err(Fault::Unknown(format!(
-            "{path} lists digests of a kind ({algorithm}) that is not known"
+            "{path} lists digests of the unknown kind {algorithm}"
         )));
     }
     let digest = |(name, digest): (String, String)| {
@@ -132,10 +132,10 @@ pub fn listed_digests(
         match Sha256Digest::from_hex(&digest) {
             Ok(digest) if is_inside => Ok((name, digest)),
             Ok(_) => Err(Fault::broken(format!(
-                "{path} lists {name:?}, which is no file of the step"
+                "{path} lists {name:?}, which is not a file of the step"
             ))),
             Err(_) => Err(Fault::broken(format!(
-                "{path} lists {name} with something that is no SHA-256"
+                "{path} lists {name} with a value that is not a SHA-256"
             ))),
         }
     };
@@ -145,7 +145,7 @@ pub fn listed_digests(
 /// Reads a tracker: a number, or `release`. Megatron ends the run on anything else.
 ///
 /// # Errors
-/// [`Fault::Broken`], saying what is there.
+/// [`Fault::Broken`], with the contents in the text.
 pub fn parse_tracker(bytes: &[u8]) -> Result<Tracked, Fault> {
     let text = bytes
         .get(..bytes.len().min(MAX_TRACKER_BYTES))
@@ -159,12 +159,12 @@ pub fn parse_tracker(bytes: &[u8]) -> Result<Tracked, Fault> {
         Ok(iteration) if bytes.len() <= MAX_TRACKER_BYTES => Ok(Tracked::Iteration(iteration)),
         _ if word.is_empty() => Err(Fault::broken("it is empty: it was cut off while it was written")),
         _ => Err(Fault::broken(format!(
-            "it says {word:?}, which is neither a number nor release: training ends on it"
+            "it contains {word:?}, which is neither a number nor release: training fails on it"
         ))),
     }
 }
 
-/// A step without `metadata.json` is an older one, a directory for each rank, or it was not finished.
+/// Checks a step without `metadata.json`: it is an older one, with a directory per rank, or it was not finished.
 fn check_legacy(tree: &Tree, directory: &str) -> Result<(), Fault> {
     let mut ranks = 0;
     let children = tree.children(directory);
@@ -182,7 +182,7 @@ fn check_legacy(tree: &Tree, directory: &str) -> Result<(), Fault> {
     }
     if ranks == 0 {
         return Err(Fault::broken(format!(
-            "{} is missing, which is written last: the save was not finished",
+            "{}, which is written last, is missing: the save was not finished",
             joined(directory, METADATA_NAME)
         )));
     }
@@ -206,10 +206,10 @@ mod tests {
         assert_eq!(why(b""), "it is empty: it was cut off while it was written");
         assert_eq!(
             why(b"2x"),
-            "it says \"2x\", which is neither a number nor release: training ends on it"
+            "it contains \"2x\", which is neither a number nor release: training fails on it"
         );
         assert!(why(&[b' '; 100]).starts_with("it is empty"));
-        assert!(why(&[0xff; 100]).starts_with("it says"));
-        assert!(why(b"-3").starts_with("it says"));
+        assert!(why(&[0xff; 100]).starts_with("it contains"));
+        assert!(why(b"-3").starts_with("it contains"));
     }
 }

@@ -1,7 +1,7 @@
-//! Whether the bytes of one file, or of files that belong together, obey the rules of their format.
+//! Checks that one file, or several files that belong together, obey the rules of their format.
 //!
-//! Checks read headers and tables, never tensors. What a header claims is compared with the size of the file and
-//! with a limit that has a name before anything is allocated or walked.
+//! The checks read headers and tables, never tensors. They compare the claims of a header with the size of the file
+//! and with a named limit before they allocate or walk anything.
 
 mod cursor;
 pub mod dcp;

@@ -1,25 +1,25 @@
 //! `MessagePack`, in which Flax and older Orbax keep a tree of arrays in one file (`checkpoint`, `*.msgpack`).
 //!
-//! The file must be one value, whole, and end with it (github.com/msgpack/msgpack, `spec.md`). Payloads are skipped,
+//! The file must be one whole value and end with it (github.com/msgpack/msgpack, `spec.md`). Payloads are skipped,
 //! not read.
 //!
 //! # Blind spots
 //!
-//! There is no checksum, and other bytes in a string or array are not seen.
+//! The format has no checksum, so changed bytes in a string or array are not detected.
 
 use crate::soundness::Fault;
 use crate::source::ReadAt;
 
-/// The deepest nesting that is followed; trees of parameters have some ten levels.
+/// The maximum nesting; trees of parameters have about ten levels.
 const MAX_DEPTH: usize = 256;
-/// How much is read at a time.
+/// The number of bytes that are read at a time.
 const BUFFER_BYTES: usize = 16 << 10;
 
 /// Checks a file.
 ///
 /// # Errors
-/// [`Fault::Broken`] when it is no `MessagePack` or does not end where its value does; [`Fault::Unknown`] when
-/// it is nested deeper than is followed; [`Fault::Read`] when it cannot be read.
+/// [`Fault::Broken`] when it is not `MessagePack` or does not end where its value does; [`Fault::Unknown`] when it is
+/// nested deeper than the limit; [`Fault::Read`] when it cannot be read.
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     let size_bytes = source.size_bytes();
     let mut reader = Reader {
@@ -28,7 +28,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
         buffer: Vec::new(),
         buffer_start: 0,
     };
-    // How many values are still to come on each level.
+    // The number of values that remain on each level.
     let mut open = vec![1_u64];
     while let Some(left) = open.last_mut() {
         let Some(next) = left.checked_sub(1) else {
@@ -63,7 +63,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Goes past one value, and says how many values are inside it.
+    /// Skips one value, and returns the number of values inside it.
     fn value(&mut self) -> Result<u64, Fault> {
         let start = self.offset;
         let kind = self.byte()?;
@@ -75,13 +75,13 @@ impl Reader<'_> {
             0xc1 => {
                 return Err(Fault::at(
                     start,
-                    "a value is of no kind there is: this is no MessagePack, or it is damaged",
+                    "a value is of an unknown kind: this is not MessagePack, or it is damaged",
                 ));
             }
             0xc4 | 0xd9 => (0, self.length(1)?),
             0xc5 | 0xda => (0, self.length(2)?),
             0xc6 | 0xdb => (0, self.length(4)?),
-            // Extensions have a byte of type before what they hold.
+            // Extensions have a type byte before their contents.
             0xc7 => (0, self.length(1)? + 1),
             0xc8 => (0, self.length(2)? + 1),
             0xc9 => (0, self.length(4)? + 1),
@@ -96,7 +96,7 @@ impl Reader<'_> {
             0xdf => (2 * self.length(4)?, 0),
         };
         let end = self.offset.saturating_add(payload_bytes);
-        // Every value is a byte at least.
+        // Every value takes at least one byte.
         let needed = end.saturating_add(inside);
         if needed > self.source.size_bytes() {
             return Err(cut(start, needed, self.source.size_bytes()));
@@ -105,7 +105,7 @@ impl Reader<'_> {
         Ok(inside)
     }
 
-    /// A length of so many bytes, the highest first.
+    /// Reads a length of `bytes` bytes, big-endian.
     fn length(&mut self, bytes: usize) -> Result<u64, Fault> {
         let mut value = 0;
         for _ in 0..bytes {
@@ -141,7 +141,7 @@ impl Reader<'_> {
 fn cut(offset: u64, needed_bytes: u64, size_bytes: u64) -> Fault {
     Fault::at(
         offset,
-        format!("it goes on to byte {needed_bytes} at least, and ends at byte {size_bytes}: it was cut off"),
+        format!("it needs at least {needed_bytes} bytes, and ends at byte {size_bytes}: it was cut off"),
     )
 }
 
@@ -172,7 +172,7 @@ mod tests {
         }
         assert_eq!(
             why(&sample()[..100]),
-            "it goes on to byte 307 at least, and ends at byte 100: it was cut off"
+            "it needs at least 307 bytes, and ends at byte 100: it was cut off"
         );
     }
 
@@ -180,12 +180,12 @@ mod tests {
     fn what_is_no_messagepack_is_refused() {
         assert_eq!(
             why(&[]),
-            "it goes on to byte 1 at least, and ends at byte 0: it was cut off"
+            "it needs at least 1 bytes, and ends at byte 0: it was cut off"
         );
         assert_eq!(why(&[0, 0]), "1 bytes follow the end of the value");
         assert_eq!(
             why(&[0xc1]),
-            "a value is of no kind there is: this is no MessagePack, or it is damaged"
+            "a value is of an unknown kind: this is not MessagePack, or it is damaged"
         );
     }
 

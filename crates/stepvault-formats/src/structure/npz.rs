@@ -1,15 +1,15 @@
 //! `.npz`: a ZIP archive with an `.npy` file for every array.
 //!
-//! The archive's directory is read by `rawzip`; beyond what that checks, every member must lie before the directory,
-//! apart from the others, under the same name and with the same sizes in its own header, and hold a sound `.npy` file
-//! where it is stored without compression.
+//! `rawzip` reads the archive's directory. In addition to its checks, every member must lie before the directory
+//! without overlapping another member, must have the same name and the same sizes in its own header, and must hold a
+//! sound `.npy` file if it is stored without compression.
 //!
 //! # Blind spots
 //!
-//! - The CRC-32 of a member is compared between its two headers, never with its bytes: that would mean reading every
-//!   tensor. Any change in the elements goes unnoticed.
-//! - Members that are compressed (`np.savez_compressed`) are not looked into.
-//! - What readers do not use is not looked at either: times, attributes, comments, versions.
+//! - The CRC-32 of a member is compared between its two headers but not with its bytes, because that would mean
+//!   reading every tensor. No change in the elements is detected.
+//! - Compressed members (`np.savez_compressed`) are not checked inside.
+//! - Fields that readers do not use are not checked either: times, attributes, comments, versions.
 
 use std::io;
 
@@ -23,16 +23,17 @@ use super::text::{bytes, counted, shown};
 use crate::soundness::Fault;
 use crate::source::{ReadAt, Window};
 
-/// Most members that are kept track of.
-pub const MOST_MEMBERS: u64 = 100_000;
-/// How far from its end the end record of an archive may lie: its own 22 bytes and the longest comment.
+/// The maximum number of members.
+pub const MAX_MEMBERS: u64 = 100_000;
+/// The maximum distance of an archive's end record from the end of the file: its own 22 bytes and the longest
+/// comment.
 const END_SEARCH_BYTES: u64 = 22 + 65_535;
 
 /// Checks an `.npz` file, reading the archive's directory and the headers of its members.
 ///
 /// # Errors
-/// [`Fault::Broken`] where a rule does not hold, [`Fault::Unknown`] where a limit, a pickle or an uncommon member
-/// stands in the way.
+/// [`Fault::Broken`] if a rule is violated, [`Fault::Unknown`] if a limit, a pickle or an uncommon member prevents
+/// the check.
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     let mut buffer = vec![0; MAX_CENTRAL_DIRECTORY_RECORD_SIZE];
     let located = ZipLocator::new().max_search_space(END_SEARCH_BYTES);
@@ -43,14 +44,14 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
         let more = bytes(source.size_bytes().saturating_sub(archive.end_offset()));
         return Err(Fault::at(
             archive.end_offset(),
-            format!("the file goes on for {more} after the archive's end: something was appended"),
+            format!("the file continues for {more} after the archive's end: data was appended"),
         ));
     }
     end_record(source, archive.eocd_offset())?;
     let promised = archive.entries_hint();
-    if promised > MOST_MEMBERS {
+    if promised > MAX_MEMBERS {
         return Err(Fault::Unknown(format!(
-            "the archive has {promised} members, more than the {MOST_MEMBERS} that are kept track of"
+            "the archive has {promised} members, more than the limit of {MAX_MEMBERS}"
         )));
     }
     let mut local = vec![0; MAX_CENTRAL_DIRECTORY_RECORD_SIZE];
@@ -65,7 +66,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
             return Err(miscounted(promised, "more"));
         }
         match member(source, &archive, &entry, &mut local, &mut places) {
-            // Another member may be broken, which is worth more.
+            // Another member may be broken, which takes precedence.
             Err(Fault::Unknown(why)) => unknown = unknown.or(Some(why)),
             done => done?,
         }
@@ -77,7 +78,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     unknown.map_or(Ok(()), |why| Err(Fault::Unknown(why)))
 }
 
-/// Checks the end record's own account of the directory, in which `rawzip` makes good what is wrong: one disk, and
+/// Checks the end record's own description of the directory, whose errors `rawzip` corrects silently: one disk, and
 /// the directory right before the record, or before the two records of ZIP64 (APPNOTE 4.3.14 to 4.3.16).
 fn end_record(source: &dyn ReadAt, at: u64) -> Result<(), Fault> {
     const ZIP64_RECORDS_BYTES: u64 = 56 + 20;
@@ -103,7 +104,7 @@ fn end_record(source: &dyn ReadAt, at: u64) -> Result<(), Fault> {
     ))
 }
 
-/// Where a member's header begins and its bytes end.
+/// The start of a member's header and the end of its bytes.
 type Place = (u64, u64);
 
 fn member(
@@ -123,7 +124,7 @@ fn member(
     if data_end > archive.directory_offset() {
         return Err(Fault::at(
             start,
-            format!("member {name} reaches into the archive's directory: the archive is damaged"),
+            format!("member {name} overlaps the archive's directory: the archive is damaged"),
         ));
     }
     let own = found
@@ -152,7 +153,7 @@ fn member(
     }
     if !entry.file_path().as_bytes().ends_with(b".npy") {
         return Err(Fault::Unknown(format!(
-            "member {name} is no array, and is not looked into"
+            "member {name} is not an array and is not checked"
         )));
     }
     if entry.flags().is_encrypted() {
@@ -164,7 +165,7 @@ fn member(
             if size_bytes != entry.uncompressed_size_hint() {
                 return Err(Fault::at(
                     start,
-                    format!("member {name} is stored as it is, and yet has two different sizes"),
+                    format!("member {name} is stored uncompressed, but has two different sizes"),
                 ));
             }
             let window = Window::new(source, data_start, size_bytes)
@@ -173,13 +174,13 @@ fn member(
         }
         CompressionMethod::DEFLATE => Ok(()),
         other => Err(Fault::Unknown(format!(
-            "member {name} is compressed by method {}, which is not known",
+            "member {name} is compressed by the unknown method {}",
             other.as_u16()
         ))),
     }
 }
 
-/// A fault of a member, told of the archive.
+/// Turns a fault of a member into a fault of the archive.
 fn within(fault: Fault, name: &str, start: u64) -> Fault {
     match fault {
         Fault::Broken { offset, why } => Fault::Broken {
@@ -214,14 +215,14 @@ fn fault_of(error: rawzip::Error, what: &str) -> Fault {
     match error.into_kind() {
         ErrorKind::IO(error) if error.kind() != io::ErrorKind::UnexpectedEof => Fault::Read(error),
         ErrorKind::MissingEndOfCentralDirectory => {
-            Fault::broken("the archive has no end record: it is no ZIP file, or the save was cut off")
+            Fault::broken("the archive has no end record: it is not a ZIP file, or the save was cut off")
         }
         ErrorKind::BufferTooSmall { .. } => Fault::Unknown(format!("{what} is too large to be read")),
         kind => Fault::broken(format!("{what} is damaged: {kind}")),
     }
 }
 
-/// What `rawzip` reads from.
+/// The archive that `rawzip` reads from.
 struct Archive<'a>(&'a dyn ReadAt);
 
 impl ReaderAt for Archive<'_> {

@@ -1,4 +1,4 @@
-//! A file that is one Python pickle: random states, a data loader's place, a scheduler.
+//! A file that is one Python pickle: random states, a data loader's position, a scheduler.
 //!
 //! # Blind spots
 //! Those of every pickle: see [`crate::pickle`].
@@ -7,13 +7,13 @@ use crate::pickle::{self, Keep};
 use crate::soundness::{Fault, read_piece};
 use crate::source::ReadAt;
 
-/// How many zeros at the start of a file show that it was never written.
+/// The number of zeros at the start of a file that show that it was never written.
 const ZEROS_BYTES: u64 = 16;
 
-/// Checks that a file is one pickle whose instructions fit together, from its first byte to its last.
+/// Checks that a file is one pickle, from its first byte to its last, whose instructions fit together.
 ///
 /// # Errors
-/// [`Fault::Broken`] where it is not; [`Fault::Unknown`] where it shares or nests more values than are followed.
+/// [`Fault::Broken`] if it is not; [`Fault::Unknown`] if it shares or nests more values than the limit.
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     let size_bytes = source.size_bytes();
     if size_bytes == 0 {
@@ -25,7 +25,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     if head.iter().all(|byte| *byte == 0) {
         return Err(Fault::at(
             0,
-            "the file begins with zeros: its room was reserved and never written",
+            "the file begins with zeros: its space was reserved and never written",
         ));
     }
     pickle::read_whole(source, 0..size_bytes, Keep::Shape).map(drop)

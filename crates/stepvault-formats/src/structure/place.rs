@@ -1,11 +1,11 @@
-//! Where in a checkpoint a check is at.
+//! The position of a check within a checkpoint.
 
 use serde::de::DeserializeOwned;
 
 use crate::soundness::{Fault, read_piece};
 use crate::tree::{OpenFile, Tree};
 
-/// A path below a directory of a tree; `""` is the tree's own directory.
+/// Returns a path below a directory of a tree; `""` is the tree's own directory.
 pub(super) fn joined(directory: &str, path: &str) -> String {
     if directory.is_empty() {
         path.to_owned()
@@ -14,7 +14,7 @@ pub(super) fn joined(directory: &str, path: &str) -> String {
     }
 }
 
-/// Says in which file of a checkpoint a fault of one file is.
+/// Adds the path of its file to a fault.
 pub(super) fn in_file(path: &str, fault: Fault) -> Fault {
     match fault {
         Fault::Broken {
@@ -56,7 +56,7 @@ pub(super) fn json<T: DeserializeOwned>(
     }
     serde_json::from_slice(&bytes).map(Some).map_err(|error| {
         Fault::broken(format!(
-            "{path} of {} bytes is not the JSON it should be ({error})",
+            "{path} of {} bytes is not the expected JSON ({error})",
             bytes.len()
         ))
     })

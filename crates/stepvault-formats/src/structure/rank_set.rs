@@ -1,18 +1,18 @@
-//! Sets of files of which every rank writes one: which of them are there, and which are not.
+//! Sets of files that are written once per rank: which of them exist and which are missing.
 //!
 //! # Blind spots
 //!
-//! Where the names do not carry the size of the world, the highest ranks may be missing and nothing shows it: compare
-//! with a configuration that names the size, with another set of the same step, or with the step before.
+//! If the file names do not contain the world size, a loss of the highest ranks is not detected. To detect it,
+//! compare with a configuration that gives the size, with another set of the same step, or with the previous step.
 
 use std::collections::BTreeSet;
 
 use super::text::{counted, shown};
 
-/// How many missing files are named.
+/// The maximum number of missing files that are named.
 const NAMED: usize = 3;
 
-/// What the names of a set look like: fixed text with `{rank}` once, and `{world}` at most once, each of which stands
+/// The pattern of the names of a set: fixed text with `{rank}` once, and `{world}` at most once, each of which stands
 /// for digits (`rng_state_{rank}.pth`, `model_world_size_{world}_rank_{rank}.pt`, `process_{rank}-of-{world}.json`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankPattern {
@@ -27,17 +27,18 @@ enum Piece {
     World,
 }
 
-/// What a name says.
+/// The numbers in a name.
 struct Numbers {
     rank: u64,
     world: Option<u64>,
-    /// Digits of the rank, zeros in front included.
+    /// The number of digits of the rank, including leading zeros.
     rank_digits: usize,
     world_digits: usize,
 }
 
 impl RankPattern {
-    /// A pattern whose ranks count from `first_rank`: 0, or 1 for shards. `None` where the text is no pattern.
+    /// Returns a pattern whose ranks count from `first_rank`: 0, or 1 for shards. Returns `None` if the text is not a
+    /// pattern.
     pub fn new(text: &str, first_rank: u64) -> Option<Self> {
         let mut pieces = Vec::new();
         let mut rest = text;
@@ -48,7 +49,7 @@ impl RankPattern {
                 "world" => Piece::World,
                 _ => return None,
             };
-            // Numbers side by side could not be told apart.
+            // Adjacent numbers could not be separated.
             let joined = before.is_empty() && !pieces.is_empty();
             if joined || pieces.contains(&piece) {
                 return None;
@@ -62,14 +63,14 @@ impl RankPattern {
             .then_some(Self { pieces, first_rank })
     }
 
-    /// The names, out of all in a directory, that belong to the set, and what they say together.
+    /// Checks the names in a directory that belong to the set.
     ///
-    /// Returns the size of the world: as the names carry it, or else `expected_world`, or else what the highest rank
-    /// shows. `None` means that no name belongs to the set; whether it should, the caller knows.
+    /// Returns the size of the world: the one in the names, or else `expected_world`, or else the one implied by the
+    /// highest rank. `None` means that no name belongs to the set; the caller knows whether one should.
     ///
     /// # Errors
-    /// Says in words which files are missing, or that there is one more than `expected_world` allows, or that sets
-    /// of two sizes lie side by side.
+    /// A text that names the missing files, or the one beyond `expected_world`, or the two sizes if the directory has
+    /// sets of two sizes.
     pub fn world_size<'a>(
         &self,
         names: impl IntoIterator<Item = &'a str>,
@@ -94,7 +95,7 @@ impl RankPattern {
         ))
     }
 
-    /// The files that are missing.
+    /// Returns the missing files.
     pub(crate) fn gap<'a>(
         &self,
         names: impl IntoIterator<Item = &'a str>,
@@ -114,7 +115,7 @@ impl RankPattern {
         };
         if let (Some(small), Some(large), true) = (worlds.first(), worlds.last(), worlds.len() > 1) {
             return Err(format!(
-                "sets of {small} and of {large} files lie side by side: two saves are mixed"
+                "the directory has sets of {small} and of {large} files: two saves are mixed"
             ));
         }
         let told_world = worlds.first().copied();
@@ -122,7 +123,7 @@ impl RankPattern {
             && told != expected
         {
             let told = counted(told, "rank");
-            return Err(format!("the files are of {told}, and {expected} were expected"));
+            return Err(format!("the files are of {told}, but {expected} were expected"));
         }
         let world = match told_world.or(expected_world) {
             Some(world) => world,
@@ -132,9 +133,9 @@ impl RankPattern {
         if let Some(rank) = [lowest, highest].into_iter().find(|rank| outside(rank)) {
             let name = self.name(*rank, world, digits);
             let ranks = counted(world, "rank");
-            return Err(format!("{name} is there, outside a world of {ranks}"));
+            return Err(format!("{name} exists, but the world has {ranks}"));
         }
-        // Every rank is inside, so no more than the world has.
+        // Every rank is inside, so there are no more than the world has.
         let missing_count = world.saturating_sub(ranks.len() as u64);
         let missing = (self.first_rank..)
             .take_while(|rank| rank - self.first_rank < world)
@@ -176,7 +177,7 @@ impl RankPattern {
         })
     }
 
-    /// The name that a rank's file has or would have, with as many digits as the others.
+    /// Returns the name of a rank's file, with as many digits as the other names.
     fn name(&self, rank: u64, world: u64, digits: (usize, usize)) -> String {
         let parts = self.pieces.iter().map(|piece| match piece {
             Piece::Text(text) => text.clone(),
@@ -187,10 +188,10 @@ impl RankPattern {
     }
 }
 
-/// What a set lacks.
+/// The missing files of a set.
 #[derive(Debug)]
 pub(crate) struct Gap {
-    /// The names of the first few that are missing.
+    /// The names of the first missing files.
     pub(crate) missing: Vec<String>,
     pub(crate) missing_count: u64,
     pub(crate) world: u64,
@@ -207,16 +208,16 @@ pub(crate) fn are_missing(first: &[String], count: u64) -> String {
     }
 }
 
-/// Checks that sets of one step are of the same size. Each is given by what it is called and how many ranks it has.
+/// Checks that sets of one step are of the same size. Each set is given by its name and its number of ranks.
 ///
 /// # Errors
-/// Says which two differ.
+/// A text that names the two sets that differ.
 pub fn same_world(sets: &[(&str, u64)]) -> Result<(), String> {
     let differing = sets.array_windows().find(|[(_, one), (_, other)]| one != other);
     match differing {
         None => Ok(()),
         Some([(first, one), (second, other)]) => Err(format!(
-            "{first} is there for {}, and {second} for {other}: one of them is not complete",
+            "{first} exists for {}, and {second} for {other}: one of them is not complete",
             counted(*one, "rank")
         )),
     }
@@ -312,7 +313,7 @@ mod tests {
             ),
             Err("m-00001-of-00002.safetensors is missing: 1 of 2 ranks did not write".to_owned())
         );
-        // Without a size in the names, the highest rank is the only one that shows it.
+        // Without a size in the names, only the highest rank implies it.
         assert_eq!(
             world("rng_state_{rank}.pth", 0, &["rng_state_0.pth"], None),
             Ok(Some(1))
@@ -324,24 +325,24 @@ mod tests {
         let mixed = ["m_world_size_2_rank_0.pt", "m_world_size_4_rank_1.pt"];
         assert_eq!(
             world("m_world_size_{world}_rank_{rank}.pt", 0, &mixed, None),
-            Err("sets of 2 and of 4 files lie side by side: two saves are mixed".to_owned())
+            Err("the directory has sets of 2 and of 4 files: two saves are mixed".to_owned())
         );
         assert_eq!(
             world("m_world_size_{world}_rank_{rank}.pt", 0, &mixed[..1], 4),
-            Err("the files are of 2 ranks, and 4 were expected".to_owned())
+            Err("the files are of 2 ranks, but 4 were expected".to_owned())
         );
         assert_eq!(
             world("rank_{rank}.pt", 0, &["rank_0.pt", "rank_2.pt"], 2),
-            Err("rank_2.pt is there, outside a world of 2 ranks".to_owned())
+            Err("rank_2.pt exists, but the world has 2 ranks".to_owned())
         );
         assert_eq!(
             world("m-{rank}-of-{world}", 1, &["m-0-of-1"], None),
-            Err("m-0-of-1 is there, outside a world of 1 rank".to_owned())
+            Err("m-0-of-1 exists, but the world has 1 rank".to_owned())
         );
         assert_eq!(same_world(&[("model", 2), ("optim", 2)]), Ok(()));
         assert_eq!(
             same_world(&[("model", 2), ("optim", 2), ("extra_state", 1)]),
-            Err("optim is there for 2 ranks, and extra_state for 1: one of them is not complete".to_owned())
+            Err("optim exists for 2 ranks, and extra_state for 1: one of them is not complete".to_owned())
         );
     }
 

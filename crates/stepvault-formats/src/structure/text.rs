@@ -1,10 +1,10 @@
-//! Names out of a file, made fit for a sentence.
+//! Formats names from files for use in messages.
 
-/// As much of a name as a sentence bears.
+/// The maximum length of a name in a message.
 const SHOWN_CHARACTERS: usize = 80;
 
-/// A name as a file gives it, shortened and with control characters escaped: a hostile file does not write on the
-/// reader's terminal.
+/// Formats a name from a file, shortened and with control characters escaped, so that a hostile file cannot write on
+/// the reader's terminal.
 pub(crate) fn shown(name: &str) -> String {
     let mut shown: String = name
         .chars()

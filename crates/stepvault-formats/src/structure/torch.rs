@@ -1,11 +1,12 @@
-//! Any file of `torch.save`, told by its first and last bytes: a zip archive, the legacy format, or a plain pickle.
+//! Any file of `torch.save`, recognized by its first and last bytes: a zip archive, the legacy format, or a plain
+//! pickle.
 
 use super::{pickle_file, torch_legacy, torch_zip};
 use crate::pickle::Pickle;
 use crate::soundness::{Fault, read_piece};
 use crate::source::ReadAt;
 
-/// Which format a file has.
+/// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
     Zip,
@@ -14,12 +15,12 @@ enum Format {
     Pickle,
 }
 
-/// Where the mark of a tar archive is, and the mark.
+/// The offset of the magic bytes of a tar archive, and those bytes.
 const TAR_MARK: (u64, &[u8; 5]) = (257, b"ustar");
 /// Bytes of a zip archive's end record.
 const ZIP_END_BYTES: u64 = 22;
 
-/// Checks a file that torch wrote, in whichever of its formats.
+/// Checks a file that torch wrote, in any of its formats.
 ///
 /// # Errors
 /// As the check of its format; [`Fault::Unknown`] for the tar archives of torch before 0.1.10.
@@ -41,12 +42,14 @@ pub fn read_object(source: &dyn ReadAt) -> Result<Pickle, Fault> {
         Format::Zip => torch_zip::read_object(source),
         Format::Legacy => torch_legacy::read_object(source),
         Format::Tar => Err(tar()),
-        Format::Pickle => Err(Fault::Unknown("the file is none of torch.save".to_owned())),
+        Format::Pickle => Err(Fault::Unknown(
+            "the file was not written by torch.save".to_owned(),
+        )),
     }
 }
 
 fn tar() -> Fault {
-    Fault::Unknown("the file is a tar archive, as torch wrote before 0.1.10".to_owned())
+    Fault::Unknown("the file is a tar archive, which torch wrote before 0.1.10".to_owned())
 }
 
 fn format_of(source: &dyn ReadAt) -> Result<Format, Fault> {
@@ -61,7 +64,7 @@ fn format_of(source: &dyn ReadAt) -> Result<Format, Fault> {
         };
         Ok(read_piece(source, offset, length, length, "the mark of its format")? == mark)
     };
-    // By its end as well: an archive with a damaged start is a damaged archive.
+    // The end identifies it as well: an archive with a damaged start is a damaged archive.
     let last = source.size_bytes().checked_sub(ZIP_END_BYTES);
     if has(Some(0), b"PK\x03\x04")? || has(Some(0), b"PK\x05\x06")? || has(last, b"PK\x05\x06")? {
         return Ok(Format::Zip);

@@ -1,13 +1,14 @@
-//! What `torch.save` wrote before version 1.6, and still does on request: five pickles, then the storages.
+//! The format that `torch.save` wrote before version 1.6, and still writes on request: five pickles, then the
+//! storages.
 //!
 //! The pickles are a magic number, a protocol version, facts about the system, the object, and the keys of its
-//! storages. Behind them, for each key in that order: the number of elements, eight bytes, and the elements
-//! (`_legacy_save` and `_legacy_load` in torch/serialization.py). The file ends with the last one.
+//! storages. They are followed, for each key in that order, by the number of elements in eight bytes and the elements
+//! (`_legacy_save` and `_legacy_load` in torch/serialization.py). The file ends with the last storage.
 //!
 //! # Blind spots
-//! There is no checksum anywhere: the bytes of tensors, and those of every pickle (see [`crate::pickle`]), except
-//! for the magic number, the protocol version, and the keys, sizes and classes of storages, which are held against
-//! each other and the file's length.
+//! The format has no checksum, so changes in the bytes of tensors and in most bytes of the pickles (see
+//! [`crate::pickle`]) are not detected. The magic number, the protocol version, and the keys, sizes and classes of
+//! storages are compared with each other and with the file's length.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,22 +20,22 @@ use crate::source::ReadAt;
 
 /// `MAGIC_NUMBER` of torch/serialization.py.
 const MAGIC_NUMBER: i128 = 0x1950_a86a_20f9_469c_fc6c;
-/// Bytes that it takes, little-endian.
+/// The length of the magic number, little-endian.
 const MAGIC_BYTES: usize = 10;
 /// `PROTOCOL_VERSION` of torch/serialization.py.
 const PROTOCOL_VERSION: i128 = 1001;
-/// How far into the file the magic number can begin, in bytes: behind a protocol, a frame and a length.
+/// The maximum offset of the magic number, in bytes: it follows a protocol, a frame and a length.
 const MAGIC_WINDOW_BYTES: u64 = 48;
-/// Bytes of a storage's element count.
+/// The size of a storage's element count.
 const COUNT_BYTES: u64 = 8;
 
-/// The pickles in front of the storages, and where the storages begin.
+/// The pickles before the storages, and the start of the storages.
 struct Head {
     object: Pickle,
     keys: Pickle,
 }
 
-/// Whether a file begins with the magic number of the format, whatever pickle protocol it was written with.
+/// Returns whether a file begins with the magic number of the format, whatever pickle protocol it was written with.
 ///
 /// # Errors
 /// When the file could not be read.
@@ -51,8 +52,8 @@ pub fn is_legacy(source: &dyn ReadAt) -> Result<bool, Fault> {
 /// Checks a file of the legacy format.
 ///
 /// # Errors
-/// [`Fault::Broken`] where one of its pickles is damaged or cut off, or its storages are not those that the object
-/// names; [`Fault::Unknown`] where a storage is of a class whose elements are not known here.
+/// [`Fault::Broken`] if one of its pickles is damaged or cut off, or if its storages are not those that the object
+/// names; [`Fault::Unknown`] if the element size of a storage's class is unknown.
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     let head = read_head(source)?;
     let named = named_storages(&head.object)?;
@@ -75,7 +76,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     }
     if let Some(key) = named.keys().find(|key| !seen.contains(*key)) {
         return Err(Fault::broken(format!(
-            "the object names storage {}, which the list of storages does not have",
+            "the object names storage {}, which is not in the list of storages",
             shown(key)
         )));
     }
@@ -83,13 +84,13 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     if left_bytes > 0 {
         return Err(Fault::at(
             offset,
-            format!("{left_bytes} bytes follow the last storage, where nothing should"),
+            format!("{left_bytes} unexpected bytes follow the last storage"),
         ));
     }
     Ok(())
 }
 
-/// Reads the object that a file of the legacy format holds, as data.
+/// Reads the object in a file of the legacy format, as data.
 ///
 /// # Errors
 /// As [`check`], of the pickles.
@@ -110,14 +111,14 @@ fn read_head(source: &dyn ReadAt) -> Result<Head, Fault> {
     if version.integer(version.root()) != Some(PROTOCOL_VERSION) {
         return Err(Fault::at(
             magic.end(),
-            format!("the protocol version is not {PROTOCOL_VERSION}, the only one there is"),
+            format!("the protocol version is not {PROTOCOL_VERSION}, the only one that exists"),
         ));
     }
     let system = read(version.end(), "the facts about the system")?;
     if system.entries(system.root()).is_none() {
         return Err(Fault::at(
             version.end(),
-            "the facts about the system are no dictionary",
+            "the facts about the system are not a dictionary",
         ));
     }
     let object = read(system.end(), "the object")?;
@@ -125,7 +126,7 @@ fn read_head(source: &dyn ReadAt) -> Result<Head, Fault> {
     Ok(Head { object, keys })
 }
 
-/// The storages that the object names, by key. Views of one storage share its key.
+/// Returns the storages that the object names, by key. Views of one storage share its key.
 fn named_storages(object: &Pickle) -> Result<HashMap<&str, StorageReference<'_>>, Fault> {
     let mut named: HashMap<&str, StorageReference<'_>> = HashMap::new();
     for reference in references(object, "the object") {
@@ -142,18 +143,18 @@ fn named_storages(object: &Pickle) -> Result<HashMap<&str, StorageReference<'_>>
 }
 
 fn storage_keys(keys: &Pickle) -> Result<Vec<&str>, Fault> {
-    let no_list = || Fault::broken("the list of storages is not one of names");
+    let no_list = || Fault::broken("the list of storages is not a list of names");
     let elements = keys.elements(keys.root()).ok_or_else(no_list)?;
     let text = |element: &Value| keys.text(*element).ok_or_else(no_list);
     elements.iter().map(text).collect()
 }
 
-/// Holds one storage against what the object says of it, and returns where it ends.
+/// Compares one storage with what the object states about it, and returns its end.
 fn check_storage(source: &dyn ReadAt, offset: u64, reference: &StorageReference<'_>) -> Result<u64, Fault> {
     let key = shown(reference.key);
     let Some(size_bytes) = reference.size_bytes("the object")? else {
         return Err(Fault::Unknown(format!(
-            "storage {key} is of a class whose elements are not known here"
+            "storage {key} is of a class whose element size is unknown"
         )));
     };
     let left_bytes = source.size_bytes().saturating_sub(offset);
@@ -162,7 +163,8 @@ fn check_storage(source: &dyn ReadAt, offset: u64, reference: &StorageReference<
         return Err(Fault::at(
             offset,
             format!(
-                "storage {key} takes {needed_bytes} bytes, and {left_bytes} are left of the file: the save was cut off"
+                "storage {key} takes {needed_bytes} bytes, and {left_bytes} are left in the file: the save was cut \
+                 off"
             ),
         ));
     }
@@ -175,7 +177,7 @@ fn check_storage(source: &dyn ReadAt, offset: u64, reference: &StorageReference<
         return Err(Fault::at(
             offset,
             format!(
-                "storage {key} says that it has {count} elements, and the object says {}",
+                "storage {key} states {count} elements, but the object states {}",
                 reference.elements
             ),
         ));

@@ -1,26 +1,26 @@
-//! The storages that a torch pickle names: which key, how many elements, of what.
+//! The storages that a torch pickle names: key, number of elements, element type.
 
 use super::finding::shown;
 use crate::pickle::{Object, Pickle, Value};
 use crate::soundness::Fault;
 
-/// The longest key of a storage, in bytes: a key is a number. Of a longer one, every mention would cost its length.
+/// The longest key of a storage, in bytes: a key is a number. Every mention of a longer one would cost its length.
 const MAX_KEY_BYTES: usize = 64;
 
-/// A storage by a persistent id: `('storage', type, key, location, elements)`, and a view of it in legacy files
+/// A storage named by a persistent id: `('storage', type, key, location, elements)`, and a view of it in legacy files
 /// (`persistent_id` in torch/serialization.py).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StorageReference<'a> {
     /// The name of its record.
     pub(super) key: &'a str,
-    /// How many elements it holds.
+    /// The number of its elements.
     pub(super) elements: u64,
-    /// Bytes of one of them, or `None` of a type that is not known here.
+    /// The size of an element, or `None` for an unknown type.
     pub(super) element_bytes: Option<u64>,
 }
 
 impl StorageReference<'_> {
-    /// Its length in bytes, where its type is known.
+    /// Returns its length in bytes, if its type is known.
     pub(super) fn size_bytes(&self, pickle_name: &str) -> Result<Option<u64>, Fault> {
         let Some(element_bytes) = self.element_bytes else {
             return Ok(None);
@@ -28,7 +28,7 @@ impl StorageReference<'_> {
         match self.elements.checked_mul(element_bytes) {
             Some(size_bytes) => Ok(Some(size_bytes)),
             None => Err(Fault::broken(format!(
-                "{pickle_name} names storage {} of {} elements, more than there can be",
+                "{pickle_name} names storage {} of {} elements, more than any file can hold",
                 shown(self.key),
                 self.elements
             ))),
@@ -36,7 +36,7 @@ impl StorageReference<'_> {
     }
 }
 
-/// Every storage that a pickle names, as often as it does. Other persistent ids are left out.
+/// Returns every storage that a pickle names, as often as it is named. Other persistent ids are left out.
 ///
 /// # Errors
 /// [`Fault::Broken`] for a storage without a type, a key or a size.
@@ -55,7 +55,7 @@ pub(super) fn references<'a>(
         is_storage.then(|| {
             reference(pickle, parts).ok_or_else(|| {
                 Fault::broken(format!(
-                    "{pickle_name} names a storage without saying its type, its key and its size"
+                    "{pickle_name} names a storage without its type, key or size"
                 ))
             })
         })
@@ -75,7 +75,7 @@ fn reference<'a>(pickle: &'a Pickle, parts: &[Value]) -> Option<StorageReference
     })
 }
 
-/// Bytes of one element of a storage class. An untyped storage counts bytes.
+/// Returns the bytes of one element of a storage class. An untyped storage counts bytes.
 ///
 /// The 4-bit and 2-bit quantized classes are left out: torch itself has no agreed length for them.
 fn element_bytes(module: &str, name: &str) -> Option<u64> {
@@ -143,7 +143,7 @@ mod tests {
         // Another kind of persistent id.
         assert_eq!(sizes(b"(Vmodule\nV0\ntQ."), []);
         assert_eq!(sizes(b"V0\nQ."), []);
-        let too_little = "data.pkl names a storage without saying its type, its key and its size";
+        let too_little = "data.pkl names a storage without its type, key or size";
         assert_eq!(sizes(b"(Vstorage\nV0\ntQ."), [Err(too_little.to_owned())]);
         assert_eq!(
             sizes(b"(Vstorage\nctorch\nFloatStorage\nV0\nVcpu\nI-1\ntQ."),
@@ -157,7 +157,8 @@ mod tests {
         assert_eq!(
             sizes(b"(Vstorage\nctorch\nDoubleStorage\nV0\nVcpu\nI9223372036854775807\ntQ."),
             [Err(
-                "data.pkl names storage 0 of 9223372036854775807 elements, more than there can be".to_owned()
+                "data.pkl names storage 0 of 9223372036854775807 elements, more than any file can hold"
+                    .to_owned()
             )]
         );
     }

@@ -1,15 +1,17 @@
-//! What `torch.save` writes since version 1.6, and TorchScript: a zip archive of one folder, with a pickle that
-//! names the storages and a record for each of them.
+//! The format that `torch.save` writes since version 1.6, and TorchScript: a zip archive of one folder, with a pickle
+//! that names the storages and a record for each storage.
 //!
-//! The rules are those of `torch/serialization.py` and `caffe2/serialize/inline_container.cc`. Tensors are never read:
-//! of their records, only headers and places are. That storages are aligned, that the archive uses 64-bit fields,
-//! and that checksums follow the data is what torch writes, and not asked for: an archive that another tool has
-//! rewritten loads as well.
+//! The rules are those of `torch/serialization.py` and `caffe2/serialize/inline_container.cc`. Tensors are never
+//! read: only the headers and offsets of their records are. torch aligns storages, uses 64-bit fields and writes
+//! checksums after the data, but the check does not require this, because an archive that another tool has rewritten
+//! loads as well.
 //!
 //! # Blind spots
-//! - The bytes of tensors: only a digest tells. The checksums that torch writes over them are not computed here.
-//! - With `torch.serialization.set_crc32_options(False)`, a flipped bit in `data.pkl` that leaves it a pickle.
-//! - What torch does not read either: times, versions and attributes of records, and the padding in front of their bytes.
+//! - The bytes of tensors: only a digest detects a change. The checksums that torch writes over them are not computed
+//!   here.
+//! - With `torch.serialization.set_crc32_options(False)`, a flipped bit in `data.pkl` that leaves a valid pickle.
+//! - Fields that torch does not read either: times, versions and attributes of records, and the padding before their
+//!   bytes.
 
 use std::collections::HashMap;
 
@@ -20,21 +22,21 @@ use crate::pickle::{self, Keep, Pickle};
 use crate::soundness::{Fault, read_piece};
 use crate::source::ReadAt;
 
-/// The longest `data.pkl` whose checksum is computed, in bytes. What is longer holds arrays inside the pickle.
+/// The longest `data.pkl` whose checksum is computed, in bytes. A longer one holds arrays inside the pickle.
 pub const MAX_CHECKSUMMED_PICKLE_BYTES: u64 = 64 << 20;
 /// The longest of the other records whose checksum is computed, in bytes.
 const MAX_SMALL_RECORD_BYTES: u64 = 4096;
-/// Bytes of a record that are read at a time for its checksum.
+/// The number of bytes of a record that are read at a time for its checksum.
 const CHECKSUM_PIECE_BYTES: u64 = 64 * 1024;
-/// The pickles of an archive, and the folder that each one's storages are in. TorchScript keeps the constants of its
-/// code apart.
+/// The pickles of an archive, and the folder of each one's storages. TorchScript keeps the constants of its code in a
+/// separate pickle.
 const PICKLES: [(&str, &str); 2] = [("data.pkl", "data/"), ("constants.pkl", "constants/")];
 
 /// Checks a file that begins with `PK`.
 ///
 /// # Errors
-/// [`Fault::Broken`] where it is not a whole archive, or a storage that the pickle names is missing or has another
-/// size; [`Fault::Unknown`] where the pickle is compressed or too large to look into.
+/// [`Fault::Broken`] if it is not a whole archive, or a storage that the pickle names is missing or has another size;
+/// [`Fault::Unknown`] if the pickle is compressed or too large to read.
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     let archive = Archive::open(source)?;
     archive.check_small_records()?;
@@ -49,7 +51,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Reads the object that an archive holds, as data.
+/// Reads the object in an archive, as data.
 ///
 /// # Errors
 /// As [`check`].
@@ -63,7 +65,9 @@ pub fn read_object(source: &dyn ReadAt) -> Result<Pickle, Fault> {
 }
 
 fn no_pickle() -> Fault {
-    Fault::broken("the archive has no data.pkl in its first record's folder, which torch.save writes first")
+    Fault::broken(
+        "the archive has no data.pkl, which torch.save writes first, in the folder of its first record",
+    )
 }
 
 /// An archive with its records by name, inside its folder.
@@ -82,7 +86,7 @@ impl<'a> Archive<'a> {
             .ok_or_else(no_pickle)?;
         let mut records = HashMap::new();
         for record in listed {
-            // Records beside the folder are a rewriting tool's own; torch does not see them.
+            // Records outside the folder come from a rewriting tool; torch does not see them.
             let Some(name) = record.name().strip_prefix(&folder).map(str::to_owned) else {
                 continue;
             };
@@ -95,10 +99,10 @@ impl<'a> Archive<'a> {
             }
         }
         if !records.contains_key(PICKLES[0].0) {
-            // An archive of torch.package holds Python modules and pickles under names of their own.
+            // An archive of torch.package holds Python modules, and pickles under names of their own.
             return if records.contains_key(".data/extern_modules") {
                 Err(Fault::Unknown(
-                    "the archive is one of torch.package, whose pickles are not looked into".to_owned(),
+                    "the archive was written by torch.package, whose pickles are not checked".to_owned(),
                 ))
             } else {
                 Err(no_pickle())
@@ -111,7 +115,7 @@ impl<'a> Archive<'a> {
         self.records.get(name)
     }
 
-    /// The checksums of the records that describe the others.
+    /// Verifies the checksums of the records that describe the others.
     fn check_small_records(&self) -> Result<(), Fault> {
         for (name, record) in &self.records {
             let limit_bytes = if PICKLES.iter().any(|(pickle, _)| name == pickle) {
@@ -147,21 +151,18 @@ impl<'a> Archive<'a> {
         if checksum.checksum() != record.crc32() {
             return Err(Fault::at(
                 record.data_offset(),
-                format!(
-                    "{} does not have the checksum that was written with it",
-                    shown(name)
-                ),
+                format!("{} does not match its checksum", shown(name)),
             ));
         }
         Ok(())
     }
 
-    /// `version`, which torch does not open an archive without, is a number.
+    /// Checks that `version`, without which torch does not open an archive, is a number.
     fn check_version(&self) -> Result<(), Fault> {
         let record = self.find("version").or_else(|| self.find(".data/version"));
         let Some(record) = record else {
             return Err(Fault::broken(
-                "the archive has no version record, without which torch does not open it: the save was cut off",
+                "the archive has no version record, which torch requires: the save was cut off",
             ));
         };
         let Some(text) = self.small_text(record)? else {
@@ -171,7 +172,7 @@ impl<'a> Archive<'a> {
         if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
             return Err(Fault::at(
                 record.data_offset(),
-                "the archive's version record is no number",
+                "the archive's version record is not a number",
             ));
         }
         Ok(())
@@ -185,12 +186,12 @@ impl<'a> Archive<'a> {
             None | Some(b"little" | b"big") => Ok(()),
             Some(_) => Err(Fault::at(
                 record.data_offset(),
-                "the archive's byteorder record says neither little nor big",
+                "the archive's byteorder record is neither little nor big",
             )),
         }
     }
 
-    /// The bytes of a small record, or `None` when it is compressed.
+    /// Returns the bytes of a small record, or `None` when it is compressed.
     fn small_text(&self, record: &Record) -> Result<Option<Vec<u8>>, Fault> {
         if !record.is_stored() {
             return Ok(None);
@@ -217,8 +218,8 @@ impl<'a> Archive<'a> {
         pickle::read_whole(self.source, range, Keep::Values).map_err(|fault| inside(fault, name, 0))
     }
 
-    /// Every storage that a pickle names is there, and as long as it says. Neither the zip's own list nor its
-    /// checksums tell: torch closes the archive properly even when saving fails midway.
+    /// Checks that every storage that a pickle names exists and has the stated length. Neither the zip's own list nor
+    /// its checksums show this: torch closes the archive properly even when saving fails midway.
     fn check_storages(&self, pickle: &Pickle, pickle_name: &str, storages: &str) -> Result<(), Fault> {
         for reference in references(pickle, pickle_name) {
             let reference = reference?;
@@ -236,7 +237,7 @@ impl<'a> Archive<'a> {
             if size_bytes.is_some_and(|size_bytes| size_bytes != record.size_bytes()) {
                 return Err(Fault::at(
                     record.data_offset(),
-                    format!("{named}, and {storages}{key} holds {}", record.size_bytes()),
+                    format!("{named}, but {storages}{key} holds {}", record.size_bytes()),
                 ));
             }
         }

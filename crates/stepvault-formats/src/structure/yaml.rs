@@ -2,18 +2,19 @@
 //!
 //! # Blind spots
 //!
-//! Most texts that are cut off are still YAML, so no grammar is applied: only that there is a text.
+//! Most YAML texts that are cut off are still valid YAML, so the check applies no grammar: it only tests that the
+//! file is text.
 
 use crate::soundness::{Fault, read_piece};
 use crate::source::ReadAt;
 
-/// The largest file that is read through.
+/// The largest file that is read.
 pub const LARGEST_FILE_BYTES: u64 = 1024 * 1024;
 
-/// Checks that a file is a text that is not empty.
+/// Checks that a file is text and not empty.
 ///
 /// # Errors
-/// [`Fault::Broken`] where it is not, [`Fault::Unknown`] where it is too large to be read.
+/// [`Fault::Broken`] if it is not, [`Fault::Unknown`] if it is too large.
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     let size_bytes = source.size_bytes();
     let file = read_piece(source, 0, size_bytes, LARGEST_FILE_BYTES, "the YAML file")?;
@@ -23,7 +24,9 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     if let Some(at) = file.iter().position(|byte| *byte == 0) {
         return Err(Fault::at(
             at as u64,
-            format!("the YAML file has a zero byte at {at}: its contents were lost, as after a power cut"),
+            format!(
+                "the YAML file has a zero byte at {at}: its contents were lost, as after a power failure"
+            ),
         ));
     }
     match std::str::from_utf8(&file) {
@@ -32,7 +35,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
             let at = error.valid_up_to();
             Err(Fault::at(
                 at as u64,
-                format!("the YAML file is damaged at byte {at}: this is no UTF-8 text"),
+                format!("the YAML file is damaged at byte {at}: it is not UTF-8 text"),
             ))
         }
     }
@@ -56,15 +59,15 @@ mod tests {
         );
         assert_eq!(
             why(b"lr: 1\n\0\0\0").as_deref(),
-            Some("the YAML file has a zero byte at 6: its contents were lost, as after a power cut")
+            Some("the YAML file has a zero byte at 6: its contents were lost, as after a power failure")
         );
         assert_eq!(
             why(b"lr: \xff").as_deref(),
-            Some("the YAML file is damaged at byte 4: this is no UTF-8 text")
+            Some("the YAML file is damaged at byte 4: it is not UTF-8 text")
         );
         assert_eq!(
             why(&vec![b'a'; 2 << 20]).as_deref(),
-            Some("the YAML file is 2097152 bytes long, more than the 1048576 that are read")
+            Some("the YAML file is 2097152 bytes long, more than the limit of 1048576")
         );
     }
 }

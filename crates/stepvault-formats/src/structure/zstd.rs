@@ -2,28 +2,29 @@
 //!
 //! # Blind spots
 //!
-//! What is inside the blocks, and the checksum that a frame may end with.
+//! The contents of the blocks, and the checksum that a frame may end with.
 
 use crate::soundness::Fault;
 use crate::source::ReadAt;
 
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// A frame's header: magic number, descriptor, window, dictionary, size.
+/// The maximum size of a frame's header: magic number, descriptor, window, dictionary, size.
 const MAX_HEADER_BYTES: u64 = 4 + 1 + 1 + 4 + 8;
-/// What a block decompresses to at most.
+/// The maximum decompressed size of a block.
 const MAX_BLOCK_BYTES: u64 = 128 << 10;
-/// Writers fill blocks up to 128 KiB. Frames of much smaller ones would make the walk long.
+/// The minimum mean size of a block. Writers fill blocks up to 128 KiB; frames of much smaller ones would make the
+/// walk long.
 const LEAST_MEAN_BLOCK_BYTES: u64 = 256;
-/// Blocks that any frame may have.
+/// The number of blocks that any frame may have.
 const FREE_BLOCKS: u64 = 4096;
 
-/// Checks that the file is one whole frame, and says how many bytes it decompresses to where the frame does.
+/// Checks that the file is one whole frame, and returns the decompressed size if the frame states it.
 pub(super) fn check(source: &dyn ReadAt) -> Result<Option<u64>, Fault> {
     let size_bytes = source.size_bytes();
     let header = Header::read(source)?;
     let mut offset = header.length_bytes;
     let mut blocks_left = size_bytes / LEAST_MEAN_BLOCK_BYTES + FREE_BLOCKS;
-    // What the blocks decompress to: at least and at most.
+    // The minimum and maximum decompressed size of the blocks.
     let mut content = (0_u64, 0_u64);
     loop {
         let word = piece::<3>(source, offset)?;
@@ -37,7 +38,7 @@ pub(super) fn check(source: &dyn ReadAt) -> Result<Option<u64>, Fault> {
             _ => {
                 return Err(Fault::at(
                     offset,
-                    "the compressed data is damaged: a block is of no kind there is",
+                    "the compressed data is damaged: a block is of an unknown kind",
                 ));
             }
         };
@@ -50,7 +51,7 @@ pub(super) fn check(source: &dyn ReadAt) -> Result<Option<u64>, Fault> {
             break;
         }
         blocks_left = blocks_left.checked_sub(1).ok_or_else(|| {
-            Fault::Unknown("the compressed data is in more and smaller blocks than are followed".to_owned())
+            Fault::Unknown("the compressed data has too many small blocks to check".to_owned())
         })?;
     }
     if header.has_checksum {
@@ -68,7 +69,8 @@ pub(super) fn check(source: &dyn ReadAt) -> Result<Option<u64>, Fault> {
     }
     match header.content_bytes {
         Some(bytes) if bytes < content.0 || bytes > content.1 => Err(Fault::broken(format!(
-            "the compressed data is damaged: it says that it decompresses to {bytes} bytes, and its blocks do not"
+            "the compressed data is damaged: it states a decompressed size of {bytes} bytes, which differs from its \
+             blocks"
         ))),
         stated => Ok(stated),
     }
@@ -85,14 +87,14 @@ impl Header {
         if piece::<4>(source, 0)? != MAGIC {
             return Err(Fault::at(
                 0,
-                "the data is not zstd-compressed as its description says: other bytes are there",
+                "the data is not zstd-compressed, although its description says so",
             ));
         }
         let [descriptor] = piece::<1>(source, 4)?;
         if descriptor & 0x08 != 0 {
             return Err(Fault::at(
                 4,
-                "the compressed data is damaged: its header has a bit set that none has",
+                "the compressed data is damaged: its header has a reserved bit set",
             ));
         }
         let single_segment = descriptor & 0x20 != 0;
@@ -140,8 +142,8 @@ fn read(source: &dyn ReadAt, offset: u64, bytes: &mut [u8]) -> Result<(), Fault>
 
 fn cut(needed_bytes: u64, size_bytes: u64) -> Fault {
     Fault::broken(format!(
-        "the compressed data goes on to byte {needed_bytes} at least, and the file ends at byte {size_bytes}: \
-         it was cut off"
+        "the compressed data extends at least to byte {needed_bytes}, and the file ends at byte {size_bytes}: it \
+         was cut off"
     ))
 }
 
@@ -149,7 +151,7 @@ fn cut(needed_bytes: u64, size_bytes: u64) -> Fault {
 mod tests {
     use super::*;
 
-    /// A frame of a raw block "abc" and a run of nine, with a checksum, that says it holds twelve bytes.
+    /// Returns a frame of a raw block "abc" and a run of nine, with a checksum, that states a size of twelve bytes.
     fn frame() -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend([0x24, 12]);
@@ -176,7 +178,7 @@ mod tests {
         let cut = check(&frame()[..10].to_vec()).unwrap_err().to_string();
         assert_eq!(
             cut,
-            "the compressed data goes on to byte 12 at least, and the file ends at byte 10: it was cut off"
+            "the compressed data extends at least to byte 12, and the file ends at byte 10: it was cut off"
         );
     }
 
@@ -191,18 +193,18 @@ mod tests {
             assert_eq!(
                 why(5, other),
                 format!(
-                    "the compressed data is damaged: it says that it decompresses to {other} bytes, and its blocks \
-                     do not"
+                    "the compressed data is damaged: it states a decompressed size of {other} bytes, which differs \
+                     from its blocks"
                 )
             );
         }
         assert_eq!(
             why(4, 0x2c),
-            "the compressed data is damaged: its header has a bit set that none has"
+            "the compressed data is damaged: its header has a reserved bit set"
         );
         assert_eq!(
             why(6, 3 << 3 | 3 << 1),
-            "the compressed data is damaged: a block is of no kind there is"
+            "the compressed data is damaged: a block is of an unknown kind"
         );
     }
 
@@ -210,7 +212,7 @@ mod tests {
     fn zeros_are_no_frame() {
         assert_eq!(
             check(&vec![0_u8; 64]).unwrap_err().to_string(),
-            "the data is not zstd-compressed as its description says: other bytes are there"
+            "the data is not zstd-compressed, although its description says so"
         );
     }
 

@@ -1,4 +1,4 @@
-//! A checkpoint in memory, to be damaged.
+//! A checkpoint in memory that tests can damage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,7 +13,7 @@ use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
 
 use crate::directory::archive::Fixture;
 
-/// Files and directories by path, and how much of them was read.
+/// Files and directories by path, with the number of bytes that were read.
 #[derive(Clone, Default)]
 pub(crate) struct Checkpoint {
     pub(crate) files: BTreeMap<String, Arc<Vec<u8>>>,
@@ -22,7 +22,7 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// One of the real ones, by the name of its archive without ending.
+    /// Returns a real checkpoint, by the name of its archive without ending.
     pub(crate) fn fixture(name: &str) -> Self {
         let mut checkpoint = Self::default();
         checkpoint.load(&Fixture::unpack(name).root, "");
@@ -42,7 +42,7 @@ impl Checkpoint {
         }
     }
 
-    /// Puts a file in, with the directories above it.
+    /// Adds a file, with its parent directories.
     pub(crate) fn set(&mut self, path: &str, bytes: Vec<u8>) {
         for (end, _) in path.match_indices('/') {
             self.directories.insert(path[..end].to_owned());
@@ -50,21 +50,21 @@ impl Checkpoint {
         self.files.insert(path.to_owned(), Arc::new(bytes));
     }
 
-    /// The same with this file.
+    /// Returns a copy with this file.
     pub(crate) fn with(&self, path: &str, bytes: &[u8]) -> Self {
         let mut other = self.clone();
         other.set(path, bytes.to_vec());
         other
     }
 
-    /// The same without this file.
+    /// Returns a copy without this file.
     pub(crate) fn without(&self, path: &str) -> Self {
         let mut other = self.clone();
         assert!(other.files.remove(path).is_some(), "{path}");
         other
     }
 
-    /// The one file below `directory` whose path contains `part`.
+    /// Returns the only file below `directory` whose path contains `part`.
     pub(crate) fn only(&self, directory: &str, part: &str) -> String {
         let prefix = format!("{directory}/");
         let mut found = self
@@ -92,7 +92,7 @@ impl Checkpoint {
         Tree::new(directories.chain(files).collect())
     }
 
-    /// What a check says of a directory of it.
+    /// Returns the result of a check of one of its directories.
     pub(crate) fn judge(
         &self,
         check: impl Fn(&Tree, &str, &dyn OpenFile) -> Result<(), Fault>,
@@ -101,12 +101,12 @@ impl Checkpoint {
         judged(check(&self.tree(), directory, self)).unwrap()
     }
 
-    /// All bytes of its files together.
+    /// Returns the total size of its files.
     pub(crate) fn size_bytes(&self) -> u64 {
         self.files.values().map(|bytes| bytes.len() as u64).sum()
     }
 
-    /// Bytes that checks have read of it and of its copies.
+    /// Returns how many bytes checks have read of it and of its copies.
     pub(crate) fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Ordering::Relaxed)
     }
@@ -138,7 +138,7 @@ impl ReadAt for Counted {
     }
 }
 
-/// The same numbers on every run.
+/// Returns the same numbers on every run.
 pub(crate) fn scattered(count: usize, below: usize) -> impl Iterator<Item = usize> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     std::iter::repeat_with(move || {
@@ -154,7 +154,7 @@ pub(crate) fn is_broken(soundness: &Soundness) -> bool {
     matches!(soundness, Soundness::Broken { .. })
 }
 
-/// What is wrong, or that nothing is.
+/// Returns the fault, or that there is none.
 pub(crate) fn why(soundness: Soundness) -> String {
     match soundness {
         Soundness::Sound => "sound".to_owned(),

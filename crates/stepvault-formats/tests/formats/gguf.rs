@@ -12,7 +12,7 @@ const UINT32: u32 = 4;
 const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 
-/// Writes a GGUF file and keeps note of where its fields are.
+/// Writes a GGUF file and records where its fields are.
 #[derive(Default)]
 struct Writer {
     bytes: Vec<u8>,
@@ -57,7 +57,7 @@ impl Writer {
         }
         writer
             .put("kind of a tensor", &kind.to_le_bytes())
-            .put("place of a tensor", &offset.to_le_bytes())
+            .put("offset of a tensor", &offset.to_le_bytes())
     }
 
     fn data(mut self, alignment: usize, data_bytes: usize) -> Self {
@@ -141,16 +141,16 @@ fn says_what_is_wrong() {
     };
     assert_eq!(
         one(8, &[33], 0).why_broken(),
-        "tensor w has rows of 33, and Q8_0 comes in blocks of 32: the header is damaged"
+        "tensor w has rows of 33, but Q8_0 is stored in blocks of 32: the header is damaged"
     );
     assert_eq!(
         one(0, &[1 << 40, 1 << 40], 0).why_broken(),
-        "tensor w has a shape of more elements than any file holds: the header is damaged"
+        "tensor w has a shape with more elements than any file can hold: the header is damaged"
     );
     assert_eq!(
         one(0, &[16], 32).why_broken(),
-        "tensor w begins at byte 32 of the data, and should at 0, aligned to 32 after the one before it: the header \
-         is damaged"
+        "tensor w begins at byte 32 of the data instead of 0, which follows the previous one aligned to 32: the \
+         header is damaged"
     );
     assert_eq!(
         one(99, &[16], 0).why_unknown(),
@@ -158,7 +158,7 @@ fn says_what_is_wrong() {
     );
     assert_eq!(
         one(0, &[4], 0).why_unknown(),
-        "the file goes on for 32 bytes after the last tensor, which readers do not mind"
+        "the file continues for 32 bytes after the last tensor, which readers accept"
     );
     assert_eq!(
         Writer::new(3, u64::MAX, 0).data(1, 100).why_broken(),
@@ -171,22 +171,22 @@ fn says_what_is_wrong() {
     );
     assert_eq!(
         Writer::new(3, 0, 1).alignment(33).why_broken(),
-        "general.alignment is 33, which is no power of two: the header is damaged"
+        "general.alignment is 33, which is not a power of two: the header is damaged"
     );
     assert_eq!(
         Writer::new(3, 0, 1)
             .key("general.alignment", 10)
             .data(1, 8)
             .why_broken(),
-        "general.alignment is no 32-bit number: the header is damaged"
+        "general.alignment is not a 32-bit number: the header is damaged"
     );
     assert_eq!(
         Writer::new(3, 0, 1).key("k", 13).data(1, 8).why_broken(),
-        "key k has a value of kind 13, and there is none: the header is damaged"
+        "key k has a value of the unknown kind 13: the header is damaged"
     );
     assert_eq!(
         Writer::new(3, 0, 1).key("k", 7).data(1, 1).why_broken(),
-        "key k is neither true nor false, but 7"
+        "key k is 7, neither true nor false"
     );
     assert_eq!(
         Writer::new(3, 2, 0)
@@ -198,11 +198,11 @@ fn says_what_is_wrong() {
     );
     assert_eq!(
         Writer::new(1, 0, 0).why_unknown(),
-        "the GGUF version is 1; 2 and 3 are known"
+        "the GGUF version is 1; only 2 and 3 are known"
     );
     assert_eq!(
         Writer::new(0, 0, 0).why_broken(),
-        "the GGUF version is 0, and there is none: the file was reserved and never written"
+        "the GGUF version is 0, which does not exist: the file was reserved and never written"
     );
     assert_eq!(
         judge(&[0; 64], check),
@@ -218,7 +218,7 @@ fn says_what_is_wrong() {
     }
     assert_eq!(
         nested.data(1, 64).why_unknown(),
-        "key k has lists within lists too deep to follow"
+        "key k has lists that are nested too deep"
     );
 }
 
@@ -236,7 +236,7 @@ fn every_cut_is_noticed() {
     for cut in cuts(typical.bytes.len(), &boundaries) {
         assert_broken(&judge(&typical.bytes[..cut], check), &format!("cut to {cut}"));
     }
-    // gguf-py pads after the last tensor, of 12 bytes here: the padding may go, and nothing before it.
+    // gguf-py pads after the last tensor, of 12 bytes here: the padding may be missing, but nothing before it.
     for (name, alignment) in [("little-endian.gguf", 64), ("big-endian.gguf", 32)] {
         let bytes = sample(name);
         let end = bytes.len() - alignment + 12;
@@ -252,9 +252,9 @@ fn every_flipped_bit_of_the_header_is_noticed_or_known_not_to_be() {
     let typical = typical();
     let list = unnoticed(&typical.bytes, &typical.fields, check);
     let expected = [
-        // 3 to 2; the others are versions to come.
+        // 3 to 2; the others are future versions.
         ("version", 1, 31),
-        // One tensor less: its entry is taken for data, of which there is more than enough then.
+        // One tensor less: its entry becomes data, of which there is more than enough then.
         ("number of tensors", 0, 1),
         // Text is free. A key that is no longer general.alignment leaves the default, which is the same here.
         ("key", 140, 0),
@@ -264,12 +264,12 @@ fn every_flipped_bit_of_the_header_is_noticed_or_known_not_to_be() {
         ("string", 24, 0),
         ("string", 8, 0),
         ("tensor's name", 7, 0),
-        // Q8_0 to Q8_1: so little larger that the padding takes it up. The others are kinds to come.
+        // Q8_0 to Q8_1: the padding absorbs the difference. The others are future kinds.
         ("kind of a tensor", 1, 26),
-        // What is read then for the kind is none that is known.
+        // The bytes that are then read as the kind are an unknown kind.
         ("length of a tensor's name", 0, 1),
         ("tensor's name", 7, 0),
-        // The last tensor gets smaller, and the file goes on after it.
+        // The last tensor gets smaller, and the file continues after it.
         ("dimension", 0, 2),
         ("dimension", 0, 1),
         ("kind of a tensor", 0, 29),

@@ -28,7 +28,7 @@ fn llama() -> Files {
     Files::of(&Fixture::unpack("safetensors-llama")).below("step_10_sharded")
 }
 
-/// The index and empty files for what it names: enough for what is checked before any file is opened.
+/// Returns the index and empty files for what it names: enough for the checks that open no file.
 fn indexed(weight_map: &str) -> Files {
     let mut files = Files([].into());
     let index = format!("{{\"metadata\": {{}}, \"weight_map\": {weight_map}}}");
@@ -77,7 +77,8 @@ fn every_missing_or_damaged_shard_is_noticed() {
         .0
         .insert("model-00002-of-00003.safetensors".to_owned(), first);
     assert!(
-        why_broken(judge(&swapped)).ends_with("and it is not there: index and file are of different saves")
+        why_broken(judge(&swapped))
+            .ends_with("which does not have it: index and file are from different saves")
     );
 }
 
@@ -93,7 +94,7 @@ fn says_what_is_wrong_with_an_index() {
         why_broken(judge(&indexed(
             r#"{"a": "m-00001-of-00002.bin", "b": "m-00002-of-00003.bin"}"#
         ))),
-        "sets of 2 and of 3 files lie side by side: two saves are mixed"
+        "the directory has sets of 2 and of 3 files: two saves are mixed"
     );
     assert_eq!(
         why_broken(judge(&indexed(r#"{"a": "m.bin", "b": "m.bin"}"#))),
@@ -110,7 +111,10 @@ fn says_what_is_wrong_with_an_index() {
         "./m",
     ] {
         let why = why_broken(judge(&indexed(&format!("{{\"a\": \"{outside}\"}}"))));
-        assert!(why.ends_with("which is no file beside it"), "{outside}: {why}");
+        assert!(
+            why.ends_with("which is not a file name in its directory"),
+            "{outside}: {why}"
+        );
     }
     assert_eq!(
         why_broken(judge(&indexed("{}"))),
@@ -124,7 +128,7 @@ fn says_what_is_wrong_with_an_index() {
         why_broken(judge(&empty)),
         "the JSON file is empty: the write was cut off"
     );
-    // Of torch files only that they are there.
+    // Of torch files only their existence is checked.
     let mut torch = indexed(r#"{"a": "pytorch_model.bin"}"#);
     torch.0.insert("pytorch_model.bin".to_owned(), b"PK".to_vec());
     assert_eq!(judge(&torch), Sound);
@@ -169,10 +173,7 @@ fn shards_of_ranks_are_counted_by_their_elements() {
         let mut without = whole.clone();
         without.0.remove(path);
         let why = why_broken(judge_sharded(&without, "sharded"));
-        assert!(
-            why.ends_with("elements in the shards: the file of a rank is missing"),
-            "{path}: {why}"
-        );
+        assert!(why.ends_with(": the file of a rank is missing"), "{path}: {why}");
         let mut cut = whole.clone();
         cut.0.get_mut(path).unwrap().pop();
         assert!(why_broken(judge_sharded(&cut, "sharded")).starts_with(path));
@@ -183,7 +184,7 @@ fn shards_of_ranks_are_counted_by_their_elements() {
         .remove("sharded/shard-00002-model-00001-of-00002.safetensors");
     assert_eq!(
         why_broken(judge_sharded(&without, "sharded")),
-        "tensor 0_bias has 16 of its 32 elements in the shards: the file of a rank is missing"
+        "the shards hold 16 of the 32 elements of tensor 0_bias: the file of a rank is missing"
     );
 }
 
@@ -207,7 +208,7 @@ fn shards_without_the_final_files_show_less() {
             why: "shard-00001 is missing: that rank had nothing to write, or was cut off".to_owned()
         }
     );
-    // Nothing says that there was a second rank.
+    // No file shows that there was a second rank.
     assert_eq!(without("shard-00002"), Sound);
 }
 

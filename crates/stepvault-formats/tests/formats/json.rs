@@ -59,7 +59,7 @@ fn every_real_file_is_sound() {
 #[test]
 fn steps_and_world_sizes_are_read() {
     let state = Fixture::unpack("hf-trainer-1rank").read("checkpoint-10/trainer_state.json");
-    // The steps in its log are deeper, and not meant.
+    // The steps in its log are nested deeper and must be ignored.
     let found = whole_numbers(&state, ["global_step", "step", "max_steps", "best_global_step"]).unwrap();
     assert_eq!(found, [Some(10), None, Some(15), None]);
     let fsdp = Fixture::unpack("verl-fsdp").read("global_step_5/actor/fsdp_config.json");
@@ -77,7 +77,7 @@ fn steps_and_world_sizes_are_read() {
         let said = judged(whole_numbers(&text, ["global_step"]).map(drop)).unwrap();
         assert_eq!(
             why_broken(said),
-            "global_step is no whole number from 0 up",
+            "global_step is not a non-negative integer",
             "{wrong}"
         );
     }
@@ -88,7 +88,7 @@ fn steps_and_world_sizes_are_read() {
     );
 }
 
-/// Too large a file, of which not a byte may be read.
+/// A file that is too large, and of which no byte may be read.
 struct Large;
 impl ReadAt for Large {
     fn size_bytes(&self) -> u64 {
@@ -118,16 +118,13 @@ fn says_what_is_wrong() {
     );
     assert_eq!(
         why_broken(judge(&[0; 512], any)),
-        "the JSON file begins with a zero byte: its contents were lost, as after a power cut"
+        "the JSON file begins with a zero byte: its contents were lost, as after a power failure"
     );
     assert_eq!(
         why_broken(judge(b"[1]", object)),
-        "the JSON file holds no object, and an object belongs here"
+        "the JSON file must hold an object"
     );
-    assert_eq!(
-        why_broken(judge(b"{}", array)),
-        "the JSON file holds no list, and a list belongs here"
-    );
+    assert_eq!(why_broken(judge(b"{}", array)), "the JSON file must hold a list");
     assert_eq!(
         why_broken(judge(br#"{"global_step": 10, "#, object)),
         "the JSON file ends in the middle of its JSON: the write was cut off"
@@ -135,7 +132,7 @@ fn says_what_is_wrong() {
     assert_eq!(
         judged(check(&Large, Root::Any)).unwrap(),
         Unknown {
-            why: "the JSON file is 268435457 bytes long, more than the 268435456 that are read".to_owned()
+            why: "the JSON file is 268435457 bytes long, more than the limit of 268435456".to_owned()
         }
     );
 }
@@ -163,7 +160,7 @@ fn a_flipped_bit_of_what_holds_the_text_together_is_noticed() {
         if is_quote {
             in_string = !in_string;
         }
-        // What stands in strings and the digits of numbers may be anything: a blind spot.
+        // The contents of strings and the digits of numbers may be anything: a blind spot.
         if is_text || byte.is_ascii_digit() || b" .".contains(byte) {
             continue;
         }
@@ -186,7 +183,7 @@ proptest! {
         judge(text.as_bytes(), any);
     }
 
-    /// Whatever `serde_json` takes, is taken here.
+    /// Every text that `serde_json` accepts is accepted here.
     #[test]
     fn valid_texts_are_sound(text in r#"(\[|\{|"[a-z]*"|:|,|[0-9]{1,4}|\]|\}| ){1,30}"#) {
         let mut values = serde_json::Deserializer::from_str(&text).into_iter::<serde_json::Value>();

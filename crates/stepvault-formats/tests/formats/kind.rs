@@ -50,7 +50,7 @@ fn real_files_are_what_their_frameworks_say() {
         for path in fixture.files() {
             let bytes = fixture.read(&path);
             let kind = kind(&path, &bytes);
-            // These steps are complete: nothing in them is broken.
+            // These steps are complete: none of their files is broken.
             let said = judge(&path, &bytes);
             assert!(
                 !matches!(said, Soundness::Broken { .. }),
@@ -131,14 +131,16 @@ fn what_was_never_written_is_broken_by_its_name() {
         assert_eq!(
             why_broken(path, b""),
             format!(
-                "the file is empty, and by its name a {noun} file: its contents were never written, or lost"
+                "the file is empty, but its name is that of a {noun} file: its contents were never written or were \
+                 lost"
             )
         );
         for zeros in [1, 100, 4096] {
             assert_eq!(
                 why_broken(path, &vec![0; zeros]),
                 format!(
-                    "the file begins with zeros, and no {noun} file does: its contents were never written, or lost"
+                    "the file begins with zeros, which no {noun} file does: its contents were never written or were \
+                     lost"
                 )
             );
         }

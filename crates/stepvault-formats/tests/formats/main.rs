@@ -1,4 +1,4 @@
-//! Formats and frameworks, checked on real checkpoints and on what damage makes of them.
+//! Formats and frameworks, tested on real checkpoints and on damaged copies.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -23,7 +23,7 @@ fn a_step_without_its_last_file_is_not_finished() {
     let path = format!("{STEP}/metadata.json");
     assert_eq!(
         why(checkpoint.without(&path).judge(megatron::check, STEP)),
-        "iter_0000010/metadata.json is missing, which is written last: the save was not finished"
+        "iter_0000010/metadata.json, which is written last, is missing: the save was not finished"
     );
     let whole = checkpoint.files[&path].to_vec();
     for length in 0..whole.len() {
@@ -39,7 +39,7 @@ fn a_step_without_its_last_file_is_not_finished() {
         why(checkpoint
             .with(&path, zarr.as_bytes())
             .judge(megatron::check, STEP)),
-        "unknown: iter_0000010/metadata.json says that tensors are kept by zarr, which is not looked into"
+        "unknown: iter_0000010/metadata.json says that tensors are stored by zarr, which is not checked"
     );
 }
 
@@ -50,7 +50,7 @@ fn what_cannot_be_empty_is_not() {
         why(checkpoint
             .without(&format!("{STEP}/.metadata"))
             .judge(megatron::check, STEP)),
-        "iter_0000010/.metadata is missing, and without it no tensor can be found"
+        "iter_0000010/.metadata is missing, and tensors cannot be found without it"
     );
     for name in [".metadata", "common.pt"] {
         assert_eq!(
@@ -94,12 +94,12 @@ fn listed_files_are_there() {
         (
             "common.pt",
             "../common.pt",
-            "iter_0000010/integrity.json lists \"../common.pt\", which is no file of the step",
+            "iter_0000010/integrity.json lists \"../common.pt\", which is not a file of the step",
         ),
         (
             "sha256",
             "md5",
-            "unknown: iter_0000010/integrity.json lists digests of a kind (md5) that is not known",
+            "unknown: iter_0000010/integrity.json lists digests of the unknown kind md5",
         ),
     ] {
         let damaged = checkpoint.with(&path, text.replace(from, to).as_bytes());
@@ -110,7 +110,7 @@ fn listed_files_are_there() {
         why(checkpoint
             .with(&path, short.as_bytes())
             .judge(megatron::check, STEP)),
-        "iter_0000010/integrity.json lists .metadata with something that is no SHA-256"
+        "iter_0000010/integrity.json lists .metadata with a value that is not a SHA-256"
     );
 }
 

@@ -6,7 +6,7 @@ use stepvault_formats::structure::npy::check;
 
 use crate::support::{assert_broken, cuts, judge, sample, unnoticed};
 
-/// An array in version 1.0 with this description, and so many bytes of elements.
+/// Returns an array in version 1.0 with this description, and `data_bytes` of elements.
 fn array(description: &str, data_bytes: usize) -> Vec<u8> {
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
     bytes.extend(u16::try_from(description.len()).unwrap().to_le_bytes());
@@ -47,7 +47,7 @@ fn what_numpy_writes_is_sound() {
     }
     assert_eq!(
         why_unknown(&sample("object.npy")),
-        "the array holds Python objects: there is a pickle inside, which is not looked into"
+        "the array holds Python objects, stored as a pickle, which is not checked"
     );
 }
 
@@ -66,7 +66,7 @@ fn says_what_is_wrong() {
     );
     assert_eq!(
         why_broken(&floats("(2, 3)", 25)),
-        "the file goes on for 1 byte after the array: the header is damaged, or something was appended"
+        "the file continues for 1 byte after the array: the header is damaged, or data was appended"
     );
     assert_eq!(
         why_broken(&floats("(4294967296, 4294967296)", 8)),
@@ -74,15 +74,15 @@ fn says_what_is_wrong() {
     );
     assert_eq!(
         why_broken(&floats("[2, 3]", 24)),
-        "the header has a shape that is no tuple of numbers"
+        "the header has a shape that is not a tuple of numbers"
     );
     assert_eq!(
         why_broken(&floats("(-1,)", 4)),
-        "the header is damaged at byte 61: this is no value that describes an array"
+        "the header is damaged at byte 61: this value cannot describe an array"
     );
     assert_eq!(
         why_broken(&array("{'descr': '<f4', 'shape': (1,)}", 4)),
-        "the header does not say fortran_order"
+        "the header lacks fortran_order"
     );
     assert_eq!(
         why_broken(&array("{'descr': '<f4', 'fortran_order': 0, 'shape': (1,)}", 4)),
@@ -93,12 +93,12 @@ fn says_what_is_wrong() {
             "{'descr': '<f4', 'fortran_order': True, 'shape': (1,), 'x': 1}",
             4
         )),
-        "the header says more than descr, fortran_order and shape"
+        "the header has keys other than descr, fortran_order and shape"
     );
-    assert_eq!(why_broken(&array("(1, 2)", 4)), "the header is no dictionary");
+    assert_eq!(why_broken(&array("(1, 2)", 4)), "the header is not a dictionary");
     assert_eq!(
         why_broken(&[0; 128]),
-        "the file does not begin as NumPy begins an array: it is another format, or its beginning is lost"
+        "the file does not begin with the magic bytes of NumPy: it has another format, or its beginning is lost"
     );
     assert_eq!(
         why_broken(b""),
@@ -117,11 +117,11 @@ fn says_what_is_wrong() {
     long.resize(2_000_000, b' ');
     assert_eq!(
         why_unknown(&long),
-        "the header is 1000000 bytes long, more than the 262144 that are read"
+        "the header is 1000000 bytes long, more than the limit of 262144"
     );
     assert_eq!(
         why_unknown(&floats("(0,)", 0).repeat(10_001)),
-        "the file holds more than the 10000 arrays that are followed"
+        "the file holds more than 10000 arrays, the limit"
     );
 }
 
@@ -135,7 +135,7 @@ fn every_cut_is_noticed() {
         }
         assert_broken(&judge(&vec![0; bytes.len()], check), name);
     }
-    // The first of two arrays is a file of its own.
+    // The first of two arrays is a valid file by itself.
     let bytes = sample("two-arrays.npy");
     for cut in 0..bytes.len() {
         let said = judge(&bytes[..cut], check);
@@ -167,7 +167,7 @@ fn every_flipped_bit_of_the_header_is_noticed_or_known_not_to_be() {
         ("}", at("}")),
     ];
     let expected = [
-        // Versions to come. In 3.0 the length is longer, and takes in what follows it.
+        // Future versions. In 3.0 the length is longer, and includes what follows it.
         ("version", 0, 15),
         // `>f4`, `=f4` and `|f4`: other orders of the same bytes.
         ("dtype", 3, 0),

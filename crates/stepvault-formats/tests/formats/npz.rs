@@ -6,7 +6,7 @@ use stepvault_formats::structure::npz::check;
 
 use crate::support::{assert_broken, cuts, flipped, judge, sample, unnoticed};
 
-/// `stored.npz`: where its three members begin, and its directory, and its end record.
+/// The starts of the three members of `stored.npz`, and of its directory and its end record.
 const MEMBERS: [usize; 3] = [0, 311, 505];
 const DIRECTORY: usize = 702;
 const END_RECORD: usize = 866;
@@ -45,16 +45,16 @@ fn says_what_is_wrong() {
     let bytes = sample("stored.npz");
     assert_eq!(
         why_broken(&bytes[..800]),
-        "the archive has no end record: it is no ZIP file, or the save was cut off"
+        "the archive has no end record: it is not a ZIP file, or the save was cut off"
     );
     assert_eq!(
         why_broken(&[bytes.as_slice(), b"more"].concat()),
-        "the file goes on for 4 bytes after the archive's end: something was appended"
+        "the file continues for 4 bytes after the archive's end: data was appended"
     );
     assert_eq!(
         why_broken(&replaced(&bytes, b"\x93NUMPY", b"\x93LUMPY")),
-        "member w.npy: the file does not begin as NumPy begins an array: it is another format, or its beginning is \
-         lost"
+        "member w.npy: the file does not begin with the magic bytes of NumPy: it has another format, or its \
+         beginning is lost"
     );
     let renamed = flipped(&bytes, 30, 1);
     assert_eq!(
@@ -73,7 +73,7 @@ fn says_what_is_wrong() {
     assert_eq!(
         judge(&not_array, check),
         Unknown {
-            why: "member step.txt is no array, and is not looked into".to_owned()
+            why: "member step.txt is not an array and is not checked".to_owned()
         }
     );
 }
@@ -107,7 +107,7 @@ fn every_flipped_bit_of_the_headers_is_noticed_or_known_not_to_be() {
         ("extra field", 35..55),
     ]
     .map(|(field, range)| (field, MEMBERS[0] + range.start..MEMBERS[0] + range.end));
-    // What no reader goes by.
+    // Fields that no reader uses.
     let free = [("version needed", 16, 0), ("flags", 15, 0), ("time", 32, 0)];
     assert_eq!(unnoticed(&bytes, &local, check), free);
     let directory = [
@@ -129,7 +129,7 @@ fn every_flipped_bit_of_the_headers_is_noticed_or_known_not_to_be() {
     .map(|(field, range)| (field, DIRECTORY + range.start..DIRECTORY + range.end));
     let free = [
         ("versions", 32, 0),
-        // One of them says that the member is encrypted.
+        // One of them marks the member as encrypted.
         ("flags", 14, 1),
         ("time", 32, 0),
         ("disk", 16, 0),

@@ -45,22 +45,22 @@ fn no_damage_to_the_manifest_passes() {
     }
     assert_eq!(
         why(checkpoint.with(&path, &whole[..100]).judge(ocdbt::check, STEP)),
-        "10/default/manifest.ocdbt says it is 114 bytes long, and 100 are there: it was cut off or overwritten"
+        "10/default/manifest.ocdbt declares 114 bytes, but has 100: it was cut off or overwritten"
     );
     let mut flipped = whole.clone();
     flipped[60] ^= 1;
     assert_eq!(
         why(checkpoint.with(&path, &flipped).judge(ocdbt::check, STEP)),
-        "10/default/manifest.ocdbt does not match its checksum: its bytes are not those that were written"
+        "10/default/manifest.ocdbt does not match its checksum: its bytes have changed since they were written"
     );
     assert_eq!(
         why(checkpoint.without(&path).judge(ocdbt::check, STEP)),
-        "10/default/manifest.ocdbt is missing, and without it nothing in the directory can be found"
+        "10/default/manifest.ocdbt is missing, and nothing in the directory can be found without it"
     );
 }
 
-/// Every data file of the step, with how much of its beginning the newest version needs. The rest is the blind spot:
-/// values and nodes that processes wrote on the way, of which the merged version uses none.
+/// Returns every data file of the step, with the length of its beginning that the newest version needs. The rest is
+/// the blind spot: values and nodes that processes wrote on the way, of which the merged version uses none.
 fn needed() -> Vec<(String, usize)> {
     let checkpoint = Checkpoint::fixture("orbax-ocdbt");
     let prefix = format!("{STEP}/");
@@ -135,7 +135,7 @@ fn flipped_bits_of_values_pass() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn arbitrary_manifests_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {

@@ -31,7 +31,7 @@ fn a_step_that_was_never_renamed_is_not_finished() {
     );
 }
 
-/// What restores all the same is not held against a step.
+/// Files without which a step can still be restored.
 const NOT_NEEDED: [&str; 5] = [
     "_CHECKPOINT_METADATA",
     "_sharding",
@@ -42,7 +42,7 @@ const NOT_NEEDED: [&str; 5] = [
 
 #[test]
 fn whatever_is_needed_is_missed_when_it_is_gone() {
-    // What the process wrote on the way, of which the merged database uses nothing.
+    // Written by the process on the way; the merged database uses nothing of it.
     let superseded = [
         "10/default/ocdbt.process_0/d/238f02c17c99cc1020c396a964e17424",
         "10/default/ocdbt.process_0/d/5265f906b625032c46759aa74919ba0e",
@@ -91,7 +91,7 @@ fn a_leaf_without_its_array_is_named() {
         why(checkpoint
             .with(path, renamed.as_bytes())
             .judge(orbax::check, "10")),
-        "10/default/_METADATA names stop, and the database in the same directory does not have it: \
-         part of the save is missing"
+        "10/default/_METADATA names stop, but the database in the same directory does not have it: part of the save \
+         is missing"
     );
 }

@@ -1,4 +1,4 @@
-//! safetensors files as they are, and damaged.
+//! safetensors files, intact and damaged.
 
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -131,7 +131,9 @@ fn says_what_is_wrong() {
         broken(&file(one, 9)),
         (
             Some(end + 8),
-            "the file goes on for 1 byte after the last tensor: the header is damaged, or something was appended".to_owned()
+            "the file continues for 1 byte after the last tensor: the header is damaged, or data was \
+             appended"
+                .to_owned()
         )
     );
     assert_eq!(
@@ -143,7 +145,7 @@ fn says_what_is_wrong() {
     );
     assert_eq!(
         why_broken(b"1234567"),
-        "a safetensors file begins with the length of its header, and this one has only 7 bytes"
+        "a safetensors file begins with the length of its header, but this file has only 7 bytes"
     );
     assert_eq!(
         broken(&[0; 4096]),
@@ -154,8 +156,8 @@ fn says_what_is_wrong() {
     );
     assert_eq!(
         why_broken(b"PK\x03\x04........"),
-        "the header would be 3327647949844073296 bytes long, and safetensors reads no more than 100000000: this is \
-         not a safetensors file, or its first bytes are damaged"
+        "the header would be 3327647949844073296 bytes long, but safetensors reads at most 100000000: this is not a \
+         safetensors file, or its first bytes are damaged"
     );
     let two = |first: &str, second: &str| {
         let tensor = |offsets: &str| format!(r#"{{"dtype":"U8","shape":[4],"data_offsets":{offsets}}}"#);
@@ -164,11 +166,11 @@ fn says_what_is_wrong() {
     assert_eq!(judge(&two("[4,8]", "[0,4]"), check), Sound);
     assert_eq!(
         why_broken(&two("[0,4]", "[5,8]")),
-        "tensor b begins at byte 5 of the data, and the one before it ends at 4: nothing is said of the bytes between"
+        "tensor b begins at byte 5 of the data, but the previous one ends at 4: the bytes between belong to no tensor"
     );
     assert_eq!(
         why_broken(&two("[0,4]", "[3,8]")),
-        "tensor b begins at byte 3 of the data, and the one before it ends at 4: they overlap"
+        "tensor b begins at byte 3 of the data, but the previous one ends at 4: they overlap"
     );
     assert_eq!(
         why_broken(&two("[0,4]", "[4,3]")),
@@ -178,12 +180,12 @@ fn says_what_is_wrong() {
     assert_eq!(why_broken(&file(twice, 0)), "the header names tensor w twice");
     assert_eq!(
         why_broken(&file(&one.replace("[2]", "[3]"), 8)),
-        "tensor w needs 12 bytes for its shape and dtype F32, and has 8: the header is damaged"
+        "tensor w needs 12 bytes for its shape and dtype F32, but has 8: the header is damaged"
     );
     let huge = one.replace("[2]", "[4294967296,4294967296]");
     assert_eq!(
         why_broken(&file(&huge, 8)),
-        "tensor w has a shape of more elements than any file holds: the header is damaged"
+        "tensor w has a shape with more elements than any file can hold: the header is damaged"
     );
     assert_eq!(
         broken(&file(&one.replace("[2]", "[-2]"), 8)),
@@ -218,8 +220,7 @@ fn too_many_tensors_are_not_kept() {
     assert_eq!(
         judge(&file(&header, 0), check),
         Unknown {
-            why: "the header names more than 500000 tensors or 33554432 bytes of names, which is more than is kept \
-                  track of"
+            why: "the header names more than 500000 tensors or 33554432 bytes of names, the limits"
                 .to_owned()
         }
     );
@@ -235,7 +236,7 @@ fn every_cut_is_noticed() {
     ] {
         let bytes = fixture.read(path);
         let data_start = header_end(&bytes);
-        // Each tensor's end is a boundary too, and every length of the small files is tried.
+        // The end of each tensor is a boundary too, and every length of the small files is tried.
         let mut boundaries = vec![8, data_start];
         boundaries.extend((data_start..bytes.len()).step_by(64));
         if bytes.len() < 1000 {
@@ -258,7 +259,7 @@ fn every_flipped_bit_of_the_header_is_noticed_or_known_not_to_be() {
     let header = r#"{"__metadata__":{"step":"20","format":"pt"},"w":{"dtype":"F32","shape":[33],"data_offsets":[0,132]}}    "#;
     assert_eq!(&bytes[8..header_end(&bytes)], header.as_bytes());
     let at = |text: &str| 8 + header.find(text).unwrap();
-    // Free text: what is in the metadata, and what a tensor is called.
+    // Free text: the contents of the metadata, and the names of tensors.
     let mut free: Vec<usize> = ["step", "20", "format", "pt"]
         .iter()
         .flat_map(|text| at(&format!("\"{text}\"")) + 1..at(&format!("\"{text}\"")) + 1 + text.len())
@@ -273,11 +274,11 @@ fn every_flipped_bit_of_the_header_is_noticed_or_known_not_to_be() {
             let byte = damaged[offset];
             let noticed = matches!(said, Soundness::Broken { .. });
             if free.contains(&offset) {
-                // Only what ends a string, or is no text, shows.
+                // Only a byte that ends a string, or is not text, is detected.
                 let shows = !(0x20..0x80).contains(&byte) || byte == b'"' || byte == b'\\';
                 assert_eq!(noticed, shows, "{what}: {said:?}");
             } else if dtype.contains(&offset) && byte.is_ascii_graphic() && byte != b'"' && byte != b'\\' {
-                // A dtype of no release up to 0.8 may be one of a later release.
+                // A dtype of no release up to 0.8 may belong to a later release.
                 assert!(noticed || matches!(said, Unknown { .. }), "{what}: {said:?}");
             } else if byte == b'\t' || byte == b'\n' || byte == b'\r' {
                 assert_eq!(bytes[offset], b' ', "{what}: {said:?}");

@@ -1,5 +1,5 @@
-//! Every step of every fixture: found, named, complete and sound as its manifest says; and the table of them in the
-//! documents.
+//! Every step of every fixture: found, named, complete and sound as in its manifest; and the table of them in the
+//! docs.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -18,7 +18,7 @@ const NOW: Timestamp = Timestamp::from_seconds(1_795_430_000);
 const TABLE: &str = "../../docs/reference/fixtures.md";
 const BLESS: &str = "STEPVAULT_BLESS";
 
-/// What is said of one step.
+/// The results for one step.
 struct Row {
     fixture: String,
     framework: String,

@@ -1,4 +1,4 @@
-//! Real checkpoints, and ways to damage them that are the same in every run.
+//! Real checkpoints, and deterministic ways to damage them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,7 +22,7 @@ impl Files {
         Self(paths.map(|path| (path.clone(), fixture.read(&path))).collect())
     }
 
-    /// Those below a directory, by their path from there.
+    /// Returns the files below a directory, by their path from there.
     pub(crate) fn below(&self, directory: &str) -> Self {
         let prefix = format!("{directory}/");
         let files = self.0.iter();
@@ -61,7 +61,7 @@ impl OpenFile for Files {
     }
 }
 
-/// What a check says of bytes, with the promise that it read no more than it may.
+/// Returns the result of a check of bytes, and asserts that it read no more than it may.
 pub(crate) fn judge(bytes: &[u8], check: fn(&dyn ReadAt) -> Result<(), Fault>) -> Soundness {
     let counting = Counting::new(bytes.to_vec());
     let said = judged(check(&counting)).unwrap();
@@ -69,7 +69,7 @@ pub(crate) fn judge(bytes: &[u8], check: fn(&dyn ReadAt) -> Result<(), Fault>) -
     said
 }
 
-/// Bytes that count what is read of them.
+/// Bytes that count how much of them is read.
 pub(crate) struct Counting {
     bytes: Vec<u8>,
     read_bytes: AtomicU64,
@@ -89,7 +89,7 @@ impl Counting {
         self.read_bytes.load(Ordering::Relaxed)
     }
 
-    /// Nothing was read more than a few times over, and never in more than a small piece, whatever headers claim.
+    /// Asserts that nothing was read more than a few times, and only in small pieces, whatever headers claim.
     pub(crate) fn assert_bounded(&self) {
         let size_bytes = self.bytes.len() as u64;
         let read_bytes = self.read_bytes();
@@ -113,7 +113,7 @@ impl ReadAt for Counting {
     }
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers that are the same in every run.
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
@@ -132,14 +132,14 @@ impl Numbers {
     }
 }
 
-/// The bytes with one bit turned over.
+/// Returns the bytes with one bit flipped.
 pub(crate) fn flipped(bytes: &[u8], offset: usize, bit: u32) -> Vec<u8> {
     let mut damaged = bytes.to_vec();
     damaged[offset] ^= 1 << bit;
     damaged
 }
 
-/// Every length at which to cut: the boundaries given, their neighbours, and 200 others.
+/// Returns every length at which to cut: the given boundaries, their neighbors, and 200 others.
 pub(crate) fn cuts(length: usize, boundaries: &[usize]) -> Vec<usize> {
     let mut numbers = Numbers::new(length as u64);
     let mut cuts: Vec<_> = (0..200).map(|_| numbers.below(length)).collect();
@@ -154,14 +154,14 @@ pub(crate) fn assert_broken(said: &Soundness, what: &str) {
     assert!(matches!(said, Soundness::Broken { .. }), "{what}: {said:?}");
 }
 
-/// A small file that is kept beside the tests; samples/README.md says what wrote it.
+/// Returns a small file that is kept beside the tests; samples/README.md names the program that wrote it.
 pub(crate) fn sample(name: &str) -> Vec<u8> {
     let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples");
     std::fs::read(samples.join(name)).unwrap()
 }
 
-/// Turns over every bit of every field, and lists for how many of them a field's damage stays unnoticed: found sound,
-/// and found unknown. Fields in which every flip is noticed are not listed.
+/// Flips every bit of every field, and lists for each field how many flips are not detected: found sound, and found
+/// unknown. Fields in which every flip is detected are not listed.
 pub(crate) fn unnoticed<'a>(
     bytes: &[u8],
     fields: &[(&'a str, std::ops::Range<usize>)],

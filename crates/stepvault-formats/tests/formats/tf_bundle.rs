@@ -1,4 +1,4 @@
-//! What a hostile TensorFlow index can do: nothing.
+//! Hostile TensorFlow indexes have no effect beyond an error.
 
 use proptest::prelude::*;
 use stepvault_core::digest::Crc32c;
@@ -6,7 +6,7 @@ use stepvault_formats::structure::tf_bundle;
 
 use super::checkpoint::Checkpoint;
 
-/// A table whose one block and whose index are these bytes, with the checksums they need to be looked at.
+/// Returns a table with these bytes as its only block and as its index, with valid checksums.
 fn table(data: &[u8], index: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut handles = Vec::new();
@@ -35,7 +35,7 @@ fn table(data: &[u8], index: &[u8]) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
     fn arbitrary_indexes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {

@@ -48,7 +48,7 @@ fn flipped_bits_of_a_chunk_header_show() {
             !is_broken(&checkpoint.with(&chunk, &bytes).judge(check, ARRAY))
         })
         .collect();
-    // One bit of the descriptor means nothing, to decoders neither.
+    // One bit of the descriptor has no meaning for decoders either.
     assert_eq!(passing, [4 * 8 + 4]);
 }
 
@@ -63,7 +63,7 @@ fn every_cut_into_a_description_shows() {
     }
     assert_eq!(
         why(checkpoint.without(&path).judge(check, ARRAY)),
-        "10/default/params.dense.kernel holds neither .zarray nor zarr.json"
+        "10/default/params.dense.kernel contains neither .zarray nor zarr.json"
     );
     let text = String::from_utf8(whole).unwrap();
     for (from, to) in [
@@ -80,7 +80,7 @@ fn every_cut_into_a_description_shows() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
+    #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
     fn arbitrary_arrays_do_no_harm(

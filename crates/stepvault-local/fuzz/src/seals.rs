@@ -10,7 +10,7 @@ use stepvault_core::manifest::{DirectoryEntry, Shape, SymlinkEntry};
 use stepvault_core::nodes::NodeSet;
 use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_local::seal_record::{SealRecord, SealedFile, SnapshotMethod};
+use stepvault_local::seal_record::{AttemptOrigin, AttemptState, SealRecord, SealedFile, SnapshotMethod};
 use stepvault_local::sealed::{RemoteState, UploadState};
 
 /// The bytes as either, as they are and in their canonical spelling.
@@ -60,6 +60,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         mtime,
         method: SnapshotMethod::HardLink,
         inode: 4711,
+        hole_bytes: size_bytes / 2,
     };
     let directory = |text: Option<&str>| DirectoryEntry {
         path: text.map(path),
@@ -70,6 +71,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
         format: FORMAT,
         run: RunName::new("grpo/checkpoints").unwrap(),
         id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
+        attempt: AttemptOrigin {
+            state: AttemptState::Provisional,
+            not_before: Some(mtime),
+            in_launch: true,
+            former: vec![Attempt::FIRST],
+        },
         node: NodeName::new("node-0").unwrap(),
         nodes: None,
         launch: None,
@@ -104,6 +111,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     };
     let state = RemoteState {
         format: FORMAT,
+        id: StepId::new(Attempt::FIRST, Step::new(1).unwrap()),
         remote: RemoteName::new("bucket").unwrap(),
         url: "s3://bucket/prefix".to_owned(),
         vault: "0123456789abcdef0123456789abcdef".to_owned(),

@@ -1,4 +1,4 @@
-//! Trying in a directory all that the service does there: write, sync, rename, link, delete.
+//! Tries every operation of the service in a directory: write, sync, rename, link, delete.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
-use stepvault_core::doctor::directory::{DirectoryFacts, FailedAct, Presence};
+use stepvault_core::disk_facts::{DirectoryFacts, FailedAct, Presence};
 use stepvault_core::{Error, Result};
 
 use super::place::ProbePlace;
@@ -14,10 +14,10 @@ use crate::durable;
 use crate::errors;
 use crate::rename::{self, Place};
 
-/// More than fits into an inode, so that blocks are really allocated.
+/// Does not fit into an inode, so that blocks are allocated.
 const BYTES: usize = 16 << 10;
 
-/// Tries it in `path`, or in the nearest directory above that exists. Leaves nothing behind.
+/// Probes `path`, or the nearest existing directory above it. Leaves nothing behind.
 pub fn directory(path: &Path) -> DirectoryFacts {
     let (presence, existing) = match presence(path) {
         Ok(found) => found,
@@ -41,12 +41,11 @@ pub fn directory(path: &Path) -> DirectoryFacts {
 }
 
 fn failed_with(presence: Presence, error: &Error) -> DirectoryFacts {
-    let hint = error.hint_text().filter(|hint| !hint.is_empty());
     DirectoryFacts {
         presence,
         failed: Some(FailedAct {
             what: error.to_string(),
-            hint: hint.map(str::to_owned),
+            hint: error.hint_text().map(str::to_owned),
         }),
         link_refused: None,
     }
@@ -61,20 +60,20 @@ fn presence(path: &Path) -> Result<(Presence, PathBuf)> {
                 return Ok((Presence::Missing(text), above.to_path_buf()));
             }
             Ok(_) => return Ok((Presence::NotADirectory, above.to_path_buf())),
-            // A link that leads nowhere stands in the way as well as a file does.
+            // A dangling link is an obstacle like a file.
             Err(error)
                 if error.kind() == std::io::ErrorKind::NotFound && above.symlink_metadata().is_ok() =>
             {
                 return Ok((Presence::NotADirectory, above.to_path_buf()));
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(errors::io("cannot look into the directory", above, error)),
+            Err(error) => return Err(errors::io("cannot check the directory", above, error)),
         }
     }
     Ok((Presence::Missing(".".to_owned()), PathBuf::from(".")))
 }
 
-/// Why a file could not be linked, where everything else worked.
+/// Returns why a file could not be linked, if everything else worked.
 fn try_all(directory: &Path) -> Result<Option<String>> {
     let probe = ProbePlace::create(directory)?;
     let at = |name: &str| probe.path().join(name);

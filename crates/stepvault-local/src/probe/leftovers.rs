@@ -1,9 +1,9 @@
-//! Finding what interrupted processes left, with its size and age. Nothing is removed.
+//! Finds leftovers of interrupted processes, with size and age. Removes nothing.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use stepvault_core::doctor::leftovers::{Kind, Leftover};
+use stepvault_core::disk_facts::{Leftover, LeftoverKind};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::temporary::is_unfinished_file;
 
@@ -11,17 +11,17 @@ use super::place::PROBE_PREFIX;
 use crate::staging_place::{MOVED_ASIDE, OWN, OWN_INSIDE, RESTORE, SAVES};
 use crate::temporary::TEMPORARY_PREFIX;
 
-/// Most entries that one search looks at. A directory of more has its leftovers among the first, or keeps them.
+/// Maximum number of entries that one search reads. In a larger directory, leftovers after them are not found.
 const MAX_ENTRIES: usize = 1_000_000;
 
-/// What is left in the vault's own directory.
+/// Returns the leftovers in the vault's own directory.
 pub fn in_vault(vault: &Path, now: Timestamp) -> Vec<Leftover> {
     let mut found = Vec::new();
     for (area, kind) in [
-        ("staging", Kind::Vault),
-        ("trash", Kind::Vault),
-        (RESTORE, Kind::Staging),
-        (MOVED_ASIDE, Kind::MovedAside),
+        ("staging", LeftoverKind::Vault),
+        ("trash", LeftoverKind::Vault),
+        (RESTORE, LeftoverKind::Staging),
+        (MOVED_ASIDE, LeftoverKind::MovedAside),
     ] {
         found.extend(each_in(&vault.join(area), kind, now));
     }
@@ -30,24 +30,25 @@ pub fn in_vault(vault: &Path, now: Timestamp) -> Vec<Leftover> {
     found
 }
 
-/// What is left among a trainer's checkpoints: temporary names at any depth, and what stepvault staged there.
+/// Returns the leftovers among a trainer's checkpoints: temporary names at any depth, and stepvault's staging
+/// directories.
 pub fn among_checkpoints(watched: &Path, vault: Option<&Path>, now: Timestamp) -> Vec<Leftover> {
     let mut found = temporary_names(watched, now);
     let inside = |area: &str| watched.join(format!("{OWN_INSIDE}{area}"));
-    found.extend(each_in(&inside(RESTORE), Kind::Staging, now));
+    found.extend(each_in(&inside(RESTORE), LeftoverKind::Staging, now));
     found.extend(saves_in(&inside(SAVES), now));
     let beside = watched.parent().map(|above| above.join(OWN));
-    // The vault by default: looked at as such.
+    // The default vault is searched as a vault.
     if let Some(beside) = beside.filter(|beside| vault != Some(beside.as_path())) {
-        found.extend(each_in(&beside.join(RESTORE), Kind::Staging, now));
+        found.extend(each_in(&beside.join(RESTORE), LeftoverKind::Staging, now));
         found.extend(saves_in(&beside.join(SAVES), now));
-        found.extend(each_in(&beside.join(MOVED_ASIDE), Kind::MovedAside, now));
+        found.extend(each_in(&beside.join(MOVED_ASIDE), LeftoverKind::MovedAside, now));
     }
     found
 }
 
-/// Something that is known to be left, with its size and age.
-pub fn measured(kind: Kind, path: &Path, now: Timestamp) -> Option<Leftover> {
+/// Returns a known leftover with its size and age.
+pub fn measured(kind: LeftoverKind, path: &Path, now: Timestamp) -> Option<Leftover> {
     let mut size = Size::default();
     add(path, &mut size).ok()?;
     Some(Leftover {
@@ -59,8 +60,8 @@ pub fn measured(kind: Kind, path: &Path, now: Timestamp) -> Option<Leftover> {
     })
 }
 
-/// Everything in a directory but locks.
-fn each_in(directory: &Path, kind: Kind, now: Timestamp) -> Vec<Leftover> {
+/// Returns everything in a directory except locks.
+fn each_in(directory: &Path, kind: LeftoverKind, now: Timestamp) -> Vec<Leftover> {
     let is_lock = |path: &Path| path.extension().is_some_and(|extension| extension == "lock");
     list(directory)
         .into_iter()
@@ -69,17 +70,17 @@ fn each_in(directory: &Path, kind: Kind, now: Timestamp) -> Vec<Leftover> {
         .collect()
 }
 
-/// Saves that hold a step's files still. What is kept of one that was committed is its records alone.
+/// Returns staged steps that still have files. Of a committed one only the records are kept.
 fn saves_in(base: &Path, now: Timestamp) -> Vec<Leftover> {
     let holds_files = |save: &PathBuf| list(save).iter().any(|path| path.is_dir());
     let saves = list(base).into_iter().flat_map(|area| list(&area));
     saves
         .filter(holds_files)
-        .filter_map(|save| measured(Kind::Staging, &save, now))
+        .filter_map(|save| measured(LeftoverKind::Staging, &save, now))
         .collect()
 }
 
-/// Temporary files of records, and what killed checks left.
+/// Returns temporary files of records and the leftovers of killed checks.
 fn own_files(directory: &Path, now: Timestamp) -> Vec<Leftover> {
     let of = |path: PathBuf| {
         let name = path.file_name()?.to_str()?;
@@ -89,11 +90,12 @@ fn own_files(directory: &Path, now: Timestamp) -> Vec<Leftover> {
     list(directory).into_iter().filter_map(of).collect()
 }
 
-fn own_kind(name: &str) -> Option<Kind> {
+fn own_kind(name: &str) -> Option<LeftoverKind> {
     if name.starts_with(PROBE_PREFIX) {
-        return Some(Kind::Check);
+        return Some(LeftoverKind::Check);
     }
-    name.starts_with(TEMPORARY_PREFIX).then_some(Kind::Temporary)
+    name.starts_with(TEMPORARY_PREFIX)
+        .then_some(LeftoverKind::Temporary)
 }
 
 fn temporary_names(root: &Path, now: Timestamp) -> Vec<Leftover> {
@@ -104,13 +106,13 @@ fn temporary_names(root: &Path, now: Timestamp) -> Vec<Leftover> {
         for path in list(&directory) {
             seen += 1;
             if seen > MAX_ENTRIES {
-                tracing::debug!(path = %root.display(), "the search for leftovers ends at so many entries");
+                tracing::debug!(path = %root.display(), "too many entries; stopped searching for leftovers");
                 return found;
             }
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
                 continue;
             };
-            let kind = own_kind(name).or_else(|| is_unfinished_file(name).then_some(Kind::Temporary));
+            let kind = own_kind(name).or_else(|| is_unfinished_file(name).then_some(LeftoverKind::Temporary));
             match kind {
                 Some(kind) => found.extend(measured(kind, &path, now)),
                 None if path.symlink_metadata().is_ok_and(|facts| facts.is_dir()) => pending.push(path),
@@ -128,7 +130,7 @@ struct Size {
     newest: Option<Timestamp>,
 }
 
-/// Adds up what stands at `path`, without following links.
+/// Adds up the size of everything at `path` without following links.
 fn add(path: &Path, size: &mut Size) -> std::io::Result<()> {
     let mut pending = vec![path.to_path_buf()];
     while let Some(path) = pending.pop() {
@@ -146,7 +148,7 @@ fn add(path: &Path, size: &mut Size) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The paths in a directory, sorted; none where it cannot be listed.
+/// Returns the paths in a directory, sorted; empty when it cannot be listed.
 fn list(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -182,7 +184,7 @@ mod tests {
         }
         let now = Timestamp::from_seconds(i64::MAX);
         let told = |found: Vec<Leftover>| {
-            let mut told: Vec<(Kind, String, u64)> = found
+            let mut told: Vec<(LeftoverKind, String, u64)> = found
                 .into_iter()
                 .map(|left| {
                     let path = left.path.strip_prefix(&place.path().display().to_string());
@@ -196,19 +198,19 @@ mod tests {
         assert_eq!(
             told(in_vault(&at("vault"), now)),
             [
-                entry(Kind::Temporary, "/vault/.stepvault-tmp-0", 2),
-                entry(Kind::Vault, "/vault/staging/0", 7),
-                entry(Kind::Staging, "/vault/saves/a/1", 8),
-                entry(Kind::MovedAside, "/vault/moved-aside/2", 9),
+                entry(LeftoverKind::Temporary, "/vault/.stepvault-tmp-0", 2),
+                entry(LeftoverKind::Vault, "/vault/staging/0", 7),
+                entry(LeftoverKind::Staging, "/vault/saves/a/1", 8),
+                entry(LeftoverKind::MovedAside, "/vault/moved-aside/2", 9),
             ]
         );
         assert_eq!(
             told(among_checkpoints(&at("run"), Some(&at("vault")), now)),
             [
-                entry(Kind::Temporary, "/run/step_6/weights.pt.tmp", 10),
-                entry(Kind::Temporary, "/run/step_7.tmp", 20),
-                entry(Kind::Staging, "/.stepvault/saves/b/3", 4),
-                entry(Kind::Check, "/run/.stepvault-doctor-0", 1),
+                entry(LeftoverKind::Temporary, "/run/step_6/weights.pt.tmp", 10),
+                entry(LeftoverKind::Temporary, "/run/step_7.tmp", 20),
+                entry(LeftoverKind::Staging, "/.stepvault/saves/b/3", 4),
+                entry(LeftoverKind::Check, "/run/.stepvault-doctor-0", 1),
             ]
         );
         assert!(among_checkpoints(&at("missing/run"), None, now).is_empty());

@@ -1,4 +1,4 @@
-//! Whether files can be linked or cloned from one directory into another.
+//! Tests whether files can be linked or cloned from one directory into another.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -7,20 +7,20 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use stepvault_core::Result;
-use stepvault_core::doctor::links::{Ability, LinkFacts};
+use stepvault_core::disk_facts::{LinkAbility, LinkFacts};
 
 use super::place::ProbePlace;
 use crate::errors;
 use crate::space;
 
-/// Says whether the kernel keeps users from linking what is not theirs.
+/// Setting of the kernel that keeps users from linking files of others.
 const PROTECTED: &str = "/proc/sys/fs/protected_hardlinks";
 
-/// Tries it from `source` into `target`, or into the nearest directory above that exists. `example` is one of the
-/// trainer's own files, if there is one: whose it is counts as well.
+/// Tries to link and clone from `source` into `target`, or into the nearest existing directory above it. `example` is
+/// one of the trainer's files, if there is one, because its owner matters as well.
 ///
 /// # Errors
-/// When nothing can be written in one of them.
+/// When nothing can be written in one of the directories.
 pub fn links(source: &Path, target: &Path, example: Option<&Path>) -> Result<LinkFacts> {
     let from = ProbePlace::create(&space::nearest_existing(source))?;
     let into = ProbePlace::create(&space::nearest_existing(target))?;
@@ -50,20 +50,20 @@ pub fn links(source: &Path, target: &Path, example: Option<&Path>) -> Result<Lin
     })
 }
 
-fn ability(tried: rustix::io::Result<()>) -> Ability {
+fn ability(tried: rustix::io::Result<()>) -> LinkAbility {
     match tried {
-        Ok(()) => Ability::Works,
-        Err(Errno::XDEV) => Ability::Refused("different filesystems or mounts".to_owned()),
+        Ok(()) => LinkAbility::Works,
+        Err(Errno::XDEV) => LinkAbility::Refused("different filesystems or mounts".to_owned()),
         Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::INVAL) => {
-            Ability::Refused("the filesystem has none".to_owned())
+            LinkAbility::Refused("the filesystem does not support it".to_owned())
         }
-        Err(Errno::PERM | Errno::ACCESS) => Ability::Refused("not permitted".to_owned()),
-        Err(error) => Ability::Refused(std::io::Error::from(error).to_string()),
+        Err(Errno::PERM | Errno::ACCESS) => LinkAbility::Refused("not permitted".to_owned()),
+        Err(error) => LinkAbility::Refused(std::io::Error::from(error).to_string()),
     }
 }
 
-/// Whose a file is, if the kernel would keep this user from linking it: it has to be the user's own, or one that the
-/// user may read and write.
+/// Returns the owner of a file that the kernel would not let this user link: the user must own the file, or be allowed
+/// to read and write it.
 fn foreign_owner(example: &Path) -> Option<u32> {
     let own = rustix::process::geteuid();
     let owner = example.symlink_metadata().ok()?.uid();
@@ -87,13 +87,13 @@ mod tests {
         std::fs::create_dir_all(&source).unwrap();
         std::fs::create_dir_all(&target).unwrap();
         let facts = links(&source, &target, None).unwrap();
-        assert_eq!(facts.hard_link, Ability::Works);
+        assert_eq!(facts.hard_link, LinkAbility::Works);
         for directory in [source, target] {
             assert_eq!(std::fs::read_dir(directory).unwrap().count(), 0);
         }
         assert_eq!(
             ability(Err(Errno::XDEV)),
-            Ability::Refused("different filesystems or mounts".to_owned())
+            LinkAbility::Refused("different filesystems or mounts".to_owned())
         );
     }
 }

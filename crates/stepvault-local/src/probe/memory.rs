@@ -1,11 +1,11 @@
-//! The tightest memory limit on this process: its control groups, of either version, and the machine.
+//! The tightest memory limit of this process: its control groups, version 1 and 2, and the machine.
 
 use procfs::{Current as _, Meminfo};
-use stepvault_core::doctor::memory::MemoryFacts;
+use stepvault_core::disk_facts::MemoryFacts;
 
 use crate::cgroup::{Group, own_groups};
 
-/// The limit that leaves the least; `None` where nothing can be read.
+/// Returns the limit that leaves the least memory, or `None` where nothing can be read.
 pub fn memory() -> Option<MemoryFacts> {
     let groups = own_groups();
     let limits = groups.iter().filter_map(limit);

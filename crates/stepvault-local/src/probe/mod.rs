@@ -1,6 +1,6 @@
-//! What directories, disks and limits really do: each probe tries what the service is going to do, and cleans up.
+//! Measures directories, disks and limits. Each probe performs the operations of the service and cleans up.
 //!
-//! Probes block, on a dead mount for good: whoever calls them gives each a thread and a time limit.
+//! Probes block, on a dead mount forever: the caller must run each in a thread of its own with a time limit.
 
 pub mod directory;
 pub mod leftovers;

@@ -1,13 +1,13 @@
-//! Which mount a directory is on, and of what kind.
+//! Finds the mount and filesystem type of a directory.
 
 use std::path::{Path, PathBuf};
 
 use procfs::process::{MountInfo, Process};
-use stepvault_core::doctor::mount::MountFacts;
+use stepvault_core::disk_facts::MountFacts;
 
 use crate::space;
 
-/// The mounts that this process sees. Asking touches none of them.
+/// The mounts visible to this process. Queries do not access the mounts.
 #[derive(Debug, Clone, Default)]
 pub struct Mounts {
     list: Vec<Mount>,
@@ -21,37 +21,37 @@ struct Mount {
 }
 
 impl Mounts {
-    /// Reads them; none where the kernel does not tell.
+    /// Reads the mounts; empty where the kernel does not report them.
     pub fn read() -> Self {
         let read = Process::myself().and_then(|own| own.mountinfo());
         let list = match read {
             Ok(list) => list.into_iter().map(mount).collect(),
             Err(error) => {
-                tracing::debug!(%error, "the mounts cannot be read");
+                tracing::debug!(%error, "cannot read the mounts");
                 Vec::new()
             }
         };
         Self { list }
     }
 
-    /// The mount that `path` is on, or will be. It asks the path itself, which blocks where the mount is dead.
+    /// Returns the mount that `path` is on, or will be. Accesses the path, which blocks where the mount is dead.
     pub fn of(&self, path: &Path) -> Option<&MountFacts> {
         let number = space::mount(path).ok().flatten();
         let numbered = self.list.iter().find(|mount| Some(mount.number) == number);
         numbered.map(|mount| &mount.facts).or_else(|| self.by_name(path))
     }
 
-    /// The same by the path's text alone, which never blocks and does not know of links.
+    /// Like [`Self::of`], by the text of the path alone: never blocks, and ignores links.
     pub fn by_name(&self, path: &Path) -> Option<&MountFacts> {
         let holding = self.list.iter().filter(|mount| path.starts_with(&mount.point));
-        // Of several on one point the last was mounted over the others.
+        // Of several mounts on one point, the last covers the others.
         let innermost = holding.max_by_key(|mount| mount.point.components().count());
         innermost.map(|mount| &mount.facts)
     }
 }
 
-/// What a mount's options say when nothing can be written: `emergency_ro` is how ext4 shows since Linux 6.16 that it met
-/// an error (`errors=remount-ro`), and it says `rw` beside it. No flag of `statvfs` tells of that.
+/// Mount options that mean that nothing can be written. Since Linux 6.16, ext4 shows `emergency_ro`, beside `rw`, after
+/// an error (`errors=remount-ro`). No flag of `statvfs` reports this.
 const READ_ONLY: [&str; 2] = ["ro", "emergency_ro"];
 
 fn mount(info: MountInfo) -> Mount {

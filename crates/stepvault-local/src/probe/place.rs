@@ -1,4 +1,4 @@
-//! A directory of a probe's own, which goes with it.
+//! A temporary directory of a probe, deleted with the probe.
 
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use stepvault_core::Result;
 use crate::errors;
 use crate::remove;
 
-/// How the names of probes begin. The leading dot keeps trainers' scans away.
+/// Prefix of the names of probes. The leading dot hides them from trainers' scans.
 pub(crate) const PROBE_PREFIX: &str = ".stepvault-doctor-";
 
-/// A directory that nobody else knows of; deleted with all that is in it when dropped.
+/// A directory known only to this probe; deleted with its content when dropped.
 #[derive(Debug)]
 pub(super) struct ProbePlace {
     path: PathBuf,
 }
 
 impl ProbePlace {
-    /// In the directory `above`.
+    /// Creates it in the directory `above`.
     pub(super) fn create(above: &Path) -> Result<Self> {
         let path = above.join(format!("{PROBE_PREFIX}{}", uuid::Uuid::new_v4().simple()));
         std::fs::DirBuilder::new()
@@ -32,7 +32,7 @@ impl ProbePlace {
         &self.path
     }
 
-    /// Deletes it, and says when that cannot be done.
+    /// Deletes it and reports a failure to do so.
     pub(super) fn remove(self) -> Result<()> {
         let removed = remove::tree(&self.path);
         if removed.is_ok() {

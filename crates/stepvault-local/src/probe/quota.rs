@@ -1,29 +1,30 @@
-//! What this user may still take of a filesystem, where quotas are kept on it.
+//! Remaining quota of this user on a filesystem.
 //!
-//! Quotas of users and groups are asked of the kernel by the block device. Those of projects need no question, since
-//! XFS and ext4 answer with them when they are asked for free space. NFS keeps its quotas on the server, and is not
-//! asked; there a full quota shows only when something is written.
+//! Quotas of users and groups are read from the kernel by block device. Project quotas need no query, since XFS and
+//! ext4 include them in their free space. NFS keeps its quotas on the server and is not queried: there a full quota
+//! shows only when something is written.
 
 use std::path::Path;
 
 use nix::sys::quota::{Dqblk, QuotaType, quotactl_get};
-use stepvault_core::doctor::mount::MountFacts;
+use stepvault_core::disk_facts::MountFacts;
 use stepvault_core::room::Room;
 
-/// The kernel counts limits in these.
+/// Unit in which the kernel counts limits.
 const BLOCK_BYTES: u64 = 1024;
 
-/// What is left of the tightest quota of this user and group; `None` where there is none, or it may not be read.
+/// Returns what is left of the tightest quota of this user and group, or `None` where there is none or it may not be
+/// read.
 pub fn quota(mount: &MountFacts) -> Option<Room> {
     let device = Path::new(&mount.source);
-    // The kernel holds the superuser to none.
+    // The kernel does not apply quotas to the superuser.
     if !device.starts_with("/dev") || rustix::process::geteuid().is_root() {
         return None;
     }
     let of = |kind, number: u32| {
         let limits = quotactl_get(kind, device, i32::try_from(number).ok()?);
         limits
-            .inspect_err(|error| tracing::debug!(%error, device = %device.display(), "no quota can be read"))
+            .inspect_err(|error| tracing::debug!(%error, device = %device.display(), "cannot read the quota"))
             .ok()
             .and_then(|limits| room(&limits))
     };
@@ -35,7 +36,7 @@ pub fn quota(mount: &MountFacts) -> Option<Room> {
         .min_by_key(|room| room.free_bytes)
 }
 
-/// A limit of 0 is none.
+/// A limit of 0 means no limit.
 fn room(limits: &Dqblk) -> Option<Room> {
     let total_bytes = limits
         .blocks_hard_limit()
@@ -64,7 +65,7 @@ mod tests {
         let mut limits = Dqblk::default();
         assert_eq!(room(&limits), None);
         limits.set_blocks_hard_limit(10);
-        // What the kernel has not marked as valid does not count.
+        // Values that the kernel has not marked as valid do not count.
         assert_eq!(room(&limits), None);
     }
 

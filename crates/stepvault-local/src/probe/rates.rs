@@ -1,4 +1,4 @@
-//! What a disk does in a second: written, synced and read, within a bound of bytes and time.
+//! Measures write, sync and read rates of a disk, bounded in bytes and time.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags};
-use stepvault_core::doctor::speed::Rates;
+use stepvault_core::disk_facts::DiskRates;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::place::PROBE_PREFIX;
@@ -14,25 +14,25 @@ use crate::errors;
 use crate::space;
 
 const WHAT: &str = "cannot measure the disk";
-/// Most bytes that are written.
+/// Maximum number of bytes written.
 const MAX_BYTES: u64 = 256 << 20;
-/// No more than this part of what is free.
+/// Divisor of the free space: at most this fraction is written.
 const SHARE_OF_FREE: u64 = 8;
-/// Less than this tells nothing.
+/// Fewer bytes than this give no useful result.
 const MIN_BYTES: u64 = 1 << 20;
 const BLOCK_BYTES: usize = 1 << 20;
-/// Writing ends with the sync after which so much time is gone; reading likewise with the block.
+/// Writing ends with the first sync after this time; reading with the first block.
 const ENOUGH: Duration = Duration::from_millis(1500);
-/// Small files that are synced one after the other.
+/// Number of small files that are synced one after another.
 const SYNCS: usize = 9;
 const ENOUGH_SYNCS: Duration = Duration::from_millis(500);
 
-/// Measures the filesystem of the directory `path`, or of the nearest one above that exists. The file that it writes
-/// has no name: nothing is left, however the process ends.
+/// Measures the filesystem of the directory `path`, or of the nearest existing one above. The file that it writes has
+/// no name, so nothing is left behind, however the process ends.
 ///
 /// # Errors
-/// When nothing can be written, or too little is free to measure with.
-pub fn rates(path: &Path) -> Result<Rates> {
+/// When nothing can be written, or too little space is free to measure.
+pub fn rates(path: &Path) -> Result<DiskRates> {
     let directory = space::nearest_existing(path);
     let free_bytes = space::free(&directory)?.free_bytes;
     let most = MAX_BYTES.min(free_bytes / SHARE_OF_FREE);
@@ -40,7 +40,7 @@ pub fn rates(path: &Path) -> Result<Rates> {
         return Err(Error::new(ErrorKind::NoSpace, WHAT)
             .on(directory.display())
             .because(format!(
-                "{free_bytes} bytes are free, and {} are needed",
+                "{free_bytes} bytes are free, but {} are needed",
                 MIN_BYTES * SHARE_OF_FREE
             ))
             .hint("free some space first"));
@@ -48,14 +48,14 @@ pub fn rates(path: &Path) -> Result<Rates> {
     measure(&directory, most).map_err(|error| errors::io(WHAT, &directory, error))
 }
 
-fn measure(directory: &Path, most: u64) -> io::Result<Rates> {
+fn measure(directory: &Path, most: u64) -> io::Result<DiskRates> {
     let mut file = nameless(directory)?;
     let block = incompressible()?;
     let sync_seconds = sync_seconds(&mut file)?;
     file.seek(SeekFrom::Start(0))?;
     let (bytes, seconds) = write(&mut file, &block, most)?;
     let read_bytes_per_second = read(&mut file, bytes)?;
-    Ok(Rates {
+    Ok(DiskRates {
         probed_bytes: bytes,
         write_bytes_per_second: per_second(bytes, seconds),
         read_bytes_per_second,
@@ -63,28 +63,28 @@ fn measure(directory: &Path, most: u64) -> io::Result<Rates> {
     })
 }
 
-/// A file that no directory names.
+/// Creates a file without a name.
 fn nameless(directory: &Path) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o600);
     if let Ok(file) = rustix::fs::openat(CWD, directory, flags | OFlags::TMPFILE, mode) {
         return Ok(file.into());
     }
-    // Network filesystems have no such files. The name is there for a moment.
+    // Network filesystems do not support unnamed files. The name exists for a moment only.
     let path = directory.join(format!("{PROBE_PREFIX}{}", uuid::Uuid::new_v4().simple()));
     let file = rustix::fs::openat(CWD, &path, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
     rustix::fs::unlinkat(CWD, &path, AtFlags::empty())?;
     Ok(file.into())
 }
 
-/// Filesystems that compress would write zeros faster than any weights.
+/// Filesystems with compression would write zeros faster than weights.
 fn incompressible() -> io::Result<Vec<u8>> {
     let mut block = vec![0; BLOCK_BYTES];
     File::open("/dev/urandom")?.read_exact(&mut block)?;
     Ok(block)
 }
 
-/// The middle one of several.
+/// Returns the median time of several syncs.
 fn sync_seconds(file: &mut File) -> io::Result<f64> {
     let began = Instant::now();
     let mut times = Vec::with_capacity(SYNCS);
@@ -99,8 +99,8 @@ fn sync_seconds(file: &mut File) -> io::Result<f64> {
     Ok(middle.unwrap_or_default().as_secs_f64())
 }
 
-/// Writes stretches that grow, and syncs each: what was written and is still in memory does not count, and a slow disk is
-/// not given more than it can take in the time.
+/// Writes increasing amounts and syncs each: bytes that are still in memory must not count, and a slow disk must not
+/// receive more than it can write in the time.
 fn write(file: &mut File, block: &[u8], most: u64) -> io::Result<(u64, Duration)> {
     let began = Instant::now();
     let (mut bytes, mut stretch) = (0_u64, 1_u64);
@@ -121,9 +121,9 @@ fn write(file: &mut File, block: &[u8], most: u64) -> io::Result<(u64, Duration)
     Ok((bytes, began.elapsed()))
 }
 
-/// Reads it back, after the cache was asked to forget it.
+/// Reads the file after asking the kernel to drop it from the page cache.
 fn read(file: &mut File, bytes: u64) -> io::Result<u64> {
-    // Where it cannot forget, as in memory itself, what is read is as fast as it is going to be.
+    // Where the cache cannot be dropped, as on a memory filesystem, reads from memory are the real rate.
     let _ = rustix::fs::fadvise(&*file, 0, None, Advice::DontNeed);
     file.seek(SeekFrom::Start(0))?;
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! What a filesystem has left, in the words of the checks.
+//! Free space of a filesystem, as the checks need it.
 
 use std::path::Path;
 
@@ -7,19 +7,19 @@ use stepvault_core::room::Room;
 
 use crate::space;
 
-/// A filesystem, and what it has left.
+/// A filesystem and its free space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disk {
-    /// Tells filesystems apart.
+    /// Device number, which identifies the filesystem.
     pub device: u64,
-    /// What it has left.
+    /// Free bytes and inodes.
     pub room: Room,
 }
 
-/// The filesystem that holds `path`, or will.
+/// Returns the filesystem that holds `path`, or will hold it.
 ///
 /// # Errors
-/// When it cannot be asked.
+/// When its free space cannot be read.
 pub fn disk(path: &Path) -> Result<Disk> {
     Ok(Disk {
         device: space::device(path)?,

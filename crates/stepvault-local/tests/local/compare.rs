@@ -21,7 +21,7 @@ fn the_first_difference_is_told() {
     assert_eq!(difference(&root, &manifest), None);
     assert_eq!(
         difference(&place.at("missing"), &manifest).as_deref(),
-        Some("nothing is there")
+        Some("it does not exist")
     );
 
     let at = |name: &str| root.join(name);
@@ -57,11 +57,11 @@ fn the_first_difference_is_told() {
     assert_eq!(
         told,
         [
-            "trainer/.metadata has other bytes in part 0",
+            "trainer/.metadata differs in part 0",
             "trainer/.metadata has 5 bytes, not 18",
             "trainer/.metadata is missing",
-            "extra is there too",
-            "extra is there too",
+            "extra is not part of the step",
+            "extra is not part of the step",
             "trainer/empty is missing",
             "link points to zero, not to trainer/.metadata",
         ]
@@ -81,7 +81,7 @@ fn the_second_part_counts_too() {
     fs::write(root.join("weights"), &bytes).unwrap();
     assert_eq!(
         difference(&root, &manifest).as_deref(),
-        Some("weights has other bytes in part 1")
+        Some("weights differs in part 1")
     );
 }
 
@@ -99,10 +99,10 @@ fn a_single_file_may_have_another_name() {
     );
     fs::write(place.at("run/last.ckpt"), "WEIGHTS").unwrap();
     let told = differs(&place.at("run/last.ckpt"), files, &[], &[]).unwrap();
-    assert_eq!(told.as_deref(), Some("step=1.ckpt has other bytes in part 0"));
+    assert_eq!(told.as_deref(), Some("step=1.ckpt differs in part 0"));
     let told = differs(&place.at("run"), files, &[], &[]).unwrap();
-    assert_eq!(told.as_deref(), Some("a directory stands where a file should"));
+    assert_eq!(told.as_deref(), Some("it is a directory, not a file"));
     let root = place.checkpoint("step_1");
     let told = difference(&place.at("run/last.ckpt"), &manifest(&root, 1));
-    assert_eq!(told.as_deref(), Some("no directory stands there"));
+    assert_eq!(told.as_deref(), Some("it is not a directory"));
 }

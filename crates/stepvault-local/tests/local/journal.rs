@@ -228,7 +228,7 @@ fn what_was_begun_and_not_finished_is_told_without_touching_it() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::default())]
 
     /// Rot or zeroes anywhere never make the journal say what was not written.
     #[test]

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use stepvault_local::seal::{LinkPolicy, seal};
+use stepvault_core::config::LinkPolicy;
+use stepvault_local::seal::seal;
 use stepvault_local::source::SourceFile;
 use stepvault_local::staging::Existing;
 use stepvault_local::tree::scan;
@@ -79,6 +80,7 @@ fn seals_and_evicts_for_ever() {
         fs::write(source.join("weights"), name.repeat(1000)).unwrap();
         let request = stepvault_local::seal::SealRequest {
             run: run(),
+            attempt: stepvault_local::seal_record::AttemptOrigin::default(),
             id: id(step),
             writer: stepvault_core::nodes::Writer::alone(
                 stepvault_core::ids::NodeName::new("node-0").unwrap(),

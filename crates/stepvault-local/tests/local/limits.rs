@@ -4,9 +4,10 @@ use std::fs;
 use std::process::Command;
 
 use stepvault_core::ErrorKind;
+use stepvault_core::config::LinkPolicy;
 use stepvault_local::durable;
 use stepvault_local::journal::{Journal, JournalRecord};
-use stepvault_local::seal::{LinkPolicy, seal};
+use stepvault_local::seal::seal;
 use stepvault_local::space;
 use stepvault_local::staging::Staging;
 
@@ -95,7 +96,7 @@ fn a_copy_that_cannot_fit_is_not_begun() {
     let full = error(seal(&small.vault, &request));
     assert_eq!(full.kind(), ErrorKind::NoSpace);
     assert!(
-        full.to_string().contains("a copy takes 4194304 more bytes and "),
+        full.to_string().contains("a copy takes 4194304 more bytes, but "),
         "{full}"
     );
     small.assert_no_leftovers();

@@ -12,6 +12,7 @@ mod compare;
 mod journal;
 mod killed;
 mod limits;
+mod placing;
 mod restore;
 mod restore_attacks;
 mod restore_members;

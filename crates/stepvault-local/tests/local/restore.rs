@@ -148,7 +148,7 @@ fn what_is_there_is_replaced_only_when_allowed() {
     fs::write(target.join("old"), "old").unwrap();
     let conflict = error(restore(&source, &tree, &target, None, Existing::Refuse));
     let expected = format!(
-        "cannot restore: {}: something with that name is there already",
+        "cannot restore: {}: something with that name already exists",
         target.display()
     );
     assert_eq!(conflict.to_string(), expected);
@@ -407,7 +407,8 @@ fn a_single_file_has_nothing_beside_it() {
             staging.symlink(&path(&format!("link_{link}")), "file_0").unwrap();
         }
         let refused = error(staging.finish(Shape::File, &[], Existing::Refuse));
-        let said = format!("a single-file checkpoint has {files} files and {links} links");
+        let said =
+            format!("a single-file checkpoint must have one file, not {files} files and {links} links");
         assert!(refused.to_string().contains(&said), "{refused}");
         assert!(target.symlink_metadata().is_err());
     }

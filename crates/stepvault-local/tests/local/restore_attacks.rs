@@ -145,7 +145,9 @@ fn another_directory_with_the_same_files_is_not_published() {
     }
     let refused = error(staging.finish(Shape::Directory, &tree.directories, Existing::Refuse));
     assert!(
-        refused.to_string().contains("somebody has put another directory"),
+        refused
+            .to_string()
+            .contains("another process replaced the restored directory"),
         "{refused}"
     );
     assert!(target.symlink_metadata().is_err());

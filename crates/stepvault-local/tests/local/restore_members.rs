@@ -69,7 +69,7 @@ fn each_path_appears_with_what_leads_to_it_and_nothing_else_is_touched() {
     assert!(
         taken
             .to_string()
-            .contains("into/actor/step: something with that name is there already")
+            .contains("into/actor/step: something with that name already exists")
     );
     fs::rename(place.at("into/actor"), place.at("elsewhere")).unwrap();
     symlink("../elsewhere", place.at("into/actor")).unwrap();
@@ -79,7 +79,7 @@ fn each_path_appears_with_what_leads_to_it_and_nothing_else_is_touched() {
         assert!(
             refused
                 .to_string()
-                .ends_with("into/actor: a file or link stands where a directory has to lead to the step"),
+                .ends_with("into/actor: a file or link is in place of a parent directory of the step"),
             "{refused}"
         );
     }

@@ -4,8 +4,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use stepvault_core::ErrorKind;
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::manifest::Shape;
-use stepvault_local::seal::{LinkPolicy, seal};
+use stepvault_local::seal::seal;
 use stepvault_local::seal_record::SnapshotMethod;
 use stepvault_local::source::SourceFile;
 use stepvault_local::tree::{scan, scan_members};
@@ -129,7 +130,7 @@ fn the_same_step_is_sealed_once() {
     let conflict = error(seal(&place.vault, &place.request("step_1", 1)));
     assert_eq!(conflict.kind(), ErrorKind::Conflict);
     let expected = format!(
-        "cannot seal the step: {}: this step of this attempt is sealed already",
+        "cannot seal the step: {}: this step of this attempt is already sealed",
         sealed.directory().display()
     );
     assert_eq!(conflict.to_string(), expected);

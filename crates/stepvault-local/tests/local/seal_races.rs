@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use stepvault_core::ErrorKind;
-use stepvault_local::seal::{LinkPolicy, seal};
+use stepvault_core::config::LinkPolicy;
+use stepvault_local::seal::seal;
 use stepvault_local::seal_record::SnapshotMethod;
 use stepvault_local::source::SourceFile;
 use stepvault_local::tree::scan;
@@ -190,7 +191,7 @@ fn rewriting_a_hard_linked_file_in_place_is_noticed() {
         .unwrap();
     assert!(error(open()).to_string().ends_with("it has 22 bytes and had 18"));
     fs::remove_file(&linked).unwrap();
-    assert!(error(open()).to_string().ends_with("it is gone"));
+    assert!(error(open()).to_string().ends_with("it no longer exists"));
 }
 
 #[test]
@@ -213,7 +214,7 @@ fn many_threads_read_one_file() {
     assert!(
         short
             .to_string()
-            .ends_with("it ends sooner than when it was sealed"),
+            .ends_with("it is shorter than when it was sealed"),
         "{short}"
     );
     assert_eq!(source.size_bytes(), 100_000);

@@ -16,6 +16,7 @@ use crate::support::{Place, error, id, manifest, names, remote, run};
 fn state(state: UploadState) -> RemoteState {
     RemoteState {
         format: 1,
+        id: id(1),
         remote: remote(),
         url: "s3://bucket/prefix".to_owned(),
         vault: "0".repeat(32),
@@ -151,7 +152,7 @@ fn remote_states_are_kept_by_remote() {
     assert!(
         error(sealed.save_remote_state(&unproven))
             .to_string()
-            .ends_with("it is durable and names no commit")
+            .ends_with("it is marked durable but names no commit")
     );
     let newer = RemoteState {
         format: 2,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::digest::PartDigest;
 use stepvault_core::file_parts::FileParts;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
@@ -14,7 +15,7 @@ use stepvault_core::manifest::{FileEntry, PartManifest, Shape};
 use stepvault_core::nodes::Writer;
 use stepvault_core::path::RelativePath;
 use stepvault_core::{Error, Result};
-use stepvault_local::seal::{LinkPolicy, SealRequest, seal};
+use stepvault_local::seal::{SealRequest, seal};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree;
 use stepvault_local::vault::Vault;
@@ -32,6 +33,8 @@ impl Place {
 
     pub(crate) fn within(parent: &Path) -> Self {
         let directory = tempfile::tempdir_in(parent).unwrap();
+        // Some tests take the umask of this process away, and a vault is not opened where everybody could replace it.
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let vault = Vault::open_or_create(&directory.path().join("vault")).unwrap();
         Self { directory, vault }
     }
@@ -55,6 +58,7 @@ impl Place {
     pub(crate) fn request(&self, name: &str, step: u64) -> SealRequest {
         SealRequest {
             run: run(),
+            attempt: stepvault_local::seal_record::AttemptOrigin::default(),
             id: id(step),
             writer: Writer::alone(NodeName::new("node-0").unwrap()),
             source: self.at("run").join(name),

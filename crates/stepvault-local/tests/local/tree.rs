@@ -208,7 +208,7 @@ fn the_fingerprint_changes_with_what_is_written_and_not_with_what_is_read() {
             "trainer/new vanished",
             "trainer/zz appeared",
             "trainer/__0_0.distcp was replaced by another file",
-            "link points elsewhere now",
+            "link has a new target",
         ]
     );
 }

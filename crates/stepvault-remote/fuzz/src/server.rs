@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The longest request that is waited for to its end.
-const MOST_BYTES: usize = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 /// A client that says nothing more has gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -54,7 +54,7 @@ fn serve(mut stream: TcpStream, answer: &[u8]) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut request = Vec::new();
     let mut piece = [0; 16 << 10];
-    while request.len() < MOST_BYTES && !is_whole(&request) {
+    while request.len() < MAX_BYTES && !is_whole(&request) {
         match stream.read(&mut piece)? {
             0 => break,
             length => request.extend_from_slice(&piece[..length]),

@@ -1,4 +1,4 @@
-//! File system calls off the runtime's threads, with an end to the waiting.
+//! Runs file system calls off the runtime's threads, with a time limit.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,15 +7,15 @@ use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::generic::transport::patience;
 
-/// How long calls may take.
+/// Time limits for calls.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Blocking {
     pub(super) stall_timeout: Duration,
 }
 
 impl Blocking {
-    /// Runs `work`, which moves about `size_bytes`, on a thread where it may block. A call that hangs (a network file
-    /// system that is gone) keeps its thread, and no one waits for it any longer.
+    /// Runs `work`, which moves about `size_bytes`, on a thread where it may block. A call that hangs (on an
+    /// unreachable network file system) keeps its thread, but is no longer waited for after the time limit.
     pub(super) async fn run<T: Send + 'static>(
         self,
         what: &str,
@@ -40,15 +40,33 @@ impl Blocking {
     }
 }
 
-/// The hints below this are about the local tier.
+impl Blocking {
+    /// Like [`Self::run`], for reads: a failed read may be retried and says nothing about the object.
+    pub(super) async fn read<T: Send + 'static>(
+        self,
+        what: &str,
+        path: &Path,
+        size_bytes: u64,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let read = self.run(what, path, size_bytes, work).await;
+        read.map_err(|error| match error.kind() {
+            ErrorKind::Unreachable if error.is_inconclusive() => error.passing(),
+            ErrorKind::Failed if error.is_inconclusive() && !error.is_lasting() => {
+                error.with_kind(ErrorKind::Unreachable)
+            }
+            _ => error,
+        })
+    }
+}
+
+/// Replaces the hints of lower layers, which are about the local tier.
 fn for_a_remote(error: Error) -> Error {
     match error.kind() {
         ErrorKind::NoSpace => {
             error.hint("free some space there, keep fewer steps on this remote, or use a larger disk")
         }
-        ErrorKind::Denied => {
-            error.hint("give the user that runs stepvault the right to read and write there")
-        }
+        ErrorKind::Denied => error.hint("allow the user that runs stepvault to read and write there"),
         _ => error,
     }
 }

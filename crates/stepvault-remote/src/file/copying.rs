@@ -1,5 +1,5 @@
-//! Copies inside the directory: by the file system itself where it can share the blocks, never by hard link, so that
-//! a file that somebody edits stays one file.
+//! Copies inside the directory, through the file system where it can share blocks. Never by hard link, so that editing
+//! one file in place does not change another.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -20,12 +20,12 @@ use super::uploads::Upload;
 use crate::store::PartReceipt;
 
 pub(super) const WHAT: &str = "cannot copy the object";
-/// Copied in one call; between calls the copy can be given up.
+/// Bytes copied in one call. The copy can be cancelled between calls.
 const CHUNK_BYTES: u64 = 64 << 20;
-/// Hashed at one go.
+/// Bytes hashed at once.
 const SLICE_BYTES: usize = 256 << 10;
 
-/// A half-written file that goes when it is not placed.
+/// An unfinished file that is removed unless it is placed.
 #[derive(Debug)]
 struct Temporary {
     path: PathBuf,
@@ -34,12 +34,12 @@ struct Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // Gone already when it was placed.
+        // Fails when the file has been placed already.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Copies `from` to the free key `to`.
+/// Copies `from` to the unused key `to`.
 pub(super) async fn copy(layout: &Layout, blocking: Blocking, from: &str, to: &str) -> Result<CreateOutcome> {
     let target = layout.path(to)?;
     let begin = {
@@ -65,7 +65,7 @@ pub(super) async fn copy(layout: &Layout, blocking: Blocking, from: &str, to: &s
         .await
 }
 
-/// Opens both ends; `None` when the target is taken.
+/// Opens source and target. Returns `None` when the target key is taken.
 fn begin(layout: &Layout, from: &str, to: &str) -> Result<Option<(File, Temporary, u64)>> {
     let source_path = layout.path(from)?;
     let source = layout.open(WHAT, from)?.ok_or_else(|| {
@@ -95,19 +95,19 @@ fn create(path: &Path) -> Result<File> {
         .map_err(|error| errors::io(WHAT, path, error))
 }
 
-/// Goes on from where both files' positions are; the standard library lets the kernel do it.
+/// Continues from the current positions of both files; the standard library lets the kernel copy.
 fn copy_chunk(source: &File, temporary: &Temporary, wanted_bytes: u64) -> Result<u64> {
     let copied = io::copy(&mut source.take(wanted_bytes), &mut &temporary.file);
     match copied.map_err(|error| errors::io(WHAT, &temporary.path, error))? {
         0 => Err(Error::new(ErrorKind::Damaged, WHAT)
             .on(temporary.path.display())
-            .because("its source was cut short while it was copied")),
+            .because("its source was truncated while it was copied")),
         copied => Ok(copied),
     }
 }
 
-/// Copies part `index` of an upload from the same place of an object, and hashes what arrived: no directory keeps a
-/// checksum that would tell.
+/// Copies part `index` of an upload from the same range of an object and hashes the copied bytes, because a directory
+/// stores no checksum that would prove them.
 pub(super) fn copy_part(
     layout: &Layout,
     from: &str,
@@ -121,7 +121,7 @@ pub(super) fn copy_part(
     if range != (start..start.saturating_add(digest.size_bytes)) {
         return Err(Error::new(ErrorKind::Failed, WHAT)
             .on(source_path.display())
-            .because(format!("part {} of the upload has other bounds", index + 1)));
+            .because(format!("part {} of the upload has different bounds", index + 1)));
     }
     let mut source = layout.open(WHAT, from)?.ok_or_else(|| {
         Error::new(ErrorKind::NotFound, WHAT)
@@ -131,14 +131,14 @@ pub(super) fn copy_part(
     let io_fault = |error| errors::io(WHAT, &source_path, error);
     source.seek(SeekFrom::Start(start)).map_err(io_fault)?;
     (&target).seek(SeekFrom::Start(start)).map_err(io_fault)?;
-    // What is not there is found out by the digest.
+    // The digest reveals missing bytes.
     io::copy(&mut (&source).take(digest.size_bytes), &mut &target).map_err(io_fault)?;
     target.sync_data().map_err(io_fault)?;
     if sha256_of(&target, range).map_err(io_fault)? != digest.sha256 {
         return Err(Error::new(ErrorKind::Damaged, WHAT)
             .on(source_path.display())
             .because(format!(
-                "part {} of it holds other bytes than are wanted",
+                "part {} of it has different content than expected",
                 index + 1
             )));
     }

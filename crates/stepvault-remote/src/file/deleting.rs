@@ -1,4 +1,4 @@
-//! Deleting objects, and the directories that they leave empty.
+//! Deletes objects, and directories that become empty.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,11 +11,11 @@ use stepvault_local::{durable, errors};
 use super::layout::{Layout, TEMPORARY_PREFIX, parent};
 
 const WHAT: &str = "cannot delete the object";
-/// A temporary that is older belongs to no write that is still under way.
+/// An older temporary file belongs to no write in progress.
 const STALE: Duration = Duration::from_hours(24);
 
-/// Deletes `keys`; missing ones are no error. They are durably gone when this returns: whoever deletes a commit
-/// before its data relies on that order.
+/// Deletes `keys`; missing ones are ignored. The deletion is durable when this returns: callers that delete a commit
+/// before its data rely on that order.
 pub(super) fn delete(layout: &Layout, keys: &[String]) -> Result<()> {
     let mut emptied = BTreeSet::new();
     let mut looked_at = BTreeSet::new();
@@ -24,7 +24,7 @@ pub(super) fn delete(layout: &Layout, keys: &[String]) -> Result<()> {
         let path = layout.path(key)?;
         looked_at.insert(parent(&path).to_path_buf());
         match remove(layout, key, &path) {
-            // Only where something went: taking a directory away from under a writer costs that one another try.
+            // Only where something was removed: removing a directory used by a writer makes that writer try again.
             Ok(true) => {
                 emptied.insert(parent(&path).to_path_buf());
             }
@@ -38,7 +38,7 @@ pub(super) fn delete(layout: &Layout, keys: &[String]) -> Result<()> {
     for directory in emptied {
         looked_at.insert(remove_emptied(layout, directory));
     }
-    // Also where nothing was left to remove: whoever removed it may have been killed before it got here.
+    // Also where the object was already gone: the process that removed it may have been killed before its sync.
     let existing: BTreeSet<PathBuf> = looked_at
         .iter()
         .map(|directory| first_existing(layout, directory))
@@ -52,7 +52,7 @@ pub(super) fn delete(layout: &Layout, keys: &[String]) -> Result<()> {
     failed.map_or(Ok(()), Err)
 }
 
-/// Removes one object; false when there was none.
+/// Removes one object. Returns false when it did not exist.
 fn remove(layout: &Layout, key: &str, path: &Path) -> Result<bool> {
     let (directories, _) = key.rsplit_once('/').unwrap_or(("", key));
     if layout.directory(WHAT, directories)?.is_none() {
@@ -61,17 +61,17 @@ fn remove(layout: &Layout, key: &str, path: &Path) -> Result<bool> {
     match std::fs::remove_file(path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        // A directory is no object.
+        // A directory is not an object.
         Err(_) if path.is_dir() && !path.is_symlink() => Ok(false),
         Err(error) => Err(errors::io(WHAT, path, error)),
     }
 }
 
-/// Removes `directory` and those above it as long as they are empty; best effort. The deepest that stays.
+/// Removes `directory` and its ancestors as long as they are empty; best effort. Returns the deepest one that remains.
 fn remove_emptied(layout: &Layout, mut directory: PathBuf) -> PathBuf {
     while directory != layout.root && directory.starts_with(&layout.root) {
         let removed = std::fs::remove_dir(&directory).or_else(|error| {
-            // The system decides what is empty; only what crashed writes left is swept first.
+            // The kernel decides whether it is empty; only leftovers of crashed writes are removed first.
             if error.kind() == io::ErrorKind::DirectoryNotEmpty && sweep_stale(&directory) {
                 return std::fs::remove_dir(&directory);
             }
@@ -86,7 +86,8 @@ fn remove_emptied(layout: &Layout, mut directory: PathBuf) -> PathBuf {
     directory
 }
 
-/// Removes temporaries of writes that crashed long ago, if nothing else is there. False when something stayed.
+/// Removes temporary files of writes that crashed long ago if nothing else is there. Returns false when something
+/// remains.
 fn sweep_stale(directory: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return false;
@@ -114,7 +115,7 @@ fn sweep_stale(directory: &Path) -> bool {
     stale.iter().all(|path| std::fs::remove_file(path).is_ok())
 }
 
-/// `directory` or the deepest one above it that is there: the removal of a name is on disk when its directory is.
+/// Returns `directory` or its deepest existing ancestor: syncing that directory makes the removal of a name durable.
 fn first_existing(layout: &Layout, directory: &Path) -> PathBuf {
     let mut directory = directory;
     while !directory.is_dir() && directory != layout.root && directory.starts_with(&layout.root) {

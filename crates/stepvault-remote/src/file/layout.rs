@@ -1,57 +1,56 @@
-//! Where a key stands in the directory, and which names in it are stepvault's own.
+//! Maps keys to paths in the directory, and defines the names reserved for stepvault.
 
 use std::path::{Path, PathBuf};
 
 use stepvault_core::{Error, ErrorKind, Result};
 
-/// The directory of uploads that are not complete.
+/// The directory of incomplete uploads.
 pub(super) const UPLOADS_DIRECTORY: &str = ".stepvault-uploads";
-/// What the names of half-written files begin with.
+/// Prefix of the names of unfinished files.
 pub(super) const TEMPORARY_PREFIX: &str = ".stepvault-tmp-";
 
-/// The directory that a `file://` URL names.
+/// The directory of a `file://` URL.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     pub(super) root: PathBuf,
 }
 
 impl Layout {
-    /// The path of `key`. Never outside the root by its text; symbolic links are refused where files are opened.
+    /// Returns the path of `key`. Its text never leads outside the root; symbolic links are refused where files are
+    /// opened.
     pub(super) fn path(&self, key: &str) -> Result<PathBuf> {
         match fault_of(key) {
             None => Ok(self.root.join(key)),
-            Some(why) => Err(
-                Error::new(ErrorKind::Usage, "not a key that can be stored in a directory")
-                    .on(format!("{key:?}"))
-                    .because(why),
-            ),
+            Some(why) => Err(Error::new(ErrorKind::Usage, "invalid key for a directory")
+                .on(format!("{key:?}"))
+                .because(why)),
         }
     }
 
-    /// The directory of unfinished uploads.
+    /// Returns the directory of incomplete uploads.
     pub(super) fn uploads(&self) -> PathBuf {
         self.root.join(UPLOADS_DIRECTORY)
     }
 
-    /// The deepest directory that holds all keys that begin with `prefix`, relative to the root and with a slash at
-    /// its end; empty for the root itself.
+    /// Returns the deepest directory that holds all keys that begin with `prefix`, relative to the root and with a
+    /// trailing slash; empty for the root itself.
     pub(super) fn directory_of(prefix: &str) -> Result<&str> {
         let directory = prefix.rfind('/').map_or("", |end| &prefix[..=end]);
         match directory.strip_suffix('/').and_then(fault_of) {
             None => Ok(directory),
-            Some(why) => Err(Error::new(ErrorKind::Usage, "not a prefix that can be listed")
+            Some(why) => Err(Error::new(ErrorKind::Usage, "invalid prefix")
                 .on(format!("{prefix:?}"))
                 .because(why)),
         }
     }
 }
 
-/// A new name for a half-written file.
+/// Returns a new name for an unfinished file.
 pub(super) fn temporary_name() -> String {
     format!("{TEMPORARY_PREFIX}{}", uuid::Uuid::new_v4().simple())
 }
 
-/// Whether an entry of a directory is stepvault's own and no object.
+/// Returns whether a directory entry is reserved for stepvault and is not an object.
 pub(super) fn is_reserved(component: &str) -> bool {
     component == UPLOADS_DIRECTORY || component.starts_with(TEMPORARY_PREFIX)
 }
@@ -68,7 +67,7 @@ fn fault_of(key: &str) -> Option<&'static str> {
             "" => return Some("it begins or ends with a slash, or has an empty component"),
             "." | ".." => return Some("it has a '.' or '..' component"),
             long if long.len() > 255 => {
-                return Some("a component is longer than the 255 bytes that file systems take");
+                return Some("a component is longer than 255 bytes, the limit of file systems");
             }
             own if is_reserved(own) => return Some("a component is reserved for unfinished files"),
             _ => {}
@@ -77,7 +76,7 @@ fn fault_of(key: &str) -> Option<&'static str> {
     None
 }
 
-/// The directory above a path that has one.
+/// Returns the parent of a path that has one.
 pub(super) fn parent(path: &Path) -> &Path {
     path.parent().unwrap_or(path)
 }

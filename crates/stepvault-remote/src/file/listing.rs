@@ -1,4 +1,4 @@
-//! Walking the directory: one directory at a time, so that memory is bounded by the largest of them.
+//! Lists the directory tree one directory at a time, so that memory is bounded by the largest directory.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt as _, TryStreamExt as _};
 use stepvault_core::Result;
-use stepvault_local::errors;
+use stepvault_local::{errors, reading};
 
 use super::blocking::Blocking;
 use super::layout::{Layout, is_reserved};
@@ -20,7 +20,7 @@ struct Walk {
     layout: Layout,
     blocking: Blocking,
     prefix: String,
-    /// Directories to visit: keys that end with a slash, or nothing for the root.
+    /// Directories to visit: keys with a trailing slash, or empty for the root.
     directories: Vec<String>,
     found: VecDeque<ObjectInfo>,
 }
@@ -31,7 +31,7 @@ struct Level {
     objects: VecDeque<ObjectInfo>,
 }
 
-/// All regular files whose keys begin with `prefix`.
+/// Lists all regular files whose keys begin with `prefix`.
 pub(super) fn list(
     layout: &Layout,
     blocking: Blocking,
@@ -67,7 +67,7 @@ impl Walk {
         let (layout, prefix) = (self.layout.clone(), self.prefix.clone());
         let level = self
             .blocking
-            .run(WHAT, &path, 0, move || read_level(&layout, &directory, &prefix))
+            .read(WHAT, &path, 0, move || read_level(&layout, &directory, &prefix))
             .await?;
         self.directories.extend(level.directories);
         self.found = level.objects;
@@ -77,19 +77,19 @@ impl Walk {
 
 fn read_level(layout: &Layout, directory: &str, prefix: &str) -> Result<Level> {
     let mut level = Level::default();
-    // Refuses links on the way; a directory that another process has just emptied and removed is no fault.
+    // Refuses links on the way. A directory that another process has just emptied and removed is not an error.
     if layout.directory(WHAT, directory)?.is_none() {
         return Ok(level);
     }
     let path = layout.root.join(directory);
-    let Some(entries) = unless_gone(std::fs::read_dir(&path), &path)? else {
+    let Some(entries) = unless_gone(reading::with_retries(|| std::fs::read_dir(&path)), &path)? else {
         return Ok(level);
     };
     for entry in entries {
         let Some(entry) = unless_gone(entry, &path)? else {
             continue;
         };
-        // What is not UTF-8 is not ours: keys are.
+        // Keys are UTF-8, so other names are not objects.
         let Ok(name) = entry.file_name().into_string() else {
             continue;
         };
@@ -97,7 +97,7 @@ fn read_level(layout: &Layout, directory: &str, prefix: &str) -> Result<Level> {
             continue;
         }
         let key = format!("{directory}{name}");
-        let Some(kind) = unless_gone(entry.file_type(), &entry.path())? else {
+        let Some(kind) = unless_gone(reading::with_retries(|| entry.file_type()), &entry.path())? else {
             continue;
         };
         if kind.is_dir() {
@@ -106,7 +106,8 @@ fn read_level(layout: &Layout, directory: &str, prefix: &str) -> Result<Level> {
                 level.directories.push(inner);
             }
         } else if kind.is_file() && key.starts_with(prefix) {
-            let Some(metadata) = unless_gone(entry.metadata(), &entry.path())? else {
+            let Some(metadata) = unless_gone(reading::with_retries(|| entry.metadata()), &entry.path())?
+            else {
                 continue;
             };
             level.objects.push_back(info_of(&key, &metadata));
@@ -115,7 +116,7 @@ fn read_level(layout: &Layout, directory: &str, prefix: &str) -> Result<Level> {
     Ok(level)
 }
 
-/// What a call gave; `None` when the file or directory was removed meanwhile.
+/// Returns the result of a call, or `None` when the file or directory was removed meanwhile.
 fn unless_gone<T>(outcome: io::Result<T>, path: &Path) -> Result<Option<T>> {
     match outcome {
         Ok(value) => Ok(Some(value)),

@@ -1,8 +1,8 @@
-//! `file:///directory`: a directory (a disk, a network mount) as an object store, with durable writes of our own.
+//! `file:///directory`: a directory (on a disk or a network mount) as an object store, with durable writes.
 //!
-//! An object is a regular file under its key. It gets its name only when all its bytes are on disk, and never a name
-//! that is taken; half-written files have names of their own that are never listed. No checksum is kept: what was
-//! written is read back and hashed by the engine before it counts.
+//! An object is a regular file named by its key. It gets its name only when all its bytes are on disk, and only if the
+//! name is unused; unfinished files have reserved names that are never listed. The store keeps no checksum: the engine
+//! reads back and hashes what was written before it counts.
 
 mod beneath;
 mod blocking;
@@ -27,27 +27,30 @@ use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable::{self, CreateOutcome};
 
+use self::beneath::another_root;
 use self::blocking::Blocking;
 use self::layout::Layout;
 use self::uploads::Upload;
 use crate::generic::options::refuse_options;
 use crate::payload::Payload;
 use crate::store::{
-    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities, StoredChecksum,
+    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
+    StoredChecksum,
 };
 
-/// Why a write that went well has nothing to show.
+/// Error of a write that succeeded but whose object is missing.
 const REMOVED: &str = "it was removed right after it was written";
 
-/// Opens `file:///directory`. The directory itself is created by the first write; the one above it has to exist.
+/// Opens `file:///directory`. Only [`RemoteStore::begin`] creates the directory; its parent must exist. While the
+/// directory does not exist, every other request reports the store as unreachable: its filesystem may not be mounted.
 ///
 /// # Errors
-/// `Usage` for another scheme or an option that a directory does not take.
+/// `Usage` for another scheme or an option that a directory does not support.
 pub fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
     if settings.url.scheme != Scheme::File {
         return Err(Error::new(ErrorKind::Usage, "cannot open the remote")
             .on(&settings.url)
-            .because("it is no directory"));
+            .because("it is not a directory"));
     }
     let untaken = [
         "endpoint",
@@ -76,7 +79,7 @@ struct FileStore {
 }
 
 impl FileStore {
-    /// Runs `work` on a copy of the layout, where it may block.
+    /// Runs `work` on a copy of the layout, on a thread where it may block.
     async fn run<T: Send + 'static>(
         &self,
         what: &str,
@@ -84,9 +87,30 @@ impl FileStore {
         size_bytes: u64,
         work: impl FnOnce(&Layout) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let layout = self.layout.clone();
+        let (layout, owned) = (self.layout.clone(), what.to_owned());
         self.blocking
             .run(what, &self.layout.root.join(key), size_bytes, move || {
+                let root = layout.root_identity(&owned)?;
+                let outcome = work(&layout)?;
+                if layout.root_identity(&owned)? != root {
+                    return Err(another_root(&owned, &layout.root));
+                }
+                Ok(outcome)
+            })
+            .await
+    }
+
+    /// Like [`Self::run`], for work that only reads.
+    async fn read_by<T: Send + 'static>(
+        &self,
+        what: &str,
+        key: &str,
+        work: impl FnOnce(&Layout) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (layout, owned) = (self.layout.clone(), what.to_owned());
+        self.blocking
+            .read(what, &self.layout.root.join(key), 0, move || {
+                layout.directory(&owned, "")?;
                 work(&layout)
             })
             .await
@@ -96,7 +120,7 @@ impl FileStore {
         Upload::parse(&self.layout, upload)
     }
 
-    /// The answer to a write of `size_bytes` at `key`.
+    /// Returns the result of a write of `size_bytes` at `key`.
     async fn created(
         &self,
         what: &str,
@@ -113,7 +137,8 @@ impl FileStore {
                 .because(why)
         };
         let head = self.head(key).await?;
-        let head = head.ok_or_else(|| fault(ErrorKind::Unreachable, REMOVED.to_owned()))?;
+        // Not retried here: the caller must check the remote's marker first.
+        let head = head.ok_or_else(|| fault(ErrorKind::Unreachable, REMOVED.to_owned()).lasting())?;
         if head.info.size_bytes != size_bytes {
             let why = format!(
                 "{size_bytes} bytes were written and the file has {}",
@@ -131,14 +156,23 @@ impl RemoteStore for FileStore {
         &self.url
     }
 
-    fn abilities(&self) -> StoreAbilities {
-        StoreAbilities {
+    fn capabilities(&self) -> StoreCapabilities {
+        StoreCapabilities {
             checks_checksums: false,
             multipart_is_create_only: true,
             lists_pending_uploads: true,
             copies: true,
             copies_parts: true,
         }
+    }
+
+    async fn begin(&self) -> Result<()> {
+        let layout = self.layout.clone();
+        self.blocking
+            .run("cannot begin an archive", &self.layout.root, 0, move || {
+                placing::create_root(&layout)
+            })
+            .await
     }
 
     async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
@@ -199,7 +233,7 @@ impl RemoteStore for FileStore {
         let (upload, parts, size_bytes) = (self.upload(upload)?, parts.to_vec(), digest.size_bytes);
         let owned = key.to_owned();
         let work = move |layout: &Layout| upload.complete(layout, &owned, &parts, size_bytes);
-        // Each part was synced as it came: what is left to wait for is a name.
+        // Each part was synced when it was written; only the rename is left to wait for.
         let outcome = self.run(WHAT, key, 0, work).await?;
         self.created(WHAT, key, outcome, size_bytes).await
     }
@@ -207,7 +241,7 @@ impl RemoteStore for FileStore {
     async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
         match self.upload(upload) {
             Ok(upload) => {
-                self.run("cannot drop the upload", key, 0, move |_| upload.abort())
+                self.run("cannot abort the upload", key, 0, move |_| upload.abort())
                     .await
             }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -216,17 +250,14 @@ impl RemoteStore for FileStore {
     }
 
     async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
-        let owned = prefix.to_owned();
-        self.run("cannot list the pending uploads", "", 0, move |layout| {
-            uploads::pending(layout, &owned)
-        })
-        .await
+        let listed = self.read_by("cannot list the pending uploads", "", uploads::pending);
+        Ok(crate::listed::uploads(prefix, listed.await?))
     }
 
     async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
         let owned = key.to_owned();
         let info = self
-            .run("cannot look up the object", key, 0, move |layout| {
+            .read_by("cannot read the object's metadata", key, move |layout| {
                 reading::info(layout, &owned)
             })
             .await?;
@@ -241,19 +272,19 @@ impl RemoteStore for FileStore {
     }
 
     fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
-        listing::list(&self.layout, self.blocking, prefix)
+        crate::listed::objects(prefix, listing::list(&self.layout, self.blocking, prefix))
     }
 
     async fn sync(&self, keys: &[String]) -> Result<()> {
         let owned = keys.to_vec();
-        let what = "cannot make sure of the objects";
+        let what = "cannot sync the objects";
         self.run(what, "", 0, move |layout| placing::make_sure(layout, &owned))
             .await
     }
 
     async fn delete(&self, keys: &[String]) -> Result<()> {
         let owned = keys.to_vec();
-        // Each may wait for the disk once: the time that is allowed grows as if each were a few KiB.
+        // Each key may wait for the disk once, so the time limit counts a few KiB for each.
         let size_bytes = keys.len() as u64 * (64 << 10);
         self.run("cannot delete the objects", "", size_bytes, move |layout| {
             deleting::delete(layout, &owned)
@@ -271,6 +302,7 @@ impl RemoteStore for FileStore {
             Error::new(ErrorKind::Unreachable, WHAT)
                 .on(self.layout.root.join(to).display())
                 .because(REMOVED)
+                .lasting()
         })?;
         Ok(Created::Written(head))
     }

@@ -1,4 +1,4 @@
-//! From a finished temporary to its final name, which must be free, and durably.
+//! Renames finished temporary files to their final names, durably and only if the name is unused.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -10,12 +10,13 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable::{self, CreateOutcome};
 use stepvault_local::errors;
 
+use super::beneath::another_root;
 use super::layout::{Layout, parent};
 
 /// How often a directory may be removed by another process between its creation and its use.
 const MAXIMUM_ATTEMPTS: u32 = 100;
 
-/// Syncs `file`, which stands at `temporary`, and gives it the name `target` unless that is taken.
+/// Syncs `file` at `temporary`, and renames it to `target` unless that name is taken.
 pub(super) fn place(
     what: &str,
     layout: &Layout,
@@ -33,18 +34,20 @@ pub(super) fn place(
     })
 }
 
-/// The answer to a write at a key that was found taken, once its name is on disk: whoever took it may have been killed
-/// before it was, and the caller goes on as if it were.
+/// Returns the result of a write at a key that is taken, after making the existing name durable: its writer may have
+/// been killed before it was, and the caller relies on it.
 pub(super) fn taken(layout: &Layout, key: &str) -> Result<CreateOutcome> {
     match durable::fsync_directory(parent(&layout.path(key)?)) {
         Ok(()) => Ok(CreateOutcome::Exists),
-        // Removed since, with what was in it.
-        Err(error) if error.kind() == ErrorKind::NotFound => Err(error.with_kind(ErrorKind::Unreachable)),
+        // Removed since, with its directory.
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(error.with_kind(ErrorKind::Unreachable).lasting())
+        }
         Err(error) => Err(error),
     }
 }
 
-/// Syncs the names of what was found at these keys. What is gone since has none.
+/// Syncs the names of the files at these keys. Missing files are ignored.
 pub(super) fn make_sure(layout: &Layout, keys: &[String]) -> Result<()> {
     let mut directories = BTreeSet::new();
     for key in keys {
@@ -59,7 +62,7 @@ pub(super) fn make_sure(layout: &Layout, keys: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Runs `write`, which creates something at `key`, with the directories above it in place.
+/// Creates the directories above `key`, then runs `write`, which creates something at `key`.
 pub(super) fn in_directory_of<T>(
     what: &str,
     layout: &Layout,
@@ -68,43 +71,51 @@ pub(super) fn in_directory_of<T>(
 ) -> Result<T> {
     let target = layout.path(key)?;
     let directory = parent(&target);
+    let root = layout.root_identity(what)?;
     let mut attempts = 0;
     loop {
         attempts += 1;
-        prepare_root(what, layout)?;
-        // Looked at before and after: directories that exist may be links, and new ones may have become ones.
+        if layout.root_identity(what)? != root {
+            return Err(another_root(what, &layout.root));
+        }
+        // Checked before and after: existing directories may be links, and new ones may have been replaced by links.
         let (directories, _) = key.rsplit_once('/').unwrap_or(("", key));
         layout.directory(what, directories)?;
-        let outcome = durable::create_directories(directory).and_then(|()| write());
+        let outcome = durable::create_directories_below(&layout.root, directory).and_then(|()| write());
         match outcome {
-            // Another process that deletes takes emptied directories with it.
+            // Another process that deletes objects removes emptied directories.
             Err(error) if error.kind() == ErrorKind::NotFound && attempts < MAXIMUM_ATTEMPTS => {}
-            // Nobody asked for something that has to exist.
+            // This call does not require anything to exist.
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(error.with_kind(ErrorKind::Unreachable));
+                return Err(error.with_kind(ErrorKind::Unreachable).lasting());
             }
             outcome => return outcome,
         }
     }
 }
 
-/// Creates the root, but nothing above it: a missing parent is a file system that is not mounted, or a typing error.
-pub(super) fn prepare_root(what: &str, layout: &Layout) -> Result<()> {
+/// Creates the root when missing, but none of its ancestors: a missing parent means an unmounted filesystem or a typing
+/// error.
+pub(super) fn create_root(layout: &Layout) -> Result<()> {
+    const WHAT: &str = "cannot begin an archive";
     let root = &layout.root;
+    let above = parent(root);
     match std::fs::metadata(root) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(_) => Err(Error::new(ErrorKind::Failed, what)
+        Ok(_) => Err(Error::new(ErrorKind::Failed, WHAT)
             .on(root.display())
             .because("it is not a directory")),
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(errors::io(what, root, error)),
-        Err(_) if !parent(root).is_dir() => Err(Error::new(ErrorKind::Failed, what)
-            .on(root.display())
-            .because(format!(
-                "its parent directory {} does not exist",
-                parent(root).display()
-            ))
-            .hint("create or mount it, or correct the remote's URL")),
-        Err(_) => durable::create_directories(root),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(errors::io(WHAT, root, error)),
+        Err(_) => match durable::create_directories_below(above, root) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Err(Error::new(ErrorKind::Unreachable, WHAT)
+                    .on(root.display())
+                    .because(format!("its parent directory {} does not exist", above.display()))
+                    .hint("create or mount it, or correct the remote's URL")
+                    .lasting())
+            }
+            created => created,
+        },
     }
 }
 
@@ -112,7 +123,7 @@ fn rename_if_free(what: &str, from: &Path, to: &Path) -> Result<CreateOutcome> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(CreateOutcome::Written),
         Err(Errno::EXIST) => Ok(CreateOutcome::Exists),
-        // Network file systems often cannot; a second name fails on a taken one just the same.
+        // Network file systems often do not support this; creating a hard link also fails on a name that is taken.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => link_if_free(what, from, to),
         Err(error) => Err(errors::io(what, to, error)),
     }
@@ -121,7 +132,7 @@ fn rename_if_free(what: &str, from: &Path, to: &Path) -> Result<CreateOutcome> {
 fn link_if_free(what: &str, from: &Path, to: &Path) -> Result<CreateOutcome> {
     match std::fs::hard_link(from, to) {
         Ok(()) => {
-            // The file has its name; a temporary left behind is swept later.
+            // The file has its name; a remaining temporary file is removed later.
             let _ = std::fs::remove_file(from);
             Ok(CreateOutcome::Written)
         }

@@ -1,4 +1,4 @@
-//! Heads and bodies of objects that are files.
+//! Metadata and content of objects that are files.
 
 use std::fs::{File, Metadata};
 use std::ops::Range;
@@ -20,10 +20,10 @@ use crate::generic::pieces::MAXIMUM_PIECE_BYTES;
 use crate::store::ObjectInfo;
 
 const WHAT: &str = "cannot read the object";
-/// Read in one go and handed on in pieces: fewer changes of thread.
+/// Bytes read at once and returned in pieces, which saves thread switches.
 const READ_AHEAD_BYTES: usize = 1 << 20;
 
-/// What `metadata` says of the object at `key`.
+/// Converts file metadata to the object's metadata.
 pub(super) fn info_of(key: &str, metadata: &Metadata) -> ObjectInfo {
     let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
     let version = format!(
@@ -41,9 +41,9 @@ pub(super) fn info_of(key: &str, metadata: &Metadata) -> ObjectInfo {
     }
 }
 
-/// The head of an object; `None` when there is none.
+/// Returns the metadata of an object, or `None` when it does not exist.
 pub(super) fn info(layout: &Layout, key: &str) -> Result<Option<ObjectInfo>> {
-    const WHAT: &str = "cannot look up the object";
+    const WHAT: &str = "cannot read the object's metadata";
     let Some(file) = layout.open(WHAT, key)? else {
         return Ok(None);
     };
@@ -61,7 +61,7 @@ struct Reader {
     pending: Bytes,
 }
 
-/// The bytes of a range; all come from the file that was opened, whatever happens to its name meanwhile.
+/// Reads a range. All bytes come from the file opened first, even if its name changes meanwhile.
 pub(super) async fn read(
     layout: &Layout,
     blocking: Blocking,
@@ -84,7 +84,7 @@ pub(super) async fn read(
             }
         }
     };
-    let (file, size_bytes) = blocking.run(WHAT, &path, 0, opened).await?;
+    let (file, size_bytes) = blocking.read(WHAT, &path, 0, opened).await?;
     let range = range.unwrap_or(0..size_bytes);
     if range.end > size_bytes {
         return Err(shorter_than_asked(
@@ -129,12 +129,12 @@ impl Reader {
                 .map_err(|error| match error.kind() {
                     std::io::ErrorKind::UnexpectedEof => Error::new(ErrorKind::Damaged, WHAT)
                         .on(path.display())
-                        .because("it was cut short while it was read"),
+                        .because("it was truncated while it was read"),
                     _ => errors::io(WHAT, &path, error),
                 })?;
             Ok(Bytes::from(buffer))
         };
-        self.pending = self.blocking.run(WHAT, &self.path, size_bytes, work).await?;
+        self.pending = self.blocking.read(WHAT, &self.path, size_bytes, work).await?;
         self.rest.start += size_bytes;
         Ok(())
     }

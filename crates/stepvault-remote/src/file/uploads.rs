@@ -1,7 +1,8 @@
-//! Multipart uploads: one data file in a hidden directory, written part by part at its place, renamed when complete.
+//! Multipart uploads: one data file in a hidden directory, to which parts are written at their offsets, renamed when
+//! complete.
 //!
-//! `<root>/.stepvault-uploads/<id>/key` names the key, `…/data` holds the bytes. The id carries the file's size, from
-//! which follows where each part goes, so that a part can be sent by a process that knows nothing but the id.
+//! `<root>/.stepvault-uploads/<id>/key` holds the key, `…/data` holds the bytes. The upload ID contains the file's
+//! size, which determines the offset of each part, so a process needs only the ID to send a part.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,18 +18,18 @@ use stepvault_local::durable::{self, CreateOutcome};
 use stepvault_local::errors;
 
 use super::layout::{Layout, UPLOADS_DIRECTORY};
-use super::placing::{place, prepare_root, taken};
+use super::placing::{place, taken};
 use crate::payload::Payload;
 use crate::store::{PartReceipt, PendingUpload};
 
 const KEY_FILE: &str = "key";
 const DATA_FILE: &str = "data";
-/// Longest key that is believed of an upload's directory.
+/// Maximum length of a key that is read from an upload's directory.
 const MAXIMUM_KEY_FILE_BYTES: u64 = 4096;
-/// A directory without its key file is older than this only when whoever made it crashed.
+/// A directory without its key file that is older than this was left by a crash.
 const STALE: Duration = Duration::from_hours(1);
 
-/// An upload by its id: 32 hexadecimal digits, a dash, the file's size.
+/// An upload, identified by 32 hexadecimal digits, a dash and the file's size.
 #[derive(Debug)]
 pub(super) struct Upload {
     id: String,
@@ -37,7 +38,7 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    /// From an id that may come from a damaged journal: anything but an id of ours is no upload.
+    /// Parses an upload ID. It may come from a damaged journal: any other text means that no such upload exists.
     pub(super) fn parse(layout: &Layout, id: &str) -> Result<Self> {
         let unknown = || Error::new(ErrorKind::NotFound, "no such upload").on(format!("{id:?}"));
         let (random, size) = id.split_once('-').ok_or_else(unknown)?;
@@ -56,23 +57,22 @@ impl Upload {
         })
     }
 
-    /// Begins an upload of `size_bytes` to `key`; durable, so that a restarted agent finds it.
+    /// Begins an upload of `size_bytes` to `key`. Durable, so that a restarted agent finds it.
     pub(super) fn start(layout: &Layout, key: &str, size_bytes: u64) -> Result<String> {
         const WHAT: &str = "cannot begin an upload";
         layout.path(key)?;
         let id = format!("{}-{size_bytes}", uuid::Uuid::new_v4().simple());
         let upload = Self::parse(layout, &id)?;
-        prepare_root(WHAT, layout)?;
         layout.directory(WHAT, UPLOADS_DIRECTORY)?;
-        upload.lay_out(WHAT, key).inspect_err(|_| {
-            // Nobody knows the id: best effort, a sweep finds the rest.
+        upload.lay_out(WHAT, layout, key).inspect_err(|_| {
+            // The ID is unknown to others. Best effort: `gc` removes the rest.
             let _ = upload.remove();
         })?;
         Ok(upload.id)
     }
 
-    fn lay_out(&self, what: &str, key: &str) -> Result<()> {
-        durable::create_directories(&self.directory)?;
+    fn lay_out(&self, what: &str, layout: &Layout, key: &str) -> Result<()> {
+        durable::create_directories_below(&layout.root, &self.directory)?;
         durable::create_new(&self.directory.join(KEY_FILE), key.as_bytes())?;
         let path = self.data();
         let options = OpenOptions::new()
@@ -83,7 +83,7 @@ impl Upload {
         let file = options
             .open(&path)
             .map_err(|error| errors::io(what, &path, error))?;
-        // Space is taken as parts arrive: what cannot be held fails there, part by part, and can be resumed.
+        // Space is allocated as parts arrive: a part that does not fit fails by itself, and the upload can be resumed.
         let sized = file
             .set_len(self.parts.size_bytes())
             .and_then(|()| file.sync_all());
@@ -91,7 +91,7 @@ impl Upload {
         durable::fsync_directory(&self.directory)
     }
 
-    /// Writes part `index` at its place. On disk when this returns.
+    /// Writes part `index` at its offset. Durable when this returns.
     pub(super) fn write_part(&self, index: u32, body: &Payload, digest: &PartDigest) -> Result<PartReceipt> {
         let what = format!("cannot upload part {}", index + 1);
         let range = self.parts.range(index);
@@ -103,7 +103,7 @@ impl Upload {
             return Err(Error::new(ErrorKind::Failed, what)
                 .on(self.data().display())
                 .because(format!(
-                    "a part of {size_bytes} bytes was given where a file of {} bytes has {}",
+                    "the part has {size_bytes} bytes, but a file of {} bytes has {} there",
                     self.parts.size_bytes(),
                     range.end - range.start
                 )));
@@ -124,7 +124,7 @@ impl Upload {
         })
     }
 
-    /// Gives the data its name, provided that all parts are there and the name is free.
+    /// Renames the data to its key if all parts are there and the key is unused.
     pub(super) fn complete(
         &self,
         layout: &Layout,
@@ -133,7 +133,7 @@ impl Upload {
         size_bytes: u64,
     ) -> Result<CreateOutcome> {
         const WHAT: &str = "cannot complete the upload";
-        // First, so that a second completion, after an answer that was lost, finds what the first one made.
+        // Checked first, so that a second completion after a lost answer finds the object of the first one.
         if layout.open(WHAT, key)?.is_some() {
             return taken(layout, key);
         }
@@ -148,7 +148,7 @@ impl Upload {
                 .any(|(index, part): (u32, _)| part.index != index)
         {
             return Err(fault(format!(
-                "{} of {} parts were given",
+                "{} of {} parts were listed",
                 parts.len(),
                 self.parts.count()
             )));
@@ -161,21 +161,21 @@ impl Upload {
             .len();
         if [given, length, self.parts.size_bytes()] != [size_bytes; 3] {
             return Err(fault(format!(
-                "the file should have {size_bytes} bytes, its parts have {given}, and {length} are there"
+                "the file should have {size_bytes} bytes; its parts have {given}, and {length} were written"
             )));
         }
         let outcome = place(WHAT, layout, &file, &self.data(), key)?;
         if outcome == CreateOutcome::Written {
-            // The object is there: what is left of the upload is rubbish that a sweep would find.
+            // The object exists; `gc` would remove the rest of the upload.
             let _ = self.remove();
         }
         Ok(outcome)
     }
 
-    /// Drops the upload; one that is gone is no error.
+    /// Aborts the upload. A missing upload is not an error.
     pub(super) fn abort(&self) -> Result<()> {
         self.remove()
-            .map_err(|error| errors::io("cannot drop the upload", &self.directory, error))
+            .map_err(|error| errors::io("cannot abort the upload", &self.directory, error))
     }
 
     fn remove(&self) -> io::Result<()> {
@@ -183,7 +183,7 @@ impl Upload {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             outcome => outcome,
         };
-        // The data first: a directory without its key could not be found again.
+        // The data first: an upload directory without its key could not be found again.
         unless_gone(std::fs::remove_file(self.data()))?;
         unless_gone(std::fs::remove_file(self.directory.join(KEY_FILE)))?;
         unless_gone(std::fs::remove_dir(&self.directory))
@@ -193,7 +193,7 @@ impl Upload {
         self.directory.join(DATA_FILE)
     }
 
-    /// The data, and which of its bytes are part `index`.
+    /// Opens the data and returns the byte range of part `index`.
     pub(super) fn open_part(&self, what: &str, index: u32) -> Result<(File, Range<u64>)> {
         Ok((self.open(what)?, self.parts.range(index)))
     }
@@ -207,14 +207,14 @@ impl Upload {
             .map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, what)
                     .on(path.display())
-                    .because("there is no such upload: it was completed or dropped"),
+                    .because("there is no such upload: it was completed or aborted"),
                 _ => errors::io(what, &path, error),
             })
     }
 }
 
-/// The uploads under way to keys that begin with `prefix`.
-pub(super) fn pending(layout: &Layout, prefix: &str) -> Result<Vec<PendingUpload>> {
+/// Returns the incomplete uploads.
+pub(super) fn pending(layout: &Layout) -> Result<Vec<PendingUpload>> {
     const WHAT: &str = "cannot list the pending uploads";
     let uploads = layout.uploads();
     if layout.directory(WHAT, UPLOADS_DIRECTORY)?.is_none() {
@@ -240,7 +240,7 @@ pub(super) fn pending(layout: &Layout, prefix: &str) -> Result<Vec<PendingUpload
             remove_if_stale(&upload.directory);
             continue;
         };
-        let Some(key) = String::from_utf8(key).ok().filter(|key| key.starts_with(prefix)) else {
+        let Some(key) = String::from_utf8(key).ok() else {
             continue;
         };
         let initiated = std::fs::metadata(&path)
@@ -255,7 +255,7 @@ pub(super) fn pending(layout: &Layout, prefix: &str) -> Result<Vec<PendingUpload
     Ok(pending)
 }
 
-/// An upload that crashed before it had a key holds nothing; the system refuses to remove a directory that does.
+/// An upload that crashed before it had a key is empty; the kernel refuses to remove a directory that is not empty.
 fn remove_if_stale(directory: &std::path::Path) {
     let age = std::fs::metadata(directory)
         .ok()

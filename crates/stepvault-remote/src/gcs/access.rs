@@ -1,4 +1,4 @@
-//! Where the store is and who we are to it: one source of credentials for both clients.
+//! Endpoint and credentials of the store, from one source for both clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +8,18 @@ use google_cloud_auth::credentials::{AccessTokenCredentials, Builder, Credential
 use google_cloud_auth::errors::CredentialsError;
 use object_store::CredentialProvider;
 use object_store::gcp::GcpCredential;
-use stepvault_core::doctor::remote::{CredentialSource, Credentials as FoundCredentials};
 use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::store_facts::{CredentialSource, Credentials as FoundCredentials};
 use stepvault_core::{Error, ErrorKind, Result};
 use url::Url;
 
-use crate::endpoint::{check_endpoint, is_loopback};
+use crate::endpoint::{check_endpoint, is_host_of, is_loopback, refuse_token};
 
 /// Google's own endpoint.
 const GOOGLE: &str = "https://storage.googleapis.com";
-/// The variable that Google's SDKs take an emulator from.
+/// Google's own hosts are below this domain.
+const GOOGLE_DOMAIN: &str = "googleapis.com";
+/// The variable from which Google's SDKs take the address of an emulator.
 const EMULATOR_VARIABLE: &str = "STORAGE_EMULATOR_HOST";
 /// The variable that names a file of credentials.
 const KEY_FILE_VARIABLE: &str = "GOOGLE_APPLICATION_CREDENTIALS";
@@ -27,9 +29,9 @@ const CREDENTIALS_HINT: &str = "set GOOGLE_APPLICATION_CREDENTIALS to a key or w
 /// The endpoint and the credentials of one remote.
 #[derive(Debug, Clone)]
 pub(super) struct Access {
-    /// Without a slash at its end.
+    /// Without a trailing slash.
     pub(super) endpoint: String,
-    /// Whether plain HTTP is meant.
+    /// Whether plain HTTP is intended.
     pub(super) plain_http: bool,
     token: Token,
     patience: Duration,
@@ -37,22 +39,27 @@ pub(super) struct Access {
 
 #[derive(Debug, Clone)]
 enum Token {
-    /// An emulator on this machine: no credentials, and none looked for.
+    /// An emulator, or a server on this machine: no credentials are used or searched for.
     None,
     /// Google's usual chain, refreshed in the background.
     Google(AccessTokenCredentials),
 }
 
 impl Access {
-    /// From the settings and the environment. No request is made.
-    pub(super) fn new(settings: &RemoteSettings) -> Result<Self> {
+    /// Reads the settings and the environment. Makes no request, except for the domain of credentials that do not
+    /// belong to Google's own cloud, where it is needed.
+    ///
+    /// The token is sent only to Google's own hosts, unless the endpoint is configured with `send-token`. An emulator
+    /// gets none.
+    pub(super) async fn new(settings: &RemoteSettings) -> Result<Self> {
         let patience = Duration::from_secs(settings.stall_timeout_seconds.max(1));
-        let given = settings.endpoint.clone().or_else(|| {
+        let emulator = || {
             std::env::var(EMULATOR_VARIABLE)
                 .ok()
                 .map(|host| with_scheme(&host))
-        });
-        let Some(given) = given else {
+        };
+        let is_emulator = settings.endpoint.is_none();
+        let Some(given) = settings.endpoint.clone().or_else(emulator) else {
             return Ok(Self {
                 endpoint: GOOGLE.to_owned(),
                 plain_http: false,
@@ -66,11 +73,7 @@ impl Access {
                 .on(url.origin().ascii_serialization())
                 .because("it has a query or a fragment"));
         }
-        let token = if is_loopback(&url) {
-            Token::None
-        } else {
-            google(settings)?
-        };
+        let token = token_for(&url, is_emulator, settings, patience).await?;
         let plain_http = url.scheme() == "http";
         Ok(Self {
             endpoint: text_of(&url),
@@ -80,7 +83,7 @@ impl Access {
         })
     }
 
-    /// For Google's SDK.
+    /// Returns the credentials for Google's SDK.
     pub(super) fn sdk_credentials(&self) -> Credentials {
         match &self.token {
             Token::None => anonymous::Builder::new().build(),
@@ -88,7 +91,7 @@ impl Access {
         }
     }
 
-    /// The bearer for a request; empty for none.
+    /// Returns the bearer token for a request; empty for none.
     pub(super) async fn bearer(&self) -> Result<String> {
         let Token::Google(credentials) = &self.token else {
             return Ok(String::new());
@@ -108,8 +111,8 @@ impl Access {
 }
 
 impl Access {
-    /// Where the token comes from, found by Google's own order; and whether there is one is tried. The library does
-    /// not tell when it ends: it gets new ones by itself.
+    /// Returns the source of the token, determined in Google's own order, after fetching one. The library does not
+    /// report the expiry: it renews tokens by itself.
     pub(super) async fn credentials(&self) -> Result<FoundCredentials> {
         self.bearer().await?;
         let source = match &self.token {
@@ -128,7 +131,8 @@ impl Access {
     }
 }
 
-/// What Google's library takes, by the same order: the file that a variable names, the one of `gcloud`, the machine.
+/// Returns the source that Google's library uses, in the same order: the file that a variable names, the file of
+/// `gcloud`, the machine.
 fn source(
     named: Option<String>,
     home: Option<std::path::PathBuf>,
@@ -144,7 +148,7 @@ fn source(
     }
 }
 
-/// For `object_store`, which asks before each request; the token is kept and renewed underneath.
+/// For `object_store`, which requests a token before each request; the token is cached and renewed by the layer below.
 #[async_trait]
 impl CredentialProvider for Access {
     type Credential = GcpCredential;
@@ -161,7 +165,7 @@ impl CredentialProvider for Access {
     }
 }
 
-/// Our own error on its way through `object_store`.
+/// Carries our own error through `object_store`.
 #[derive(Debug)]
 pub(crate) struct NoCredentials(pub(crate) Error);
 
@@ -173,7 +177,7 @@ impl std::fmt::Display for NoCredentials {
 
 impl std::error::Error for NoCredentials {}
 
-/// What a failure to get a token means: one that may pass, or credentials that are wrong.
+/// Returns whether a failure to get a token is transient or means wrong credentials.
 pub(super) fn kind_of(error: &CredentialsError) -> ErrorKind {
     if error.is_transient() {
         ErrorKind::Unreachable
@@ -197,7 +201,37 @@ fn google(settings: &RemoteSettings) -> Result<Token> {
         })
 }
 
-/// The variable often holds a bare `host:port`.
+/// Returns the token for a configured endpoint: it is sent to Google's own hosts, to those of the domain that the
+/// credentials themselves name (a cloud that others run for Google), and where `send-token` allows it.
+async fn token_for(
+    url: &Url,
+    is_emulator: bool,
+    settings: &RemoteSettings,
+    patience: Duration,
+) -> Result<Token> {
+    if is_loopback(url) {
+        return Ok(Token::None);
+    }
+    if is_host_of(url, &[GOOGLE_DOMAIN]) || settings.send_token {
+        return google(settings);
+    }
+    if is_emulator {
+        return Ok(Token::None);
+    }
+    let token = google(settings)?;
+    if let Token::Google(credentials) = &token {
+        let credentials = Credentials::from(credentials.clone());
+        let domain = tokio::time::timeout(patience, credentials.universe_domain()).await;
+        if let Ok(Some(domain)) = domain
+            && is_host_of(url, &[domain.as_str()])
+        {
+            return Ok(token);
+        }
+    }
+    Err(refuse_token(url, "Google"))
+}
+
+/// The variable often holds only `host:port`.
 fn with_scheme(host: &str) -> String {
     if host.contains("://") {
         host.to_owned()
@@ -223,18 +257,51 @@ mod tests {
 
     #[tokio::test]
     async fn an_endpoint_on_this_machine_gets_no_credentials() {
-        let access = Access::new(&settings("http://127.0.0.1:4443/")).unwrap();
+        let access = Access::new(&settings("http://127.0.0.1:4443/")).await.unwrap();
         assert_eq!(access.endpoint, "http://127.0.0.1:4443");
         assert_eq!(access.bearer().await.unwrap(), "");
         assert!(access.plain_http);
     }
 
-    #[test]
-    fn plain_http_over_the_network_and_odd_endpoints_are_refused() {
-        assert_eq!(
-            Access::new(&settings("http://10.1.2.3:4443")).unwrap_err().kind(),
-            ErrorKind::Usage
+    #[tokio::test]
+    async fn plain_http_over_the_network_and_odd_endpoints_are_refused() {
+        let refused = Access::new(&settings("http://10.1.2.3:4443")).await;
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Usage);
+    }
+
+    #[tokio::test]
+    async fn the_token_goes_to_googles_hosts_and_where_the_configuration_says_so() {
+        let mut settings = settings("https://gateway.example");
+        settings.stall_timeout_seconds = 1;
+        let patience = Duration::from_secs(1);
+        let gets_token = async |text: &str, is_emulator, settings: &RemoteSettings| {
+            let url = Url::parse(text).unwrap();
+            let token = token_for(&url, is_emulator, settings, patience).await?;
+            Ok::<_, Error>(matches!(token, Token::Google(_)))
+        };
+        for google in [
+            "https://storage.googleapis.com",
+            "https://storage-x.p.googleapis.com",
+        ] {
+            assert!(gets_token(google, false, &settings).await.unwrap());
+            assert!(gets_token(google, true, &settings).await.unwrap());
+        }
+        assert!(!gets_token("http://127.0.0.1:1", false, &settings).await.unwrap());
+        assert!(
+            !gets_token("https://emulator.example", true, &settings)
+                .await
+                .unwrap()
         );
+        let foreign = "https://storage.googleapis.com.evil.example";
+        let refused = gets_token(foreign, false, &settings).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Usage);
+        assert!(
+            refused.to_string().contains("it is not a host of Google"),
+            "{refused}"
+        );
+        assert!(refused.hint_text().unwrap().contains("send-token = true"));
+        settings.send_token = true;
+        assert!(gets_token(foreign, false, &settings).await.unwrap());
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! Requests to Google's XML API that neither SDK offers: parts with checksums, completion, listings with generations,
-//! pending uploads. And those to its JSON API that the SDK makes over another protocol: the bucket, and copies.
+//! Requests to Google's XML API that neither SDK supports: parts with checksums, completion, listings with generations,
+//! pending uploads. Also those requests to its JSON API that the SDK makes over another protocol: bucket metadata and
+//! copies.
 
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request};
 use stepvault_core::digest::Crc32c;
-use stepvault_core::doctor::remote::Credentials;
+use stepvault_core::store_facts::Credentials;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::access::Access;
@@ -16,7 +17,7 @@ use crate::generic::keys::KeySpace;
 use crate::generic::transport::Refusal;
 use crate::payload::Payload;
 
-/// What every new object is given.
+/// Options for every new object.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ObjectOptions {
     pub(super) storage_class: Option<String>,
@@ -34,13 +35,13 @@ pub(super) struct Api {
     client: Client,
 }
 
-/// A request before it is sent.
+/// A request to be sent.
 #[derive(Debug)]
 pub(super) struct Call<'a> {
-    /// What fails when it fails.
+    /// The operation, for error messages.
     pub(super) what: &'a str,
     pub(super) method: Method,
-    /// `None` for the bucket itself.
+    /// The key; `None` for the bucket itself.
     pub(super) key: Option<&'a str>,
     /// Names and values, not encoded.
     pub(super) query: &'a [(&'a str, &'a str)],
@@ -48,7 +49,7 @@ pub(super) struct Call<'a> {
     pub(super) body: Payload,
 }
 
-/// An answer of 2xx with its whole body.
+/// A 2xx answer with its whole body.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) headers: HeaderMap,
@@ -81,22 +82,22 @@ impl Api {
         })
     }
 
-    /// The URL of an object, for messages.
+    /// Returns the URL of an object, for messages.
     pub(super) fn subject(&self, key: Option<&str>) -> String {
         key.map_or_else(|| self.url.clone(), |key| format!("{}/{key}", self.url))
     }
 
-    /// Fails where there are no credentials, in our own words and within our own time; cheap where there are.
+    /// Fails where there are no credentials, with our own message and time limit; cheap where there are.
     pub(super) async fn check_credentials(&self) -> Result<()> {
         self.access.bearer().await.map(|_| ())
     }
 
-    /// Where the credentials come from; they are really fetched.
+    /// Fetches the credentials and returns their source.
     pub(super) async fn credentials(&self) -> Result<Credentials> {
         self.access.credentials().await
     }
 
-    /// The bucket as the JSON API describes it: `fields` of it.
+    /// Returns the given `fields` of the bucket from the JSON API.
     pub(super) async fn bucket_document(&self, what: &str, fields: &str) -> Result<String> {
         let call = Call {
             what,
@@ -109,7 +110,7 @@ impl Api {
         self.send_json(&format!("?fields={}", encode(fields)), call).await
     }
 
-    /// Sends a request to the JSON API once and reads its answer. `path` is what comes behind the bucket's own.
+    /// Sends one request to the JSON API and reads its answer. `path` follows the bucket's own path.
     pub(super) async fn send_json(&self, path: &str, call: Call<'_>) -> Result<String> {
         let url = format!(
             "{}/storage/v1/b/{}{path}",
@@ -119,7 +120,7 @@ impl Api {
         Ok(self.send_to(url, call).await?.document)
     }
 
-    /// Sends a request once and reads its answer.
+    /// Sends one request and reads its answer.
     pub(super) async fn send(&self, call: Call<'_>) -> Result<Answer> {
         let url = self.request_url(call.key, call.query)?;
         self.send_to(url, call).await
@@ -171,7 +172,7 @@ impl Api {
         Ok(url)
     }
 
-    /// The headers that give a new object its class and its key.
+    /// Returns the headers for storage class and encryption key of a new object.
     pub(super) fn option_headers(&self) -> Vec<(&'static str, String)> {
         let class = self
             .options
@@ -186,7 +187,7 @@ impl Api {
         class.into_iter().chain(key).collect()
     }
 
-    /// Removes exactly the object that was written as `generation`; best effort, for one that came out wrong.
+    /// Removes exactly the object that was written as `generation`, because it is damaged; best effort.
     pub(super) async fn discard(&self, key: &str, generation: &str) {
         let call = Call {
             what: "cannot remove the damaged object",
@@ -203,12 +204,12 @@ impl Api {
 }
 
 impl Answer {
-    /// The inside of the document called `name`. A store may say 200 and give an error document all the same.
-    pub(super) fn root(&self, name: &str) -> Result<Element<'_>> {
+    /// Returns the content of the document called `name`. A store may return 200 with an error document.
+    pub(super) fn root(&self, name: &str) -> Result<Element> {
         if let Ok(error) = root(&self.document, "Error") {
-            let code = error.text("Code")?.unwrap_or_default();
-            let message = error.text("Message")?.unwrap_or_default();
-            // The status said that all was well: whether it was is for the next attempt to find out.
+            let code = error.text("Code").unwrap_or_default();
+            let message = error.text("Message").unwrap_or_default();
+            // The status reported success; the next attempt finds out whether it was.
             let error = refused(
                 &self.what,
                 &self.subject,
@@ -229,7 +230,7 @@ impl Answer {
     }
 }
 
-/// The CRC-32C in `x-goog-hash` headers, of which there may be several.
+/// Returns the CRC-32C from the `x-goog-hash` headers, of which there may be several.
 pub(super) fn crc32c_of(headers: &HeaderMap) -> Option<Crc32c> {
     use base64::Engine as _;
     let values = headers
@@ -243,7 +244,7 @@ pub(super) fn crc32c_of(headers: &HeaderMap) -> Option<Crc32c> {
     Some(Crc32c(u32::from_be_bytes(bytes.try_into().ok()?)))
 }
 
-/// Percent-encodes everything but letters, digits and `-_.~`, so that no byte of a key can mean anything else.
+/// Percent-encodes everything except letters, digits and `-_.~`, so that no byte of a key has a special meaning.
 pub(super) fn encode(text: &str) -> String {
     use std::fmt::Write as _;
     text.bytes()

@@ -1,5 +1,5 @@
-//! The HTTP client under our own requests. `object_store`'s would give a connection the whole body, and could not take
-//! it back; what it does besides is done here too: bounded waits, and refusals that keep their status.
+//! The HTTP client of our own requests. `object_store`'s client would hand a connection the whole body and could not
+//! take it back. Like that client, this one bounds its waits and keeps the status of refusals.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::generic::transport::{CONNECT_TIMEOUT, MAXIMUM_REFUSAL_BYTES, Refusal,
 use crate::lent::lend;
 use crate::payload::Payload;
 
-/// The largest document that is read: a page of 1,000 entries has well under 2 MiB.
+/// Maximum length of a document that is read: a page of 1,000 entries has well under 2 MiB.
 const MAXIMUM_DOCUMENT_BYTES: usize = 16 << 20;
 
 /// Sends requests whose answers are short documents.
@@ -24,17 +24,19 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// `plain_http` where the endpoint is meant to be one.
+    /// Creates a client. Set `plain_http` if the endpoint uses plain HTTP.
     pub(super) fn new(plain_http: bool, stall_timeout: Duration) -> reqwest::Result<Self> {
         let http = reqwest::Client::builder()
             .user_agent(concat!("stepvault/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
             .https_only(!plain_http)
+            // A correct request is never redirected, and the token must not be sent to another host.
+            .redirect(reqwest::redirect::Policy::none())
             .build()?;
         Ok(Self { http, stall_timeout })
     }
 
-    /// Sends a request once; the headers and the document of an answer of 2xx.
+    /// Sends one request and returns headers and document of a 2xx answer.
     pub(super) async fn send(
         &self,
         what: &str,
@@ -55,7 +57,7 @@ impl Client {
         if !status.is_success() {
             let mut document = Vec::new();
             let reading = collect(&mut response, MAXIMUM_REFUSAL_BYTES, &mut document);
-            // A refusal is one even when its explanation got lost.
+            // A refusal remains one even when its explanation is lost.
             let _ = timeout(self.stall_timeout, reading).await;
             return Err(refused(
                 what,
@@ -75,7 +77,7 @@ impl Client {
             let piece = timeout(self.stall_timeout, collect(response, length, &mut document)).await;
             let piece = piece.map_err(|_| {
                 let seconds = self.stall_timeout.as_secs();
-                let why = format!("no byte of the answer came for {seconds} seconds");
+                let why = format!("no byte of the answer arrived for {seconds} seconds");
                 fault(ErrorKind::Unreachable, &why)
             })?;
             piece.map_err(|error| transport_error(what, subject, &http_error(error)))?;
@@ -83,17 +85,14 @@ impl Client {
                 break;
             }
             if document.len() > MAXIMUM_DOCUMENT_BYTES {
-                return Err(fault(
-                    ErrorKind::Failed,
-                    "the answer is larger than any that is expected",
-                ));
+                return Err(fault(ErrorKind::Failed, "the answer is larger than expected"));
             }
         }
         String::from_utf8(document).map_err(|_| fault(ErrorKind::Unreachable, "the answer is not text"))
     }
 }
 
-/// Adds what comes of a body to `document` until that has more than `most` bytes, or the body ends.
+/// Appends the body to `document` until that has more than `most` bytes or the body ends.
 async fn collect(
     response: &mut reqwest::Response,
     most: usize,
@@ -108,7 +107,7 @@ async fn collect(
     Ok(())
 }
 
-/// In the terms of the other clients. The URL stands in the message already.
+/// Converts to the error type of the other clients. The message already contains the URL.
 fn http_error(error: reqwest::Error) -> HttpError {
     let kind = if error.is_connect() {
         HttpErrorKind::Connect

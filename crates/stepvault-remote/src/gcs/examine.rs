@@ -1,24 +1,24 @@
-//! What a bucket of Google Cloud Storage tells of itself, and who we are to it.
+//! Metadata of a Google Cloud Storage bucket, and the credentials in use.
 
 use serde::Deserialize;
-use stepvault_core::doctor::remote::{BucketFacts, Credentials, LeftBytes, LifecycleRule, Versioning};
+use stepvault_core::store_facts::{BucketFacts, Credentials, LeftBytes, LifecycleRule, Versioning};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::GcsStore;
 use crate::pending::Listed;
 use crate::store::PendingUpload;
 
-/// What is asked for, and no more: a bucket's description can be long.
+/// The requested fields, and no others: a bucket's description can be long.
 const FIELDS: &str = "versioning,lifecycle,softDeletePolicy";
 const WHAT: &str = "cannot read the bucket's rules";
 
 impl GcsStore {
-    /// The credentials that requests carry, really fetched.
+    /// Fetches the credentials that requests use.
     pub(crate) async fn credentials(&self) -> Result<Credentials> {
         self.api.credentials().await
     }
 
-    /// Versioning, lifecycle rules and soft delete come in one answer.
+    /// Returns versioning, lifecycle rules and soft delete, with one request.
     pub(crate) async fn bucket(&self) -> BucketFacts {
         match self.described().await {
             Ok(bucket) => bucket.facts(),
@@ -30,12 +30,12 @@ impl GcsStore {
         }
     }
 
-    /// Uploads that nobody has completed: those of at most so many pages.
+    /// Lists incomplete uploads, at most `most_pages` pages.
     pub(crate) async fn listed_uploads(&self, prefix: &str, most_pages: usize) -> Result<Listed> {
         self.api.listed_uploads(prefix, most_pages).await
     }
 
-    /// What the first page of an upload's parts comes to; none for an upload that is gone.
+    /// Returns the size of the first page of an upload's parts, or `None` for an upload that no longer exists.
     pub(crate) async fn uploaded_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
         self.api.uploaded_bytes(upload).await
     }
@@ -50,7 +50,7 @@ impl GcsStore {
     }
 }
 
-/// The parts of the JSON API's bucket that matter here.
+/// The fields of the JSON API's bucket that are used here.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Bucket {
@@ -74,7 +74,7 @@ struct Lifecycle {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct SoftDelete {
-    /// 64-bit numbers are text in this API.
+    /// This API writes 64-bit numbers as text.
     retention_duration_seconds: String,
 }
 
@@ -136,7 +136,7 @@ impl Rule {
             drops_uploads_after_days: when(self.action.kind == "AbortIncompleteMultipartUpload"),
             drops_old_versions_after_days: when(deletes && of_old_versions),
             deletes_after_days: when(deletes && !of_old_versions),
-            // Every class of Google's can be read at once.
+            // Objects of every class of Google's can be read at once.
             archives_after_days: None,
         }
     }

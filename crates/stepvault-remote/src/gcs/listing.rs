@@ -1,7 +1,7 @@
-//! Listings by the XML API: objects with their generations, and uploads that nobody has completed.
+//! Listings by the XML API: objects with their generations, and incomplete uploads.
 //!
-//! Read here rather than by `object_store`, which drops the generation and refuses the whole page when somebody else's
-//! object in the bucket has a name that it cannot hold.
+//! Not done by `object_store`, which drops the generation and rejects the whole page when any object in the bucket has
+//! a name that it does not support.
 
 use std::collections::VecDeque;
 use std::time::SystemTime;
@@ -9,11 +9,12 @@ use std::time::SystemTime;
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use http::Method;
-use stepvault_core::doctor::remote::LeftBytes;
+use stepvault_core::store_facts::LeftBytes;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::api::{Answer, Api, Call};
 use super::xml::Element;
+use crate::listed::check_parts;
 use crate::payload::Payload;
 use crate::pending::{Listed, MAXIMUM_PAGES, Marker, Page, pages};
 use crate::store::{ObjectInfo, PendingUpload};
@@ -27,7 +28,7 @@ enum Next {
 }
 
 impl Api {
-    /// All objects whose keys begin with `prefix`, page by page.
+    /// Lists all objects whose keys begin with `prefix`, page by page.
     pub(super) fn list(&self, prefix: &str) -> BoxStream<'static, Result<ObjectInfo>> {
         let state = (
             self.clone(),
@@ -62,17 +63,17 @@ impl Api {
                 page.push_back(self.entry(WHAT, key, entry)?);
             }
         }
-        let truncated = list.text("IsTruncated")?.as_deref() == Some("true");
-        let next = match (list.text("NextContinuationToken")?, truncated) {
-            // An endless listing is not a listing.
+        let truncated = list.text("IsTruncated").as_deref() == Some("true");
+        let next = match (list.text("NextContinuationToken"), truncated) {
+            // A listing whose token repeats would never end.
             (Some(next), true) if token != Some(next.as_str()) => Next::After(next),
-            (_, true) => return Err(self.malformed(WHAT, "it says that more follows, but not where")),
+            (_, true) => return Err(self.malformed(WHAT, "it is truncated but gives no continuation token")),
             (_, false) => Next::End,
         };
         Ok((page, next))
     }
 
-    fn entry(&self, what: &str, key: &str, entry: Element<'_>) -> Result<ObjectInfo> {
+    fn entry(&self, what: &str, key: &str, entry: &Element) -> Result<ObjectInfo> {
         let size = entry.required("Size")?;
         Ok(ObjectInfo {
             key: key.to_owned(),
@@ -80,21 +81,21 @@ impl Api {
                 .parse()
                 .map_err(|_| self.malformed(what, "a size is not a number"))?,
             modified: self.time(what, &entry.required("LastModified")?)?,
-            version: entry.text("Generation")?.or(entry.text("ETag")?),
+            version: entry.text("Generation").or(entry.text("ETag")),
         })
     }
 
-    /// The multipart uploads under way to keys that begin with `prefix`.
+    /// Returns the incomplete multipart uploads to keys that begin with `prefix`.
     pub(super) async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
         let listed = self.listed_uploads(prefix, MAXIMUM_PAGES).await?;
         listed.whole(PENDING, &self.subject(None))
     }
 
-    /// Those of at most so many pages.
+    /// Like [`Self::pending_uploads`], for at most `most_pages` pages.
     pub(super) async fn listed_uploads(&self, prefix: &str, most_pages: usize) -> Result<Listed> {
-        let prefix = self.keys.full_prefix(prefix);
-        pages(PENDING, &self.subject(None), most_pages, |after| {
-            self.uploads_page(&prefix, after)
+        let full_prefix = self.keys.full_prefix(prefix);
+        pages(PENDING, &self.subject(None), prefix, most_pages, |after| {
+            self.uploads_page(&full_prefix, after)
         })
         .await
     }
@@ -113,7 +114,7 @@ impl Api {
         for entry in list.children("Upload") {
             let name = entry.required("Key")?;
             let initiated = entry
-                .text("Initiated")?
+                .text("Initiated")
                 .map(|text| self.time(PENDING, &text))
                 .transpose()?;
             if let Some(key) = self.keys.key_of(&name) {
@@ -125,16 +126,16 @@ impl Api {
                 });
             }
         }
-        if list.text("IsTruncated")?.as_deref() == Some("true") {
+        if list.text("IsTruncated").as_deref() == Some("true") {
             page.next = Some(Marker {
                 key: list.required("NextKeyMarker")?,
-                upload: list.text("NextUploadIdMarker")?.unwrap_or_default(),
+                upload: list.text("NextUploadIdMarker").unwrap_or_default(),
             });
         }
         Ok(page)
     }
 
-    /// What the first page of an upload's parts comes to; none for an upload that is gone.
+    /// Returns the size of the first page of an upload's parts, or `None` for an upload that no longer exists.
     pub(super) async fn uploaded_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
         const WHAT: &str = "cannot list an upload's parts";
         let query = [("uploadId", upload.upload.as_str())];
@@ -143,6 +144,13 @@ impl Api {
             answer => answer?,
         };
         let list = answer.root("ListPartsResult")?;
+        let asked = self.keys.full(&upload.key)?;
+        let (key, id) = (list.text("Key"), list.text("UploadId"));
+        check_parts(
+            &self.subject(Some(&upload.key)),
+            (&asked, &upload.upload),
+            (key.as_deref(), id.as_deref()),
+        )?;
         let mut bytes = 0_u64;
         for part in list.children("Part") {
             let size = part.required("Size")?;
@@ -153,7 +161,7 @@ impl Api {
         }
         Ok(Some(LeftBytes {
             bytes,
-            all: list.text("IsTruncated")?.as_deref() != Some("true"),
+            all: list.text("IsTruncated").as_deref() != Some("true"),
         }))
     }
 
@@ -172,7 +180,7 @@ impl Api {
     fn time(&self, what: &str, text: &str) -> Result<SystemTime> {
         let time: jiff::Timestamp = text
             .parse()
-            .map_err(|_| self.malformed(what, "a time is not one"))?;
+            .map_err(|_| self.malformed(what, "a time is malformed"))?;
         Ok(time.into())
     }
 

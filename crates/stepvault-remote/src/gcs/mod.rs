@@ -1,13 +1,13 @@
 //! `gs://bucket/prefix`: Google Cloud Storage.
 //!
 //! Whole objects are written through Google's SDK, create-only by generation 0, with a CRC-32C that the store checks
-//! and that is compared with its answer. Large files go as XML multipart uploads: parts in parallel and across
-//! restarts, each checked on arrival, the finished object's CRC-32C compared with the file's. Their completion knows
-//! no preconditions: the key is looked up before, and of two completions at the same moment the later stays. Data keys
-//! are unique to an attempt, so that this can only happen between two writers of the same bytes.
+//! and that is compared with its answer. Large files are sent as XML multipart uploads: parts in parallel and across
+//! restarts, each checked on arrival, and the finished object's CRC-32C compared with the file's. Completion supports
+//! no preconditions: the key is checked before it, and of two simultaneous completions the later one wins. Data keys
+//! are unique to an attempt, so this can only happen between two writers of the same bytes.
 //!
-//! Uploads that nobody completes cost storage until they are dropped. They are listed, and swept by `gc`; a lifecycle
-//! rule `AbortIncompleteMultipartUpload` on the bucket does the same for nodes that never come back.
+//! Incomplete uploads cost storage until they are aborted. They are listed and removed by `gc`; a lifecycle rule
+//! `AbortIncompleteMultipartUpload` on the bucket does the same for nodes that never come back.
 
 mod access;
 mod api;
@@ -46,31 +46,32 @@ use crate::generic::options::refuse_options;
 use crate::generic::transport::{GuardedConnector, client_options, no_retries};
 use crate::payload::Payload;
 use crate::store::{
-    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities, StoredChecksum,
+    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
+    StoredChecksum,
 };
 
-/// Opens `gs://bucket/prefix`. No request is made yet.
+/// Opens `gs://bucket/prefix`. Makes no request.
 ///
 /// # Errors
-/// `Usage` for another scheme, an option that GCS does not take, or an endpoint over plain HTTP that is not on
+/// `Usage` for another scheme, an option that GCS does not support, or an endpoint over plain HTTP that is not on
 /// loopback; `Denied` when no credentials can be found or read.
 pub async fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
     Ok(Arc::new(connect(settings).await?))
 }
 
-/// The same as what it is.
+/// Like [`open`], with the concrete type.
 pub(crate) async fn connect(settings: &RemoteSettings) -> Result<GcsStore> {
     let fault = || Error::new(ErrorKind::Failed, "cannot open the remote").on(&settings.url);
     if settings.url.scheme != Scheme::Gcs {
         return Err(fault()
             .with_kind(ErrorKind::Usage)
-            .because("it is no bucket of Google Cloud Storage"));
+            .because("it is not a Google Cloud Storage bucket"));
     }
     refuse_options(
         settings,
         &["server-side-encryption", "tags", "expected-bucket-owner"],
     )?;
-    let access = Access::new(settings)?;
+    let access = Access::new(settings).await?;
     let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
     let store = GoogleCloudStorageBuilder::new()
         .with_bucket_name(&settings.url.bucket)
@@ -119,7 +120,7 @@ pub(crate) async fn connect(settings: &RemoteSettings) -> Result<GcsStore> {
     })
 }
 
-/// One bucket under one prefix.
+/// A prefix of a bucket.
 pub(crate) struct GcsStore {
     objects: Objects,
     writer: Writer,
@@ -146,8 +147,8 @@ impl RemoteStore for GcsStore {
         &self.objects.url
     }
 
-    fn abilities(&self) -> StoreAbilities {
-        StoreAbilities {
+    fn capabilities(&self) -> StoreCapabilities {
+        StoreCapabilities {
             checks_checksums: true,
             multipart_is_create_only: false,
             lists_pending_uploads: true,
@@ -204,7 +205,7 @@ impl RemoteStore for GcsStore {
                 ErrorKind::Unreachable,
                 WHAT,
                 key,
-                "the store acknowledged it, and it is not there",
+                "the store acknowledged it, but it does not exist",
             )
         })?;
         let stored = match head.checksum {
@@ -214,7 +215,7 @@ impl RemoteStore for GcsStore {
         if head.info.size_bytes == digest.size_bytes && stored.is_none_or(|stored| stored == digest.crc32c) {
             return Ok(Created::Written(head));
         }
-        // Only what this completion made, never what somebody else put there meanwhile.
+        // Only the object of this completion, never one that another writer put there meanwhile.
         let made = answer
             .headers
             .get("x-goog-generation")
@@ -227,7 +228,7 @@ impl RemoteStore for GcsStore {
             WHAT,
             key,
             format!(
-                "the store holds {} bytes with CRC-32C {}, and {} bytes with {} were sent",
+                "the store holds {} bytes with CRC-32C {}; {} bytes with {} were sent",
                 head.info.size_bytes,
                 stored.map_or_else(|| "unknown".to_owned(), |stored: Crc32c| stored.to_string()),
                 digest.size_bytes,
@@ -260,7 +261,7 @@ impl RemoteStore for GcsStore {
     }
 
     fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
-        self.api.list(prefix)
+        crate::listed::objects(prefix, self.api.list(prefix))
     }
 
     async fn delete(&self, keys: &[String]) -> Result<()> {
@@ -276,17 +277,17 @@ impl RemoteStore for GcsStore {
                 "the object does not exist",
             ));
         };
-        // Some servers have entity tags instead.
+        // Some servers use entity tags instead.
         let generation = source.version.filter(|version| version.parse::<i64>().is_ok());
         if let Err(error) = self.api.rewrite(from, generation.as_deref(), to).await {
-            // A failed condition is the target's, or the source's that changed meanwhile: looking tells which.
+            // A failed condition concerns the target, or a source that changed meanwhile: the metadata shows which.
             if error.kind() == ErrorKind::Conflict && self.objects.info(to).await?.is_some() {
                 return Ok(Created::Exists);
             }
             return Err(error);
         }
         let head = self.head(to).await?.ok_or_else(|| {
-            let why = "the store acknowledged it, and it is not there";
+            let why = "the store acknowledged it, but it does not exist";
             self.fault(ErrorKind::Unreachable, rewrite::WHAT, to, why)
         })?;
         Ok(Created::Written(head))

@@ -1,4 +1,4 @@
-//! XML multipart uploads: parts in any order and from any process, each with its CRC-32C for the store to check.
+//! XML multipart uploads: parts in any order and from any process, each with a CRC-32C that the store checks.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use crate::payload::Payload;
 use crate::store::PartReceipt;
 
 impl Api {
-    /// Begins an upload and returns its id.
+    /// Begins an upload and returns its ID.
     pub(super) async fn start_upload(&self, key: &str) -> Result<String> {
         let mut headers = self.option_headers();
         headers.push(("content-type", "application/octet-stream".to_owned()));
@@ -53,12 +53,9 @@ impl Api {
             })
             .await?;
         let fault = |kind, why: String| Error::new(kind, &what).on(self.subject(Some(key))).because(why);
-        // A server that ignores what it was told gives itself away by what it computed.
+        // A server that ignores the given checksum is detected by the one that it computed.
         if let Some(stored) = crc32c_of(&answer.headers).filter(|stored| *stored != digest.crc32c) {
-            let why = format!(
-                "the store holds it with CRC-32C {stored}, and {} was sent",
-                digest.crc32c
-            );
+            let why = format!("the store has CRC-32C {stored}; {} was sent", digest.crc32c);
             return Err(fault(ErrorKind::Damaged, why));
         }
         let tag = answer
@@ -74,7 +71,8 @@ impl Api {
         })
     }
 
-    /// Completes an upload, over whatever is at the key: this API knows no preconditions. The answer has been read.
+    /// Completes an upload and overwrites an existing object: this API supports no preconditions. The whole answer has
+    /// been read when this returns.
     pub(super) async fn complete_upload(
         &self,
         key: &str,
@@ -104,10 +102,10 @@ impl Api {
         Ok(answer)
     }
 
-    /// Drops an upload; one that is gone is no error.
+    /// Aborts an upload. A missing upload is not an error.
     pub(super) async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
         let call = Call {
-            what: "cannot drop the upload",
+            what: "cannot abort the upload",
             method: Method::DELETE,
             key: Some(key),
             query: &[("uploadId", upload)],

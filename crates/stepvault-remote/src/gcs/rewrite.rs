@@ -1,5 +1,5 @@
-//! Copies inside the bucket, by the JSON API's rewriting: the one kind of copy that has conditions on both ends, and that
-//! goes on over several requests where the bytes really have to move.
+//! Copies inside the bucket by the JSON API's rewrite: the only copy with conditions on source and target. It continues
+//! over several requests where the bytes have to be moved.
 
 use bytes::Bytes;
 use http::Method;
@@ -11,10 +11,11 @@ use super::api::{Api, Call, encode};
 use crate::payload::Payload;
 
 pub(super) const WHAT: &str = "cannot copy the object";
-/// Moved in one request, where the store has to move bytes at all: an answer comes before it would count as silence.
+/// Bytes moved per request, where the store has to move them: an answer arrives before the stall time.
 const BYTES_IN_A_REQUEST: u64 = 1 << 30;
 
-/// The parts of an answer that matter here. 64-bit numbers are text in this API, and numbers with some of its imitators.
+/// The fields of an answer that are used here. 64-bit numbers are text in this API, and numbers in some compatible
+/// servers.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Progress {
@@ -34,10 +35,10 @@ impl Progress {
 }
 
 impl Api {
-    /// Copies `from`, as it is in `generation`, to a free key.
+    /// Copies `from`, in its generation `generation`, to an unused key.
     ///
     /// # Errors
-    /// `Conflict` when the key is taken, or the source is no longer that generation.
+    /// `Conflict` when the key is taken, or the source no longer has that generation.
     pub(super) async fn rewrite(&self, from: &str, generation: Option<&str>, to: &str) -> Result<()> {
         let path = self.rewrite_path(from, generation, to)?;
         let (mut token, mut moved_bytes) = (None, 0);
@@ -52,12 +53,14 @@ impl Api {
                     .because(why)
             };
             if rewritten.bytes() <= moved_bytes {
-                return Err(fault("the store does not get on with it"));
+                return Err(fault("the store makes no progress on it"));
             }
             moved_bytes = rewritten.bytes();
             token = rewritten.rewrite_token;
             if token.is_none() {
-                return Err(fault("the answer says neither that it is done nor how to go on"));
+                return Err(fault(
+                    "the answer says neither that the copy is done nor how to continue it",
+                ));
             }
         }
     }
@@ -100,7 +103,7 @@ impl Api {
             body: body.map_or_else(Payload::default, |body| Bytes::from(body).into()),
         };
         let document = self.send_json(&path, call).await?;
-        // A success that cannot be read is for the next attempt to find out.
+        // When a successful answer cannot be read, the next attempt finds out the result.
         serde_json::from_str(&document).map_err(|error| {
             Error::new(ErrorKind::Unreachable, WHAT)
                 .on(self.subject(Some(to)))

@@ -1,4 +1,4 @@
-//! A payload as Google's SDK takes one.
+//! Adapts a payload to Google's SDK.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,7 +11,7 @@ use http_body::Body as _;
 use crate::lent::{LentBody, TakeBack, lend};
 use crate::payload::{Payload, PayloadBody};
 
-/// Block by block, until it is taken back.
+/// Returns the payload block by block until it is taken back.
 #[derive(Debug)]
 pub(super) struct Source(LentBody<PayloadBody>);
 
@@ -43,7 +43,7 @@ impl Seek for Source {
     type Error = io::Error;
 
     async fn seek(&mut self, offset: u64) -> io::Result<()> {
-        // Only resumable uploads go on from anywhere else, and they are not used.
+        // Only resumable uploads start elsewhere, and they are not used.
         if offset != 0 {
             return Err(io::ErrorKind::Unsupported.into());
         }

@@ -1,4 +1,4 @@
-//! Whole objects through Google's SDK, with the checksum known beforehand and the answer compared with it.
+//! Writes whole objects through Google's SDK, with a checksum computed in advance and compared with the answer.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,7 +18,7 @@ use crate::generic::transport::{Refusal, patience};
 use crate::payload::Payload;
 use crate::store::{ObjectHead, ObjectInfo, StoredChecksum};
 
-/// Writes objects of one bucket.
+/// Writes objects to one bucket.
 #[derive(Debug, Clone)]
 pub(super) struct Writer {
     pub(super) storage: Storage,
@@ -27,7 +27,8 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Writes `body` at `key`: only if that is free, or over whatever is there. `None` when it is taken.
+    /// Writes `body` at `key`, either only if the key is unused or over an existing object. Returns `None` when the key
+    /// is taken.
     pub(super) async fn write(
         &self,
         what: &str,
@@ -43,8 +44,8 @@ impl Writer {
         let mut request = self
             .storage
             .write_object(bucket, self.api.keys.full(key)?, source)
-            // In one request: with a session there is a moment at which the SDK takes an object for its own without
-            // looking at it.
+            // In one request: with a session there is a moment at which the SDK treats an existing object as its own
+            // without checking.
             .with_resumable_upload_threshold(usize::MAX)
             .with_known_crc32c(digest.crc32c.0)
             .set_content_type("application/octet-stream");
@@ -58,7 +59,7 @@ impl Writer {
             request = request.set_kms_key(kms_key);
         }
         let subject = self.api.subject(Some(key));
-        // Boxed: the SDK's future has some 30 KB.
+        // Boxed, because the SDK's future has some 30 KB.
         match tokio::time::timeout(limit, Box::pin(request.send_unbuffered())).await {
             Ok(Ok(object)) => self.compare(what, key, &object, digest).await.map(Some),
             Ok(Err(error)) if only_if_free && error.http_status_code() == Some(412) => Ok(None),
@@ -74,7 +75,7 @@ impl Writer {
         }
     }
 
-    /// The store's answer against what was sent.
+    /// Compares the store's answer with what was sent.
     async fn compare(
         &self,
         what: &str,
@@ -101,10 +102,11 @@ impl Writer {
             .map(Crc32c);
         let generation = object.generation.to_string();
         if size_bytes != digest.size_bytes || stored.is_some_and(|stored| stored != digest.crc32c) {
-            // Ours for certain, by its generation; left there it would keep the key from the next attempt.
+            // The generation proves that this request wrote it; left there, it would block the key for the next
+            // attempt.
             self.api.discard(key, &generation).await;
             let why = format!(
-                "the store holds {size_bytes} bytes with CRC-32C {}, and {} bytes with {} were sent",
+                "the store holds {size_bytes} bytes with CRC-32C {}; {} bytes with {} were sent",
                 stored.map_or_else(|| "unknown".to_owned(), |stored| stored.to_string()),
                 digest.size_bytes,
                 digest.crc32c
@@ -119,7 +121,7 @@ impl Writer {
         let modified = modified.ok_or_else(|| {
             fault(
                 ErrorKind::Unreachable,
-                "the answer does not say when it was written".to_owned(),
+                "the answer has no modification time".to_owned(),
             )
         })?;
         let info = ObjectInfo {
@@ -136,7 +138,7 @@ impl Writer {
     }
 }
 
-/// An error of Google's SDK.
+/// Converts an error of Google's SDK.
 fn sdk_error(what: &str, subject: &str, error: google_cloud_storage::Error) -> Error {
     if let Some(status) = error.http_status_code() {
         return refused(what, subject, &refusal_of(status, &error));
@@ -147,7 +149,7 @@ fn sdk_error(what: &str, subject: &str, error: google_cloud_storage::Error) -> E
              with a service account",
         );
     }
-    // Nothing was said about the object: whether it was written is for the next attempt to find out.
+    // The answer says nothing about the object: the next attempt finds out whether it was written.
     let passing = error.is_timeout()
         || error.is_io()
         || error.is_connect()
@@ -170,12 +172,12 @@ fn refusal_of(status: u16, error: &google_cloud_storage::Error) -> Refusal {
     if let Some(details) = error.status().filter(|_| refusal.message.is_empty()) {
         refusal.message = details.message.chars().take(300).collect();
     }
-    // The JSON API has no code for these; its words are the documented ones.
+    // The JSON API has no code for these; the text is the documented one.
     if status == 400 && refusal.message.contains("match calculated") {
         "BadDigest".clone_into(&mut refusal.code);
     }
     if status == 404 {
-        // An object that is being written cannot be what is missing.
+        // An object that is being written cannot be the missing one.
         "NoSuchBucket".clone_into(&mut refusal.code);
     }
     refusal

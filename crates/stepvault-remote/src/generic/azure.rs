@@ -1,17 +1,27 @@
-//! Azure's blob storage.
+//! Azure Blob Storage.
 
 use object_store::azure::{AzureConfigKey, AzureCredential, MicrosoftAzure, MicrosoftAzureBuilder};
-use stepvault_core::doctor::remote::{CredentialSource, Credentials};
 use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::store_facts::{CredentialSource, Credentials};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::errors::store_error;
 use super::options::refuse_options;
 use super::transport::{GuardedConnector, client_options, no_retries};
-use crate::endpoint::check_endpoint;
+use crate::endpoint::{check_endpoint, is_host_of, is_loopback, refuse_token};
 
-/// The credentials that requests carry, really fetched.
+/// Azure's own hosts are below these domains, in its public cloud and its government clouds.
+const DOMAINS: [&str; 6] = [
+    "core.windows.net",
+    "storage.azure.net",
+    "fabric.microsoft.com",
+    "core.usgovcloudapi.net",
+    "core.chinacloudapi.cn",
+    "core.cloudapi.de",
+];
+
+/// Fetches the credentials that requests use.
 pub(super) async fn credentials(settings: &RemoteSettings) -> Result<Credentials> {
     let azure = connect(settings)?;
     let got = azure.credentials().get_credential().await.map_err(|error| {
@@ -37,15 +47,15 @@ fn told(credential: &AzureCredential) -> Credentials {
     }
 }
 
-/// A signature says in the clear when it ends.
+/// Returns the expiry time from a shared access signature, which contains it in plain text.
 fn end_of(pairs: &[(String, String)]) -> Option<Timestamp> {
     let (_, text) = pairs.iter().find(|(name, _)| name == "se")?;
     let time: jiff::Timestamp = text.parse().ok()?;
     Some(Timestamp::from_seconds(time.as_second()))
 }
 
-/// A client from the settings and from Azure's own variables (`AZURE_STORAGE_ACCOUNT_NAME`, `AZURE_STORAGE_ACCOUNT_KEY`,
-/// `AZURE_CLIENT_ID`, …, `AZURE_STORAGE_USE_EMULATOR`).
+/// Creates a client from the settings and Azure's own variables (`AZURE_STORAGE_ACCOUNT_NAME`,
+/// `AZURE_STORAGE_ACCOUNT_KEY`, `AZURE_CLIENT_ID`, …, `AZURE_STORAGE_USE_EMULATOR`).
 pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
     refuse_options(
         settings,
@@ -73,11 +83,17 @@ pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
     let mut allow_http = settings.allow_http;
     if let Some(endpoint) = endpoint {
         let url = check_endpoint(&endpoint, settings.allow_http)?;
+        if !is_loopback(&url) && !is_host_of(&url, &DOMAINS) && !settings.send_token {
+            return Err(refuse_token(&url, "Azure"));
+        }
         allow_http |= url.scheme() == "http";
         builder = builder.with_endpoint(endpoint);
     }
     if let (true, Ok(endpoint)) = (emulated, std::env::var("AZURITE_BLOB_STORAGE_URL")) {
-        check_endpoint(&endpoint, settings.allow_http)?;
+        let url = check_endpoint(&endpoint, settings.allow_http)?;
+        if !is_loopback(&url) && !settings.send_token {
+            return Err(refuse_token(&url, "Azure"));
+        }
     }
     let stall_timeout = std::time::Duration::from_secs(settings.stall_timeout_seconds.max(1));
     builder
@@ -98,6 +114,30 @@ pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn azures_credentials_go_to_azures_hosts_and_where_the_configuration_says_so() {
+        let name = stepvault_core::ids::RemoteName::new("r").unwrap();
+        let mut settings = RemoteSettings::new(name, "az://container/p".parse().unwrap());
+        let is_refused = |settings: &RemoteSettings| {
+            // Without an account nothing can be opened, whatever the endpoint.
+            let refused = connect(settings).err();
+            refused.is_some_and(|error| error.to_string().contains("it is not a host of Azure"))
+        };
+        for (endpoint, is_foreign) in [
+            ("https://account.blob.core.windows.net", false),
+            ("https://account.blob.core.usgovcloudapi.net", false),
+            ("http://127.0.0.1:10000/account", false),
+            ("https://account.blob.core.windows.net.evil.example", true),
+            ("https://evil.example", true),
+        ] {
+            settings.endpoint = Some(endpoint.to_owned());
+            settings.send_token = false;
+            assert_eq!(is_refused(&settings), is_foreign, "{endpoint}");
+            settings.send_token = true;
+            assert!(!is_refused(&settings), "{endpoint}");
+        }
+    }
 
     #[test]
     fn a_shared_signature_tells_its_end_and_a_token_does_not() {

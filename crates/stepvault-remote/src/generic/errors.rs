@@ -1,4 +1,4 @@
-//! From `object_store`'s errors to ours: what a caller decides on, and words that a user can act on.
+//! Converts errors of `object_store` to ours: a kind for the caller's decisions, and a text with a hint for the user.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use stepvault_core::{Error, ErrorKind};
 use super::transport::Refusal;
 use crate::gcs::NoCredentials;
 
-/// `error` as `what` failed on `subject` (a URL with the key).
+/// Returns the error for operation `what` on `subject` (a URL with the key).
 pub(crate) fn store_error(what: &str, subject: &str, error: object_store::Error) -> Error {
     if let Some(refusal) = find::<Refusal>(&error) {
         return refused(what, subject, refusal);
@@ -31,9 +31,9 @@ pub(crate) fn store_error(what: &str, subject: &str, error: object_store::Error)
             return Error::new(ErrorKind::Failed, what)
                 .on(subject)
                 .caused_by(error)
-                .hint("an object there has a name that stepvault does not handle; move it elsewhere");
+                .hint("an object there has an unsupported name; move it elsewhere");
         }
-        // The memory store says so in words only.
+        // The memory store reports this only in its message.
         object_store::Error::Generic { source, .. }
             if source.to_string().starts_with("MultipartUpload not found") =>
         {
@@ -47,7 +47,7 @@ pub(crate) fn store_error(what: &str, subject: &str, error: object_store::Error)
     Error::new(kind, what).on(subject).caused_by(error)
 }
 
-/// A transport failure: the request may or may not have been carried out.
+/// Returns the error for a transport failure: the request may or may not have been carried out.
 pub(crate) fn transport_error(what: &str, subject: &str, error: &HttpError) -> Error {
     if let Some(refusal) = find::<Refusal>(error) {
         return refused(what, subject, refusal);
@@ -57,13 +57,32 @@ pub(crate) fn transport_error(what: &str, subject: &str, error: &HttpError) -> E
         HttpErrorKind::Connect => "check the endpoint, the network and any proxy",
         _ => "check the network; the request is safe to repeat",
     };
-    Error::new(ErrorKind::Unreachable, what)
+    let needs_operator = is_about_certificates(&why);
+    let error = Error::new(ErrorKind::Unreachable, what)
         .on(subject)
         .because(why)
-        .hint(hint)
+        .hint(hint);
+    if needs_operator {
+        error.for_operator()
+    } else {
+        error
+    }
 }
 
-/// A refusal, by its code or its status.
+/// Returns whether a connection failed because one side rejected the other's certificate. Matches the messages of the
+/// TLS library, because both SDKs hide its error type. Such a failure is not transient.
+pub(crate) fn is_about_certificates(why: &str) -> bool {
+    [
+        "invalid peer certificate",
+        "CertificateUnknown",
+        "BadCertificate",
+        "UnknownCA",
+    ]
+    .iter()
+    .any(|words| why.contains(words))
+}
+
+/// Returns the error for a refusal, by its code or its status.
 pub(crate) fn refused(what: &str, subject: &str, refusal: &Refusal) -> Error {
     let (kind, hint) = by_code(&refusal.code).unwrap_or_else(|| by_status(refusal.status));
     let mut error = Error::new(kind, what).on(subject).because(refusal);
@@ -76,7 +95,7 @@ pub(crate) fn refused(what: &str, subject: &str, refusal: &Refusal) -> Error {
     }
 }
 
-/// Codes of Google's and Azure's that say more than the status they come with.
+/// Maps Google's and Azure's codes that say more than their status.
 fn by_code(code: &str) -> Option<(ErrorKind, &'static str)> {
     Some(match code {
         "NoSuchBucket" | "ContainerNotFound" | "ResourceNotFound" => (
@@ -85,11 +104,11 @@ fn by_code(code: &str) -> Option<(ErrorKind, &'static str)> {
         ),
         "BadDigest" | "Md5Mismatch" | "Crc64Mismatch" => (
             ErrorKind::Damaged,
-            "the bytes changed on their way; if it happens again, check this machine's memory and network",
+            "the bytes were corrupted in transit; if it happens again, check this machine's memory and network",
         ),
         "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall" | "InvalidBlockList" => (
             ErrorKind::Damaged,
-            "the store does not have the parts that were sent; the upload has to begin anew",
+            "the store does not have the parts that were sent; the upload has to start over",
         ),
         "BlobArchived" | "BlobBeingRehydrated" => (
             ErrorKind::Failed,
@@ -110,7 +129,7 @@ fn by_status(status: u16) -> (ErrorKind, &'static str) {
         ),
         403 => (
             ErrorKind::Denied,
-            "grant this identity the right to read, write, list and delete there",
+            "grant this identity permission to read, write, list and delete there",
         ),
         404 | 410 => (ErrorKind::NotFound, ""),
         409 | 412 => (ErrorKind::Conflict, ""),
@@ -121,7 +140,7 @@ fn by_status(status: u16) -> (ErrorKind, &'static str) {
             "the store asks to slow down; lower max-concurrent-requests",
         ),
         507 => (ErrorKind::NoSpace, "free some space there or raise the quota"),
-        501 => (ErrorKind::Failed, "the store cannot do this"),
+        501 => (ErrorKind::Failed, "the store does not support this operation"),
         408 | 500..=599 => (
             ErrorKind::Unreachable,
             "the store is overloaded or down; the request is safe to repeat",
@@ -130,7 +149,7 @@ fn by_status(status: u16) -> (ErrorKind, &'static str) {
     }
 }
 
-/// The first error of type `T` in the chain.
+/// Returns the first error of type `T` in the chain.
 pub(crate) fn find<'a, T: std::error::Error + 'static>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> Option<&'a T> {
@@ -144,7 +163,7 @@ pub(crate) fn find<'a, T: std::error::Error + 'static>(
     None
 }
 
-/// The texts of an error's causes without the outermost, which only repeats them.
+/// Returns the texts of an error's causes without the outermost one, which only repeats them.
 fn deepest(error: &HttpError) -> String {
     let mut texts: Vec<String> = Vec::new();
     let mut next = std::error::Error::source(error);

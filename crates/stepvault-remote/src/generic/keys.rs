@@ -1,8 +1,8 @@
-//! Keys as they stand in a store: raw, under the remote's prefix, never re-encoded.
+//! Maps keys to names in a store: raw, under the remote's prefix, never re-encoded.
 //!
-//! `object_store` has two ways from text to a `Path`: `Path::from` percent-encodes what it finds unusual, so that
-//! `50%` would become `50%25` in the bucket and no other tool would find it; `Path::parse` keeps every byte and
-//! refuses what it cannot keep. Only the second is used here.
+//! `object_store` has two conversions from text to a `Path`: `Path::from` percent-encodes unusual characters, so that
+//! `50%` would become `50%25` in the bucket and no other tool would find it; `Path::parse` keeps every byte and rejects
+//! what it cannot keep. Only the second is used here.
 
 use object_store::path::Path;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -21,12 +21,12 @@ impl KeySpace {
         }
     }
 
-    /// The name of `key` in the bucket.
+    /// Returns the name of `key` in the bucket.
     pub(crate) fn full(&self, key: &str) -> Result<String> {
         Ok(self.path(key)?.into())
     }
 
-    /// The same as a `Path` of `object_store`.
+    /// Like [`Self::full`], as a `Path` of `object_store`.
     pub(crate) fn path(&self, key: &str) -> Result<Path> {
         let full = if self.prefix.is_empty() {
             key.to_owned()
@@ -34,7 +34,7 @@ impl KeySpace {
             format!("{}/{key}", self.prefix)
         };
         let fault = |why: String| {
-            Error::new(ErrorKind::Usage, "not a key that can be stored")
+            Error::new(ErrorKind::Usage, "invalid key")
                 .on(format!("{key:?}"))
                 .because(why)
         };
@@ -48,7 +48,8 @@ impl KeySpace {
         Err(fault("it begins or ends with a slash".to_owned()))
     }
 
-    /// What every name under `prefix` begins with: text, not a directory, so `run/a` also covers `run/ab`.
+    /// Returns the text with which every name under `prefix` begins. It is text, not a directory: `run/a` also covers
+    /// `run/ab`.
     pub(crate) fn full_prefix(&self, prefix: &str) -> String {
         if self.prefix.is_empty() {
             prefix.to_owned()
@@ -57,20 +58,21 @@ impl KeySpace {
         }
     }
 
-    /// The deepest directory that holds everything under `prefix`, as stores list by directory; `None` for all.
+    /// Returns the deepest directory that holds everything under `prefix`, because stores list by directory; `None` for
+    /// all.
     pub(crate) fn directory_of(&self, prefix: &str) -> Result<Option<Path>> {
         let full = self.full_prefix(prefix);
         let Some((directory, _)) = full.rsplit_once('/') else {
             return Ok(None);
         };
         Path::parse(directory).map(Some).map_err(|error| {
-            Error::new(ErrorKind::Usage, "not a prefix that can be listed")
+            Error::new(ErrorKind::Usage, "invalid prefix")
                 .on(format!("{prefix:?}"))
                 .because(error)
         })
     }
 
-    /// The key of an object by its name in the bucket; `None` for one outside the prefix.
+    /// Returns the key of an object from its name in the bucket, or `None` for a name outside the prefix.
     pub(crate) fn key_of<'a>(&self, full: &'a str) -> Option<&'a str> {
         if self.prefix.is_empty() {
             return Some(full);
@@ -115,7 +117,7 @@ mod tests {
         );
         assert_eq!(
             keys.full("a//b").expect_err("an empty segment").to_string(),
-            "not a key that can be stored: \"a//b\": Path \"p/a//b\" contained empty path segment"
+            "invalid key: \"a//b\": Path \"p/a//b\" contained empty path segment"
         );
     }
 

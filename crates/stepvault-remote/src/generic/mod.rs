@@ -1,7 +1,7 @@
-//! Everything that `object_store` speaks to and stepvault has no client of its own for: `az://` and `memory://`.
+//! Stores that `object_store` supports and for which stepvault has no client of its own: `az://` and `memory://`.
 //!
-//! These stores take no checksum with an upload and keep none that stepvault uses: what is written is read back and
-//! hashed by the engine before it counts.
+//! These stores accept no checksum with an upload and keep none that stepvault uses: the engine reads back and hashes
+//! what was written before it counts.
 
 mod azure;
 pub(crate) mod errors;
@@ -23,8 +23,8 @@ use futures::stream::BoxStream;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::{ObjectStore, PutMode, PutOptions, PutPayload};
 use stepvault_core::digest::{FileDigest, PartDigest};
-use stepvault_core::doctor::remote::Credentials;
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
+use stepvault_core::store_facts::Credentials;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use self::errors::store_error;
@@ -32,16 +32,17 @@ use self::keys::KeySpace;
 use self::objects::Objects;
 use crate::payload::Payload;
 use crate::store::{
-    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities, StoredChecksum,
+    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
+    StoredChecksum,
 };
 
-/// The id of uploads on stores that have none of their own (Azure keeps uncommitted blocks by the blob's name).
+/// Upload ID for stores that have none (Azure keeps uncommitted blocks by the blob's name).
 const NO_UPLOAD_ID: &str = "uncommitted-blocks";
 
 /// Opens `az://container/prefix` or `memory://name/prefix`.
 ///
 /// # Errors
-/// `Usage` for another scheme, an option that the store does not take, or an endpoint over plain HTTP that is not on
+/// `Usage` for another scheme, an option that the store does not support, or an endpoint over plain HTTP that is not on
 /// loopback; `Denied` when Azure's settings name no account.
 pub fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
     let (store, multipart, completing): (Arc<dyn ObjectStore>, Arc<dyn MultipartStore>, _) =
@@ -57,7 +58,7 @@ pub fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
             Scheme::S3 | Scheme::Gcs | Scheme::File => {
                 return Err(Error::new(ErrorKind::Usage, "cannot open the remote")
                     .on(&settings.url)
-                    .because("this kind of store has a client of its own"));
+                    .because("this kind of store has its own client"));
             }
         };
     let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
@@ -74,16 +75,16 @@ pub fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
     }))
 }
 
-/// The credentials that requests to `az://` carry, really fetched.
+/// Fetches the credentials that requests to `az://` use.
 pub(crate) async fn azure_credentials(settings: &RemoteSettings) -> Result<Credentials> {
     azure::credentials(settings).await
 }
 
-/// A store behind `object_store`'s two traits.
+/// A store behind the two traits of `object_store`.
 struct GenericStore {
     objects: Objects,
     multipart: Arc<dyn MultipartStore>,
-    /// Keeps completions and creations apart where the store is in this process; `None` where it is not.
+    /// Serializes completions and creations where the store is in this process; `None` where it is not.
     completing: Option<Arc<tokio::sync::Mutex<()>>>,
 }
 
@@ -103,7 +104,7 @@ impl GenericStore {
         }
     }
 
-    /// What stands at `key` after a write of `size_bytes` was acknowledged.
+    /// Returns the object at `key` after a write of `size_bytes` was acknowledged.
     async fn written(&self, what: &str, key: &str, size_bytes: u64) -> Result<Created> {
         let fault = |why: String| {
             Error::new(ErrorKind::Damaged, what)
@@ -111,7 +112,8 @@ impl GenericStore {
                 .because(why)
         };
         let info = self.objects.info(key).await?;
-        let info = info.ok_or_else(|| fault("the store acknowledged it, and it is not there".to_owned()))?;
+        let info =
+            info.ok_or_else(|| fault("the store acknowledged it, but it does not exist".to_owned()))?;
         if info.size_bytes != size_bytes {
             let why = format!(
                 "{size_bytes} bytes were written and the object has {}",
@@ -126,7 +128,7 @@ impl GenericStore {
     }
 }
 
-/// The same blocks as `object_store` has them.
+/// Converts to the blocks of `object_store` without copying.
 fn blocks(body: &Payload) -> PutPayload {
     body.blocks().iter().cloned().collect()
 }
@@ -137,12 +139,12 @@ impl RemoteStore for GenericStore {
         &self.objects.url
     }
 
-    fn abilities(&self) -> StoreAbilities {
-        StoreAbilities {
+    fn capabilities(&self) -> StoreCapabilities {
+        StoreCapabilities {
             checks_checksums: false,
             multipart_is_create_only: self.completing.is_some(),
             lists_pending_uploads: false,
-            // Azure may answer before a copy is done; `object_store` does not tell.
+            // Azure may answer before a copy is done, which `object_store` does not report.
             copies: self.completing.is_some(),
             copies_parts: false,
         }
@@ -247,7 +249,7 @@ impl RemoteStore for GenericStore {
         let path = self.objects.keys.path(key)?;
         match self.multipart.abort_multipart(&path, &upload.to_owned()).await {
             Ok(()) => Ok(()),
-            Err(error) => match store_error("cannot drop the upload", &self.objects.subject(key), error) {
+            Err(error) => match store_error("cannot abort the upload", &self.objects.subject(key), error) {
                 gone if gone.kind() == ErrorKind::NotFound => Ok(()),
                 error => Err(error),
             },
@@ -271,7 +273,7 @@ impl RemoteStore for GenericStore {
     }
 
     fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
-        self.objects.list(prefix)
+        crate::listed::objects(prefix, self.objects.list(prefix))
     }
 
     async fn delete(&self, keys: &[String]) -> Result<()> {
@@ -286,7 +288,7 @@ impl RemoteStore for GenericStore {
         let head = self.head(to).await?.ok_or_else(|| {
             Error::new(ErrorKind::Damaged, "cannot copy the object")
                 .on(self.objects.subject(to))
-                .because("the store acknowledged it, and it is not there")
+                .because("the store acknowledged it, but it does not exist")
         })?;
         Ok(Created::Written(head))
     }

@@ -1,4 +1,4 @@
-//! What works the same on everything that `object_store` speaks to: head, read, list, delete, copy.
+//! Operations that are the same on every store of `object_store`: head, read, list, delete, copy.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::pieces::{Expected, watched};
 use super::transport::AnswerHeaders;
 use crate::store::ObjectInfo;
 
-/// The objects under one prefix of one store.
+/// The objects under one prefix of a store.
 #[derive(Debug, Clone)]
 pub(crate) struct Objects {
     /// The remote's URL, for messages.
@@ -28,17 +28,17 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// The URL of an object, for messages.
+    /// Returns the URL of an object, for messages.
     pub(crate) fn subject(&self, key: &str) -> String {
         format!("{}/{key}", self.url)
     }
 
-    /// Size, time and version; `None` when there is no such object.
+    /// Returns size, time and version, or `None` when the object does not exist.
     pub(crate) async fn info(&self, key: &str) -> Result<Option<ObjectInfo>> {
         Ok(self.look_up(key).await?.map(|(info, _)| info))
     }
 
-    /// The same with the headers of the answer; empty where the store does not speak HTTP.
+    /// Like [`Self::info`], with the headers of the answer; empty where the store does not use HTTP.
     pub(crate) async fn look_up(&self, key: &str) -> Result<Option<(ObjectInfo, HeaderMap)>> {
         let options = GetOptions {
             head: true,
@@ -52,7 +52,7 @@ impl Objects {
                     .map(|headers| headers.0.clone());
                 Ok(Some((info_of(key, got.meta), headers.unwrap_or_default())))
             }
-            Err(error) => match store_error("cannot look up the object", &self.subject(key), error) {
+            Err(error) => match store_error("cannot read the object's metadata", &self.subject(key), error) {
                 missing if missing.kind() == ErrorKind::NotFound => Ok(None),
                 error => Err(error),
             },
@@ -92,14 +92,15 @@ impl Objects {
         let pieces = got
             .into_stream()
             .map_err(move |error| match store_error(WHAT, &subject, error) {
-                // What breaks off in the middle has not been refused: it may come next time.
+                // A body that ends early was not refused, so a retry may succeed.
                 error if error.kind() == ErrorKind::Failed => error.with_kind(ErrorKind::Unreachable),
                 error => error,
             });
         Ok(watched(pieces.boxed(), expected))
     }
 
-    /// No bytes of an object; that it exists and reaches so far is still looked up, as stores do not serve this.
+    /// Returns no bytes of an object. Existence and length are checked by its metadata, since stores reject empty
+    /// ranges.
     async fn read_nothing(&self, key: &str, range: &Range<u64>) -> Result<BoxStream<'static, Result<Bytes>>> {
         let subject = self.subject(key);
         match self.info(key).await? {
@@ -157,7 +158,7 @@ impl Objects {
             .map(|key| self.keys.path(key))
             .collect::<Result<Vec<_>>>()?;
         let count = paths.len();
-        // Answers come in the order of the keys. A missing object is an error to the store and none here.
+        // Results arrive in the order of the keys. A missing object is an error for the store, but not here.
         let mut results = self.store.delete_stream(stream::iter(paths).map(Ok).boxed());
         let mut answered = 0;
         while let Some(result) = results.next().await {
@@ -180,7 +181,7 @@ impl Objects {
             .because(format!("the store answered for {answered} of {count}")))
     }
 
-    /// Copies to a free key; false when it is taken.
+    /// Copies to an unused key. Returns false when it is taken.
     pub(crate) async fn copy(&self, from: &str, to: &str) -> Result<bool> {
         let (source, target) = (self.keys.path(from)?, self.keys.path(to)?);
         match self.store.copy_if_not_exists(&source, &target).await {

@@ -1,10 +1,10 @@
-//! Options that a kind of store does not take.
+//! Rejects options that a kind of store does not support.
 
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 
-/// Refuses the options in `untaken` when they are set: one that is silently without effect is a surprise in the bill
-/// or in an audit.
+/// Refuses the options in `untaken` when they are set: an option silently without effect would be a surprise in a bill
+/// or an audit.
 pub(crate) fn refuse_options(settings: &RemoteSettings, untaken: &[&str]) -> Result<()> {
     let given = [
         ("endpoint", settings.endpoint.is_some()),
@@ -17,12 +17,15 @@ pub(crate) fn refuse_options(settings: &RemoteSettings, untaken: &[&str]) -> Res
         ("tags", !settings.tags.is_empty()),
         ("expected-bucket-owner", settings.expected_bucket_owner.is_some()),
     ];
-    match given.iter().find(|(option, given)| *given && untaken.contains(option)) {
+    match given
+        .iter()
+        .find(|(option, given)| *given && untaken.contains(option))
+    {
         None => Ok(()),
         Some((option, _)) => Err(Error::new(ErrorKind::Usage, "cannot open the remote")
             .on(&settings.url)
-            .because(format!("it does not take the option {option}"))
-            .hint("remove the option; what it asks for may be settable on the bucket, container or directory itself")),
+            .because(format!("it does not support the option {option}"))
+            .hint("remove the option, or configure it on the bucket, container or directory itself")),
     }
 }
 
@@ -40,7 +43,7 @@ mod tests {
         let error = refuse_options(&settings, &["tags", "kms-key"]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cannot open the remote: file:///data: it does not take the option kms-key"
+            "cannot open the remote: file:///data: it does not support the option kms-key"
         );
     }
 }

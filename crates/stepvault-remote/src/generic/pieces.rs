@@ -1,4 +1,4 @@
-//! A body as it arrives: in small pieces, watched for stalls, and never shorter than promised.
+//! A body split into small pieces, with a stall timeout and a check of its length.
 
 use std::time::Duration;
 
@@ -7,29 +7,29 @@ use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use stepvault_core::{Error, ErrorKind, Result};
 
-/// The largest piece that is handed on.
+/// Maximum length of a returned piece.
 pub(crate) const MAXIMUM_PIECE_BYTES: usize = 256 << 10;
 
-/// What is known of a body before it comes.
+/// Expected properties of a body.
 #[derive(Debug, Clone)]
 pub(crate) struct Expected {
     /// URL and key, for messages.
     pub(crate) subject: String,
-    /// Exactly how many bytes come.
+    /// Exact length of the body.
     pub(crate) size_bytes: u64,
-    /// How long nothing may come.
+    /// Maximum time without a byte.
     pub(crate) stall_timeout: Duration,
 }
 
 struct State {
     source: BoxStream<'static, Result<Bytes>>,
-    /// What came in one piece and was too large to hand on so.
+    /// Rest of a received chunk that was too large to return at once.
     pending: Bytes,
     received_bytes: u64,
     expected: Expected,
 }
 
-/// `source` in pieces of at most 256 KiB. It ends after exactly the expected bytes, or with an error.
+/// Splits `source` into pieces of at most 256 KiB. The stream ends after exactly the expected bytes, or with an error.
 pub(crate) fn watched(
     source: BoxStream<'static, Result<Bytes>>,
     expected: Expected,
@@ -64,7 +64,7 @@ impl State {
             return Err(Error::new(ErrorKind::Failed, "cannot read the object")
                 .on(&self.expected.subject)
                 .because(format!(
-                    "more than the {} bytes asked for came",
+                    "more than the requested {} bytes arrived",
                     self.expected.size_bytes
                 )));
         }
@@ -78,7 +78,7 @@ impl Expected {
         Error::new(ErrorKind::Unreachable, "cannot read the object")
             .on(&self.subject)
             .because(format!(
-                "no byte came for {} seconds",
+                "no byte arrived for {} seconds",
                 self.stall_timeout.as_secs()
             ))
             .hint("check the network, or raise stall-timeout")
@@ -147,7 +147,7 @@ mod tests {
             .expect_err("silent");
         assert_eq!(
             silent.to_string(),
-            "cannot read the object: gs://b/k: no byte came for 5 seconds"
+            "cannot read the object: gs://b/k: no byte arrived for 5 seconds"
         );
     }
 }

@@ -1,7 +1,7 @@
-//! The HTTP client under `object_store`: bounded waits, and refusals that keep their status.
+//! The HTTP client under `object_store`: bounds its waits, and keeps the status of refusals.
 //!
-//! `object_store` keeps the status of a failed request in a type that cannot be named from outside. Here every answer
-//! other than 2xx becomes a [`Refusal`] inside the error, where [`super::errors`] finds it again.
+//! `object_store` keeps the status of a failed request in a private type. Here every answer other than 2xx becomes a
+//! [`Refusal`] inside the error, where [`super::errors`] finds it.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use object_store::client::{
 };
 use object_store::{ClientOptions, RetryConfig};
 
-/// How much of an error document is read.
+/// Maximum number of bytes of an error document that are read.
 pub(crate) const MAXIMUM_REFUSAL_BYTES: usize = 16 << 10;
-/// A request body may take the stall time once more for each of these that it has. The HTTP client does not tell when
-/// a byte leaves, so a request that is slower than this counts as stalled.
+/// A request gets the stall time once more for each of these bytes in its body. The HTTP client does not report when a
+/// byte is sent, so a slower request counts as stalled.
 const BYTES_PER_STALL_TIME: u64 = 1 << 20;
-/// How long a connection may take to be made.
+/// Maximum time to connect.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A server's answer other than 2xx.
@@ -33,11 +33,11 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Refusal {
     /// HTTP status.
     pub(crate) status: u16,
-    /// The provider's error code, empty when there was none.
+    /// The provider's error code; empty when there was none.
     pub(crate) code: String,
-    /// The provider's words, empty when there were none.
+    /// The provider's message; empty when there was none.
     pub(crate) message: String,
-    /// How long the store asks to be left alone.
+    /// The delay that the store requests before a retry.
     pub(crate) retry_after_seconds: Option<u64>,
 }
 
@@ -50,12 +50,12 @@ fn text_after(separator: &str, text: &str) -> String {
 }
 
 impl Refusal {
-    /// From a status, headers and the beginning of an error document, XML or JSON.
+    /// Creates a refusal from status, headers and the beginning of an XML or JSON error document.
     pub(crate) fn new(status: u16, headers: &HeaderMap, document: &[u8]) -> Self {
         let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let retry_after_seconds = header("retry-after").and_then(|text| text.trim().parse().ok());
         let text = String::from_utf8_lossy(document);
-        // Azure has its code in a header too, which answers to HEAD keep.
+        // Azure also sends its code in a header, which answers to HEAD contain.
         let code = header("x-ms-error-code")
             .map(str::to_owned)
             .or_else(|| element(&text, "Code"))
@@ -74,14 +74,14 @@ impl Refusal {
     }
 }
 
-/// The text of the first `<name>` element.
+/// Returns the text of the first `<name>` element.
 fn element(text: &str, name: &str) -> Option<String> {
     let (_, rest) = text.split_once(&format!("<{name}>"))?;
     let (inner, _) = rest.split_once(&format!("</{name}>"))?;
     Some(inner.to_owned())
 }
 
-/// The text of the first member `name` of a JSON document: good enough for a message, never for a decision.
+/// Returns the text of the first member `name` of a JSON document. Accurate enough for a message, not for a decision.
 fn member(text: &str, name: &str) -> Option<String> {
     let (_, rest) = text.split_once(&format!("\"{name}\""))?;
     let rest = rest
@@ -102,24 +102,24 @@ fn one_line(text: &str, limit: usize) -> String {
         .collect()
 }
 
-/// No answer, and no byte of one, within the time that a request may take.
+/// No byte of an answer arrived within the time limit of the request.
 #[derive(Debug, thiserror::Error)]
 #[error("no answer within {seconds} seconds")]
 struct Silent {
     seconds: u64,
 }
 
-/// The headers of an answer, kept for callers that `object_store` would not show them to.
+/// The headers of an answer, kept for callers to which `object_store` does not pass them.
 #[derive(Debug, Clone)]
 pub(crate) struct AnswerHeaders(pub(crate) HeaderMap);
 
-/// How long a request that sends `body_bytes` may take until the first byte of its answer.
+/// Returns how long a request that sends `body_bytes` may take until the first byte of its answer.
 pub(crate) fn patience(stall_timeout: Duration, body_bytes: u64) -> Duration {
     let times = u32::try_from(1 + body_bytes.div_ceil(BYTES_PER_STALL_TIME)).unwrap_or(u32::MAX);
     stall_timeout.saturating_mul(times)
 }
 
-/// Makes clients whose requests end: with an answer, a [`Refusal`], or after the stall time.
+/// Creates clients whose requests always end: with an answer, a [`Refusal`], or after the stall time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GuardedConnector {
     pub(crate) stall_timeout: Duration,
@@ -152,7 +152,7 @@ impl HttpService for Guarded {
         let headers = AnswerHeaders(response.headers().clone());
         response.extensions_mut().insert(headers);
         if response.status().is_success() {
-            // The body of a read may be long: whoever takes its pieces watches for stalls.
+            // The body of a read may be long: its reader applies the stall timeout.
             return if reads {
                 Ok(response)
             } else {
@@ -161,14 +161,14 @@ impl HttpService for Guarded {
         }
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let document = tokio::time::timeout(self.stall_timeout, beginning(response));
-        // A refusal is one even when its explanation got lost.
+        // A refusal remains one even when its explanation is lost.
         let refusal = Refusal::new(status, &headers, &document.await.unwrap_or_default());
         Err(HttpError::new(HttpErrorKind::Unknown, refusal))
     }
 }
 
 impl Guarded {
-    /// The same answer with its body, which is a short one, all here.
+    /// Returns the answer with its short body read completely.
     async fn whole(&self, response: HttpResponse) -> Result<HttpResponse, HttpError> {
         let (parts, body) = response.into_parts();
         let body = tokio::time::timeout(self.stall_timeout, body.bytes()).await;
@@ -177,7 +177,8 @@ impl Guarded {
     }
 }
 
-/// Google states an object's length twice. Of an empty one, the first may get lost on the way from a HEAD.
+/// Google sends an object's length in two headers. For an empty object, the first may be missing from the answer to
+/// HEAD.
 fn state_length(headers: &mut HeaderMap) {
     if let Some(length) = headers.get("x-goog-stored-content-length").cloned() {
         headers.entry(CONTENT_LENGTH).or_insert(length);
@@ -206,7 +207,7 @@ async fn beginning(response: HttpResponse) -> Vec<u8> {
     document
 }
 
-/// What every client of `object_store` is built with: a limit on connecting and none on the whole.
+/// Returns the options of every `object_store` client: a limit on connecting, none on the whole request.
 pub(crate) fn client_options(allow_http: bool) -> ClientOptions {
     ClientOptions::new()
         .with_allow_http(allow_http)
@@ -215,7 +216,7 @@ pub(crate) fn client_options(allow_http: bool) -> ClientOptions {
         .with_read_timeout_disabled()
 }
 
-/// No retries below ours: two layers of them multiply.
+/// Disables retries below ours, because retries of two layers multiply.
 pub(crate) fn no_retries() -> RetryConfig {
     RetryConfig {
         max_retries: 0,

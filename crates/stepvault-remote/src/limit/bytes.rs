@@ -1,4 +1,4 @@
-//! Bounds the bytes a second, and the silence that a read may keep.
+//! Limits the bytes per second, and the time that a read may stall.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -8,25 +8,23 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
+use futures::future::BoxFuture;
 use futures::stream::{BoxStream, unfold};
 use governor::clock::{Clock as _, MonotonicClock};
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
-use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::timeout;
 
-use crate::payload::Payload;
-use crate::store::{
-    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
-};
+use crate::decorator::{Answer, Request, StoreDecorator};
+use crate::store::RemoteStore;
 
 type Limiter = RateLimiter<NotKeyed, InMemoryState, MonotonicClock>;
 
-/// Bounds the bytes that are sent and received in a second, and fails reads that bring no byte for too long.
+/// Limits the bytes sent and received per second, and fails reads that receive no byte for too long.
 ///
-/// The innermost decorator: what is sent again counts again. A part is paid for before it is sent, so on the wire it
-/// comes in one burst, of at most its own length.
+/// The innermost decorator: retransmitted bytes count again. A part is accounted before it is sent, so on the wire it
+/// is one burst of at most its own length.
 #[derive(Debug)]
 pub struct FlowStore {
     inner: Arc<dyn RemoteStore>,
@@ -35,7 +33,7 @@ pub struct FlowStore {
 }
 
 impl FlowStore {
-    /// Wraps `inner`. Without a limit only the silence of reads is watched.
+    /// Wraps `inner`. Without a limit only the stall timeout of reads applies.
     pub fn new(inner: Arc<dyn RemoteStore>, bytes_per_second: Option<u64>, stall_timeout: Duration) -> Self {
         let limiter = bytes_per_second.map(|limit| {
             let limit = NonZeroU32::new(u32::try_from(limit).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN);
@@ -51,18 +49,12 @@ impl FlowStore {
         }
     }
 
-    async fn pay(&self, bytes: u64) {
-        if let Some(limiter) = &self.limiter {
-            pay(limiter, bytes).await;
-        }
-    }
-
     fn stalled(&self, what: &str, key: &str) -> Error {
         stalled(what, &format!("{}/{key}", self.url()), self.stall_timeout)
     }
 }
 
-/// Waits until `bytes` may pass, in pieces that the limiter's burst can hold.
+/// Waits until `bytes` may pass, in amounts that the limiter's burst allows.
 async fn pay(limiter: &Limiter, bytes: u64) {
     let mut rest = u32::try_from(bytes).unwrap_or(u32::MAX);
     let mut piece = rest;
@@ -86,64 +78,27 @@ fn stalled(what: &str, subject: &str, stall_timeout: Duration) -> Error {
 }
 
 #[async_trait]
-impl RemoteStore for FlowStore {
-    fn url(&self) -> &str {
-        self.inner.url()
+impl StoreDecorator for FlowStore {
+    fn inner(&self) -> &dyn RemoteStore {
+        &*self.inner
     }
 
-    fn abilities(&self) -> StoreAbilities {
-        self.inner.abilities()
+    async fn around<'a, T, C>(&'a self, request: Request, call: C) -> Result<T>
+    where
+        T: Answer + 'a,
+        C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
+    {
+        if let Some(limiter) = &self.limiter {
+            pay(limiter, request.sent_bytes).await;
+        }
+        call().await
     }
 
-    async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
-        self.pay(body.size_bytes()).await;
-        self.inner.create(key, body, digest).await
-    }
-
-    async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
-        self.pay(body.len() as u64).await;
-        self.inner.replace(key, body, digest).await
-    }
-
-    async fn start_upload(&self, key: &str, size_bytes: u64) -> Result<String> {
-        self.inner.start_upload(key, size_bytes).await
-    }
-
-    async fn upload_part(
+    async fn read_decorated(
         &self,
         key: &str,
-        upload: &str,
-        index: u32,
-        body: Payload,
-        digest: &PartDigest,
-    ) -> Result<PartReceipt> {
-        self.pay(body.size_bytes()).await;
-        self.inner.upload_part(key, upload, index, body, digest).await
-    }
-
-    async fn complete_upload(
-        &self,
-        key: &str,
-        upload: &str,
-        parts: &[PartReceipt],
-        digest: &FileDigest,
-    ) -> Result<Created> {
-        self.inner.complete_upload(key, upload, parts, digest).await
-    }
-
-    async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
-        self.inner.abort_upload(key, upload).await
-    }
-
-    async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
-        self.inner.pending_uploads(prefix).await
-    }
-
-    async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
-        self.inner.head(key).await
-    }
-
-    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
+        range: Option<Range<u64>>,
+    ) -> Result<BoxStream<'static, Result<Bytes>>> {
         let what = "cannot read the object";
         let Ok(body) = timeout(self.stall_timeout, self.inner.read(key, range)).await else {
             return Err(self.stalled(what, key));
@@ -168,35 +123,5 @@ impl RemoteStore for FlowStore {
             }
         });
         Ok(watched.boxed())
-    }
-
-    fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
-        self.inner.list(prefix)
-    }
-
-    async fn sync(&self, keys: &[String]) -> Result<()> {
-        self.inner.sync(keys).await
-    }
-
-    async fn delete(&self, keys: &[String]) -> Result<()> {
-        self.inner.delete(keys).await
-    }
-
-    async fn copy(&self, from: &str, to: &str) -> Result<Created> {
-        self.inner.copy(from, to).await
-    }
-
-    async fn copy_part(
-        &self,
-        from: &str,
-        key: &str,
-        upload: &str,
-        index: u32,
-        start: u64,
-        digest: &PartDigest,
-    ) -> Result<PartReceipt> {
-        self.inner
-            .copy_part(from, key, upload, index, start, digest)
-            .await
     }
 }

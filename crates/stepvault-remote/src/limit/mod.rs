@@ -1,4 +1,4 @@
-//! Keeps a remote's requests, bytes and silences within what is configured.
+//! Limits a remote's concurrent requests, bytes per second and stall times, as configured.
 
 mod bytes;
 mod requests;

@@ -1,4 +1,4 @@
-//! Bounds the requests under way.
+//! Limits concurrent requests.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,20 +6,19 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
+use futures::future::BoxFuture;
 use futures::stream::{BoxStream, unfold};
-use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::payload::Payload;
-use crate::store::{
-    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
-};
+use crate::decorator::{Answer, Request, StoreDecorator};
+use crate::store::{ObjectInfo, RemoteStore};
 
-/// Bounds the requests under way. The outermost decorator: a request that waits to be retried keeps its place, so
-/// that no other goes out to a failing remote in its stead.
+/// Limits concurrent requests. The outermost decorator: a request that waits for its retry keeps its permit, so that no
+/// other request replaces it at a failing remote.
 ///
-/// A read counts until its stream is dropped. Whoever holds one must not wait for another request to the same remote.
+/// A read counts until its stream is dropped. A caller that holds one must not wait for another request to the same
+/// remote.
 #[derive(Debug)]
 pub struct RequestLimitStore {
     inner: Arc<dyn RemoteStore>,
@@ -27,7 +26,7 @@ pub struct RequestLimitStore {
 }
 
 impl RequestLimitStore {
-    /// Lets through at most `most` requests at once, and at least one.
+    /// Permits at most `most` concurrent requests, and at least one.
     pub fn new(inner: Arc<dyn RemoteStore>, most: usize) -> Self {
         let requests = Arc::new(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS)));
         Self { inner, requests }
@@ -35,7 +34,7 @@ impl RequestLimitStore {
 
     async fn permit(&self) -> Result<OwnedSemaphorePermit> {
         let permit = Arc::clone(&self.requests).acquire_owned().await;
-        // Nobody closes the semaphore.
+        // The semaphore is never closed.
         permit.map_err(|error| {
             Error::new(ErrorKind::Failed, "cannot send a request")
                 .on(self.url())
@@ -45,69 +44,25 @@ impl RequestLimitStore {
 }
 
 #[async_trait]
-impl RemoteStore for RequestLimitStore {
-    fn url(&self) -> &str {
-        self.inner.url()
+impl StoreDecorator for RequestLimitStore {
+    fn inner(&self) -> &dyn RemoteStore {
+        &*self.inner
     }
 
-    fn abilities(&self) -> StoreAbilities {
-        self.inner.abilities()
-    }
-
-    async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
+    async fn around<'a, T, C>(&'a self, _request: Request, call: C) -> Result<T>
+    where
+        T: Answer + 'a,
+        C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
+    {
         let _permit = self.permit().await?;
-        self.inner.create(key, body, digest).await
+        call().await
     }
 
-    async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
-        let _permit = self.permit().await?;
-        self.inner.replace(key, body, digest).await
-    }
-
-    async fn start_upload(&self, key: &str, size_bytes: u64) -> Result<String> {
-        let _permit = self.permit().await?;
-        self.inner.start_upload(key, size_bytes).await
-    }
-
-    async fn upload_part(
+    async fn read_decorated(
         &self,
         key: &str,
-        upload: &str,
-        index: u32,
-        body: Payload,
-        digest: &PartDigest,
-    ) -> Result<PartReceipt> {
-        let _permit = self.permit().await?;
-        self.inner.upload_part(key, upload, index, body, digest).await
-    }
-
-    async fn complete_upload(
-        &self,
-        key: &str,
-        upload: &str,
-        parts: &[PartReceipt],
-        digest: &FileDigest,
-    ) -> Result<Created> {
-        let _permit = self.permit().await?;
-        self.inner.complete_upload(key, upload, parts, digest).await
-    }
-
-    async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
-        let _permit = self.permit().await?;
-        self.inner.abort_upload(key, upload).await
-    }
-
-    async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
-        let _permit = self.permit().await?;
-        self.inner.pending_uploads(prefix).await
-    }
-
-    async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
-        let _permit = self.permit().await?;
-        self.inner.head(key).await
-    }
-
-    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
+        range: Option<Range<u64>>,
+    ) -> Result<BoxStream<'static, Result<Bytes>>> {
         let permit = self.permit().await?;
         let body = self.inner.read(key, range).await?;
         let held = unfold((body, permit), |(mut body, permit)| async move {
@@ -117,8 +72,8 @@ impl RemoteStore for RequestLimitStore {
         Ok(held.boxed())
     }
 
-    /// Counts only while an entry is waited for: callers send requests between two entries.
-    fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
+    /// Counts only while an entry is awaited: callers send requests between two entries.
+    fn list_decorated<'a>(&'a self, prefix: &str) -> BoxStream<'a, Result<ObjectInfo>> {
         let entries = self.inner.list(prefix);
         unfold(entries, move |mut entries| async move {
             let next = match self.permit().await {
@@ -128,35 +83,5 @@ impl RemoteStore for RequestLimitStore {
             Some((next, entries))
         })
         .boxed()
-    }
-
-    async fn sync(&self, keys: &[String]) -> Result<()> {
-        let _permit = self.permit().await?;
-        self.inner.sync(keys).await
-    }
-
-    async fn delete(&self, keys: &[String]) -> Result<()> {
-        let _permit = self.permit().await?;
-        self.inner.delete(keys).await
-    }
-
-    async fn copy(&self, from: &str, to: &str) -> Result<Created> {
-        let _permit = self.permit().await?;
-        self.inner.copy(from, to).await
-    }
-
-    async fn copy_part(
-        &self,
-        from: &str,
-        key: &str,
-        upload: &str,
-        index: u32,
-        start: u64,
-        digest: &PartDigest,
-    ) -> Result<PartReceipt> {
-        let _permit = self.permit().await?;
-        self.inner
-            .copy_part(from, key, upload, index, start, digest)
-            .await
     }
 }

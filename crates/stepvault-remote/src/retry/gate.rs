@@ -1,8 +1,8 @@
-//! What all requests to one remote know together: whether it answers, how many may be under way, how many more tries
-//! it may be asked to bear.
+//! State shared by all requests to one remote: whether it answers, how many requests may be in progress, and how many
+//! retries are left.
 //!
-//! While a remote fails, one request at a time goes out to see whether it is back, further and further apart, and the
-//! others wait for it. When it answers again, the number of requests grows with each success.
+//! While a remote fails, one request at a time probes whether it is back, at increasing intervals, and the others wait
+//! for it. When it answers again, the number of concurrent requests grows with each success.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,17 +12,17 @@ use stepvault_core::Error;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-/// Failures in a row after which the remote counts as failing altogether.
+/// Consecutive failures after which the remote counts as failing altogether.
 const FAILURES_THAT_CLOSE: u32 = 3;
-/// Wait before the first probe of a failing remote; up to twice that with jitter, like all the waits.
+/// Wait before the first probe of a failing remote; up to twice that with jitter, like all waits.
 const FIRST_PROBE_WAIT: Duration = Duration::from_millis(100);
-/// Longest wait between probes, before jitter: a remote that is back is noticed within half a minute.
+/// Longest wait between probes, before jitter: a recovered remote is noticed within half a minute.
 const LONGEST_PROBE_WAIT: Duration = Duration::from_secs(12);
-/// Retries that may be made in one go.
-const MOST_TOKENS: f64 = 20.0;
-/// What a success adds: in the long run at most one retry for two successes.
+/// Maximum number of retries in one burst.
+const MAX_TOKENS: f64 = 20.0;
+/// Tokens added per success: in the long run at most one retry per two successes.
 const TOKENS_FOR_A_SUCCESS: f64 = 0.5;
-/// What passing time adds: a retry now and then goes out even when nothing succeeds.
+/// Time that adds one token: occasional retries are sent even when nothing succeeds.
 const TIME_FOR_A_TOKEN: Duration = Duration::from_secs(10);
 
 /// Shared by all requests to one remote.
@@ -35,13 +35,13 @@ pub(super) struct Gate {
 
 #[derive(Debug)]
 struct State {
-    /// Requests that may be under way.
+    /// Number of requests that may be in progress.
     allowed: usize,
     under_way: usize,
-    /// Grows whenever `allowed` shrinks; what fails later but began before says nothing new.
+    /// Grows whenever `allowed` shrinks. A later failure of a request that began before that says nothing new.
     epoch: u64,
     failures_in_row: u32,
-    /// Nothing goes out before this.
+    /// No request is sent before this time.
     not_before: Option<Instant>,
     probe_waits: ExponentialBackoff,
     tokens: f64,
@@ -50,7 +50,7 @@ struct State {
     last_error: Option<Error>,
 }
 
-/// The right to send one request. Dropped without a word, it only gives its place back.
+/// A permit to send one request. Dropping it unused only releases it.
 #[derive(Debug)]
 pub(super) struct Pass {
     gate: Arc<Gate>,
@@ -58,7 +58,7 @@ pub(super) struct Pass {
 }
 
 impl Gate {
-    /// `patience` is how long a request waits for a remote that answers nobody.
+    /// Creates a gate. `patience` is how long a request waits for a remote that answers no request.
     pub(super) fn new(patience: Duration) -> Arc<Self> {
         let now = Instant::now();
         Arc::new(Self {
@@ -69,7 +69,7 @@ impl Gate {
                 failures_in_row: 0,
                 not_before: None,
                 probe_waits: backoff(FIRST_PROBE_WAIT, LONGEST_PROBE_WAIT),
-                tokens: MOST_TOKENS,
+                tokens: MAX_TOKENS,
                 tokens_at: now,
                 last_success: now,
                 last_error: None,
@@ -79,7 +79,8 @@ impl Gate {
         })
     }
 
-    /// Waits until a request may go out. Fails with the last error when the remote has answered nobody for too long.
+    /// Waits until a request may be sent. Fails with the last error when the remote has answered no request for too
+    /// long.
     pub(super) async fn enter(self: &Arc<Self>, is_retry: bool) -> Result<Pass, Option<Error>> {
         let began = Instant::now();
         loop {
@@ -104,7 +105,7 @@ impl Gate {
             };
             let until = until.map_or(give_up, |until| until.min(give_up));
             tokio::select! {
-                // Either way it looks again; in a fixed order, so that a simulation can be repeated.
+                // Either way the state is checked again. The fixed order lets a simulation be repeated.
                 biased;
                 () = changed => {}
                 () = sleep_until(until) => {}
@@ -119,7 +120,7 @@ impl Gate {
 
 enum Ask {
     Go,
-    /// Until then, or until something changes.
+    /// Wait until this time, or until the state changes.
     Wait(Option<Instant>),
 }
 
@@ -134,7 +135,7 @@ impl State {
         }
         if is_retry {
             let gained = now.duration_since(self.tokens_at).as_secs_f64() / TIME_FOR_A_TOKEN.as_secs_f64();
-            self.tokens = (self.tokens + gained).min(MOST_TOKENS);
+            self.tokens = (self.tokens + gained).min(MAX_TOKENS);
             self.tokens_at = now;
             if self.tokens < 1.0 {
                 return Ask::Wait(Some(
@@ -149,14 +150,14 @@ impl State {
 }
 
 impl Pass {
-    /// The remote answered: with what was asked for, or with a refusal that says it is well.
+    /// The remote answered, either with a result or with a refusal that shows that it works.
     pub(super) fn succeeded(self) {
         let mut state = self.gate.lock();
         state.failures_in_row = 0;
         state.allowed = state.allowed.saturating_add(1);
         state.not_before = None;
         state.probe_waits = backoff(FIRST_PROBE_WAIT, LONGEST_PROBE_WAIT);
-        state.tokens = (state.tokens + TOKENS_FOR_A_SUCCESS).min(MOST_TOKENS);
+        state.tokens = (state.tokens + TOKENS_FOR_A_SUCCESS).min(MAX_TOKENS);
         state.last_success = Instant::now();
         state.last_error = None;
     }
@@ -195,7 +196,7 @@ impl Drop for Pass {
     }
 }
 
-/// Waits that double from `first` to `longest`, each up to twice as long by chance.
+/// Returns waits that double from `first` to `longest`, each randomly up to twice as long.
 pub(super) fn backoff(first: Duration, longest: Duration) -> ExponentialBackoff {
     ExponentialBuilder::default()
         .with_min_delay(first)
@@ -203,7 +204,7 @@ pub(super) fn backoff(first: Duration, longest: Duration) -> ExponentialBackoff 
         .with_factor(2.0)
         .without_max_times()
         .with_jitter()
-        // Without a seed of its own every process would draw the same waits.
+        // Without its own seed every process would draw the same waits.
         .with_jitter_seed(crate::random::seed())
         .build()
 }

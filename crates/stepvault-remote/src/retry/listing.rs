@@ -1,7 +1,7 @@
-//! A listing that goes on after an error.
+//! A listing that continues after an error.
 //!
-//! A store cannot be asked to go on in the middle, and keys come in any order, so the listing is begun anew and what
-//! the caller has had already is left out.
+//! A store cannot resume a listing in the middle, and keys come in any order. So the listing is restarted, and entries
+//! that the caller already has are skipped.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,7 @@ struct Listing<'a> {
     store: &'a RetryStore,
     prefix: String,
     entries: Option<Entries<'a>>,
-    /// Digests of the keys handed on, half as long: a key is left out only when it is certainly the same.
+    /// Truncated digests of the returned keys: a key is skipped only when it is certainly the same.
     seen: HashSet<[u8; 16]>,
     ended: bool,
 }
@@ -56,7 +56,7 @@ impl Listing<'_> {
             }
         }
         let (store, prefix, seen) = (self.store, self.prefix.as_str(), &self.seen);
-        // An attempt has to get past everything known: a page that always fails must not be asked for for ever.
+        // Each attempt must get past the known entries: a page that always fails must not be requested forever.
         let (first, entries) = store
             .retries
             .run(|_| async move {

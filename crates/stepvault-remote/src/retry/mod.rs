@@ -1,7 +1,7 @@
-//! Tries again what may pass, without making an outage worse.
+//! Retries transient failures without making an outage worse.
 //!
-//! Requests back off by themselves; the gate slows all requests of a failing remote down together and bounds how many
-//! tries there are in all. After the deadline the remote counts as unreachable and the caller goes on with other work.
+//! Each request backs off by itself. The gate slows down all requests of a failing remote together and limits the total
+//! number of attempts. After the deadline the remote counts as unreachable, and the caller continues with other work.
 
 mod gate;
 mod listing;

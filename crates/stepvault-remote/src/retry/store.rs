@@ -1,14 +1,14 @@
-//! The decorator: which methods are simply repeated, and which have to find out what the lost answer was.
+//! The retry decorator. Most methods are repeated unchanged; some must determine the result of an attempt whose answer
+//! was lost.
 
 use std::future::Future;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use stepvault_core::digest::{FileDigest, PartDigest, Sha256Digest};
+use stepvault_core::digest::{FileDigest, Sha256Digest};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::{Event, Observer, Tier};
 use stepvault_core::remote_settings::RemoteSettings;
@@ -17,27 +17,25 @@ use tokio::time::Instant;
 
 use super::gate::{Gate, backoff};
 use super::listing;
-use crate::payload::Payload;
-use crate::store::{
-    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
-};
+use crate::decorator::{Answer, Request, StoreDecorator};
+use crate::store::{Created, ObjectInfo, PartReceipt, RemoteStore};
 
-/// Wait of a single request before its first retry, before jitter.
+/// Wait of a request before its first retry, before jitter.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// Longest wait of a single request; a remote that fails as a whole is given more time by the gate.
+/// Longest wait of a request. The gate adds longer waits for a remote that fails as a whole.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
 
-/// Who is retried, and for how long.
+/// Name and deadline for retries.
 #[derive(Debug, Clone)]
 pub struct RetryPolicy {
-    /// The remote, for messages and events.
+    /// The remote's name, for messages and events.
     pub name: RemoteName,
-    /// Time after which a request that keeps failing is given up.
+    /// Time after which a failing request is given up.
     pub deadline: Duration,
 }
 
 impl RetryPolicy {
-    /// What `settings` ask for.
+    /// Returns the policy that `settings` define.
     pub fn of(settings: &RemoteSettings) -> Self {
         Self {
             name: settings.name.clone(),
@@ -46,14 +44,14 @@ impl RetryPolicy {
     }
 }
 
-/// Retries the requests of the store it wraps.
+/// Retries the requests of the wrapped store.
 #[derive(Debug)]
 pub struct RetryStore {
     pub(super) inner: Arc<dyn RemoteStore>,
     pub(super) retries: Retries,
 }
 
-/// One failing request's course.
+/// The attempts of one failing request.
 #[derive(Debug)]
 pub(super) struct Retries {
     gate: Arc<Gate>,
@@ -78,8 +76,8 @@ impl RetryStore {
 }
 
 impl Retries {
-    /// Runs `attempt` until it succeeds, fails for good, or the deadline has passed. `attempt` is told whether an
-    /// earlier one may have been carried out without an answer.
+    /// Runs `attempt` until it succeeds, fails permanently, or the deadline has passed. `attempt` is told whether an
+    /// earlier attempt may have been carried out without an answer.
     pub(super) async fn run<Value, Attempting>(
         &self,
         mut attempt: impl FnMut(bool) -> Attempting + Send,
@@ -98,7 +96,7 @@ impl Retries {
                     return Err(self.unreachable(tries, self.deadline, last.as_ref().or(shared.as_ref())));
                 }
             };
-            // Waiting for others does not count; only what this request tried does.
+            // Waiting for the gate does not count; only this request's own attempts do.
             let began = *began.get_or_insert_with(Instant::now);
             tries += 1;
             let error = match attempt(tries > 1).await {
@@ -109,7 +107,7 @@ impl Retries {
                 }
             };
             if error.kind() == ErrorKind::Conflict {
-                // Two writers met; the remote itself is well.
+                // Two writers conflicted; the remote itself works.
                 pass.succeeded();
             } else {
                 pass.failed(&error);
@@ -139,7 +137,7 @@ impl Retries {
             ),
             None => (
                 ErrorKind::Unreachable,
-                "it answered no other request either".to_owned(),
+                "it did not answer any other request either".to_owned(),
                 "",
             ),
         };
@@ -154,56 +152,35 @@ impl Retries {
         if !hint.is_empty() {
             error = error.hint(hint);
         }
-        // A conflict or a refusal that lasted is still worth a try later.
+        // A conflict or refusal that persists may still succeed later.
         error.transient()
     }
 }
 
+/// After a lost answer `create` and `copy` find their own object and return `Exists`: the caller compares, as the contract
+/// asks. A lost answer to `start_upload` leaves an upload behind, which gc finds. Of a read only the opening is retried: the
+/// caller has what came before a cut, and asks for the rest.
 #[async_trait]
-impl RemoteStore for RetryStore {
-    fn url(&self) -> &str {
-        self.inner.url()
+impl StoreDecorator for RetryStore {
+    fn inner(&self) -> &dyn RemoteStore {
+        &*self.inner
     }
 
-    fn abilities(&self) -> StoreAbilities {
-        self.inner.abilities()
+    async fn around<'a, T, C>(&'a self, _request: Request, call: C) -> Result<T>
+    where
+        T: Answer + 'a,
+        C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a,
+    {
+        self.retries.run(|_| call()).await
     }
 
-    /// A lost answer looks like `Exists`: the caller compares, as the contract asks for anyway.
-    async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
-        self.retries
-            .run(|_| self.inner.create(key, body.clone(), digest))
-            .await
+    /// Tried once: a bucket is not asked anything, so its answer would tell the gate nothing about it.
+    async fn begin_decorated(&self) -> Result<()> {
+        self.inner.begin().await
     }
 
-    async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
-        self.retries
-            .run(|_| self.inner.replace(key, body.clone(), digest))
-            .await
-    }
-
-    /// A lost answer leaves an upload behind that the sweep for pending uploads finds.
-    async fn start_upload(&self, key: &str, size_bytes: u64) -> Result<String> {
-        self.retries
-            .run(|_| self.inner.start_upload(key, size_bytes))
-            .await
-    }
-
-    async fn upload_part(
-        &self,
-        key: &str,
-        upload: &str,
-        index: u32,
-        body: Payload,
-        digest: &PartDigest,
-    ) -> Result<PartReceipt> {
-        self.retries
-            .run(|_| self.inner.upload_part(key, upload, index, body.clone(), digest))
-            .await
-    }
-
-    /// An upload that is gone, or a key that is taken after an answer was lost, may be this very completion's doing.
-    async fn complete_upload(
+    /// A missing upload, or a key that is taken after a lost answer, may result from this completion itself.
+    async fn complete_decorated(
         &self,
         key: &str,
         upload: &str,
@@ -236,51 +213,7 @@ impl RemoteStore for RetryStore {
         })
     }
 
-    async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
-        self.retries.run(|_| self.inner.abort_upload(key, upload)).await
-    }
-
-    async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
-        self.retries.run(|_| self.inner.pending_uploads(prefix)).await
-    }
-
-    async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
-        self.retries.run(|_| self.inner.head(key)).await
-    }
-
-    /// Only the opening is retried: what came before a cut is with the caller, who asks for the rest.
-    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
-        self.retries.run(|_| self.inner.read(key, range.clone())).await
-    }
-
-    fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
+    fn list_decorated<'a>(&'a self, prefix: &str) -> BoxStream<'a, Result<ObjectInfo>> {
         listing::list(self, prefix)
-    }
-
-    async fn sync(&self, keys: &[String]) -> Result<()> {
-        self.retries.run(|_| self.inner.sync(keys)).await
-    }
-
-    async fn delete(&self, keys: &[String]) -> Result<()> {
-        self.retries.run(|_| self.inner.delete(keys)).await
-    }
-
-    /// A lost answer looks like `Exists`, as with `create`.
-    async fn copy(&self, from: &str, to: &str) -> Result<Created> {
-        self.retries.run(|_| self.inner.copy(from, to)).await
-    }
-
-    async fn copy_part(
-        &self,
-        from: &str,
-        key: &str,
-        upload: &str,
-        index: u32,
-        start: u64,
-        digest: &PartDigest,
-    ) -> Result<PartReceipt> {
-        self.retries
-            .run(|_| self.inner.copy_part(from, key, upload, index, start, digest))
-            .await
     }
 }

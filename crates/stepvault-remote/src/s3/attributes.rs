@@ -1,18 +1,18 @@
-//! What new objects get besides their bytes: storage class, encryption, tags.
+//! Attributes of new objects: storage class, encryption, tags.
 
 use std::fmt::Write as _;
 
 use aws_sdk_s3::types::{ServerSideEncryption, StorageClass};
 use stepvault_core::remote_settings::RemoteSettings;
 
-/// Attributes of new objects, ready to be handed to requests.
+/// Attributes of new objects, as the SDK's requests expect them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Attributes {
-    /// Storage class, for data objects only: records stay where they can be read at once.
+    /// Storage class, for data objects only: records must stay immediately readable.
     pub(crate) storage_class: Option<StorageClass>,
     /// Kind of server-side encryption.
     pub(crate) encryption: Option<ServerSideEncryption>,
-    /// Key for it.
+    /// Its key.
     pub(crate) kms_key: Option<String>,
     /// Tags, as a query string.
     pub(crate) tagging: Option<String>,
@@ -31,7 +31,7 @@ impl Attributes {
             .collect();
         Self {
             storage_class: settings.storage_class.as_deref().map(StorageClass::from),
-            // A key alone can only mean KMS.
+            // A key without a kind can only mean KMS.
             encryption: encryption
                 .or_else(|| settings.kms_key.as_ref().map(|_| ServerSideEncryption::AwsKms)),
             kms_key: settings.kms_key.clone(),
@@ -39,7 +39,7 @@ impl Attributes {
         }
     }
 
-    /// The storage class for an object at `key`.
+    /// Returns the storage class for an object at `key`.
     pub(crate) fn storage_class_of(&self, key: &str) -> Option<StorageClass> {
         let record = key
             .split('/')
@@ -48,7 +48,7 @@ impl Attributes {
     }
 }
 
-/// Percent-encodes all but unreserved characters and those in `kept`.
+/// Percent-encodes all characters except unreserved ones and those in `kept`.
 pub(crate) fn percent_encode(text: &str, kept: &str) -> String {
     text.bytes()
         .fold(String::with_capacity(text.len()), |mut encoded, byte| {

@@ -1,4 +1,4 @@
-//! Region, endpoint, credentials: from settings and AWS's usual chain to a client.
+//! Creates clients from settings and AWS's usual chain: region, endpoint, credentials.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,17 +23,17 @@ use tokio::time::Instant;
 use super::{connector, skew};
 use crate::endpoint::{check_endpoint, is_loopback};
 
-/// Regions mean nothing to most servers that one runs oneself, but signatures need one.
+/// Regions mean nothing to most self-hosted servers, but signatures need one.
 const REGION_OF_CUSTOM_ENDPOINTS: &str = "us-east-1";
-/// Where the environment names an endpoint.
+/// Variables that name an endpoint.
 const ENDPOINT_VARIABLES: [&str; 2] = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"];
-/// Expired credentials are not read again more often than this.
+/// Minimum time between two reloads of expired credentials.
 const LEAST_TIME_BETWEEN_RENEWALS: Duration = Duration::from_secs(2);
 
-/// Keys given directly instead of through AWS's usual chain: for tests.
+/// Keys given directly instead of through AWS's usual chain; for tests.
 #[derive(Clone)]
 pub struct StaticKeys {
-    /// Access key id.
+    /// Access key ID.
     pub access_key: String,
     /// Secret access key.
     pub secret_key: String,
@@ -45,10 +45,10 @@ impl fmt::Debug for StaticKeys {
     }
 }
 
-/// The client in use, made anew when the store said that its credentials have expired.
+/// The client in use, recreated when the store reports that its credentials have expired.
 ///
-/// The SDK renews credentials that tell when they end. Those that a cron job writes into a file do not, and are kept
-/// by the SDK; only a new client reads the file again.
+/// The SDK renews credentials that have an expiry time. Credentials that a cron job writes to a file have none, and the
+/// SDK caches them; only a new client reads the file again.
 #[derive(Debug)]
 pub(crate) struct Clients {
     settings: RemoteSettings,
@@ -58,7 +58,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Loads configuration and makes the first client. Credentials are fetched with the first request.
+    /// Loads the configuration and creates the first client. Credentials are fetched with the first request.
     pub(crate) async fn load(settings: &RemoteSettings, keys: Option<StaticKeys>) -> Result<Self> {
         let client = load(settings, keys.as_ref()).await?;
         Ok(Self {
@@ -69,7 +69,7 @@ impl Clients {
         })
     }
 
-    /// The client to use for the next request.
+    /// Returns the client for the next request.
     pub(crate) async fn get(&self) -> Result<Client> {
         let mut current = self.current.lock().await;
         if self.expired.load(Ordering::Relaxed) && current.1.elapsed() >= LEAST_TIME_BETWEEN_RENEWALS {
@@ -79,29 +79,29 @@ impl Clients {
         Ok(current.0.clone())
     }
 
-    /// AWS's configuration as these clients see it, read anew.
+    /// Reads AWS's configuration again, as these clients use it.
     pub(super) async fn chain(&self) -> SdkConfig {
         load_chain(&self.settings, self.keys.as_ref()).await
     }
 
-    /// The remote's settings.
+    /// Returns the remote's settings.
     pub(super) fn settings(&self) -> &RemoteSettings {
         &self.settings
     }
 
-    /// Whether keys were given directly.
+    /// Returns whether keys were given directly.
     pub(super) fn given(&self) -> bool {
         self.keys.is_some()
     }
 
-    /// The profile in use, by AWS's rules.
+    /// Returns the profile in use, by AWS's rules.
     pub(super) fn profile(&self) -> String {
         let configured = self.settings.profile.clone();
         let named = configured.or_else(|| std::env::var("AWS_PROFILE").ok());
         named.unwrap_or_else(|| "default".to_owned())
     }
 
-    /// Notes that the store called the credentials expired.
+    /// Records that the store reported the credentials as expired.
     pub(crate) fn mark_expired(&self) {
         self.expired.store(true, Ordering::Relaxed);
     }
@@ -164,7 +164,7 @@ async fn load_chain(settings: &RemoteSettings, keys: Option<&StaticKeys>) -> Sdk
             .iter()
             .any(|name| std::env::var_os(name).is_some())
     {
-        // The usual chain ends by asking the instance's metadata service, which takes seconds where there is none.
+        // The usual chain ends with the instance's metadata service, which takes seconds where there is none.
         let mut profile = ProfileFileRegionProvider::builder();
         if let Some(name) = &settings.profile {
             profile = profile.profile_name(name);
@@ -176,7 +176,7 @@ async fn load_chain(settings: &RemoteSettings, keys: Option<&StaticKeys>) -> Sdk
     loader.load().await
 }
 
-/// The endpoint that environment or profile give for S3, or for every service.
+/// Returns the endpoint that environment or profile define for S3, or for every service.
 fn endpoint_of_chain(base: &SdkConfig) -> Option<String> {
     let key = ServiceConfigKey::builder()
         .service_id("S3")

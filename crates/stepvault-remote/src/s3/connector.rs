@@ -1,7 +1,7 @@
-//! The HTTP client under the SDK: fails requests that move no byte, whatever the operation.
+//! The HTTP client under the SDK: fails stalled requests of any operation.
 //!
-//! The SDK's own read timeout counts from the start of a request, so it would cut a large part on a slow line; its
-//! stalled-stream protection asks for a throughput. Here only silence counts.
+//! The SDK's own read timeout counts from the start of a request, so it would cancel a large part on a slow line; its
+//! stalled-stream protection requires a throughput. Here only the time without any byte counts.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,15 +27,15 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::lent::lend;
 
-/// A connection that takes longer to open will hardly open at all.
+/// A connection that takes longer to open is unlikely to open at all.
 const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 
-/// A request moved no byte for as long as the remote is configured to wait.
+/// A request moved no byte for the configured stall time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no byte moved for {} seconds", .0.as_secs_f64())]
 pub(crate) struct Stalled(pub(crate) Duration);
 
-/// A client for requests that may be silent for at most `stall_timeout`.
+/// Creates a client for requests that may stall for at most `stall_timeout`.
 pub(crate) fn http_client(stall_timeout: Duration, plain_http: bool, local: bool) -> SharedHttpClient {
     let settings = HttpConnectorSettings::builder()
         .connect_timeout(stall_timeout.min(LONGEST_CONNECT))
@@ -48,7 +48,7 @@ pub(crate) fn http_client(stall_timeout: Duration, plain_http: bool, local: bool
     let builder = Connector::builder()
         .connector_settings(settings)
         .proxy_config(proxy);
-    // Loading the system's certificates takes a while; nothing needs them over plain HTTP.
+    // Loading the system's certificates takes time, and plain HTTP does not need them.
     let connector = if plain_http {
         builder.build_http()
     } else {
@@ -127,8 +127,8 @@ impl Progress {
         self.whole.store(whole, Ordering::Relaxed);
     }
 
-    /// Ends when nothing has moved for too long. After the last slice the kernel's buffer is still on its way, for
-    /// about as long as the body took to get that far; the answer is waited for that much longer, within reason.
+    /// Returns when no byte has moved for too long. After the last slice the kernel still sends its buffer, for about
+    /// as long as the body took up to then, so the answer is awaited for that much longer, within bounds.
     async fn stalled(&self, stall_timeout: Duration) {
         loop {
             let sent = Duration::from_millis(self.last_milliseconds.load(Ordering::Relaxed));
@@ -146,7 +146,7 @@ impl Progress {
     }
 }
 
-/// A request body that notes each slice taken of it.
+/// A request body that records each slice taken from it.
 struct NotedBody {
     inner: SdkBody,
     progress: Arc<Progress>,
@@ -176,7 +176,7 @@ impl Body for NotedBody {
     }
 }
 
-/// A response body that fails when nothing comes for too long. The time runs only while somebody waits for it.
+/// A response body that fails when no byte arrives for too long. The time runs only while a reader waits for it.
 struct WatchedBody {
     inner: SdkBody,
     stall_timeout: Duration,

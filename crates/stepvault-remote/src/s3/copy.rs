@@ -1,7 +1,7 @@
-//! Copies inside the store that keep what proves the bytes.
+//! Copies inside the store that preserve the checksums that prove the bytes.
 //!
-//! A plain copy of an object that was sent in parts would get a checksum of the whole, which no manifest holds. So
-//! such an object is copied part by part, in the ranges that the format fixes for its size.
+//! A plain copy of a multipart object would get a checksum of the whole, which no manifest contains. So such an object
+//! is copied part by part, in the ranges that the format defines for its size.
 
 use std::ops::Range;
 
@@ -19,22 +19,22 @@ use super::store::S3Store;
 use super::write::stored_sha256;
 use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, StoredChecksum};
 
-/// Parts copied at once.
+/// Parts that are copied concurrently.
 const PARTS_AT_ONCE: usize = 8;
-/// Largest object that one `CopyObject` takes.
+/// Largest object that one `CopyObject` accepts.
 const LARGEST_PLAIN_COPY_BYTES: u64 = 5 << 30;
 
 const WHAT: &str = "cannot copy the object";
 
-/// What is copied from.
+/// The source of a copy.
 #[derive(Debug)]
 pub(super) struct Source<'a> {
     pub(super) key: &'a str,
-    /// Its entity tag, for as long as nothing else fixes the bytes.
+    /// Its entity tag, unless something else already determines the bytes.
     pub(super) version: Option<String>,
 }
 
-/// A part as the store says that it copied it.
+/// A part as the store reports to have copied it.
 #[derive(Debug)]
 pub(super) struct CopiedPart {
     tag: String,
@@ -48,7 +48,7 @@ impl S3Store {
                 .on(self.name(from))
                 .because("the object does not exist"));
         };
-        // Some servers copy over an existing object in spite of the condition; asking first narrows the gap.
+        // Some servers overwrite an existing object despite the condition; checking first narrows the gap.
         if self.head_object(to).await?.is_some() {
             return Ok(Created::Exists);
         }
@@ -103,10 +103,10 @@ impl S3Store {
         let Some(result) = output.copy_object_result else {
             return Err(Error::new(ErrorKind::Unreachable, WHAT)
                 .on(self.name(to))
-                .because("the answer broke off"));
+                .because("the answer ended early"));
         };
-        // Where the source has rotted this is not what its manifest says: the object is there now, and whoever asked for
-        // it compares, and removes it.
+        // If the source is damaged, this is not the checksum in its manifest: the object exists now, and the caller
+        // compares and removes it.
         let checksum = stored_sha256(result.checksum_sha256());
         Ok(Created::Written(ObjectHead {
             info: ObjectInfo {
@@ -119,7 +119,7 @@ impl S3Store {
         }))
     }
 
-    /// A failed precondition is the target's, or the source's that changed meanwhile: looking tells which.
+    /// A failed precondition concerns the target, or a source that changed meanwhile: the metadata shows which.
     async fn copy_refused<E>(
         &self,
         to: &str,
@@ -136,13 +136,13 @@ impl S3Store {
     }
 
     async fn copy_in_parts(&self, source: &ObjectHead, to: &str, parts: FileParts) -> Result<Created> {
-        // A store that keeps no checksum of the source would not tell those of the copied parts, which completion needs.
+        // A store without a checksum of the source would not return those of the copied parts, which completion needs.
         let upload = self
             .create_multipart(to, source.checksum != StoredChecksum::None)
             .await?;
         let copied = self.copy_parts(source, to, &upload, parts).await;
         if !matches!(copied, Ok(Created::Written(_))) {
-            // The first error tells more than one of cleaning up; the sweep for pending uploads finds what stays.
+            // The first error is more useful than a clean-up error; `gc` finds the remaining upload.
             let _ = self.abort_multipart(to, &upload).await;
         }
         copied
@@ -246,11 +246,11 @@ impl S3Store {
             Some(tag) => Ok(CopiedPart { tag, sha256 }),
             None => Err(Error::new(ErrorKind::Unreachable, WHAT)
                 .on(self.name(to))
-                .because("the answer broke off")),
+                .because("the answer ended early")),
         }
     }
 
-    /// A copied part counts only when the store says that its bytes are those that `digest` is of.
+    /// Accepts a copied part only when the store's checksum equals `digest`.
     pub(super) fn prove_part(
         &self,
         key: &str,
@@ -268,23 +268,23 @@ impl S3Store {
             Some(sha256) => Err(fault(
                 ErrorKind::Damaged,
                 format!(
-                    "the store copied a part with SHA-256 {sha256}, and one with {} is wanted",
+                    "the store copied a part with SHA-256 {sha256}; {} was expected",
                     digest.sha256
                 ),
             )),
             None => Err(fault(
                 ErrorKind::Failed,
-                "the store does not say which bytes it copied".to_owned(),
+                "the store returned no checksum of the bytes it copied".to_owned(),
             )),
         }
     }
 
-    /// A store without this operation is not asked again and again, as one would be that has a fault for now.
+    /// An unsupported operation is a permanent error, so that the store is not retried as for a transient one.
     fn copy_fault(&self, to: &str, fault: Fault) -> Error {
         if fault.is_not_implemented() {
             return Error::new(ErrorKind::Failed, WHAT)
                 .on(self.name(to))
-                .because("the store does not copy objects by itself");
+                .because("the store does not support server-side copies");
         }
         fault.into_error(WHAT, &self.name(to))
     }

@@ -1,4 +1,4 @@
-//! The store's own clock, read from the `Date` of an answer.
+//! The store's own clock, from the `Date` header of an answer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -8,12 +8,12 @@ use aws_sdk_s3::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_s3::error::BoxError;
 use aws_sdk_s3::primitives::{DateTime, DateTimeFormat};
 
-/// Keeps the date of the answer that it is attached to: writes are not told when they happened in any other way.
+/// Stores the date of the answer that it is attached to: the answers to writes contain no other time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AnswerDate(Arc<Mutex<Option<SystemTime>>>);
 
 impl AnswerDate {
-    /// The date, or the start of 1970 where the store gave none.
+    /// Returns the date, or the start of 1970 where the store sent none.
     pub(crate) fn get(&self) -> SystemTime {
         self.0
             .lock()
@@ -22,7 +22,7 @@ impl AnswerDate {
     }
 }
 
-/// The time that a `Date` says.
+/// Parses a `Date` header.
 pub(super) fn dated(text: &str) -> Option<SystemTime> {
     let date = DateTime::from_str(text, DateTimeFormat::HttpDate).ok()?;
     SystemTime::try_from(date).ok()

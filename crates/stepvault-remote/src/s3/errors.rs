@@ -1,4 +1,4 @@
-//! From the SDK's errors to ours: what failed, on what, why, and what to do about it.
+//! Converts the SDK's errors to ours: operation, subject, cause and hint.
 
 use std::error::Error as StdError;
 use std::time::Duration;
@@ -6,13 +6,14 @@ use std::time::Duration;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
-use stepvault_core::doctor::remote::Obstacle;
+use stepvault_core::store_facts::Obstacle;
 use stepvault_core::{Error, ErrorKind};
 
 use super::connector::Stalled;
 use super::verdicts::{Verdict, by_code, by_status};
+use crate::generic::errors::is_about_certificates;
 
-/// Why a request failed, apart from which one it was.
+/// Why a request failed, independent of its operation.
 #[derive(Debug)]
 pub(crate) struct Fault {
     status: u16,
@@ -23,21 +24,21 @@ pub(crate) struct Fault {
     transport: Option<Transport>,
 }
 
-/// Failures without a whole answer.
+/// Failures without a complete answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Transport {
-    /// The connection failed, fell silent, or broke inside the answer.
+    /// The connection failed, stalled, or broke during the answer.
     Connection,
-    /// No credentials could be had.
+    /// No credentials were available.
     NoCredentials,
-    /// Whoever gives the credentials did not answer.
+    /// The provider of the credentials did not answer.
     CredentialsLater,
-    /// The request could not even be built.
+    /// The request could not be built.
     Request,
 }
 
 impl Fault {
-    /// Takes an SDK error apart.
+    /// Converts an SDK error.
     pub(crate) fn of<E>(error: &SdkError<E, HttpResponse>) -> Self
     where
         E: ProvideErrorMetadata + StdError + 'static,
@@ -75,7 +76,7 @@ impl Fault {
             return fault;
         }
         let (transport, message) = transport_fault(error);
-        // A status that says enough counts even when the body behind it could not be read.
+        // A status that is conclusive counts even when its body could not be read.
         if !(400..600).contains(&fault.status) {
             fault.transport = Some(transport);
         }
@@ -83,7 +84,7 @@ impl Fault {
         fault
     }
 
-    /// No credentials could be had, for this reason.
+    /// Creates a fault for missing credentials.
     pub(super) fn no_credentials(why: String) -> Self {
         Self {
             status: 0,
@@ -95,7 +96,7 @@ impl Fault {
         }
     }
 
-    /// A body that broke off or fell silent while it was read.
+    /// Creates a fault for a body that ended early or stalled.
     pub(crate) fn of_body(error: &(dyn StdError + 'static)) -> Self {
         Self {
             status: 0,
@@ -107,7 +108,7 @@ impl Fault {
         }
     }
 
-    /// A fault that came inside an answer for many keys.
+    /// Creates a fault for one key in an answer for many keys.
     pub(crate) fn of_entry(code: Option<&str>, message: Option<&str>) -> Self {
         Self {
             status: 0,
@@ -119,7 +120,7 @@ impl Fault {
         }
     }
 
-    /// Whether the object or the upload does not exist; a missing bucket is something else.
+    /// Returns whether the object or the upload does not exist. A missing bucket does not count.
     pub(crate) fn is_missing(&self) -> bool {
         match self.code.as_str() {
             "NoSuchKey" | "NoSuchUpload" | "NotFound" => true,
@@ -128,18 +129,18 @@ impl Fault {
         }
     }
 
-    /// Whether a precondition failed: the key is taken.
+    /// Returns whether a precondition failed: the key is taken.
     pub(crate) fn is_precondition_failed(&self) -> bool {
         self.code == "PreconditionFailed" || (self.code.is_empty() && self.status == 412)
     }
 
-    /// Whether the store does not have this operation.
+    /// Returns whether the store does not support this operation.
     pub(crate) fn is_not_implemented(&self) -> bool {
         matches!(self.code.as_str(), "NotImplemented" | "MethodNotAllowed")
             || matches!(self.status, 405 | 501)
     }
 
-    /// What stands between us and the bucket.
+    /// Returns the obstacle to using the bucket.
     pub(super) fn obstacle(&self) -> Obstacle {
         match self.transport {
             Some(Transport::Connection) => return Obstacle::Network,
@@ -162,7 +163,7 @@ impl Fault {
         }
     }
 
-    /// Whether newer credentials would help.
+    /// Returns whether newer credentials would help.
     pub(crate) fn is_expired(&self) -> bool {
         matches!(
             self.code.as_str(),
@@ -170,7 +171,7 @@ impl Fault {
         )
     }
 
-    /// The error for an operation `what` on `subject`.
+    /// Returns the error for operation `what` on `subject`.
     pub(crate) fn into_error(self, what: &str, subject: &str) -> Error {
         let (kind, why, hint) = self.judge();
         let detail = self.detail();
@@ -196,13 +197,16 @@ impl Fault {
         {
             error = error.transient();
         }
+        if self.transport == Some(Transport::Connection) && is_about_certificates(&self.message) {
+            error = error.for_operator();
+        }
         match self.retry_after {
             Some(wait) if kind == ErrorKind::Unreachable => error.retry_after(wait),
             _ => error,
         }
     }
 
-    /// The store's own words.
+    /// Returns the store's own message.
     fn detail(&self) -> String {
         match (self.code.as_str(), self.message.as_str()) {
             ("", "") if self.status == 0 => String::new(),
@@ -244,7 +248,7 @@ impl Transport {
     }
 }
 
-/// The region in "the region 'us-east-1' is wrong; expecting 'eu-central-1'".
+/// Returns the region in "the region 'us-east-1' is wrong; expecting 'eu-central-1'".
 fn expected_region(message: &str) -> Option<String> {
     let (_, rest) = message.split_once("expecting '")?;
     let (region, _) = rest.split_once('\'')?;
@@ -285,7 +289,7 @@ fn find<'a, Wanted: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> 
     causes(error).find_map(|error| error.downcast_ref::<Wanted>())
 }
 
-/// The stall, or else the two innermost causes: the SDK's outer layers only repeat that a request failed.
+/// Returns the stall, or else the two innermost causes: the SDK's outer layers only repeat that a request failed.
 pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
     if let Some(stalled) = find::<Stalled>(error) {
         return stalled.to_string();
@@ -337,7 +341,7 @@ mod tests {
             .send()
             .await
             .unwrap_err();
-        Fault::of(&error).into_error("cannot look up the object", "s3://b/k")
+        Fault::of(&error).into_error("cannot read the object's metadata", "s3://b/k")
     }
 
     #[tokio::test]
@@ -346,7 +350,7 @@ mod tests {
         assert_eq!(missing.kind(), ErrorKind::Denied);
         assert!(!missing.is_transient());
         let text = missing.to_string();
-        let wanted = "cannot look up the object: s3://b/k: no credentials were found (";
+        let wanted = "cannot read the object's metadata: s3://b/k: no credentials were found (";
         assert!(text.starts_with(wanted), "{text}");
         assert_eq!(missing.hint_text(), Some(GIVE_CREDENTIALS));
         let slow = error_without_keys(|| CredentialsError::provider_timed_out(Duration::from_secs(5))).await;

@@ -1,4 +1,4 @@
-//! What an S3 bucket tells of itself, and who we are to it: for those who look before they rely on it.
+//! Metadata of an S3 bucket and the credentials in use, for checks before the remote is used.
 
 use aws_credential_types::credential_feature::AwsCredentialFeature;
 use aws_credential_types::provider::ProvideCredentials as _;
@@ -8,7 +8,7 @@ use aws_sdk_s3::types::{
     BucketVersioningStatus, ExpirationStatus, LifecycleRule as Rule, TransitionStorageClass,
 };
 use stepvault_core::Result;
-use stepvault_core::doctor::remote::{CredentialSource, Credentials, LifecycleRule, Versioning};
+use stepvault_core::store_facts::{CredentialSource, Credentials, LifecycleRule, Versioning};
 
 use super::client::Clients;
 use super::date::AnswerDate;
@@ -17,7 +17,7 @@ use super::store::S3Store;
 use crate::examine::{Hindered, Look};
 
 impl S3Store {
-    /// The credentials that requests would be signed with, fetched anew.
+    /// Fetches again the credentials with which requests would be signed.
     pub(crate) async fn credentials(&self) -> Result<Credentials> {
         let keys = self.clients().keys().await?;
         let source = source_of(&keys, self.clients());
@@ -56,7 +56,7 @@ impl S3Store {
         }
     }
 
-    /// Whether the bucket keeps old versions.
+    /// Returns whether the bucket keeps old versions.
     pub(crate) async fn versioning(&self) -> Result<Versioning> {
         let client = self.client().await?;
         let request = client
@@ -70,12 +70,12 @@ impl S3Store {
         Ok(match output.status() {
             Some(BucketVersioningStatus::Enabled) => Versioning::On,
             Some(BucketVersioningStatus::Suspended) => Versioning::Suspended,
-            // Some servers have an empty status where there never was any.
+            // Some servers return an empty status where versioning was never enabled.
             _ => Versioning::Off,
         })
     }
 
-    /// The bucket's lifecycle rules that are enabled.
+    /// Returns the bucket's enabled lifecycle rules.
     pub(crate) async fn rules(&self) -> Result<Vec<LifecycleRule>> {
         let client = self.client().await?;
         let request = client
@@ -96,7 +96,7 @@ impl S3Store {
 }
 
 impl Clients {
-    /// Asks AWS's chain, or whatever the caller gave instead of it.
+    /// Fetches keys from AWS's chain, or from the caller's replacement.
     async fn keys(&self) -> Result<Keys> {
         let base = self.chain().await;
         let missing = |why: String| {
@@ -112,7 +112,8 @@ impl Clients {
     }
 }
 
-/// The SDK notes in the credentials which providers they came through. Of several, the one that renews them counts.
+/// Returns the source of credentials. The SDK records the providers that they came through; of several, the one that
+/// renews them counts.
 fn source_of(keys: &Keys, clients: &Clients) -> CredentialSource {
     use AwsCredentialFeature as Feature;
     if clients.given() {
@@ -180,7 +181,7 @@ fn rule_of(rule: &Rule) -> LifecycleRule {
                 Some(TransitionStorageClass::Glacier | TransitionStorageClass::DeepArchive)
             )
         })
-        // A date instead of days is one that comes, or has come.
+        // A rule with a date instead of days applies on that date, which may have passed.
         .map(|transition| days(transition.days()).unwrap_or(0))
         .min();
     LifecycleRule {

@@ -1,7 +1,7 @@
-//! Amazon S3 and what speaks its protocol, through AWS's own SDK.
+//! Amazon S3 and compatible stores, through AWS's own SDK.
 //!
-//! Every byte is sent with its SHA-256 for the store to check, writes are conditional on a free key, and what the
-//! store says it keeps is compared with what was sent.
+//! All bytes are sent with a SHA-256 for the store to check, writes are conditional on an unused key, and the checksum
+//! that the store reports is compared with the sent one.
 
 mod attributes;
 mod client;
@@ -27,7 +27,7 @@ pub use self::client::StaticKeys;
 pub(crate) use self::store::S3Store;
 use crate::store::RemoteStore;
 
-/// Opens a store without decorators. With `keys` AWS's usual chain of credentials is left out.
+/// Opens a store without decorators. With `keys`, AWS's usual chain of credentials is not used.
 pub async fn open(settings: &RemoteSettings, keys: Option<StaticKeys>) -> Result<Arc<dyn RemoteStore>> {
     Ok(Arc::new(S3Store::open(settings, keys).await?))
 }

@@ -1,4 +1,4 @@
-//! Objects in parts: begun, sent, completed or aborted.
+//! Multipart objects: begin, send parts, complete or abort.
 
 use aws_sdk_s3::operation::complete_multipart_upload::CompleteMultipartUploadOutput;
 use aws_sdk_s3::types::{ChecksumAlgorithm, ChecksumType, CompletedMultipartUpload, CompletedPart};
@@ -11,15 +11,15 @@ use super::write::{byte_stream, stored_sha256};
 use crate::payload::Payload;
 use crate::store::{Created, ObjectHead, ObjectInfo, PartReceipt, StoredChecksum};
 
-/// What completion is asked to check of the whole.
+/// Expected properties of the whole object.
 pub(super) struct Whole {
     pub(super) size_bytes: u64,
-    /// SHA-256 over the parts' digests; `None` for an upload that was not begun with them.
+    /// SHA-256 over the parts' digests; `None` for an upload that was begun without them.
     pub(super) composite: Option<Sha256Digest>,
 }
 
 impl S3Store {
-    /// Begins an upload, `proven` by the SHA-256 of each of its parts, as all are whose bytes go out from here.
+    /// Begins an upload. With `proven`, each part carries its SHA-256, as for all bytes sent from here.
     pub(super) async fn create_multipart(&self, key: &str, proven: bool) -> Result<String> {
         let what = "cannot begin the upload";
         let client = self.client().await?;
@@ -41,7 +41,7 @@ impl S3Store {
         output.upload_id.ok_or_else(|| {
             Error::new(ErrorKind::Failed, what)
                 .on(self.name(key))
-                .because("the store gives the upload no id")
+                .because("the store returned no upload ID")
         })
     }
 
@@ -76,7 +76,7 @@ impl S3Store {
         let tag = output.e_tag.ok_or_else(|| {
             Error::new(ErrorKind::Failed, what)
                 .on(self.name(key))
-                .because("the store gives the part no entity tag")
+                .because("the store returned no entity tag for the part")
         })?;
         Ok(PartReceipt {
             index,
@@ -109,7 +109,7 @@ impl S3Store {
         self.complete_parts(key, upload, completed, &whole).await
     }
 
-    /// Completes an upload from parts in order.
+    /// Completes an upload from its parts in order.
     pub(super) async fn complete_parts(
         &self,
         key: &str,
@@ -167,10 +167,10 @@ impl S3Store {
         parts: u32,
     ) -> Result<StoredChecksum> {
         if output.e_tag.is_none() {
-            // S3 keeps the connection alive with blanks while it works; an answer can end before it says how it went.
+            // S3 keeps the connection alive with blanks while it works, so an answer can end before its result.
             return Err(Error::new(ErrorKind::Unreachable, what)
                 .on(self.name(key))
-                .because("the answer broke off"));
+                .because("the answer ended early"));
         }
         let checksum = stored_sha256(output.checksum_sha256());
         if let Some(digest) = whole.composite {
@@ -205,7 +205,7 @@ impl S3Store {
         }
     }
 
-    /// S3 counts parts from 1.
+    /// Returns the part number, which S3 counts from 1.
     pub(super) fn part_number(&self, what: &str, key: &str, index: u32) -> Result<i32> {
         index
             .checked_add(1)

@@ -1,13 +1,14 @@
-//! Uploads that nobody has completed, and what their parts come to.
+//! Incomplete uploads and the sizes of their parts.
 
 use std::sync::atomic::Ordering;
 
 use aws_sdk_s3::types::Part;
 use stepvault_core::Result;
-use stepvault_core::doctor::remote::LeftBytes;
+use stepvault_core::store_facts::LeftBytes;
 
 use super::read::system_time;
 use super::store::S3Store;
+use crate::listed::check_parts;
 use crate::pending::{Listed, MAXIMUM_PAGES, Marker, Page, pages};
 use crate::store::PendingUpload;
 
@@ -19,9 +20,9 @@ impl S3Store {
         listed.whole(WHAT, &self.name(""))
     }
 
-    /// The uploads of at most so many pages.
+    /// Lists incomplete uploads, at most `most_pages` pages.
     pub(crate) async fn listed_multiparts(&self, prefix: &str, most_pages: usize) -> Result<Listed> {
-        pages(WHAT, &self.name(""), most_pages, |after| {
+        pages(WHAT, &self.name(""), prefix, most_pages, |after| {
             self.multiparts_page(prefix, after)
         })
         .await
@@ -65,7 +66,7 @@ impl S3Store {
         })
     }
 
-    /// What the first page of an upload's parts comes to; none for an upload that is gone.
+    /// Returns the size of the first page of an upload's parts, or `None` for an upload that no longer exists.
     pub(crate) async fn uploaded_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
         let client = self.client().await?;
         let request = client
@@ -76,6 +77,12 @@ impl S3Store {
             .set_expected_bucket_owner(self.owner.clone());
         match request.send().await {
             Ok(page) => {
+                let asked = (self.full_key(&upload.key), upload.upload.as_str());
+                check_parts(
+                    &self.name(&upload.key),
+                    (&asked.0, asked.1),
+                    (page.key(), page.upload_id()),
+                )?;
                 let sizes = page.parts().iter().filter_map(Part::size);
                 let sizes = sizes.filter_map(|size| u64::try_from(size).ok());
                 Ok(Some(LeftBytes {

@@ -1,4 +1,4 @@
-//! Reading: heads, ranges, listings.
+//! Reads metadata, ranges and listings.
 
 use std::ops::Range;
 use std::time::SystemTime;
@@ -24,7 +24,7 @@ impl S3Store {
             .key(self.full_key(key))
             .checksum_mode(ChecksumMode::Enabled)
             .set_expected_bucket_owner(self.owner.clone());
-        let what = "cannot look up the object";
+        let what = "cannot read the object's metadata";
         let output = match request.send().await {
             Ok(output) => output,
             Err(error) => {
@@ -42,7 +42,7 @@ impl S3Store {
             .ok_or_else(|| {
                 Error::new(ErrorKind::Failed, what)
                     .on(self.name(key))
-                    .because("the store does not tell its length")
+                    .because("the store returned no length")
             })?;
         Ok(Some(ObjectHead {
             info: ObjectInfo {
@@ -62,7 +62,7 @@ impl S3Store {
     ) -> Result<BoxStream<'static, Result<Bytes>>> {
         let what = "cannot read the object";
         if range.as_ref().is_some_and(Range::is_empty) {
-            // HTTP has no way to ask for nothing.
+            // HTTP cannot request an empty range.
             return match self.head_object(key).await? {
                 Some(_) => Ok(futures::stream::empty().boxed()),
                 None => Err(Error::new(ErrorKind::NotFound, what)
@@ -95,7 +95,7 @@ impl S3Store {
                 if !answered.is_some_and(|answered| answered.starts_with(&from)) {
                     return Err(Error::new(ErrorKind::Failed, what)
                         .on(self.name(key))
-                        .because("the store sent other bytes than the range asked for"));
+                        .because("the store sent a different range than requested"));
                 }
                 Some(range.end - range.start)
             }
@@ -109,8 +109,8 @@ impl S3Store {
         Ok(exactly(output.body, wanted, self.name(key)))
     }
 
-    /// Keys are asked for as they are: some servers say that they percent-encode them, and do not. Keys that XML
-    /// cannot hold, with control characters, are none of ours.
+    /// Keys are requested without encoding: some servers claim to percent-encode them but do not. Keys that XML cannot
+    /// represent, with control characters, are never used by stepvault.
     pub(super) fn list_objects(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
         let prefix = self.full_key(prefix);
         let pages = try_unfold(Some(None::<String>), move |state| {
@@ -137,11 +137,11 @@ impl S3Store {
                 let next = match (page.is_truncated.unwrap_or(false), page.next_continuation_token) {
                     (false, _) => None,
                     (true, Some(token)) => Some(Some(token)),
-                    // An incomplete listing must never pass for a whole one.
+                    // An incomplete listing must never be treated as a complete one.
                     (true, None) => {
                         return Err(Error::new(ErrorKind::Failed, "cannot list objects")
                             .on(self.name(""))
-                            .because("the store says that there is more and not how to get it"));
+                            .because("the listing is truncated but gives no continuation token"));
                     }
                 };
                 Ok(Some((futures::stream::iter(entries), next)))
@@ -178,10 +178,10 @@ pub(super) fn system_time(time: Option<&DateTime>) -> SystemTime {
 fn shorter(what: &str, name: &str, wanted: u64, length: u64) -> Error {
     Error::new(ErrorKind::Damaged, what)
         .on(name)
-        .because(format!("the store has {length} of the {wanted} bytes asked for"))
+        .because(format!("the store has {length} of the {wanted} requested bytes"))
 }
 
-/// The body's bytes; an error where they break off, or are not as many as `wanted`.
+/// Returns the body's bytes, and an error when they end early or are not exactly `wanted`.
 fn exactly(body: ByteStream, wanted: Option<u64>, name: String) -> BoxStream<'static, Result<Bytes>> {
     try_unfold((body, 0_u64), move |(mut body, seen)| {
         let name = name.clone();
@@ -196,7 +196,7 @@ fn exactly(body: ByteStream, wanted: Option<u64>, name: String) -> BoxStream<'st
                 None => match wanted {
                     Some(wanted) if wanted != seen => Err(Error::new(ErrorKind::Unreachable, what)
                         .on(&name)
-                        .because(format!("the answer broke off after {seen} of {wanted} bytes"))),
+                        .because(format!("the answer ended early after {seen} of {wanted} bytes"))),
                     _ => Ok(None),
                 },
             }

@@ -1,9 +1,9 @@
-//! One more try for a request that was refused because this machine's clock is off.
+//! Retries once a request that was refused because this machine's clock is off.
 //!
-//! Requests are signed with the time. The SDK reads from every answer how far the store's clock is away, and signs what
-//! follows by the store's, but the request that taught it so has failed by then, and the SDK's own retries are off here:
-//! ours would go on for minutes where nothing but another clock helps. So that very request is sent a second time, at
-//! once, and no other one is; what is refused then stays refused.
+//! Requests are signed with the time. The SDK reads from every answer how far the store's clock is away, and signs
+//! later requests by the store's clock. But the request from which it learned this has failed by then, and the SDK's
+//! own retries are disabled here: our retries would go on for minutes where only a corrected clock helps. So exactly
+//! this request is sent a second time, immediately, and no other one; a second refusal is final.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,14 +17,15 @@ use aws_smithy_types::config_bag::{Storable, StoreReplace};
 
 use super::date::dated;
 
-/// A refusal by a clock this far from the signature may be for that. Stores bear 15 minutes; the SDK goes by 4.
+/// A refusal whose clock is this far from the signature may be caused by that. Stores accept 15 minutes; the SDK uses
+/// 4.
 const SUSPICIOUS: Duration = Duration::from_mins(4);
-/// The refused request and the one after it.
+/// The refused request and its retry.
 const TRIES: u32 = 2;
 /// There is nothing to wait for.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The client retries this, once, and nothing else.
+/// Configures the client to retry only this, once.
 pub(super) fn only_skew(builder: Builder) -> Builder {
     builder
         .retry_config(
@@ -37,7 +38,7 @@ pub(super) fn only_skew(builder: Builder) -> Builder {
         .retry_classifier(OnlySkew)
 }
 
-/// The time that a request was signed for.
+/// The time for which a request was signed.
 #[derive(Debug, Clone, Copy)]
 struct SignedFor(SystemTime);
 
@@ -45,11 +46,11 @@ impl Storable for SignedFor {
     type Storer = StoreReplace<Self>;
 }
 
-/// Stands in a refusal whose date is far from the request's.
+/// Marks a refusal whose date is far from the request's.
 #[derive(Debug, Clone, Copy)]
 struct RefusedFarAway;
 
-/// Compares what was signed with the date of a refusal. A clock that the SDK knows already is not far from it any more.
+/// Compares the signed time with the date of a refusal. Once the SDK knows the clock difference, they are close.
 #[derive(Debug)]
 struct Notice;
 
@@ -80,7 +81,7 @@ impl Intercept for Notice {
             return Ok(());
         };
         let response = context.response_mut();
-        // By the status alone: the answer to a HEAD has no code.
+        // By the status alone, because the answer to a HEAD has no code.
         let refused = response.status().as_u16() == 403;
         let date = response.headers().get("date").and_then(dated);
         if refused && date.is_some_and(|date| apart(signed, date) > SUSPICIOUS) {
@@ -90,7 +91,7 @@ impl Intercept for Notice {
     }
 }
 
-/// Every other failure is for the decorator above the store, which has the deadline.
+/// The retry decorator, which has the deadline, handles every other failure.
 #[derive(Debug)]
 struct OnlySkew;
 

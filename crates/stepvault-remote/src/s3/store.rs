@@ -1,4 +1,4 @@
-//! The store itself: which request answers which method.
+//! The S3 store: maps each method to its request.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +19,10 @@ use super::copy::Source;
 use super::errors::Fault;
 use crate::payload::Payload;
 use crate::store::{
-    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
+    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
 };
 
-/// A bucket, or a prefix of one, of S3 or of a server that speaks its protocol.
+/// A bucket, or a prefix of one, on S3 or a compatible server.
 #[derive(Debug)]
 pub(crate) struct S3Store {
     clients: Clients,
@@ -62,22 +62,22 @@ impl S3Store {
         self.clients.get().await
     }
 
-    /// The key in the bucket.
+    /// Returns the key in the bucket.
     pub(super) fn full_key(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
 
-    /// The key relative to the prefix; `None` for what is not below it, and for the prefix itself.
+    /// Returns the key relative to the prefix, or `None` for a key outside it and for the prefix itself.
     pub(super) fn relative_key<'a>(&self, full_key: &'a str) -> Option<&'a str> {
         full_key.strip_prefix(&self.prefix).filter(|key| !key.is_empty())
     }
 
-    /// What messages call an object.
+    /// Returns the URL of an object, for messages.
     pub(super) fn name(&self, key: &str) -> String {
         format!("{}/{key}", self.url)
     }
 
-    /// Takes an SDK error apart and notes what it says about the credentials.
+    /// Converts an SDK error and records what it says about the credentials.
     pub(super) fn fault<E>(&self, error: &SdkError<E, HttpResponse>) -> Fault
     where
         E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -89,7 +89,7 @@ impl S3Store {
         fault
     }
 
-    /// The error of an operation `what` on the object `key`.
+    /// Returns the error of an operation `what` on the object `key`.
     pub(super) fn failed<E>(&self, what: &str, key: &str, error: &SdkError<E, HttpResponse>) -> Error
     where
         E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -104,8 +104,8 @@ impl RemoteStore for S3Store {
         &self.url
     }
 
-    fn abilities(&self) -> StoreAbilities {
-        StoreAbilities {
+    fn capabilities(&self) -> StoreCapabilities {
+        StoreCapabilities {
             checks_checksums: true,
             multipart_is_create_only: true,
             lists_pending_uploads: self.lists_pending_uploads.load(Ordering::Relaxed),
@@ -164,7 +164,7 @@ impl RemoteStore for S3Store {
     }
 
     fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
-        self.list_objects(prefix)
+        crate::listed::objects(prefix, self.list_objects(prefix))
     }
 
     async fn delete(&self, keys: &[String]) -> Result<()> {

@@ -1,11 +1,11 @@
-//! What each of S3's refusals means for a user.
+//! Maps S3's error codes and statuses to reasons and hints.
 
 use stepvault_core::ErrorKind;
 
-/// Kind, why, and what to do about it; empty where the store's own words say enough.
+/// Kind, reason and hint; empty where the store's own message is sufficient.
 pub(super) type Verdict = (ErrorKind, &'static str, &'static str);
 
-/// The verdict on one of S3's error codes; `None` for a code that is not known here.
+/// Returns the verdict on an S3 error code, or `None` for an unknown code.
 pub(super) fn by_code(code: &str) -> Option<Verdict> {
     use ErrorKind::{Conflict, Damaged, Denied, Failed, NoSpace, NotFound, Unreachable, Usage};
     Some(match code {
@@ -27,19 +27,19 @@ pub(super) fn by_code(code: &str) -> Option<Verdict> {
         ),
         "SignatureDoesNotMatch" => (
             Denied,
-            "the secret key does not fit the access key",
-            "check AWS_SECRET_ACCESS_KEY or the profile for a wrong or cut secret",
+            "the secret key does not match the access key",
+            "check AWS_SECRET_ACCESS_KEY or the profile for a wrong or truncated secret",
         ),
         "AccessDenied" | "AllAccessDisabled" | "AccountProblem" | "Forbidden" => (
             Denied,
             "the credentials do not allow this",
-            "grant the action on the bucket and its objects; without s3:ListBucket a missing object looks like \
-             this too; if expected-bucket-owner is set, check it",
+            "grant the action on the bucket and its objects; without s3:ListBucket this \
+             can also mean a missing object; if expected-bucket-owner is set, check it",
         ),
         "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired" => (
             Denied,
             "the credentials have expired",
-            "renew them (for a profile: `aws sso login`); they are read again at the next try",
+            "renew them (for a profile: `aws sso login`); the next attempt reads them again",
         ),
         "InvalidToken" => (
             Denied,
@@ -67,15 +67,15 @@ pub(super) fn by_code(code: &str) -> Option<Verdict> {
             "lower max-concurrent-requests",
         ),
         "InternalError" | "ServiceUnavailable" | "Busy" => {
-            (Unreachable, "the store has a fault of its own", "")
+            (Unreachable, "the store reports an internal error", "")
         }
-        "RequestTimeout" | "IncompleteBody" => (Unreachable, "the request did not arrive whole", ""),
+        "RequestTimeout" | "IncompleteBody" => (Unreachable, "the request arrived incomplete", ""),
         "OperationAborted" => (
             Unreachable,
             "another operation is under way on the same resource",
             "",
         ),
-        "PreconditionFailed" => (Conflict, "a precondition did not hold", ""),
+        "PreconditionFailed" => (Conflict, "a precondition failed", ""),
         "ConditionalRequestConflict" => (Conflict, "another write to the same key is under way", ""),
         "BadDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" => (
             Damaged,
@@ -85,9 +85,9 @@ pub(super) fn by_code(code: &str) -> Option<Verdict> {
         "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall" => (
             Damaged,
             "the store does not have the parts that were sent",
-            "the upload has to begin anew",
+            "the upload has to start over",
         ),
-        "InvalidRange" => (Damaged, "the object is shorter than the range asked for", ""),
+        "InvalidRange" => (Damaged, "the object is shorter than the requested range", ""),
         "InvalidObjectState" => (
             Failed,
             "the object is archived",
@@ -109,7 +109,7 @@ pub(super) fn by_code(code: &str) -> Option<Verdict> {
     })
 }
 
-/// The verdict where there is only a status.
+/// Returns the verdict where there is only a status.
 pub(super) fn by_status(status: u16) -> Verdict {
     match status {
         301 | 307 | 308 => (
@@ -117,22 +117,22 @@ pub(super) fn by_status(status: u16) -> Verdict {
             "the bucket is in another region",
             "set region for this remote",
         ),
-        // Answers to HEAD have no body, so no code.
+        // Answers to HEAD have no body and therefore no code.
         400 => (
             ErrorKind::Failed,
             "",
-            "expired credentials and a wrong region look like this where an answer has no body",
+            "check the credentials and the region: an answer without a body does not tell them apart",
         ),
         401 | 403 => (
             ErrorKind::Denied,
             "the credentials do not allow this",
-            "check credentials and policy; without s3:ListBucket a missing object looks like this too",
+            "check credentials and policy; without s3:ListBucket this can also mean a missing object",
         ),
         404 => (ErrorKind::NotFound, "", ""),
         409 | 412 => (ErrorKind::Conflict, "", ""),
         416 => (
             ErrorKind::Damaged,
-            "the object is shorter than the range asked for",
+            "the object is shorter than the requested range",
             "",
         ),
         429 => (
@@ -145,8 +145,8 @@ pub(super) fn by_status(status: u16) -> Verdict {
             "the store is full",
             "free some space or raise the quota",
         ),
-        501 => (ErrorKind::Failed, "the store cannot do this", ""),
-        500..600 => (ErrorKind::Unreachable, "the store has a fault of its own", ""),
+        501 => (ErrorKind::Failed, "the store does not support this operation", ""),
+        500..600 => (ErrorKind::Unreachable, "the store reports an internal error", ""),
         _ => (ErrorKind::Failed, "", ""),
     }
 }

@@ -1,4 +1,4 @@
-//! Whole objects: written once, replaced, deleted.
+//! Whole objects: create, replace, delete.
 
 use std::sync::atomic::Ordering;
 
@@ -15,9 +15,9 @@ use super::store::S3Store;
 use crate::payload::Payload;
 use crate::store::{Created, ObjectHead, ObjectInfo, StoredChecksum};
 
-/// Most keys in one `DeleteObjects`.
+/// Maximum number of keys in one `DeleteObjects`.
 const KEYS_IN_A_BATCH: usize = 1000;
-/// Single deletes under way at once, where a store knows no other kind.
+/// Concurrent single deletes, for a store that supports no other kind.
 const SINGLE_DELETES: usize = 8;
 
 impl S3Store {
@@ -89,7 +89,7 @@ impl S3Store {
         Ok(request)
     }
 
-    /// A store that tells a checksum of its own must tell the one of what was sent.
+    /// Checks that a checksum returned by the store equals the sent one.
     pub(super) fn check_answer(
         &self,
         what: &str,
@@ -102,7 +102,7 @@ impl S3Store {
         }
         Err(Error::new(ErrorKind::Damaged, what)
             .on(self.name(key))
-            .because("the store answers with another checksum than was sent")
+            .because("the store returned a different checksum than was sent")
             .hint("if it happens again, check this machine's memory and network"))
     }
 
@@ -143,7 +143,7 @@ impl S3Store {
         }
     }
 
-    /// False when the store does not know how to delete many at once; nothing is gone then.
+    /// Returns false when the store does not support multi-object delete; nothing is deleted then.
     async fn delete_batch(&self, keys: &[String]) -> Result<bool> {
         let what = "cannot delete objects";
         let invalid = |error| {
@@ -192,14 +192,14 @@ impl S3Store {
     }
 }
 
-/// A payload as the SDK takes one. The SDK keeps a way to begin anew, and sends no copy.
+/// Converts a payload for the SDK. The SDK can restart it and makes no copy.
 pub(super) fn byte_stream(payload: Payload) -> ByteStream {
     ByteStream::new(SdkBody::retryable(move || {
         SdkBody::from_body_1_x(payload.clone().into_body())
     }))
 }
 
-/// A SHA-256 as S3 tells it: of the whole, or with the number of parts for a composite one.
+/// Parses a SHA-256 in S3's format: of the whole object, or with the number of parts for a composite one.
 pub(super) fn stored_sha256(text: Option<&str>) -> StoredChecksum {
     let Some(text) = text else {
         return StoredChecksum::None;

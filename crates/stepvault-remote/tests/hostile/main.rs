@@ -25,6 +25,21 @@ fn answers() {
     mutations::assert_holds(&answers::seeds(), answers::check);
 }
 
+/// Found by chance, on a fresh clone: a listing of uploads with a key that only looks like one of the prefix's. `gc` would
+/// have aborted somebody else's upload.
+#[test]
+fn an_upload_outside_the_prefix_is_not_passed_on() {
+    const PENDING: &str = "200\n\n<ListMultipartUploadsResult><Upload><Key>prefix/runFa</Key><UploadId>1</UploadId>\
+        <Initiated>2026-11-21T10:16:00.000Z</Initiated></Upload></ListMultipartUploadsResult>";
+    const OBJECTS: &str = "200\n\n<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>prefix/runFa</Key>\
+        <Size>4</Size><LastModified>2026-11-21T10:16:00.000Z</LastModified></Contents></ListBucketResult>";
+    for store in 0..2 {
+        for (what, answer) in [(4, PENDING), (0, OBJECTS)] {
+            answers::told(&[&[what * 2 + store], answer.as_bytes()].concat()).unwrap();
+        }
+    }
+}
+
 /// Neither refusals alone nor answers that say nothing.
 #[test]
 fn seeds_of_both_stores_are_understood_and_others_are_not() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stepvault_remote::probe::{Trust, probe};
+use stepvault_remote::probe::{StoreGuarantees, probe};
 use stepvault_remote::store::{Created, RemoteStore};
 use stepvault_testkit::peers::Moto;
 
@@ -36,11 +36,12 @@ async fn it_is_not_trusted() {
     let trust = probe(&*store, &keys()).await.unwrap();
     assert_eq!(
         trust,
-        Trust {
+        StoreGuarantees {
             checks_object_checksums: false,
             checks_part_checksums: false,
             returns_checksums: false,
             honours_create_only: true,
+            completes_create_only: true,
             cleaned_up: true,
         }
     );

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stepvault_core::ErrorKind;
-use stepvault_remote::probe::{Trust, probe};
+use stepvault_remote::probe::{StoreGuarantees, probe};
 use stepvault_remote::store::{RemoteStore, StoredChecksum};
 use stepvault_testkit::s3::EmbeddedS3Fs;
 
@@ -24,11 +24,12 @@ async fn it_is_not_trusted() {
     let trust = probe(&*store, &keys()).await.unwrap();
     assert_eq!(
         trust,
-        Trust {
+        StoreGuarantees {
             checks_object_checksums: false,
             checks_part_checksums: false,
             returns_checksums: false,
             honours_create_only: true,
+            completes_create_only: true,
             cleaned_up: true,
         }
     );

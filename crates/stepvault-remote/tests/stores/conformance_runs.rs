@@ -84,5 +84,6 @@ async fn file() {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("file://{}/vault", directory.path().display());
     let store = open(&settings(&url), Arc::new(SilentObserver)).await.unwrap();
+    store.begin().await.unwrap();
     conformance::run(store, &[]).await;
 }

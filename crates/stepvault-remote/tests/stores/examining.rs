@@ -8,8 +8,8 @@ use aws_sdk_s3::types::{
     LifecycleRule, LifecycleRuleAndOperator, LifecycleRuleFilter, NoncurrentVersionExpiration, Tag,
     Transition, TransitionStorageClass,
 };
-use stepvault_core::doctor::remote::{CredentialSource, Obstacle, Versioning};
 use stepvault_core::observe::SilentObserver;
+use stepvault_core::store_facts::{CredentialSource, Obstacle, Versioning};
 use stepvault_remote::examine::{Examined, Look, open};
 use stepvault_remote::open::OpenOptions;
 use stepvault_testkit::faults::FaultAction;

@@ -15,7 +15,13 @@ use stepvault_remote::store::{Created, PartReceipt, RemoteStore};
 
 const PART_BYTES: usize = 8 << 20;
 
+/// Opens the store, whose directory is there.
 fn open(root: &Path) -> Arc<dyn RemoteStore> {
+    let _ = std::fs::create_dir(root);
+    open_as_it_is(root)
+}
+
+fn open_as_it_is(root: &Path) -> Arc<dyn RemoteStore> {
     let url = format!("file://{}", root.display()).parse().unwrap();
     stepvault_remote::file::open(&RemoteSettings::new(RemoteName::new("disk").unwrap(), url)).unwrap()
 }
@@ -103,11 +109,7 @@ async fn objects_are_plain_files_that_are_never_replaced() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("vault");
     let store = open(&root);
-    assert_eq!(
-        keys(&store, "").await,
-        Vec::<String>::new(),
-        "a root that is not there yet is empty"
-    );
+    assert_eq!(keys(&store, "").await, Vec::<String>::new());
     assert_eq!(store.head("a").await.unwrap(), None);
     store.delete(&["a".to_owned()]).await.unwrap();
     let Created::Written(head) = create(&store, "run/step/a", b"one").await.unwrap() else {
@@ -431,7 +433,7 @@ async fn an_upload_never_replaces_and_can_be_dropped() {
     let upload = store.start_upload("other", digest.size_bytes).await.unwrap();
     let wrong = send(&store, "other", &upload, 2, &parts[0]).await.unwrap_err();
     assert!(
-        wrong.to_string().contains("a part of 8388608 bytes was given"),
+        wrong.to_string().contains("the part has 8388608 bytes"),
         "{wrong}"
     );
 }
@@ -485,27 +487,146 @@ async fn links_are_not_followed_out_of_the_root() {
 }
 
 #[tokio::test]
-async fn a_place_that_cannot_be_written_says_which_and_why() {
+async fn a_root_that_is_missing_is_an_outage_and_is_created_by_no_request_but_begin() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("mount");
+    let store = open_as_it_is(&root);
+    let digest = PartDigest::of(b"x");
+    let upload = format!("{}-10", "0".repeat(32));
+    let requests: Vec<(&str, Option<ErrorKind>)> = vec![
+        (
+            "list",
+            store
+                .list("")
+                .try_collect::<Vec<_>>()
+                .await
+                .err()
+                .map(|error| error.kind()),
+        ),
+        ("head", store.head("a").await.err().map(|error| error.kind())),
+        (
+            "read",
+            read(&store, "a", None).await.err().map(|error| error.kind()),
+        ),
+        (
+            "pending",
+            store.pending_uploads("").await.err().map(|error| error.kind()),
+        ),
+        (
+            "create",
+            create(&store, "run/a", b"x")
+                .await
+                .err()
+                .map(|error| error.kind()),
+        ),
+        (
+            "replace",
+            store
+                .replace("run/a", Bytes::from_static(b"x"), &digest)
+                .await
+                .err()
+                .map(|error| error.kind()),
+        ),
+        (
+            "start",
+            store
+                .start_upload("run/a", 10)
+                .await
+                .err()
+                .map(|error| error.kind()),
+        ),
+        (
+            "abort",
+            store
+                .abort_upload("run/a", &upload)
+                .await
+                .err()
+                .map(|error| error.kind()),
+        ),
+        (
+            "delete",
+            store
+                .delete(&["run/a".to_owned()])
+                .await
+                .err()
+                .map(|error| error.kind()),
+        ),
+        (
+            "sync",
+            store
+                .sync(&["run/a".to_owned()])
+                .await
+                .err()
+                .map(|error| error.kind()),
+        ),
+        (
+            "copy",
+            store.copy("a", "run/b").await.err().map(|error| error.kind()),
+        ),
+    ];
+    for (request, kind) in requests {
+        assert_eq!(kind, Some(ErrorKind::Unreachable), "{request}");
+        assert!(!root.exists(), "{request}");
+    }
+    let error = store.head("a").await.unwrap_err();
+    assert!(!error.is_transient() && error.hint_text().unwrap().contains("mount"));
+    store.begin().await.unwrap();
+    create(&store, "run/a", b"x").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_root_that_goes_away_between_two_parts_is_not_made_again() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("mount");
+    let store = open(&root);
+    let (parts, digest) = large();
+    let upload = store.start_upload("run/large", digest.size_bytes).await.unwrap();
+    let receipt = send(&store, "run/large", &upload, 0, &parts[0]).await.unwrap();
+    // As an unmounted filesystem looks, and one that is mounted again.
+    std::fs::rename(&root, place.path().join("away")).unwrap();
+    let error = send(&store, "run/large", &upload, 1, &parts[1])
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    let error = store
+        .complete_upload("run/large", &upload, std::slice::from_ref(&receipt), &digest)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(!root.exists());
+    std::fs::rename(place.path().join("away"), &root).unwrap();
+    let mut receipts = vec![receipt];
+    for (index, part) in (1..).zip(&parts[1..]) {
+        receipts.push(send(&store, "run/large", &upload, index, part).await.unwrap());
+    }
+    let done = store
+        .complete_upload("run/large", &upload, &receipts, &digest)
+        .await;
+    assert!(matches!(done.unwrap(), Created::Written(_)));
+}
+
+#[tokio::test]
+async fn an_archive_is_begun_below_a_directory_that_exists_and_nowhere_else() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("not-mounted/vault");
-    let error = create(&open(&root), "a", b"x").await.unwrap_err();
+    let error = open_as_it_is(&root).begin().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert_eq!(
         error.to_string(),
         format!(
-            "cannot write the object: {}: its parent directory {} does not exist",
+            "cannot begin an archive: {}: its parent directory {} does not exist",
             root.display(),
             root.parent().unwrap().display()
         )
     );
     assert!(error.hint_text().unwrap().contains("mount"));
-    let error = open(&root).start_upload("a", 10).await.unwrap_err();
-    assert!(error.to_string().contains("its parent directory"), "{error}");
+    assert!(!root.parent().unwrap().exists());
     std::fs::write(place.path().join("file"), "x").unwrap();
-    let error = create(&open(&place.path().join("file")), "a", b"x")
-        .await
-        .unwrap_err();
-    assert!(
-        error.to_string().ends_with("file: it is not a directory"),
-        "{error}"
-    );
+    let store = open_as_it_is(&place.path().join("file"));
+    for error in [
+        store.begin().await.unwrap_err(),
+        create(&store, "a", b"x").await.unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("not a directory"), "{error}");
+    }
 }

@@ -13,7 +13,7 @@ use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::payload::Payload;
 use stepvault_remote::store::{
-    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreAbilities,
+    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
 };
 use tokio::time::Instant;
 
@@ -94,14 +94,18 @@ impl RemoteStore for Flaky {
         "flaky://store"
     }
 
-    fn abilities(&self) -> StoreAbilities {
-        StoreAbilities {
+    fn capabilities(&self) -> StoreCapabilities {
+        StoreCapabilities {
             checks_checksums: false,
             multipart_is_create_only: false,
             lists_pending_uploads: false,
             copies: false,
             copies_parts: false,
         }
+    }
+
+    async fn begin(&self) -> Result<()> {
+        unused()
     }
 
     async fn create(&self, _key: &str, _body: Payload, _digest: &PartDigest) -> Result<Created> {

@@ -542,7 +542,7 @@ async fn class_and_key_are_given_to_every_new_object() {
     settings.tags.insert("a".to_owned(), "b".to_owned());
     let error = stepvault_remote::gcs::open(&settings).await.unwrap_err();
     assert!(
-        error.to_string().ends_with("it does not take the option tags"),
+        error.to_string().ends_with("it does not support the option tags"),
         "{error}"
     );
 }

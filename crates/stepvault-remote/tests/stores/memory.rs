@@ -192,7 +192,7 @@ fn azure_without_an_account_says_what_to_set() {
     assert!(
         error
             .to_string()
-            .ends_with("it does not take the option storage-class"),
+            .ends_with("it does not support the option storage-class"),
         "{error}"
     );
     settings.storage_class = None;

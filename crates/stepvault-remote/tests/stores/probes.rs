@@ -6,7 +6,7 @@ use stepvault_core::ids::RunName;
 use stepvault_core::keys::RunKeys;
 use stepvault_core::observe::SilentObserver;
 use stepvault_remote::open::{OpenOptions, open_with};
-use stepvault_remote::probe::{Trust, probe};
+use stepvault_remote::probe::{StoreGuarantees, probe};
 use stepvault_remote::s3::StaticKeys;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::gcs::StrictGcs;
@@ -18,15 +18,16 @@ fn keys() -> RunKeys {
     RunKeys::new(RunName::new("run").unwrap())
 }
 
-const HONEST: Trust = Trust {
+const HONEST: StoreGuarantees = StoreGuarantees {
     checks_object_checksums: true,
     checks_part_checksums: true,
     returns_checksums: true,
     honours_create_only: true,
+    completes_create_only: true,
     cleaned_up: true,
 };
 
-async fn probed(options: StrictS3Options) -> Trust {
+async fn probed(options: StrictS3Options) -> StoreGuarantees {
     let strict = Strict::start_with(options);
     let trust = probe(&*strict.open().await, &keys()).await.unwrap();
     assert_eq!(strict.server.objects().keys(), Vec::<String>::new());
@@ -49,7 +50,7 @@ async fn a_store_that_takes_any_checksum_is_found_out() {
     .await;
     assert_eq!(
         trust,
-        Trust {
+        StoreGuarantees {
             checks_object_checksums: false,
             checks_part_checksums: false,
             ..HONEST
@@ -67,7 +68,7 @@ async fn a_store_that_tells_no_checksum_is_found_out() {
     .await;
     assert_eq!(
         trust,
-        Trust {
+        StoreGuarantees {
             returns_checksums: false,
             ..HONEST
         }
@@ -84,8 +85,25 @@ async fn a_store_that_overwrites_is_found_out() {
     .await;
     assert_eq!(
         trust,
-        Trust {
+        StoreGuarantees {
             honours_create_only: false,
+            completes_create_only: false,
+            ..HONEST
+        }
+    );
+}
+
+#[tokio::test]
+async fn a_store_that_completes_over_objects_is_found_out() {
+    let trust = probed(StrictS3Options {
+        ignore_completion_conditions: true,
+        ..StrictS3Options::default()
+    })
+    .await;
+    assert_eq!(
+        trust,
+        StoreGuarantees {
+            completes_create_only: false,
             ..HONEST
         }
     );
@@ -103,7 +121,7 @@ async fn credentials_that_may_not_delete_suffice() {
     let trust = probe(&*strict.open().await, &keys()).await.unwrap();
     assert_eq!(
         trust,
-        Trust {
+        StoreGuarantees {
             cleaned_up: false,
             ..HONEST
         }
@@ -140,7 +158,7 @@ async fn other_kinds_of_store() {
         access_key: fs.access_key().to_owned(),
         secret_key: fs.secret_key().to_owned(),
     };
-    let unchecked = Trust {
+    let unchecked = StoreGuarantees {
         checks_object_checksums: false,
         checks_part_checksums: false,
         returns_checksums: false,
@@ -161,6 +179,7 @@ async fn other_kinds_of_store() {
         let store = open_with(&settings, Arc::new(SilentObserver), options)
             .await
             .unwrap();
+        store.begin().await.unwrap();
         assert_eq!(
             probe(&*store, &self::keys()).await.unwrap(),
             wanted,

@@ -9,9 +9,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stepvault_core::doctor::remote::{CredentialSource, Credentials};
 use stepvault_core::observe::SilentObserver;
 use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::store_facts::{CredentialSource, Credentials};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{ErrorKind, Result};
 use stepvault_remote::examine::open as open_to_examine;

@@ -20,9 +20,9 @@ async fn wrong_keys() {
                 ..strict.keys()
             },
             ErrorKind::Denied,
-            "cannot write the object: s3://checkpoints/vault/a: the secret key does not fit the access key \
+            "cannot write the object: s3://checkpoints/vault/a: the secret key does not match the access key \
              (SignatureDoesNotMatch)\n\
-             hint: check AWS_SECRET_ACCESS_KEY or the profile for a wrong or cut secret",
+             hint: check AWS_SECRET_ACCESS_KEY or the profile for a wrong or truncated secret",
         ),
         (
             StaticKeys {
@@ -125,7 +125,7 @@ async fn credentials_that_stay_expired_are_named_at_the_end() {
     );
     assert!(
         text.ends_with(
-            "hint: renew them (for a profile: `aws sso login`); they are read again at the next try"
+            "hint: renew them (for a profile: `aws sso login`); the next attempt reads them again"
         ),
         "{text}"
     );
@@ -155,7 +155,7 @@ async fn plain_http_is_refused_off_this_machine() {
     let error = open(&settings, Arc::new(SilentObserver)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(
-        shown(&error).contains("plain HTTP would send the data readable over the network"),
+        shown(&error).contains("plain HTTP would send the data unencrypted"),
         "{error}"
     );
     settings.allow_http = true;

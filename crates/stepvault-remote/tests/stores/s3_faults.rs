@@ -288,7 +288,7 @@ async fn a_port_where_nobody_listens() {
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     let text = shown(&error);
     assert!(
-        text.starts_with("cannot look up the object: s3://checkpoints/vault/a: "),
+        text.starts_with("cannot read the object's metadata: s3://checkpoints/vault/a: "),
         "{text}"
     );
     assert!(text.contains("onnection refused"), "{text}");

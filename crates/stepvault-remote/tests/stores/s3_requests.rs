@@ -186,9 +186,9 @@ async fn stores_without_batch_deletes_or_upload_listings_still_work() {
         .filter(|one| one.method == "POST")
         .count();
     assert_eq!(batches, 1, "it asks again for what it knows is missing");
-    assert!(store.abilities().lists_pending_uploads);
+    assert!(store.capabilities().lists_pending_uploads);
     assert_eq!(store.pending_uploads("").await.unwrap(), vec![]);
-    assert!(!store.abilities().lists_pending_uploads);
+    assert!(!store.capabilities().lists_pending_uploads);
 }
 
 #[tokio::test]
@@ -204,7 +204,7 @@ async fn a_damaged_answer_is_told_from_a_short_one() {
     assert_eq!(error.kind(), ErrorKind::Damaged);
     assert_eq!(
         shown(&error),
-        "cannot read the object: s3://checkpoints/vault/object: the store has 400 of the 1000 bytes asked for"
+        "cannot read the object: s3://checkpoints/vault/object: the store has 400 of the 1000 requested bytes"
     );
 }
 

@@ -1,5 +1,5 @@
-//! The least that moving bytes costs here: plain HTTP over a few blocking sockets, with no hash or with one. Benchmarks
-//! hold clients against it.
+//! Measures the minimum cost of moving bytes on this machine: plain HTTP over a few blocking sockets, with or without a
+//! hash. Benchmarks compare clients with it.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -40,7 +40,7 @@ struct Arguments {
 #[derive(Debug)]
 struct Piece {
     path: PathBuf,
-    /// What the object is called.
+    /// The object's name.
     name: String,
     offset: u64,
     length: usize,
@@ -62,7 +62,7 @@ fn parse(words: impl Iterator<Item = String>) -> Option<Arguments> {
     })
 }
 
-/// The pieces of a file, or of all files in a directory.
+/// Returns the pieces of a file, or of all files in a directory.
 fn pieces(path: &Path) -> io::Result<Vec<Piece>> {
     let mut files = vec![path.to_owned()];
     if path.is_dir() {
@@ -91,7 +91,7 @@ fn pieces(path: &Path) -> io::Result<Vec<Piece>> {
     Ok(pieces)
 }
 
-/// One connection at work until no piece is left.
+/// Transfers pieces over one connection until none is left.
 fn work(arguments: &Arguments, pieces: &[Piece], next: &AtomicUsize) -> io::Result<()> {
     let stream = TcpStream::connect(&arguments.address)?;
     stream.set_nodelay(true)?;
@@ -145,7 +145,7 @@ fn work(arguments: &Arguments, pieces: &[Piece], next: &AtomicUsize) -> io::Resu
     Ok(())
 }
 
-/// Reads the head of an answer; how long its body is.
+/// Reads the head of an answer and returns the length of its body.
 fn answer(answers: &mut BufReader<TcpStream>) -> io::Result<u64> {
     let mut line = String::new();
     answers.read_line(&mut line)?;

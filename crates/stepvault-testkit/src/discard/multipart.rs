@@ -65,7 +65,7 @@ pub(super) fn create_upload(store: &DiscardStore, target: &Target) -> Response<R
     )
 }
 
-/// The checksum of the whole, when every part came with one of the same kind.
+/// Returns the checksum of the whole if every part has one of the same kind.
 fn composite(parts: &[&Part]) -> Option<(Algorithm, String)> {
     let (algorithm, _) = parts.first()?.checksum.as_ref()?;
     let values: Option<Vec<&str>> = parts
@@ -85,7 +85,7 @@ fn composite(parts: &[&Part]) -> Option<(Algorithm, String)> {
     ))
 }
 
-/// The entity tag S3 would give, when every part came with its MD5: some clients compute it too and compare.
+/// Returns S3's entity tag if every part has an MD5: some clients compute it too and compare.
 fn etag(parts: &[&Part]) -> Option<String> {
     let mut digests = Vec::new();
     for part in parts {

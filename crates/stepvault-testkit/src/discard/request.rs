@@ -1,4 +1,4 @@
-//! Reading requests: targets, and bodies that are thrown away unless there is a reason to look at them.
+//! Reads requests: targets, and bodies, which are discarded unless they must be checked or stored.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,9 +9,9 @@ use hyper::body::Incoming;
 
 use crate::s3::checksums::Algorithm;
 
-/// Bodies below this are checked against a SHA-256 that comes with them.
+/// Shorter bodies are checked against their SHA-256, if the request has one.
 const CHECKED_BELOW_BYTES: u64 = 64 << 10;
-/// Bodies below this are kept for keys of a vault's own files.
+/// Shorter bodies are stored for keys of a vault's own files.
 const KEPT_BELOW_BYTES: u64 = 64 << 20;
 
 /// Path and query of a request, decoded.
@@ -51,7 +51,7 @@ impl Target {
         self.path.split('/').next().unwrap_or("")
     }
 
-    /// Whether this names an object and not a bucket.
+    /// Returns whether this names an object rather than a bucket.
     pub(crate) fn is_object(&self) -> bool {
         self.path.split_once('/').is_some_and(|(_, key)| !key.is_empty())
     }
@@ -81,7 +81,7 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
-/// The first checksum header of a request.
+/// Returns the first checksum header of a request.
 pub(crate) fn given_checksum(headers: &HeaderMap) -> Option<(Algorithm, String)> {
     Algorithm::ALL.into_iter().find_map(|algorithm| {
         let value = headers.get(algorithm.header())?.to_str().ok()?;
@@ -89,12 +89,12 @@ pub(crate) fn given_checksum(headers: &HeaderMap) -> Option<(Algorithm, String)>
     })
 }
 
-/// The raw MD5 a request gives for its body.
+/// Returns the raw MD5 that a request gives for its body.
 pub(crate) fn given_md5(headers: &HeaderMap) -> Option<Vec<u8>> {
     STANDARD.decode(headers.get("content-md5")?.as_bytes()).ok()
 }
 
-/// What is left of a body.
+/// The retained properties of a body.
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) size_bytes: u64,
@@ -102,7 +102,7 @@ pub(crate) struct Received {
     pub(crate) wrong_digest: bool,
 }
 
-/// Takes a body off the wire; `None` when it ended early.
+/// Reads a body. Returns `None` when it ended early.
 pub(crate) async fn receive(path: &str, headers: &HeaderMap, mut body: Incoming) -> Option<Received> {
     let decoded = number(headers, "x-amz-decoded-content-length");
     let announced = decoded.or_else(|| number(headers, "content-length"));
@@ -135,7 +135,7 @@ pub(crate) async fn receive(path: &str, headers: &HeaderMap, mut body: Incoming)
     })
 }
 
-/// The payload of an `aws-chunked` body, its signatures and trailers left unread.
+/// Returns the payload of an `aws-chunked` body; ignores its signatures and trailers.
 fn unchunk(mut raw: &[u8]) -> Bytes {
     let mut data = BytesMut::new();
     while let Some(end) = raw.windows(2).position(|pair| pair == b"\r\n") {

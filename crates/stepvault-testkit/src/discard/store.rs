@@ -1,4 +1,4 @@
-//! What the discarding server remembers: sizes, checksums as given, and small files of a vault.
+//! The record of the discarding server: sizes, given checksums, and small files of a vault.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub(crate) struct Entry {
     /// Not an MD5, so that no client compares it with one.
     pub(crate) etag: String,
     pub(crate) checksum: Option<(Algorithm, String)>,
-    /// Kept only for small files of a vault.
+    /// Stored only for small files of a vault.
     pub(crate) body: Option<Bytes>,
 }
 
@@ -45,19 +45,19 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// A number that no earlier object or upload had.
+    /// Returns a number that no earlier object or upload had.
     pub(crate) fn next_id(&mut self) -> String {
         self.created += 1;
         format!("{:016x}", self.created)
     }
 
-    /// An entity tag in the form of a multipart upload's.
+    /// Returns an entity tag in the form of a multipart upload's.
     pub(crate) fn next_etag(&mut self) -> String {
         format!("{:0>32}-1", self.next_id())
     }
 }
 
-/// The memory of a discarding server; cheap to clone, shared with it.
+/// The record of a discarding server; cheap to clone, shared with the server.
 #[derive(Debug, Clone, Default)]
 pub struct DiscardStore {
     tables: Arc<Mutex<Tables>>,
@@ -73,7 +73,7 @@ impl DiscardStore {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests since this was last asked.
+    /// Returns the number of requests since the last call.
     pub(crate) fn take_requests(&self) -> u64 {
         self.requests.swap(0, Ordering::Relaxed)
     }
@@ -92,12 +92,12 @@ impl DiscardStore {
         tables.objects.insert(path.to_owned(), entry);
     }
 
-    /// Size of `bucket/key`, if it is there.
+    /// Returns the size of `bucket/key`, if it exists.
     pub fn size_bytes(&self, path: &str) -> Option<u64> {
         self.tables().objects.get(path).map(|entry| entry.size_bytes)
     }
 
-    /// Number of multipart uploads neither completed nor aborted.
+    /// Returns the number of multipart uploads neither completed nor aborted.
     pub fn pending_uploads(&self) -> usize {
         self.tables().uploads.len()
     }

@@ -1,4 +1,4 @@
-//! The few XML documents the discarding server writes and reads.
+//! The few XML documents that the discarding server writes and reads.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;
@@ -13,7 +13,7 @@ use crate::s3::listing::{Page, key_of_token, token, url_encode};
 const HEAD: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 const NAMESPACE: &str = "xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"";
 
-/// A document with this root element.
+/// Returns a document with this root element.
 pub(crate) fn document(root: &str, content: &str) -> String {
     format!("{HEAD}<{root} {NAMESPACE}>{content}</{root}>")
 }
@@ -44,7 +44,7 @@ fn unescape(text: &str) -> String {
         .replace("&amp;", "&")
 }
 
-/// The texts of all elements with this name, wherever they are.
+/// Returns the texts of all elements with this name, at any depth.
 pub(crate) fn texts(document: &str, element: &str) -> Vec<String> {
     let (open, close) = (format!("<{element}>"), format!("</{element}>"));
     document
@@ -61,7 +61,7 @@ pub(crate) fn time(time: SystemTime, format: TimestampFormat) -> String {
     String::from_utf8(text).unwrap_or_default()
 }
 
-/// The element that tells a checksum of this algorithm.
+/// Returns the element for a checksum of this algorithm.
 pub(crate) fn checksum_elements(checksum: Option<&(Algorithm, String)>) -> String {
     let Some((algorithm, value)) = checksum else {
         return String::new();
@@ -86,7 +86,7 @@ fn listed(key: &str, entry: &Entry) -> String {
     )
 }
 
-/// One page of a bucket in the form of either version of the operation.
+/// Returns one page of a bucket, in the form of either version of the operation.
 pub(crate) fn listing(store: &DiscardStore, target: &Target) -> String {
     let is_second_version = target.get("list-type") == Some("2");
     let encoded = target.get("encoding-type") == Some("url");
@@ -114,7 +114,7 @@ pub(crate) fn listing(store: &DiscardStore, target: &Target) -> String {
     };
     let root = format!("{}/", target.bucket());
     let tables = store.tables();
-    // Starting at the last key of the page before keeps a long listing linear.
+    // Starting at the last key of the previous page keeps a long listing linear.
     let start = format!(
         "{root}{}",
         if after.as_str() > prefix {
@@ -170,7 +170,7 @@ pub(crate) fn listing(store: &DiscardStore, target: &Target) -> String {
     document("ListBucketResult", &content)
 }
 
-/// All unfinished uploads of a bucket in one page.
+/// Returns all unfinished uploads of a bucket in one page.
 pub(crate) fn uploads(store: &DiscardStore, target: &Target) -> String {
     let root = format!("{}/", target.bucket());
     let prefix = target.get("prefix").unwrap_or("");

@@ -1,4 +1,4 @@
-//! Checksums as computed and as stated by clients.
+//! Checksums computed by the server and given by clients.
 
 use std::fmt::Write as _;
 
@@ -25,7 +25,7 @@ impl Checksums {
         }
     }
 
-    /// Those of an object from an XML multipart upload, which has no MD5.
+    /// Returns those of an object from an XML multipart upload, which has no MD5.
     pub(super) fn without_md5(bytes: &[u8]) -> Self {
         Self {
             crc32c: crc_fast::crc32_iscsi(bytes),
@@ -50,13 +50,13 @@ impl Checksums {
         })
     }
 
-    /// The value of an `x-goog-hash` header.
+    /// Returns the value of an `x-goog-hash` header.
     pub(super) fn header(&self) -> String {
         header_value(Some(&self.crc32c_base64()), self.md5_base64().as_deref()).unwrap_or_default()
     }
 }
 
-/// The value of an `x-goog-hash` header from base64 checksums; `None` when there is neither.
+/// Returns the value of an `x-goog-hash` header from base64 checksums, or `None` when there is neither.
 pub(super) fn header_value(crc32c: Option<&str>, md5: Option<&str>) -> Option<String> {
     let crc32c = crc32c.map(|value| format!("crc32c={value}"));
     let md5 = md5.map(|value| format!("md5={value}"));
@@ -64,7 +64,7 @@ pub(super) fn header_value(crc32c: Option<&str>, md5: Option<&str>) -> Option<St
     (!parts.is_empty()).then(|| parts.join(","))
 }
 
-/// Checksums a client stated for its bytes.
+/// Checksums that a client gave for its bytes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Claims {
     crc32c: Vec<String>,
@@ -72,7 +72,7 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// From `x-goog-hash` (repeated or comma-separated) and `Content-MD5`.
+    /// Reads `x-goog-hash` (repeated or comma-separated) and `Content-MD5`.
     pub(super) fn from_headers(headers: &HeaderMap) -> Result<Self, Failure> {
         let mut claims = Self::default();
         for value in headers.get_all("x-goog-hash") {
@@ -93,7 +93,7 @@ impl Claims {
         claims.well_formed()
     }
 
-    /// From the `crc32c` and `md5Hash` of an object resource.
+    /// Reads the `crc32c` and `md5Hash` of an object resource.
     pub(super) fn from_resource(resource: &serde_json::Value) -> Result<Self, Failure> {
         let text = |name: &str| match resource.get(name) {
             None | Some(serde_json::Value::Null) => Ok(Vec::new()),
@@ -107,14 +107,14 @@ impl Claims {
         .well_formed()
     }
 
-    /// Both sets: each claim must hold.
+    /// Combines both sets: each claim must hold.
     pub(super) fn and(mut self, other: Self) -> Self {
         self.crc32c.extend(other.crc32c);
         self.md5.extend(other.md5);
         self
     }
 
-    /// Refuses when any claim differs from what was computed, unless the server was told to lie.
+    /// Refuses when any claim differs from the computed checksum, unless the server is configured to ignore this.
     pub(super) fn check(&self, computed: &Checksums, core: &Core) -> Result<(), Failure> {
         if core.options.accept_wrong_checksums {
             return Ok(());

@@ -7,10 +7,10 @@ use http::HeaderMap;
 use super::reply::Failure;
 use crate::objects::StoredObject;
 
-/// Nothing here changes metadata, so every object stays at its first metageneration.
+/// This server never changes metadata, so every object keeps its first metageneration.
 pub(super) const METAGENERATION: i64 = 1;
 
-/// The preconditions one request states.
+/// The preconditions of one request.
 #[derive(Debug, Clone, Default)]
 #[expect(clippy::struct_field_names, reason = "the API's own words")]
 pub(super) struct Conditions {
@@ -21,7 +21,7 @@ pub(super) struct Conditions {
 }
 
 impl Conditions {
-    /// From the JSON API's query parameters.
+    /// Reads the JSON API's query parameters.
     pub(super) fn from_query(query: &BTreeMap<String, String>) -> Result<Self, Failure> {
         let get = |name: &str| query.get(name).map(|value| number(name, value)).transpose();
         Ok(Self {
@@ -32,7 +32,7 @@ impl Conditions {
         })
     }
 
-    /// The same of a rewrite's source.
+    /// Reads the JSON API's query parameters for the source of a rewrite.
     pub(super) fn of_source(query: &BTreeMap<String, String>) -> Result<Self, Failure> {
         let get = |name: &str| query.get(name).map(|value| number(name, value)).transpose();
         Ok(Self {
@@ -43,7 +43,7 @@ impl Conditions {
         })
     }
 
-    /// From the XML API's headers.
+    /// Reads the XML API's headers.
     pub(super) fn from_headers(headers: &HeaderMap) -> Result<Self, Failure> {
         let get = |name: &str| match headers.get(name) {
             None => Ok(None),
@@ -63,7 +63,7 @@ impl Conditions {
             && self.metageneration_not_match.is_none()
     }
 
-    /// Checks them against the object that is there, if any; a generation of 0 stands for none.
+    /// Checks them against the existing object, if any; a generation of 0 means that none exists.
     pub(super) fn check(
         &self,
         existing: Option<&StoredObject>,

@@ -14,7 +14,7 @@ use super::server::Outcome;
 use super::state::{Core, NewObject, opaque_etag};
 use crate::objects::StoredObject;
 
-/// JSON fields of an object resource and the headers under which they are kept.
+/// JSON fields of an object resource and the headers under which they are stored.
 const FIELDS: [(&str, &str); 6] = [
     ("cacheControl", "cache-control"),
     ("contentDisposition", "content-disposition"),
@@ -84,7 +84,7 @@ fn insert(
     ))
 }
 
-/// The object resource.
+/// Returns the object resource.
 pub(super) fn get(core: &Core, request: &Request, bucket: &str, key: &str) -> Outcome {
     let object = core.object(bucket, key).ok_or_else(Failure::no_such_key)?;
     Conditions::from_query(&request.query)?.check(Some(&object), false)?;
@@ -94,7 +94,7 @@ pub(super) fn get(core: &Core, request: &Request, bucket: &str, key: &str) -> Ou
     ))
 }
 
-/// `alt=media`: the body.
+/// `alt=media`: returns the body.
 pub(super) fn read_media(core: &Core, request: &Request, bucket: &str, key: &str) -> Outcome {
     read(
         core,
@@ -105,7 +105,7 @@ pub(super) fn read_media(core: &Core, request: &Request, bucket: &str, key: &str
     )
 }
 
-/// The name is a query parameter or stands in the resource.
+/// Returns the name from the query parameter or the resource.
 pub(super) fn object_name(request: &Request, resource: &Value) -> Result<String, Failure> {
     let name = request
         .parameter("name")
@@ -117,7 +117,7 @@ pub(super) fn object_name(request: &Request, resource: &Value) -> Result<String,
     }
 }
 
-/// An object resource sent by a client; an empty body stands for an empty one.
+/// Parses an object resource sent by a client; an empty body counts as an empty resource.
 pub(super) fn parse_resource(body: &[u8]) -> Result<Value, Failure> {
     if body.is_empty() {
         return Ok(Value::Null);
@@ -125,7 +125,7 @@ pub(super) fn parse_resource(body: &[u8]) -> Result<Value, Failure> {
     serde_json::from_slice(body).map_err(|_| Failure::new(400, "parseError", "Parse Error"))
 }
 
-/// What stays with the object, under the names the XML API uses.
+/// Returns the attributes stored with the object, under the names of the XML API.
 pub(super) fn attributes_of(resource: &Value) -> BTreeMap<String, String> {
     let text = |value: &Value| value.as_str().map(ToOwned::to_owned);
     let fields = FIELDS.iter().filter_map(|(field, header)| {
@@ -141,7 +141,7 @@ pub(super) fn attributes_of(resource: &Value) -> BTreeMap<String, String> {
     fields.chain(metadata).collect()
 }
 
-/// The resource as the JSON API answers it.
+/// Returns the resource in the JSON API's form.
 pub(super) fn resource_of(
     core: &Core,
     endpoint: &str,
@@ -248,7 +248,7 @@ fn split_related(request: &Request, body: &Bytes) -> Result<Vec<RelatedPart>, Fa
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    // Skips to candidates by their first byte, so that large media are not compared byte by byte.
+    // Finds candidates by their first byte, so that large media are not compared byte by byte.
     let first = *needle.first()?;
     let mut from = 0;
     while let Some(step) = haystack[from..].iter().position(|byte| *byte == first) {

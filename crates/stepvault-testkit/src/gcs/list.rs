@@ -79,7 +79,7 @@ pub(super) fn objects(core: &Core, request: &Request, bucket: &str) -> Outcome {
     Ok(Reply::xml(200, &xml))
 }
 
-/// All objects and common prefixes under `prefix`, in order.
+/// Returns all objects and common prefixes under `prefix`, in order.
 fn entries(core: &Core, bucket: &str, prefix: &str, delimiter: Option<&str>) -> Vec<Entry> {
     let from = table_key(bucket, prefix);
     core.objects.with(|table| {
@@ -94,7 +94,7 @@ fn entries(core: &Core, bucket: &str, prefix: &str, delimiter: Option<&str>) -> 
                 Some(prefix.len() + at + delimiter.len())
             });
             match cut {
-                // Names with a common prefix are neighbours, so looking at the last entry is enough.
+                // Names with a common prefix are adjacent, so comparing with the last entry is enough.
                 Some(cut) if entries.last().is_some_and(|last| last.name() == &name[..cut]) => {}
                 Some(cut) => entries.push(Entry::Prefix(name[..cut].to_owned())),
                 None => entries.push(Entry::Object(name.to_owned(), object.clone())),
@@ -172,7 +172,7 @@ pub(super) fn multipart_uploads(core: &Core, request: &Request, bucket: &str) ->
     Ok(Reply::xml(200, &xml))
 }
 
-/// What the client asks for, within what the provider and the test allow.
+/// Returns the requested page size, limited by the provider and the test.
 pub(super) fn page_size(core: &Core, asked: Option<usize>) -> usize {
     asked.unwrap_or(1000).min(1000).min(core.options.list_page_size)
 }

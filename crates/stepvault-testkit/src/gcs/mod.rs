@@ -1,8 +1,8 @@
 //! A strict Google Cloud Storage server on loopback.
 //!
-//! It speaks what the two clients of stepvault speak: the JSON API's uploads and media reads
-//! (`google-cloud-storage`), and the XML API's objects, listings, copies and multipart uploads (`object_store`).
-//! It follows Google's documentation where other emulators do not:
+//! It implements the requests of stepvault's two clients: the JSON API's uploads and media reads
+//! (`google-cloud-storage`), and the XML API's objects, listings, copies and multipart uploads (`object_store`). It
+//! follows Google's documentation where other emulators do not:
 //!
 //! - every checksum a client states (crc32c and md5 in upload metadata, `x-goog-hash`, `Content-MD5`) is
 //!   compared with the bytes received, and a wrong one means 400 and no object;
@@ -18,7 +18,7 @@
 //! body and drops the connection, and [`FaultAction::FlipBit`](crate::faults::FaultAction::FlipBit) damages the
 //! uploaded bytes in transit, before any check.
 //!
-//! Not here: changes of object and bucket metadata, versioning, ACLs, compose, rewrite, encryption keys, gRPC.
+//! Not implemented: changes of object and bucket metadata, versioning, ACLs, compose, encryption keys, gRPC.
 
 mod checksums;
 mod conditions;
@@ -49,19 +49,19 @@ use state::Core;
     reason = "each is an independent way to misbehave"
 )]
 pub struct StrictGcsOptions {
-    /// Accept an upload whose stated checksum is wrong; the answer still carries the true checksum.
+    /// Accept an upload whose checksum is wrong; the answer still contains the true checksum.
     pub accept_wrong_checksums: bool,
     /// Leave checksums out of every answer.
     pub no_checksum_answers: bool,
-    /// Overwrite in spite of a precondition that the object must not exist.
+    /// Overwrite despite a precondition that the object must not exist.
     pub ignore_create_only: bool,
-    /// The most entries in one page of a listing, whatever the client asks for.
+    /// Maximum number of entries in one page of a listing, whatever the client requests.
     pub list_page_size: usize,
-    /// The most bytes that one request of a rewrite moves, whatever the client asks for.
+    /// Maximum number of bytes that one request of a rewrite moves, whatever the client requests.
     pub rewrite_bytes: usize,
     /// Accept requests without a bearer (or with an empty one), as emulators do; a wrong one is always refused.
     pub anonymous: bool,
-    /// The bearer token that is right.
+    /// The valid bearer token.
     pub bearer: String,
 }
 
@@ -88,7 +88,7 @@ pub enum PendingKind {
     Multipart,
 }
 
-/// An upload that was started and neither finished nor given up.
+/// An upload that was started and neither finished nor aborted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PendingUpload {
     /// Protocol.
@@ -99,7 +99,7 @@ pub struct PendingUpload {
     pub bucket: String,
     /// Object name.
     pub key: String,
-    /// Bytes the server holds for it.
+    /// Number of bytes that the server holds for it.
     pub stored_bytes: u64,
     /// When it was started, by the server's clock.
     pub initiated: SystemTime,
@@ -127,50 +127,49 @@ impl StrictGcs {
         Self { server, core }
     }
 
-    /// `http://127.0.0.1:PORT`, for both clients and for `STORAGE_EMULATOR_HOST`.
+    /// Returns `http://127.0.0.1:PORT`, for both clients and for `STORAGE_EMULATOR_HOST`.
     pub fn endpoint(&self) -> String {
         self.server.endpoint()
     }
 
-    /// The bearer token the server accepts.
+    /// Returns the bearer token that the server accepts.
     pub fn bearer(&self) -> &str {
         &self.core.options.bearer
     }
 
-    /// Creates a bucket; there is none at the start.
+    /// Creates a bucket. A new server has none.
     pub fn create_bucket(&self, name: &str) {
         self.core.create_bucket(name);
     }
 
-    /// Makes a bucket say this of itself, as a field of its JSON resource: `versioning`, `lifecycle`. It does not act
-    /// on it.
+    /// Adds a field to a bucket's JSON resource: `versioning`, `lifecycle`. It has no effect on the server's behaviour.
     pub fn describe_bucket(&self, name: &str, field: &str, value: serde_json::Value) {
         self.core.describe(name, field, value);
     }
 
-    /// The objects, by `bucket/name`.
+    /// Returns the objects, by `bucket/name`.
     pub fn objects(&self) -> &Objects {
         &self.core.objects
     }
 
-    /// The faults in force and the log of requests.
+    /// Returns the active faults and the log of requests.
     pub fn faults(&self) -> &Faults {
         &self.core.faults
     }
 
-    /// Uploads started and not ended, resumable sessions first, each kind by bucket, name and id.
+    /// Returns the unfinished uploads, resumable sessions first, each kind by bucket, name and id.
     pub fn pending_uploads(&self) -> Vec<PendingUpload> {
         let mut pending = resumable::pending(&self.core);
         pending.extend(multipart::pending(&self.core));
         pending
     }
 
-    /// Makes every resumable session expire: its URI answers 410 from now on, also when it was finished.
+    /// Expires every resumable session: its URI answers 410 from now on, even if it was finished.
     pub fn expire_sessions(&self) {
         resumable::expire_all(&self.core);
     }
 
-    /// Makes every pending multipart upload look started this much earlier, for sweeps that go by age.
+    /// Makes every pending multipart upload appear older by this time, for age-based clean-up.
     pub fn age_multipart_uploads(&self, by: Duration) {
         multipart::age_all(&self.core, by);
     }

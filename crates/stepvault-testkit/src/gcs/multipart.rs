@@ -19,7 +19,7 @@ use super::server::Outcome;
 use super::state::{Core, NewObject, lock};
 use super::{PendingKind, PendingUpload};
 
-/// Every part but the last has at least this many bytes.
+/// Minimum length of every part but the last.
 const MINIMUM_PART_BYTES: usize = 5 * 1024 * 1024;
 const MAXIMUM_PART_NUMBER: usize = 10_000;
 
@@ -106,7 +106,7 @@ pub(super) fn put_part(core: &Core, request: &Request, bucket: &str, key: &str, 
     if !core.options.no_checksum_answers {
         reply = reply.header("x-goog-hash", part.checksums.header());
     }
-    // Looked up again: the upload may have been ended while the part was hashed.
+    // Looked up again, because the upload may have ended while the part was hashed.
     with_upload(core, request, bucket, key, |upload| {
         upload.parts.insert(number, part);
         Ok(reply)
@@ -128,7 +128,7 @@ pub(super) fn complete(core: &Core, request: &Request, bucket: &str, key: &str, 
     for part in &listed.parts {
         whole.extend_from_slice(&upload.parts[&part.number].body);
     }
-    // Of two completions at once, one finds the upload gone.
+    // Of two simultaneous completions, one finds that the upload no longer exists.
     let id = request.parameter("uploadId").unwrap_or_default();
     lock(&core.multipart_uploads)
         .remove(id)
@@ -187,7 +187,7 @@ pub(super) fn abort(core: &Core, request: &Request, bucket: &str, key: &str) -> 
     Ok(Reply::new(204))
 }
 
-/// `GET ?uploadId`: the parts so far.
+/// `GET ?uploadId`: returns the parts so far.
 pub(super) fn list_parts(core: &Core, request: &Request, bucket: &str, key: &str) -> Outcome {
     let after = request.number("part-number-marker")?.unwrap_or(0);
     let limit = page_size(core, request.number("max-parts")?);
@@ -235,7 +235,7 @@ fn with_upload<T>(
     action(upload.ok_or_else(no_such_upload)?)
 }
 
-/// Documented: these uploads know no preconditions. Ignoring one would pass for create-only.
+/// As documented, these uploads support no preconditions. Ignoring one would look like create-only.
 fn refuse_conditions(request: &Request) -> Result<(), Failure> {
     if Conditions::from_headers(&request.headers)?.is_empty() {
         Ok(())

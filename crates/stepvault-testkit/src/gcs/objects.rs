@@ -1,4 +1,4 @@
-//! The XML API's calls on one object.
+//! The XML API's requests for one object.
 
 use bytes::Bytes;
 
@@ -81,7 +81,7 @@ pub(super) fn copy(core: &Core, request: &Request, bucket: &str, key: &str) -> O
     Ok(describe(core, Reply::xml(200, &result), &object))
 }
 
-/// `DELETE`; an object that is not there is an error, unlike in S3.
+/// `DELETE`; a missing object is an error, unlike in S3.
 pub(super) fn delete(core: &Core, request: &Request, bucket: &str, key: &str) -> Outcome {
     core.delete(bucket, key, &Conditions::from_headers(&request.headers)?)?;
     Ok(Reply::new(204))

@@ -10,7 +10,7 @@ use super::server::Outcome;
 use super::state::{Core, opaque_etag};
 use crate::objects::StoredObject;
 
-/// Answers a GET or HEAD for the body; a HEAD's body is left out when it is sent.
+/// Answers a GET or HEAD; the body of a HEAD is omitted when it is sent.
 pub(super) fn read(
     core: &Core,
     request: &Request,
@@ -63,7 +63,7 @@ pub(super) fn read(
     })
 }
 
-/// The `x-goog-…` headers that reads and XML writes answer; they speak of the whole object.
+/// Adds the `x-goog-…` headers of reads and XML writes; they describe the whole object.
 pub(super) fn describe(core: &Core, reply: Reply, object: &StoredObject) -> Reply {
     let encoding = object
         .attributes
@@ -89,7 +89,7 @@ pub(super) fn storage_class(object: &StoredObject) -> &str {
         .map_or("STANDARD", String::as_str)
 }
 
-/// The `ETag` as the XML API writes it.
+/// Returns the `ETag` in the XML API's form.
 pub(super) fn quoted_etag(object: &StoredObject) -> String {
     format!("\"{}\"", object.etag)
 }
@@ -124,7 +124,7 @@ enum Range {
     Unsatisfiable,
 }
 
-/// One byte range; anything else is ignored, as HTTP asks of a range that is not understood.
+/// Parses one byte range. Anything else is ignored, as HTTP requires for an unknown range.
 fn parse_range(value: &str, length: usize) -> Option<Range> {
     let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
     let (start, end) = if first.is_empty() {

@@ -1,4 +1,4 @@
-//! Answers, and the errors in the form of either API.
+//! Answers, and errors in the form of either API.
 
 use std::time::SystemTime;
 
@@ -39,7 +39,7 @@ impl Reply {
             .body(Bytes::from(text))
     }
 
-    /// Adds a header; a value that cannot stand in one is left out.
+    /// Adds a header; omits a value that a header cannot contain.
     pub(super) fn header(mut self, name: &str, value: impl AsRef<str>) -> Self {
         let name = HeaderName::from_bytes(name.as_bytes());
         let value = HeaderValue::from_str(value.as_ref());
@@ -55,7 +55,7 @@ impl Reply {
     }
 }
 
-/// A refusal, before it takes the form of the API that was called.
+/// A refusal, before it is converted to the form of the API.
 #[derive(Debug, Clone)]
 pub(super) struct Failure {
     status: u16,
@@ -78,7 +78,7 @@ impl Failure {
         Self::new(404, "NoSuchKey", "The specified key does not exist.")
     }
 
-    /// Names what a test asked for in vain, so that its author sees why.
+    /// Names the unsupported request, so that the author of the test sees the reason.
     pub(super) fn not_implemented(what: &str) -> Self {
         Self::new(
             501,
@@ -92,12 +92,12 @@ impl Failure {
         self
     }
 
-    /// The answer in the form of the API called.
+    /// Returns the answer in the form of the API.
     pub(super) fn reply(&self, json: bool) -> Reply {
         self.reply_as(self.status, json)
     }
 
-    /// The same error document under another status.
+    /// Returns the same error document with another status.
     pub(super) fn reply_as(&self, status: u16, json: bool) -> Reply {
         let reply = if status == 304 {
             Reply::new(status)
@@ -119,7 +119,7 @@ impl Failure {
         }
     }
 
-    /// The JSON API's word for it; a code it has no word for stands as it is.
+    /// Returns the JSON API's reason; a code without one is returned unchanged.
     fn reason(&self) -> &str {
         match self.code.as_str() {
             "BadDigest" | "InvalidDigest" | "InvalidArgument" => "invalid",
@@ -132,12 +132,12 @@ impl Failure {
     }
 }
 
-/// As `Last-Modified` writes it.
+/// Formats a time as in `Last-Modified`.
 pub(super) fn http_date(time: SystemTime) -> String {
     timestamp(time).strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
 }
 
-/// As JSON resources and XML listings write it: milliseconds, UTC.
+/// Formats a time as in JSON resources and XML listings: milliseconds, UTC.
 pub(super) fn rfc3339(time: SystemTime) -> String {
     timestamp(time).strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
 }

@@ -1,4 +1,4 @@
-//! A request's head, taken apart.
+//! Parses the head of a request.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 use super::reply::Failure;
 use super::state::Core;
 
-/// What the path addresses.
+/// The addressed resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
     JsonUpload {
@@ -84,7 +84,7 @@ impl Target {
         }
     }
 
-    /// Whether answers take the JSON API's form.
+    /// Returns whether answers take the JSON API's form.
     pub(super) fn is_json(&self) -> bool {
         matches!(
             self,
@@ -104,9 +104,9 @@ pub(super) struct Request {
     pub(super) target: Target,
     pub(super) query: BTreeMap<String, String>,
     pub(super) headers: HeaderMap,
-    /// `http://ADDRESS` of the listener: a client's `Host` need not carry the port.
+    /// `http://ADDRESS` of the listener, because a client's `Host` may lack the port.
     pub(super) endpoint: String,
-    /// Whether a fault damages the bytes uploaded with it.
+    /// Whether a fault damages the uploaded bytes.
     pub(super) damage_upload: bool,
 }
 
@@ -127,7 +127,7 @@ impl Request {
         self.query.get(name).map(String::as_str)
     }
 
-    /// A numeric query parameter.
+    /// Returns a numeric query parameter.
     pub(super) fn number(&self, name: &str) -> Result<Option<usize>, Failure> {
         self.parameter(name)
             .filter(|value| !value.is_empty())
@@ -146,7 +146,7 @@ impl Request {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// Refuses a request that is not signed in as the options ask.
+    /// Refuses a request without the bearer token that the options require.
     pub(super) fn authorize(&self, core: &Core) -> Result<(), Failure> {
         let given = self.header("authorization").unwrap_or_default();
         let bearer = given
@@ -165,7 +165,7 @@ impl Request {
         }
     }
 
-    /// The uploaded bytes as they arrived: with a bit flipped when a fault says so.
+    /// Returns the uploaded bytes, with a bit flipped if a fault requires it.
     pub(super) fn arrived(&self, body: Bytes) -> Bytes {
         if self.damage_upload {
             flip_first_bit(&body)
@@ -174,7 +174,7 @@ impl Request {
         }
     }
 
-    /// The headers that stay with an object written through the XML API.
+    /// Returns the headers that are stored with an object written through the XML API.
     pub(super) fn attributes(&self) -> BTreeMap<String, String> {
         const KEPT: [&str; 6] = [
             "cache-control",
@@ -192,7 +192,7 @@ impl Request {
     }
 }
 
-/// A copy with the lowest bit of the first byte flipped.
+/// Returns a copy with the lowest bit of the first byte flipped.
 pub(super) fn flip_first_bit(body: &[u8]) -> Bytes {
     let mut damaged = body.to_vec();
     if let Some(byte) = damaged.first_mut() {
@@ -201,7 +201,7 @@ pub(super) fn flip_first_bit(body: &[u8]) -> Bytes {
     Bytes::from(damaged)
 }
 
-/// Undoes percent-encoding.
+/// Decodes percent-encoding.
 pub(super) fn decode(text: &str) -> String {
     percent_decode_str(text).decode_utf8_lossy().into_owned()
 }

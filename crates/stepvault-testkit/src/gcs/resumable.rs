@@ -1,4 +1,4 @@
-//! JSON API resumable sessions.
+//! Resumable sessions of the JSON API.
 
 use std::collections::BTreeMap;
 use std::num::ParseIntError;
@@ -18,7 +18,7 @@ use super::state::{Core, NewObject, lock};
 use super::{PendingKind, PendingUpload};
 use crate::objects::StoredObject;
 
-/// All chunks but the last are multiples of this, and so is what survives a broken connection.
+/// Chunks other than the last are multiples of this, and so are the bytes that survive a broken connection.
 const QUANTUM_BYTES: usize = 256 * 1024;
 
 /// One session.
@@ -32,7 +32,7 @@ pub(super) struct Session {
     conditions: Conditions,
     total_bytes: Option<usize>,
     received: Vec<u8>,
-    /// Counts the PUTs that carried data: a connection that was given up must not add to a later one's bytes.
+    /// Number of PUTs with data: an abandoned connection must not add bytes to those of a later one.
     turn: u64,
     end: Option<End>,
 }
@@ -48,7 +48,7 @@ impl Session {
         self.received.len() / QUANTUM_BYTES * QUANTUM_BYTES
     }
 
-    /// 308 with what is persisted; no `Range` when that is nothing.
+    /// Returns 308 with the persisted range; no `Range` when nothing is persisted.
     fn incomplete(&self) -> Reply {
         match self.persisted_bytes() {
             0 => Reply::new(308),
@@ -57,7 +57,7 @@ impl Session {
     }
 }
 
-/// `POST …?uploadType=resumable`: opens a session and answers its URI.
+/// `POST …?uploadType=resumable`: opens a session and returns its URI.
 pub(super) fn start(core: &Core, request: &Request, bucket: &str, body: &Bytes) -> Outcome {
     let resource = parse_resource(body)?;
     let key = object_name(request, &resource)?;
@@ -94,14 +94,14 @@ pub(super) fn start(core: &Core, request: &Request, bucket: &str, body: &Bytes) 
         .append_pair("name", &key)
         .append_pair("upload_id", &id)
         .finish();
-    // From the listener's own address: a Host header without a port would send the client elsewhere.
+    // Uses the listener's own address: a Host header without a port would send the client elsewhere.
     let location = format!("{}/upload/storage/v1/b/{bucket}/o?{query}", request.endpoint);
     Ok(Reply::new(200)
         .header("location", location)
         .header("x-guploader-uploadid", id))
 }
 
-/// `DELETE` on a session URI: the session ends without an object, which is answered with 499.
+/// `DELETE` on a session URI: ends the session without an object and answers 499.
 pub(super) fn cancel(core: &Core, request: &Request) -> Outcome {
     let id = request.parameter("upload_id").unwrap_or_default();
     match lock(&core.sessions).remove(id) {
@@ -156,7 +156,7 @@ pub(super) async fn put(core: &Core, request: &Request, intake: &mut Intake) -> 
     ))
 }
 
-/// What a PUT turns out to be.
+/// The purpose of a PUT.
 enum Step {
     Answer(Reply),
     Finish,
@@ -166,7 +166,7 @@ enum Step {
 /// A PUT with data.
 struct Upload {
     turn: u64,
-    /// Leading bytes that are persisted already and therefore ignored.
+    /// Leading bytes that are persisted already and are therefore ignored.
     repeated_bytes: usize,
     persisted_before: usize,
     expected_bytes: Option<usize>,
@@ -195,7 +195,7 @@ fn begin(
         session.total_bytes = Some(total);
     }
     let Some(start) = range.start else {
-        // A query ends an upload only when it names the total and all of it is here.
+        // A query ends an upload only when it states the total and all bytes are here.
         let complete = range.total == Some(session.received.len());
         return Ok(if complete {
             Step::Finish
@@ -255,7 +255,7 @@ fn receive_end(
     }
 }
 
-/// All bytes are here: the checks, then the object. A session fails for good when one does not hold.
+/// Checks the complete upload and creates the object. A session fails permanently when a check fails.
 fn finish(core: &Core, request: &Request, session: &mut Session) -> Outcome {
     let received = std::mem::take(&mut session.received);
     let result = commit(core, request, session, received);
@@ -297,7 +297,7 @@ fn commit(
     core.commit(new, &session.conditions)
 }
 
-/// `Content-Range` of an upload: `start` is absent in a query, `end` (exclusive) where the body's end decides.
+/// `Content-Range` of an upload: `start` is `None` in a query, `end` (exclusive) where the body's end determines it.
 #[derive(Debug, PartialEq, Eq)]
 struct ContentRange {
     start: Option<usize>,
@@ -338,7 +338,7 @@ impl ContentRange {
     }
 }
 
-/// A number, or `*` for none.
+/// Parses a number, or `*` as `None`.
 fn optional(text: &str) -> Result<Option<usize>, ParseIntError> {
     if text == "*" {
         Ok(None)

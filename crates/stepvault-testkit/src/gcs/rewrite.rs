@@ -1,4 +1,4 @@
-//! `rewriteTo`: a copy inside the store, in one request, or in several where more bytes have to move than one may.
+//! `rewriteTo`: a copy inside the store, in one request, or in several when more bytes must move than one request may.
 
 use bytes::Bytes;
 use serde_json::json;
@@ -11,7 +11,7 @@ use super::request::Request;
 use super::server::Outcome;
 use super::state::{Core, NewObject};
 
-/// Both are bucket and key. The token is how far it has come.
+/// Source and target are bucket and key. The token is the number of bytes copied so far.
 pub(super) fn rewrite(
     core: &Core,
     request: &Request,
@@ -32,7 +32,7 @@ pub(super) fn rewrite(
     };
     let size = source.body.len();
     let class = "x-goog-storage-class";
-    // Within a class nothing has to move.
+    // Copies within a storage class move no bytes.
     let moves = attributes.get(class) != source.attributes.get(class);
     let asked = request.number("maxBytesRewrittenPerCall")?.unwrap_or(usize::MAX);
     let most = if moves {

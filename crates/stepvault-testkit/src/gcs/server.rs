@@ -1,4 +1,4 @@
-//! Connections, faults and the choice of handler.
+//! Connections, faults and the selection of the handler.
 
 use std::convert::Infallible;
 use std::io;
@@ -34,19 +34,19 @@ impl std::fmt::Display for Dropped {
 
 impl std::error::Error for Dropped {}
 
-/// Either an answer or a refusal; a handler that must drop the connection says so outside of it.
+/// An answer or a refusal. A handler that must drop the connection returns an outer error.
 pub(super) type Outcome = Result<Reply, Failure>;
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
 
-/// A request's body, read no further than a fault allows.
+/// A request's body, read only as far as a fault allows.
 pub(super) struct Intake {
     incoming: Incoming,
     allowed_bytes: Option<usize>,
 }
 
 impl Intake {
-    /// The next piece, `None` at the end; an error when the client or a fault ends the body early.
+    /// Returns the next piece, or `None` at the end; an error when the client or a fault ends the body early.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Dropped> {
         loop {
             if self.allowed_bytes == Some(0) {
@@ -66,7 +66,7 @@ impl Intake {
         }
     }
 
-    /// Reads to the end and keeps nothing, so that the client is done writing when the answer comes.
+    /// Reads and discards the rest, so that the client has finished writing when the answer arrives.
     pub(super) async fn drain(&mut self) -> Result<(), Dropped> {
         while self.next().await?.is_some() {}
         Ok(())
@@ -96,7 +96,7 @@ pub(super) async fn serve(listener: TcpListener, core: Arc<Core>) {
                 let (core, endpoint) = (Arc::clone(&core), Arc::clone(&endpoint));
                 async move { answer(&core, &endpoint, request).await }
             });
-            // Errors are clients that went away, or connections dropped on purpose.
+            // Errors are clients that disconnected, or connections dropped on purpose.
             let _ = http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
@@ -177,7 +177,7 @@ async fn answer(
 async fn route(core: &Core, request: &Request, intake: &mut Intake) -> Result<Outcome, Dropped> {
     let is_session = matches!(request.target, Target::JsonUpload { .. }) && request.method == Method::PUT;
     if is_session {
-        // The one request whose body counts even when it breaks off.
+        // The only request whose body counts even when it ends early.
         return resumable::put(core, request, intake).await;
     }
     let body = intake.collect().await?;
@@ -249,7 +249,7 @@ fn dispatch(core: &Core, request: &Request, body: &Bytes) -> Outcome {
 }
 
 fn respond(reply: Reply) -> Response<Body> {
-    // Stated for an empty object too: an answer to HEAD has no body by which it could be told.
+    // Also for an empty object: an answer to HEAD has no body that would show the length.
     let length = reply.body.len();
     let reply = if reply.headers.contains_key("content-length") || reply.status.as_u16() == 204 {
         reply
@@ -265,14 +265,14 @@ fn respond(reply: Reply) -> Response<Body> {
     response
 }
 
-/// States the whole length, sends `bytes` of it and closes the connection.
+/// Announces the whole length, sends `bytes` of it and closes the connection.
 fn respond_cut(reply: Reply, bytes: usize) -> Response<Body> {
     let length = reply.body.len();
     let start = reply.body.slice(..bytes.min(length));
     let reply = reply.header("content-length", length.to_string());
     let pieces =
         futures::stream::once(async move { Ok(Frame::data(start)) }).chain(futures::stream::once(async {
-            // The bytes before the cut have to leave first.
+            // The bytes before the cut must be sent first.
             tokio::time::sleep(Duration::from_millis(20)).await;
             Err(io::Error::other("cut on request"))
         }));

@@ -1,4 +1,4 @@
-//! What the server knows: buckets, objects, sessions and multipart uploads.
+//! The server's state: buckets, objects, sessions and multipart uploads.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -26,7 +26,7 @@ pub(super) struct Core {
     pub(super) faults: Faults,
     pub(super) sessions: Mutex<BTreeMap<String, Arc<Mutex<Session>>>>,
     pub(super) multipart_uploads: Mutex<BTreeMap<String, MultipartUpload>>,
-    /// Each with what it says of itself.
+    /// Buckets with their JSON resources.
     buckets: Mutex<BTreeMap<String, serde_json::Value>>,
     last_generation: AtomicI64,
 }
@@ -59,14 +59,14 @@ impl Core {
         lock(&self.buckets).entry(name.to_owned()).or_insert(described);
     }
 
-    /// Adds to what a bucket says of itself.
+    /// Adds a field to a bucket's JSON resource.
     pub(super) fn describe(&self, name: &str, field: &str, value: serde_json::Value) {
         if let Some(described) = lock(&self.buckets).get_mut(name) {
             described[field] = value;
         }
     }
 
-    /// What a bucket says of itself.
+    /// Returns a bucket's JSON resource.
     pub(super) fn described(&self, name: &str) -> Result<serde_json::Value, Failure> {
         self.require_bucket(name)?;
         Ok(lock(&self.buckets).get(name).cloned().unwrap_or_default())
@@ -89,7 +89,7 @@ impl Core {
             .with(|table| table.get(&table_key(bucket, key)).cloned())
     }
 
-    /// Checks the conditions against the object that is there now, without writing.
+    /// Checks the conditions against the existing object without writing.
     pub(super) fn check(&self, bucket: &str, key: &str, conditions: &Conditions) -> Result<(), Failure> {
         self.objects.with(|table| {
             conditions.check(
@@ -99,7 +99,7 @@ impl Core {
         })
     }
 
-    /// Makes the object visible, provided that the conditions hold at this moment.
+    /// Makes the object visible if the conditions hold at this moment.
     pub(super) fn commit(&self, new: NewObject, conditions: &Conditions) -> Result<StoredObject, Failure> {
         let mut checksums = BTreeMap::from([("crc32c".to_owned(), new.checksums.crc32c_base64())]);
         if let Some(md5) = new.checksums.md5_base64() {
@@ -112,7 +112,7 @@ impl Core {
             let object = StoredObject {
                 body: new.body,
                 modified: SystemTime::now(),
-                // The documented difference: an ETag is the MD5 only where there is one.
+                // As documented, an ETag is the MD5 only where there is one.
                 etag: new.checksums.md5_hex().unwrap_or_else(|| opaque_etag(generation)),
                 generation,
                 checksums,
@@ -123,7 +123,7 @@ impl Core {
         })
     }
 
-    /// Deletes the object, provided that the conditions hold at this moment.
+    /// Deletes the object if the conditions hold at this moment.
     pub(super) fn delete(&self, bucket: &str, key: &str, conditions: &Conditions) -> Result<(), Failure> {
         let key = table_key(bucket, key);
         self.objects.with(|table| {
@@ -134,7 +134,7 @@ impl Core {
         })
     }
 
-    /// Generations are microseconds, as the real ones look, and always increase.
+    /// Returns a generation: microseconds, like the real ones, and strictly increasing.
     fn next_generation(&self) -> i64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = i64::try_from(now.as_micros()).unwrap_or(i64::MAX - 1);
@@ -152,7 +152,7 @@ pub(super) fn table_key(bucket: &str, key: &str) -> String {
     format!("{bucket}/{key}")
 }
 
-/// The JSON API's `ETag`, which says nothing about the content.
+/// Returns the JSON API's `ETag`, which is independent of the content.
 pub(super) fn opaque_etag(generation: i64) -> String {
     BASE64_STANDARD.encode(generation.to_be_bytes())
 }

@@ -1,4 +1,4 @@
-//! Checks made of every request before its operation runs.
+//! Checks of every request before its operation runs.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use s3s::{S3Result, s3_error};
 use super::checksums;
 use super::state::State;
 
-/// Knows the keys that the server was given.
+/// Looks up the keys that the server accepts.
 pub(crate) struct Keys(pub(crate) Arc<State>);
 
 #[async_trait::async_trait]
@@ -28,7 +28,7 @@ impl S3Auth for Keys {
     }
 }
 
-/// Signature, bucket, owner and checksum headers, in this order.
+/// Checks signature, bucket, owner and checksum headers, in this order.
 pub(crate) struct Gate(pub(crate) Arc<State>);
 
 #[async_trait::async_trait]

@@ -1,4 +1,4 @@
-//! Headers that S3 keeps with an object and gives back when it is read.
+//! Headers that S3 stores with an object and returns when it is read.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ const STORAGE_CLASSES: [&str; 8] = [
     "DEEP_ARCHIVE",
 ];
 
-/// Collects what is kept from the headers of a write, with S3's defaults filled in.
+/// Collects the stored headers of a write, with S3's defaults filled in.
 pub(crate) fn from_headers(headers: &HeaderMap) -> S3Result<Attributes> {
     let mut attributes = Attributes::new();
     for (name, value) in headers {
@@ -129,7 +129,7 @@ fn check_values(attributes: &Attributes) -> S3Result<()> {
     Ok(())
 }
 
-/// Tags of an object in the form they have in the `x-amz-tagging` header.
+/// Parses an object's tags in the form of the `x-amz-tagging` header.
 pub(crate) fn tags(tagging: &str) -> Vec<(String, String)> {
     url::form_urlencoded::parse(tagging.as_bytes())
         .into_owned()
@@ -140,7 +140,7 @@ fn tag_count(tagging: &str) -> usize {
     tags(tagging).len()
 }
 
-/// The headers S3 adds to the answer of a GET or HEAD.
+/// Returns the headers that S3 adds to the answer of a GET or HEAD.
 pub(crate) fn read_headers(object: &StoredObject) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in &object.attributes {
@@ -153,7 +153,7 @@ pub(crate) fn read_headers(object: &StoredObject) -> HeaderMap {
     headers
 }
 
-/// The headers S3 adds to the answer of a write: how the object is encrypted.
+/// Returns the headers that S3 adds to the answer of a write: how the object is encrypted.
 pub(crate) fn write_headers(attributes: &Attributes) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in attributes.iter().filter(|(name, _)| name.starts_with(ENCRYPTION)) {

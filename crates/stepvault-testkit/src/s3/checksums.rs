@@ -1,4 +1,4 @@
-//! What a request claims about its bytes, and the checks S3 makes of it.
+//! The checksums that a request gives for its bytes, and S3's checks of them.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ impl Algorithm {
         Self::Sha256,
     ];
 
-    /// The name in requests, e.g. `SHA256`.
+    /// Returns the name in requests, e.g. `SHA256`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Crc32 => "CRC32",
@@ -38,7 +38,7 @@ impl Algorithm {
         }
     }
 
-    /// The key in [`StoredObject::checksums`](crate::objects::StoredObject::checksums).
+    /// Returns the key in [`StoredObject::checksums`](crate::objects::StoredObject::checksums).
     pub(crate) fn key(self) -> &'static str {
         match self {
             Self::Crc32 => "crc32",
@@ -49,7 +49,7 @@ impl Algorithm {
         }
     }
 
-    /// The header (or trailer) that carries its value.
+    /// Returns the header (or trailer) that carries its value.
     pub(crate) fn header(self) -> &'static str {
         match self {
             Self::Crc32 => "x-amz-checksum-crc32",
@@ -70,12 +70,12 @@ impl Algorithm {
         Self::ALL.into_iter().find(|algorithm| algorithm.key() == key)
     }
 
-    /// S3 offers no composite CRC-64/NVME.
+    /// Returns whether it can be composite. S3 offers no composite CRC-64/NVME.
     pub(crate) fn can_be_composite(self) -> bool {
         self != Self::Crc64Nvme
     }
 
-    /// Only CRCs of parts can be combined into one of the whole.
+    /// Returns whether it can cover the whole object: only CRCs of parts can be combined.
     pub(crate) fn can_be_full_object(self) -> bool {
         !matches!(self, Self::Sha1 | Self::Sha256)
     }
@@ -89,7 +89,7 @@ impl Algorithm {
         }
     }
 
-    /// The checksum of `data` as S3 writes it.
+    /// Returns the checksum of `data` in S3's format.
     pub(crate) fn encode(self, data: &[u8]) -> String {
         match self {
             Self::Crc32 => STANDARD.encode(Crc32::checksum(data)),
@@ -100,7 +100,7 @@ impl Algorithm {
         }
     }
 
-    /// The composite checksum of parts with these checksums, or `None` when one is not base64.
+    /// Returns the composite checksum of parts with these checksums, or `None` when one is not base64.
     pub(crate) fn composite<'a>(self, parts: impl IntoIterator<Item = &'a str>) -> Option<String> {
         let mut digests = Vec::new();
         let mut count = 0_usize;
@@ -118,12 +118,12 @@ impl Algorithm {
     }
 }
 
-/// Raw MD5, from which S3 makes entity tags.
+/// Returns the raw MD5, from which S3 makes entity tags.
 pub(crate) fn md5(data: &[u8]) -> [u8; 16] {
     Md5::checksum(data)
 }
 
-/// Lower-case hexadecimal.
+/// Formats bytes as lower-case hexadecimal.
 pub(crate) fn hex(data: &[u8]) -> String {
     use std::fmt::Write as _;
     data.iter()
@@ -147,8 +147,8 @@ fn announced_trailer(headers: &HeaderMap) -> Option<Algorithm> {
         .find(|algorithm| algorithm.header().eq_ignore_ascii_case(trailer))
 }
 
-/// The rules about checksum headers that hold before a body is read: at most one checksum, and a value (or an
-/// announced trailer) for every algorithm named.
+/// Checks the rules about checksum headers that apply before a body is read: at most one checksum, and a value (or an
+/// announced trailer) for every named algorithm.
 pub(crate) fn check_announcement(headers: &HeaderMap) -> S3Result<()> {
     let mut algorithms: Vec<Algorithm> = given(headers).map(|(algorithm, _)| algorithm).collect();
     algorithms.extend(announced_trailer(headers));
@@ -181,7 +181,7 @@ pub(crate) fn check_announcement(headers: &HeaderMap) -> S3Result<()> {
     }
 }
 
-/// The checksums a client gave with a body.
+/// The checksums that a client gave with a body.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     pub(crate) checksum: Option<(Algorithm, String)>,
@@ -189,7 +189,7 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Reads them from headers and, for a body that ended in trailers, from those; call it after the body.
+    /// Reads them from headers and from the trailers of the body, if any; call it after the body.
     pub(crate) fn read(headers: &HeaderMap, trailing: Option<&TrailingHeaders>) -> S3Result<Self> {
         let mut checksum = given(headers)
             .next()
@@ -227,7 +227,7 @@ impl Claims {
         Ok(Self { checksum, md5 })
     }
 
-    /// 400 `BadDigest` when the body is not what the client says it is.
+    /// Fails with 400 `BadDigest` when the body does not match the client's checksums.
     pub(crate) fn verify(&self, body: &[u8]) -> S3Result<()> {
         if let Some((algorithm, value)) = &self.checksum
             && algorithm.encode(body) != *value
@@ -249,7 +249,7 @@ impl Claims {
         Ok(())
     }
 
-    /// What S3 stores with the object: the client's checksum, else the CRC-64/NVME that it computes itself.
+    /// Returns what S3 stores with the object: the client's checksum, else the CRC-64/NVME that S3 computes.
     pub(crate) fn stored(&self, body: &[u8]) -> BTreeMap<String, String> {
         let (algorithm, value) = match &self.checksum {
             Some((algorithm, value)) => (*algorithm, value.clone()),
@@ -259,7 +259,7 @@ impl Claims {
     }
 }
 
-/// `COMPOSITE` or `FULL_OBJECT`, told from the stored values.
+/// Returns `COMPOSITE` or `FULL_OBJECT`, derived from the stored values.
 pub(crate) fn checksum_type(checksums: &BTreeMap<String, String>) -> Option<&'static str> {
     let value = checksums.values().next()?;
     Some(if value.contains('-') {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use http::HeaderMap;
 use s3s::dto::{
     ChecksumType, CompleteMultipartUploadInput, CompleteMultipartUploadOutput, CompletedPart, ETag,
 };
@@ -14,7 +15,7 @@ use super::multipart::{Part, Upload, join};
 use super::state::State;
 use crate::objects::StoredObject;
 
-/// S3's least size of a part that is not the last.
+/// S3's minimum size of every part but the last.
 const LEAST_PART_BYTES: usize = 5 << 20;
 
 fn value_of(algorithm: Algorithm, part: &CompletedPart) -> Option<&str> {
@@ -35,7 +36,7 @@ fn invalid_part() -> s3s::S3Error {
     )
 }
 
-/// The stored parts the client lists, each checked against what it says of them.
+/// Returns the stored parts that the client lists, each checked against the client's entry.
 fn chosen<'a>(upload: &'a Upload, listed: &[CompletedPart], lenient: bool) -> S3Result<Vec<&'a Part>> {
     if listed.is_empty() {
         return Err(s3_error!(MalformedXML, "You must specify at least one part"));
@@ -99,7 +100,7 @@ fn check_part_checksum(upload: &Upload, item: &CompletedPart, part: &Part, numbe
     }
 }
 
-/// The object's checksum, computed from the parts the way the upload was created for.
+/// Returns the object's checksum, computed from the parts in the way that the upload was created for.
 fn object_checksums(upload: &Upload, parts: &[&Part], body: &[u8]) -> S3Result<BTreeMap<String, String>> {
     let algorithm = upload.algorithm.unwrap_or(Algorithm::Crc64Nvme);
     let value = if upload.composite {
@@ -150,7 +151,7 @@ fn check_whole(
             continue;
         };
         let stored = checksums.get(algorithm.key()).map_or("", String::as_str);
-        // Clients give a composite with or without the number of parts.
+        // Clients send a composite with or without the number of parts.
         let matches = stored == value || (upload.composite && stored.split('-').next() == Some(value));
         if !matches {
             return Err(s3_error!(
@@ -202,7 +203,12 @@ pub(crate) fn complete(
     set_checksums!(output, &told);
     output.checksum_type = checksum_type(&told).map(ChecksumType::from_static);
     let headers = attributes::write_headers(&object.attributes);
-    state.store(&input.bucket, &input.key, &request.headers, object)?;
+    let conditions = if state.options.ignore_completion_conditions {
+        HeaderMap::new()
+    } else {
+        request.headers.clone()
+    };
+    state.store(&input.bucket, &input.key, &conditions, object)?;
     uploads.remove(&input.bucket, &input.key, &input.upload_id)?;
     Ok(S3Response::with_headers(output, headers))
 }

@@ -10,11 +10,11 @@ use tokio::net::TcpListener;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Whose connection a request came on, among its extensions.
+/// The client's address, stored in the extensions of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Client(pub(crate) SocketAddr);
 
-/// Serves HTTP/1.1 until dropped; a connection ends quietly when its client or a fault ends it.
+/// Serves HTTP/1.1 until dropped. Connections ended by a client or a fault are not reported.
 pub(crate) async fn serve<Handler, Answer>(listener: TcpListener, handler: Handler)
 where
     Handler: Service<http::Request<Incoming>, Response = http::Response<Answer>> + Clone + Send + 'static,
@@ -26,7 +26,7 @@ where
 {
     loop {
         let Ok((stream, client)) = listener.accept().await else {
-            // Out of descriptors: leave time for some to be closed.
+            // Out of descriptors: wait until some are closed.
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
             continue;
         };

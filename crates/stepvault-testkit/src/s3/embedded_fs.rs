@@ -1,4 +1,4 @@
-//! A second opinion: the file-system S3 server of another project, run in-process.
+//! The file-system S3 server of another project for comparison, run in-process.
 
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::{ACCESS_KEY, SECRET_KEY, connections};
 use crate::serve::ServerHandle;
 
-/// `s3s-fs` over a temporary directory. It keeps preconditions, and knows little of multipart checksums.
+/// `s3s-fs` over a temporary directory. It enforces preconditions, and supports few multipart checksums.
 #[derive(Debug)]
 pub struct EmbeddedS3Fs {
     handle: ServerHandle,
@@ -16,7 +16,7 @@ pub struct EmbeddedS3Fs {
 }
 
 impl EmbeddedS3Fs {
-    /// Starts it on a free loopback port.
+    /// Starts the server on a free loopback port.
     pub fn start() -> Self {
         let root = tempfile::tempdir().expect("a temporary directory");
         let files = FileSystem::new(root.path()).expect("a file system server");
@@ -28,22 +28,22 @@ impl EmbeddedS3Fs {
         Self { handle, root }
     }
 
-    /// `http://127.0.0.1:PORT`
+    /// Returns `http://127.0.0.1:PORT`.
     pub fn endpoint(&self) -> String {
         self.handle.endpoint()
     }
 
-    /// The only access key it knows.
+    /// Returns the only access key that it accepts.
     pub fn access_key(&self) -> &'static str {
         ACCESS_KEY
     }
 
-    /// The secret of [`access_key`](Self::access_key).
+    /// Returns the secret of [`access_key`](Self::access_key).
     pub fn secret_key(&self) -> &'static str {
         SECRET_KEY
     }
 
-    /// Makes a bucket; nothing happens when it exists.
+    /// Creates a bucket; does nothing when it exists.
     pub fn create_bucket(&self, name: &str) {
         std::fs::create_dir_all(self.root.path().join(name)).expect("a bucket directory");
     }

@@ -1,4 +1,4 @@
-//! Misbehaviour on request, in front of the protocol.
+//! Applies injected faults before the protocol layer.
 
 use std::io;
 use std::sync::Arc;
@@ -18,11 +18,10 @@ use super::manners::Manners;
 use super::state::State;
 use crate::faults::{FaultAction, Faults};
 
-/// How long the bytes before a cut have to leave the socket: an error of the body would discard what is still
-/// buffered.
+/// Time for the bytes before a cut to leave the socket: an error of the body would discard what is still buffered.
 const FLUSH: Duration = Duration::from_millis(50);
 
-/// The S3 service behind a list of faults.
+/// The S3 service behind the fault rules.
 #[derive(Clone)]
 pub(crate) struct FaultsLayer {
     pub(crate) service: S3Service,
@@ -97,7 +96,7 @@ impl FaultsLayer {
         }
     }
 
-    /// The refusal of a request that is signed with a key of a session that has ended.
+    /// Returns the refusal of a request that is signed with a key of an ended session.
     fn expired<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         let authorization = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
         // Credential=KEY/DATE/REGION/s3/aws4_request
@@ -126,12 +125,12 @@ fn reset() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, "reset on request")
 }
 
-/// Takes the body first, so that a client in the middle of sending reads the answer and not a broken pipe.
+/// Reads the body first, so that a client that is still sending reads the answer instead of a broken pipe.
 async fn drain(mut body: Incoming) {
     while let Some(Ok(_)) = body.frame().await {}
 }
 
-/// An answer with S3's error document.
+/// Returns an answer with S3's error document.
 pub(crate) fn document(status: StatusCode, code: &str, message: &str) -> Response<Body> {
     let document = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{code}</Code><Message>{message}</Message>\

@@ -1,4 +1,4 @@
-//! Listing of keys, page by page.
+//! Lists keys page by page.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -18,12 +18,12 @@ use crate::objects::StoredObject;
 pub(crate) struct Page<'a, Entry> {
     pub(crate) entries: Vec<(&'a str, &'a Entry)>,
     pub(crate) prefixes: Vec<String>,
-    /// Last key or common prefix of the page when there is more.
+    /// Last key or common prefix of the page, if there is more.
     pub(crate) next: Option<String>,
 }
 
 impl<'a, Entry> Page<'a, Entry> {
-    /// Takes up to `limit` of the `sorted` entries with `prefix` that come after `after`.
+    /// Selects up to `limit` of the `sorted` entries with `prefix` that come after `after`.
     pub(crate) fn of(
         sorted: impl Iterator<Item = (&'a str, &'a Entry)>,
         prefix: &str,
@@ -75,7 +75,7 @@ impl<'a, Entry> Page<'a, Entry> {
     }
 }
 
-/// Percent-encodes a key as `encoding-type=url` asks for.
+/// Percent-encodes a key as `encoding-type=url` requires.
 pub(crate) fn url_encode(key: &str) -> String {
     use std::fmt::Write as _;
     key.bytes()
@@ -92,12 +92,12 @@ pub(crate) fn url_encode(key: &str) -> String {
         })
 }
 
-/// Continuation tokens are opaque, so that a client cannot get by with a key for one.
+/// Returns a continuation token. It is opaque, so that a client cannot use a key as one.
 pub(crate) fn token(key: &str) -> String {
     URL_SAFE_NO_PAD.encode(format!("token:{key}"))
 }
 
-/// The key in a continuation token, if it is one of ours.
+/// Returns the key in a continuation token, if this server issued it.
 pub(crate) fn key_of_token(token: &str) -> Option<String> {
     let text = String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
     text.strip_prefix("token:").map(str::to_owned)

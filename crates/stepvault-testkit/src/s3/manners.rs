@@ -1,4 +1,4 @@
-//! What S3 looks at before anything else: the time and the region that a request was signed for.
+//! The checks that S3 performs first: the time and the region for which a request was signed.
 
 use http::{HeaderValue, Request, Response, StatusCode};
 use jiff::civil::DateTime;
@@ -8,15 +8,15 @@ use s3s::Body;
 
 use super::faults_layer::document;
 
-/// Requests signed for another time than this long around the server's own are refused.
+/// Requests signed for a time further than this from the server's clock are refused.
 const TOLERATED: SignedDuration = SignedDuration::from_mins(15);
 
-/// A clock of the server's own, and the only region that its buckets are in.
+/// The server's own clock, and the only region of its buckets.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Manners {
-    /// How far the clock is ahead of this machine's, negative for one that is behind; 0 for the machine's own.
+    /// How far the clock is ahead of this machine's, negative if it is behind; 0 for this machine's clock.
     pub(crate) clock_ahead_seconds: i64,
-    /// `None` takes requests signed for any region.
+    /// `None` accepts requests signed for any region.
     pub(crate) only_region: Option<String>,
 }
 
@@ -25,7 +25,7 @@ impl Manners {
         Timestamp::now() + SignedDuration::from_secs(self.clock_ahead_seconds)
     }
 
-    /// The refusal that a request is due, if any.
+    /// Returns the refusal of the request, if any.
     pub(crate) fn refusal<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
         if self.clock_ahead_seconds != 0
@@ -52,7 +52,7 @@ impl Manners {
         ))
     }
 
-    /// Dates an answer by the server's own clock.
+    /// Dates an answer by the server's clock.
     pub(crate) fn date(&self, response: &mut Response<Body>) {
         if self.clock_ahead_seconds == 0 {
             return;

@@ -1,7 +1,7 @@
-//! Strict S3: a server that holds its client to what AWS documents.
+//! Strict S3: a server that enforces what AWS documents.
 //!
-//! Protocol and signatures are those of the `s3s` crate; storage and rules are here. Objects live in memory. What
-//! it lacks (versions, object lock, customer keys, reads by part number) it refuses with 501 and does not ignore.
+//! The `s3s` crate provides protocol and signatures; storage and rules are here. Objects are in memory. Unsupported
+//! features (versions, object lock, customer keys, reads by part number) are refused with 501, not ignored.
 
 mod access;
 mod attributes;
@@ -35,29 +35,33 @@ use crate::serve::ServerHandle;
 const ACCESS_KEY: &str = "AKIATESTKITEXAMPLE01";
 const SECRET_KEY: &str = "testkit/secret+key/that-opens-nothing-else";
 
-/// How a [`StrictS3`] departs from strictness, and what a test can set.
+/// How a [`StrictS3`] deviates from strictness, and other settings of a test.
 #[derive(Debug, Clone)]
 #[allow(
     clippy::struct_excessive_bools,
     reason = "each is a fault of its own, and independent of the others"
 )]
 pub struct StrictS3Options {
-    /// Never tells a checksum in an answer, though it verifies those it is given.
+    /// Never returns a checksum in an answer, although it verifies given ones.
     pub no_checksum_answers: bool,
-    /// Takes every checksum for granted and tells it back: a store that lies about verifying.
+    /// Accepts every checksum unverified and returns it: a store that claims to verify but does not.
     pub accept_wrong_checksums: bool,
-    /// Overwrites in spite of `If-None-Match: *`.
+    /// Overwrites despite `If-None-Match: *`.
     pub ignore_create_only: bool,
-    /// Has no copies, of objects or of parts.
+    /// Completes uploads over existing objects despite `If-None-Match: *`, as Ceph does; other writes honour it.
+    pub ignore_completion_conditions: bool,
+    /// Stores `a\b` as `a/b` and answers to both names, as `SeaweedFS` does.
+    pub backslashes_are_slashes: bool,
+    /// Supports no copies, of objects or of parts.
     pub no_copies: bool,
-    /// Most entries in one page of any listing; 1000 as on S3.
+    /// Maximum number of entries in one page of any listing; 1000 as on S3.
     pub max_keys: usize,
     /// Account that owns every bucket; `x-amz-expected-bucket-owner` must name it.
     pub bucket_owner: String,
-    /// How far the server's clock is ahead of this machine's; negative for one that is behind. Answers are dated by
-    /// it, and requests signed for a time more than 15 minutes away from it are refused.
+    /// How far the server's clock is ahead of this machine's; negative if it is behind. Answers are dated by it, and
+    /// requests signed for a time more than 15 minutes away from it are refused.
     pub clock_ahead_seconds: i64,
-    /// The region that requests must be signed for; any for `None`.
+    /// The region for which requests must be signed; any for `None`.
     pub only_region: Option<String>,
 }
 
@@ -67,6 +71,8 @@ impl Default for StrictS3Options {
             no_checksum_answers: false,
             accept_wrong_checksums: false,
             ignore_create_only: false,
+            ignore_completion_conditions: false,
+            backslashes_are_slashes: false,
             no_copies: false,
             max_keys: 1000,
             bucket_owner: "111122223333".to_owned(),
@@ -113,7 +119,7 @@ impl StrictS3 {
         Self::start_on(listener, options)
     }
 
-    /// Starts a server with these options where `listener` listens: clients may be in network namespaces of their own.
+    /// Starts a server with these options on `listener`, for clients in network namespaces of their own.
     pub fn start_on(listener: TcpListener, options: StrictS3Options) -> Self {
         let manners = manners::Manners {
             clock_ahead_seconds: options.clock_ahead_seconds,
@@ -125,7 +131,7 @@ impl StrictS3 {
         builder.set_auth(access::Keys(Arc::clone(&state)));
         builder.set_access(access::Gate(Arc::clone(&state)));
         if manners.clock_ahead_seconds != 0 {
-            // The protocol's own check would go by this machine's clock.
+            // The protocol's own check would use this machine's clock.
             let mut config = S3Config::default();
             config.presigned_url_max_skew_time_secs = u32::MAX;
             builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
@@ -145,22 +151,22 @@ impl StrictS3 {
         }
     }
 
-    /// `http://127.0.0.1:PORT`, or where else it listens.
+    /// Returns `http://127.0.0.1:PORT`, or its other address.
     pub fn endpoint(&self) -> String {
         self.handle.endpoint()
     }
 
-    /// The access key that it knows from the start.
+    /// Returns the access key that is accepted from the start.
     pub fn access_key(&self) -> &'static str {
         ACCESS_KEY
     }
 
-    /// The secret of [`access_key`](Self::access_key).
+    /// Returns the secret of [`access_key`](Self::access_key).
     pub fn secret_key(&self) -> &'static str {
         SECRET_KEY
     }
 
-    /// Lets another access key in, with its secret.
+    /// Accepts another access key, with its secret.
     pub fn issue_key(&self, access_key: &str, secret_key: &str) {
         let key = state::Key {
             secret: secret_key.to_owned(),
@@ -169,43 +175,43 @@ impl StrictS3 {
         self.state.keys().insert(access_key.to_owned(), key);
     }
 
-    /// From here on requests that are signed with this key are refused as S3 refuses those of a session that has ended.
+    /// Refuses later requests signed with this key, as S3 does after a session has ended.
     pub fn expire_key(&self, access_key: &str) {
         if let Some(key) = self.state.keys().get_mut(access_key) {
             key.expired = true;
         }
     }
 
-    /// Makes a bucket; nothing happens when it exists.
+    /// Creates a bucket; does nothing when it exists.
     pub fn create_bucket(&self, name: &str) {
         self.state.create_bucket(name);
     }
 
-    /// Makes the bucket say that it keeps old versions. It keeps none all the same.
+    /// Makes the bucket report that it keeps old versions, although it keeps none.
     pub fn claim_versioning(&self, bucket: &str) {
         if let Some(bucket) = self.state.buckets().get_mut(bucket) {
             bucket.claims_versioning = true;
         }
     }
 
-    /// The stored objects by `bucket/key`.
+    /// Returns the stored objects by `bucket/key`.
     pub fn objects(&self) -> &Objects {
         &self.state.objects
     }
 
-    /// Faults to inject, and the log of all requests.
+    /// Returns the faults to inject and the log of all requests.
     pub fn faults(&self) -> &Faults {
         &self.faults
     }
 
-    /// Makes every pending multipart upload look begun this much earlier, for sweeps that go by age.
+    /// Makes every pending multipart upload appear older by this time, for age-based clean-up.
     pub fn age_multipart_uploads(&self, by: Duration) {
         for upload in self.state.uploads().table.values_mut() {
             upload.initiated = upload.initiated.checked_sub(by).unwrap_or(SystemTime::UNIX_EPOCH);
         }
     }
 
-    /// Multipart uploads neither completed nor aborted, by bucket, key and age.
+    /// Returns multipart uploads neither completed nor aborted, by bucket, key and age.
     pub fn pending_uploads(&self) -> Vec<PendingUpload> {
         self.state
             .uploads()

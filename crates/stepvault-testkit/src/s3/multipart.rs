@@ -1,4 +1,4 @@
-//! Multipart uploads: their state and their rules.
+//! State and rules of multipart uploads.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -38,7 +38,7 @@ impl Part {
 #[derive(Debug)]
 pub(crate) struct Upload {
     pub(crate) initiated: SystemTime,
-    /// As named when the upload was created; S3 ties every part to it.
+    /// Named when the upload was created; S3 requires it for every part.
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) composite: bool,
     pub(crate) attributes: Attributes,
@@ -59,7 +59,7 @@ impl Upload {
             .map(|algorithm| ChecksumAlgorithm::from_static(algorithm.name()))
     }
 
-    /// What S3 keeps of a part's checksum: the one its upload is tied to, else the client's, which can be none.
+    /// Returns what S3 stores as a part's checksum: the one of its upload, else the client's, which may be none.
     fn part_checksums(&self, claims: &Claims, body: &[u8]) -> S3Result<BTreeMap<String, String>> {
         let given = claims.checksum.as_ref();
         let actual = given.map(|(algorithm, _)| *algorithm);
@@ -83,7 +83,7 @@ impl Upload {
     }
 }
 
-/// All unfinished uploads by bucket, key and id; ids grow, so this is also their order of creation.
+/// All unfinished uploads by bucket, key and id. IDs increase, so this is also their order of creation.
 #[derive(Debug, Default)]
 pub(crate) struct Uploads {
     pub(crate) table: BTreeMap<(String, String, String), Upload>,
@@ -136,7 +136,7 @@ fn checksum_kind(input: &CreateMultipartUploadInput) -> S3Result<(Option<Algorit
         }
     };
     let possible = match algorithm {
-        // The type alone says nothing.
+        // The type without an algorithm has no meaning.
         None => input.checksum_type.is_none(),
         Some(algorithm) if composite => algorithm.can_be_composite(),
         Some(algorithm) => algorithm.can_be_full_object(),
@@ -235,7 +235,7 @@ pub(crate) async fn upload_part(
     Ok(S3Response::with_headers(output, headers))
 }
 
-/// `bytes=first-last`, both present and inside the source.
+/// Parses `bytes=first-last`, both present and inside the source.
 fn copy_range(range: Option<&str>, length: usize) -> S3Result<std::ops::Range<usize>> {
     let Some(text) = range else { return Ok(0..length) };
     let bounds = text.strip_prefix("bytes=").and_then(|text| text.split_once('-'));
@@ -312,7 +312,7 @@ pub(crate) fn abort(
     Ok(S3Response::new(AbortMultipartUploadOutput::default()))
 }
 
-/// The bodies of the chosen parts, one after the other.
+/// Joins the bodies of the chosen parts.
 pub(crate) fn join(parts: &[&Part]) -> Bytes {
     let mut body = BytesMut::with_capacity(parts.iter().map(|part| part.body.len()).sum());
     for part in parts {

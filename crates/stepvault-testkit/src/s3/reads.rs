@@ -50,7 +50,7 @@ fn matches_tag(condition: &ETagCondition, object: &StoredObject) -> bool {
     condition.as_etag().is_none_or(|tag| tag.value() == object.etag)
 }
 
-/// Archived objects exist but cannot be read.
+/// Checks that the object is not archived. Archived objects exist but cannot be read.
 pub(crate) fn check_not_archived(object: &StoredObject) -> S3Result<()> {
     match object.attributes.get(STORAGE_CLASS).map(String::as_str) {
         Some("GLACIER" | "DEEP_ARCHIVE") => Err(s3_error!(
@@ -91,7 +91,7 @@ fn slice(object: &StoredObject, range: Option<Range>) -> S3Result<Slice> {
     })
 }
 
-/// S3 tells a checksum only when asked, and only with the whole object.
+/// Returns whether the answer includes checksums. S3 returns one only on request, and only with the whole object.
 fn wants_checksums(mode: Option<&ChecksumMode>, range: Option<Range>) -> bool {
     range.is_none() && mode.is_some_and(|mode| mode.as_str() == ChecksumMode::ENABLED)
 }

@@ -1,4 +1,4 @@
-//! The operations a strict server knows; all others answer 501.
+//! The operations that a strict server supports; all others answer 501.
 
 use std::sync::Arc;
 
@@ -160,7 +160,7 @@ impl S3 for Service {
         &self,
         _: S3Request<GetBucketLocationInput>,
     ) -> S3Result<S3Response<GetBucketLocationOutput>> {
-        // us-east-1 is told by its absence.
+        // us-east-1 is represented by an absent value.
         Ok(S3Response::new(GetBucketLocationOutput::default()))
     }
 

@@ -1,4 +1,4 @@
-//! What a strict server knows: its options, buckets, objects and unfinished uploads.
+//! The state of a strict server: options, buckets, objects and unfinished uploads.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ pub(crate) struct Bucket {
     pub(crate) claims_versioning: bool,
 }
 
-/// A key that requests are signed with.
+/// A key for signing requests.
 #[derive(Debug)]
 pub(crate) struct Key {
     pub(crate) secret: String,
@@ -62,7 +62,7 @@ impl State {
         self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Taken before the lock of `objects` wherever both are held.
+    /// Locks the uploads. Must be locked before `objects` where both are held.
     pub(crate) fn uploads(&self) -> MutexGuard<'_, Uploads> {
         self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,14 +76,24 @@ impl State {
         self.buckets().entry(name.to_owned()).or_insert(bucket);
     }
 
-    /// A copy of one object; bodies are shared, so this is cheap.
+    /// Returns a copy of one object; cheap, because bodies are shared.
     pub(crate) fn object(&self, bucket: &str, key: &str) -> S3Result<StoredObject> {
         self.objects
-            .with(|table| table.get(&path(bucket, key)).cloned())
+            .with(|table| table.get(&self.path(bucket, key)).cloned())
             .ok_or_else(|| s3_error!(NoSuchKey, "The specified key does not exist."))
     }
 
-    /// Stores an object unless a precondition of the request forbids it; both under one lock.
+    /// Returns the key of an object in [`Objects`].
+    pub(crate) fn path(&self, bucket: &str, key: &str) -> String {
+        let path = format!("{bucket}/{key}");
+        if self.options.backslashes_are_slashes {
+            path.replace('\\', "/")
+        } else {
+            path
+        }
+    }
+
+    /// Stores an object unless a precondition of the request forbids it. Check and write happen under one lock.
     pub(crate) fn store(
         &self,
         bucket: &str,
@@ -92,14 +102,14 @@ impl State {
         object: StoredObject,
     ) -> S3Result<()> {
         self.objects.with(|table| {
-            let path = path(bucket, key);
+            let path = self.path(bucket, key);
             check_write_conditions(headers, table.get(&path), &self.options)?;
             table.insert(path, object);
             Ok(())
         })
     }
 
-    /// Checksums as they may be told to a client.
+    /// Returns the checksums that may be sent to a client.
     pub(crate) fn told(&self, checksums: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         if self.options.no_checksum_answers {
             BTreeMap::new()
@@ -114,11 +124,6 @@ impl State {
         };
         Ok(wanted.min(1000).min(self.options.max_keys))
     }
-}
-
-/// The key of an object in [`Objects`].
-pub(crate) fn path(bucket: &str, key: &str) -> String {
-    format!("{bucket}/{key}")
 }
 
 fn check_write_conditions(
@@ -157,7 +162,7 @@ pub(crate) fn precondition_failed() -> S3Error {
     )
 }
 
-/// Reads a whole request body, turning the ways it can be wrong into S3's errors.
+/// Reads a whole request body and maps its possible faults to S3's errors.
 pub(crate) async fn read_body(body: Option<StreamingBlob>, headers: &HeaderMap) -> S3Result<Bytes> {
     let Some(mut stream) = body else {
         return Ok(Bytes::new());
@@ -174,7 +179,7 @@ pub(crate) async fn read_body(body: Option<StreamingBlob>, headers: &HeaderMap) 
 }
 
 fn body_error(text: &str) -> S3Error {
-    // The error types are private to `s3s`; their text is what tells them apart.
+    // The error types are private to `s3s`; only their text distinguishes them.
     if text.contains("Sha256Mismatch") {
         let mut error = S3Error::with_message(
             S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into()),

@@ -37,7 +37,7 @@ pub(crate) fn list_uploads(
     let encode = |key: &str| if encoded { url_encode(key) } else { key.to_owned() };
     let prefix = input.prefix.as_deref().unwrap_or("");
     let key_marker = input.key_marker.as_deref().unwrap_or("");
-    // S3 looks at this marker only together with the other.
+    // S3 uses this marker only together with the other one.
     let id_marker = input
         .upload_id_marker
         .as_deref()

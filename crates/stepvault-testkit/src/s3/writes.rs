@@ -15,7 +15,7 @@ use s3s::{S3Request, S3Response, S3Result, s3_error};
 use super::attributes::{self, TAGGING};
 use super::checksums::{Algorithm, Claims, checksum_type, hex, md5, set_checksums};
 use super::reads::{ReadConditions, check_not_archived};
-use super::state::{State, path, precondition_failed, read_body};
+use super::state::{State, precondition_failed, read_body};
 use crate::objects::StoredObject;
 
 pub(crate) async fn put(
@@ -56,7 +56,7 @@ pub(crate) async fn put(
     Ok(S3Response::with_headers(output, headers))
 }
 
-/// Bucket and key of a copy's source; versions and access points are not implemented.
+/// Returns bucket and key of a copy's source; versions and access points are not implemented.
 pub(crate) fn source(copy_source: &CopySource) -> S3Result<(&str, &str)> {
     match copy_source {
         CopySource::Bucket {
@@ -71,7 +71,7 @@ pub(crate) fn source(copy_source: &CopySource) -> S3Result<(&str, &str)> {
     }
 }
 
-/// Whether the server is one that copies.
+/// Refuses a copy when the server is configured not to support copies.
 pub(crate) fn check_copies(state: &State) -> S3Result<()> {
     if state.options.no_copies {
         return Err(s3_error!(
@@ -88,8 +88,8 @@ fn directive_is_replace(headers: &HeaderMap, name: &str) -> bool {
         .is_some_and(|value| value.as_bytes() == b"REPLACE")
 }
 
-/// Attributes of a copy: metadata and tags come from the source unless replaced, storage class and encryption
-/// never do.
+/// Returns the attributes of a copy: metadata and tags come from the source unless replaced, storage class and
+/// encryption never do.
 fn copied_attributes(headers: &HeaderMap, source: &StoredObject) -> S3Result<attributes::Attributes> {
     let mut result = attributes::from_headers(headers)?;
     let replace_metadata = directive_is_replace(headers, "x-amz-metadata-directive");
@@ -171,7 +171,7 @@ pub(crate) fn copy(
 
 pub(crate) fn delete(state: &State, input: &DeleteObjectInput) -> S3Result<S3Response<DeleteObjectOutput>> {
     state.objects.with(|table| {
-        let path = path(&input.bucket, &input.key);
+        let path = state.path(&input.bucket, &input.key);
         if let Some(condition) = &input.if_match {
             let current = table.get(&path).ok_or_else(|| s3_error!(NoSuchKey))?;
             if condition.as_etag().is_some_and(|tag| tag.value() != current.etag) {
@@ -209,7 +209,7 @@ pub(crate) fn delete_many(
     let mut deleted = Vec::with_capacity(delete.objects.len());
     state.objects.with(|table| {
         for object in &delete.objects {
-            table.remove(&path(&request.input.bucket, &object.key));
+            table.remove(&state.path(&request.input.bucket, &object.key));
             deleted.push(DeletedObject {
                 key: Some(object.key.clone()),
                 ..DeletedObject::default()
@@ -263,7 +263,7 @@ pub(crate) fn put_tags(
     let tagging = tagging.finish();
     state.objects.with(|table| {
         let object = table
-            .get_mut(&path(&input.bucket, &input.key))
+            .get_mut(&state.path(&input.bucket, &input.key))
             .ok_or_else(|| s3_error!(NoSuchKey, "The specified key does not exist."))?;
         object.attributes.insert(TAGGING.to_owned(), tagging);
         Ok(S3Response::new(PutObjectTaggingOutput::default()))

@@ -1,4 +1,4 @@
-//! The command line: the options that every command takes, and the commands.
+//! The command line: the global options and the commands.
 
 #![expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 
@@ -15,8 +15,8 @@ use crate::exit_code::ExitCode;
 
 /// Checkpoint storage tiering for training on ephemeral nodes.
 ///
-/// Steps are sealed into a local vault without copying, uploaded to every remote with each byte verified, kept by
-/// rules on each tier, and put back from whichever tier has them whole.
+/// Seal steps into a local vault without copying, upload them to every remote with each byte verified, apply
+/// retention rules on each tier, and restore from any tier that has a complete copy.
 #[derive(Debug, Parser)]
 #[command(
     name = "stepvault",
@@ -27,60 +27,60 @@ use crate::exit_code::ExitCode;
     after_help = exit_status_help(),
 )]
 pub(crate) struct Arguments {
-    /// What every command takes.
+    /// The global options.
     #[command(flatten)]
     pub(crate) global: GlobalArguments,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// What every command takes. Flags win over variables, which win over the file.
+/// Options that every command takes. Flags override environment variables, which override the file.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct GlobalArguments {
     /// Configuration file [env: STEPVAULT_CONFIG]
     ///
-    /// Without it: ./stepvault.toml, ~/.config/stepvault/stepvault.toml, /etc/stepvault/stepvault.toml, whichever
-    /// comes first; none is needed when --remote and --run are given.
+    /// By default the first of ./stepvault.toml, ~/.config/stepvault/stepvault.toml and /etc/stepvault/stepvault.toml
+    /// that exists. No file is needed when --remote and --run are given.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// The run, as in [run."NAME"] [env: STEPVAULT_RUN]
+    /// Name of the run, as in [run."NAME"] [env: STEPVAULT_RUN]
     ///
-    /// May be left out when one run is configured.
+    /// Optional when exactly one run is configured.
     #[arg(long, global = true, value_name = "NAME", value_parser = values::checked::<RunName>)]
     pub(crate) run: Option<RunName>,
-    /// A remote: URL, NAME=URL, or the name of a configured one; repeatable [env: STEPVAULT_REMOTE]
+    /// Remote: a URL, NAME=URL, or the name of a configured remote; repeatable [env: STEPVAULT_REMOTE]
     ///
-    /// With it only the remotes given are used. Options go in the URL's query:
-    /// s3://bucket/prefix?region=eu-west-1&endpoint=http://127.0.0.1:9000. Several in the variable are separated by
-    /// spaces.
+    /// Only the given remotes are used then. Options go in the URL's query:
+    /// s3://bucket/prefix?region=eu-west-1&endpoint=http://127.0.0.1:9000. In the variable, separate several remotes
+    /// with spaces.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) remote: Vec<String>,
-    /// The local vault's directory [env: STEPVAULT_LOCAL]
+    /// Directory of the local vault [env: STEPVAULT_LOCAL]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) local: Option<PathBuf>,
-    /// This node's name; by default its rank's (node-0), else the host's name [env: STEPVAULT_NODE]
+    /// Name of this node; by default derived from its rank (node-0), else the host name [env: STEPVAULT_NODE]
     #[arg(long, global = true, value_name = "NAME", value_parser = values::checked::<NodeName>)]
     pub(crate) node: Option<NodeName>,
-    /// The nodes that write each step together: how many, or their names [env: STEPVAULT_NODES]
+    /// Nodes that write each step together: their number, or their names [env: STEPVAULT_NODES]
     ///
-    /// A step is durable once each of them has uploaded its part. With a number they are called node-0, node-1, and so
-    /// on. By default what torchrun or Slurm says in the environment, else this node alone.
+    /// A step is durable once each of them has uploaded its part. With a number, the nodes are named node-0, node-1,
+    /// and so on. By default the nodes that torchrun or Slurm sets in the environment, else this node alone.
     #[arg(long, global = true, value_name = "N|NAMES", value_parser = values::checked::<NodeSet>)]
     pub(crate) nodes: Option<NodeSet>,
     /// Print one JSON document on stdout and nothing else
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Log more to stderr: -v what happens, -vv how, -vvv everything [env: STEPVAULT_LOG]
+    /// Log more to stderr: -v for info, -vv for debug, -vvv for trace [env: STEPVAULT_LOG]
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// No progress and no warnings, only the result and errors
+    /// Print only the result and errors, no progress and no warnings
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 }
 
-/// What to do.
+/// A command with its arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Demo(commands::demo::DemoArguments),
@@ -106,42 +106,43 @@ pub(crate) enum Command {
     Pin(commands::pin::PinArguments),
     Unpin(commands::pin::UnpinArguments),
     Gc(commands::gc::GcArguments),
+    Remote(commands::remote::RemoteArguments),
     Config(commands::config::ConfigArguments),
     Completions(commands::completions::CompletionsArguments),
     Man(commands::man::ManArguments),
 }
 
 impl Command {
-    /// Whether the command ends in order by itself when it is asked to, instead of being cut off.
+    /// Returns whether the command shuts down by itself after a signal, instead of being cancelled.
     pub(crate) fn ends_by_itself_when_interrupted(&self) -> bool {
         matches!(self, Self::Agent(_) | Self::Run(_))
     }
 
-    /// Whether the command has a use of its own for every signal.
+    /// Returns whether the command handles every signal itself.
     pub(crate) fn handles_signals(&self) -> bool {
         matches!(self, Self::Run(_))
     }
 
-    /// What a person who interrupted the command has to know.
+    /// Returns the hint for a user who interrupted the command.
     pub(crate) fn after_interruption(&self) -> &'static str {
         match self {
-            Self::Push(_) => {
-                "what was sealed and uploaded is kept: the same command goes on where it ended, part by part"
-            }
+            Self::Push(_) => "sealed and uploaded parts are kept; run the same command again to continue",
             Self::Restore(_) => {
-                "the target is whole or not there, and what was fetched is kept: the same command does what is left"
+                "the target is complete or absent, and fetched bytes are kept; run the same command again to continue"
             }
             Self::Prune(_) | Self::Gc(_) => {
-                "no step is half there: the next prune finishes what was begun; a lease that was left runs out by itself"
+                "the next prune completes deletions under way; a lease that is still held expires"
             }
-            Self::Wait(_) | Self::Drain(_) | Self::Announce(_) => "the agent goes on as if nobody had asked",
-            Self::Agent(_) => "what was sealed and uploaded is kept: the agent goes on where it ended",
-            _ => "the same command can be run again",
+            Self::Wait(_) | Self::Drain(_) | Self::Announce(_) => "the agent is not affected",
+            Self::Agent(_) => {
+                "sealed and uploaded parts are kept; the agent continues from there when it is started again"
+            }
+            _ => "run the same command again",
         }
     }
 }
 
-/// The exit codes, as they stand below the help.
+/// Returns the list of exit codes that follows the help.
 fn exit_status_help() -> String {
     let lines = ExitCode::ALL
         .iter()

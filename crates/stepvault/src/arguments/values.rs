@@ -1,4 +1,4 @@
-//! Values of arguments that need more than a number.
+//! Parsers for argument values.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use stepvault_agent::standing::Goal;
 use stepvault_core::config::{parse_duration, parse_size};
-use stepvault_core::estimate::parse_count;
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::Tier;
 use stepvault_core::retention::{BestRule, Prefer};
 use stepvault_core::{Error, ErrorKind};
+use stepvault_diagnose::estimate::parse_count;
 
-/// The tiers that a command works on.
+/// The tiers that a command operates on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum TierChoice {
     /// The local tier and every remote.
@@ -27,7 +27,7 @@ pub(crate) enum TierChoice {
 }
 
 impl TierChoice {
-    /// Whether a tier is among them.
+    /// Returns whether the choice includes a tier.
     pub(crate) fn takes(&self, tier: &Tier) -> bool {
         match (self, tier) {
             (Self::All, _) | (Self::Local, Tier::Local) | (Self::Remotes, Tier::Remote(_)) => true,
@@ -63,7 +63,7 @@ impl fmt::Display for TierChoice {
     }
 }
 
-/// A metric given by hand: `eval_loss=0.25`.
+/// A metric from the command line: `eval_loss=0.25`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct MetricValue {
     /// Its name.
@@ -76,10 +76,12 @@ impl FromStr for MetricValue {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (name, value) = text.split_once('=').ok_or("write name=value: eval_loss=0.25")?;
+        let (name, value) = text
+            .split_once('=')
+            .ok_or("give name=value, such as eval_loss=0.25")?;
         let value: f64 = value.parse().map_err(|_| format!("'{value}' is not a number"))?;
         if name.is_empty() || !value.is_finite() {
-            return Err("it takes a name and a finite number: eval_loss=0.25".to_owned());
+            return Err("give a name and a finite number, such as eval_loss=0.25".to_owned());
         }
         Ok(Self {
             name: name.to_owned(),
@@ -88,10 +90,10 @@ impl FromStr for MetricValue {
     }
 }
 
-/// One in so many: `1/20`.
+/// A sample of one file in N: `1/20`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SampleRate {
-    /// One in so many; at least 1.
+    /// N; at least 1.
     pub(crate) one_in: u32,
 }
 
@@ -109,30 +111,30 @@ impl FromStr for SampleRate {
     }
 }
 
-/// A duration with its unit: `24h`.
+/// Parses a duration with its unit: `24h`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| with_hint(&error))
 }
 
-/// A size with its unit: `500 KB`.
+/// Parses a size with its unit: `500 KB`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     parse_size(text).map_err(|error| with_hint(&error))
 }
 
-/// A large count: `30e9`, `7B`.
+/// Parses a large count: `30e9`, `7B`.
 pub(crate) fn count(text: &str) -> Result<u64, String> {
     parse_count(text).map_err(|error| with_hint(&error))
 }
 
-/// How far a step has to come: `durable`.
+/// Parses the state that a step must reach: `durable`.
 pub(crate) fn goal(text: &str) -> Result<Goal, String> {
     let found = Goal::ALL.into_iter().find(|goal| goal.name() == text);
-    found.ok_or_else(|| "write staged, uploaded or durable".to_owned())
+    found.ok_or_else(|| "give staged, uploaded or durable".to_owned())
 }
 
-/// A rule for keeping the best: `eval_loss:2:lowest`.
+/// Parses a rule that keeps the best steps: `eval_loss:2:lowest`.
 pub(crate) fn best_rule(text: &str) -> Result<BestRule, String> {
-    // From the right: a metric's name may hold colons.
+    // Split from the right: a metric's name may contain colons.
     let mut words = text.rsplitn(3, ':');
     let prefer = match words.next() {
         Some("lowest") => Some(Prefer::Lowest),
@@ -147,11 +149,11 @@ pub(crate) fn best_rule(text: &str) -> Result<BestRule, String> {
             count,
             prefer,
         }),
-        _ => Err("write metric:count:lowest or metric:count:highest".to_owned()),
+        _ => Err("give metric:count:lowest or metric:count:highest".to_owned()),
     }
 }
 
-/// The number of a step, an attempt, or a name, with what to write instead.
+/// Parses a step, an attempt or a name; the error message includes the hint.
 pub(crate) fn checked<T: FromStr<Err = Error>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error| with_hint(&error))
 }
@@ -201,7 +203,7 @@ mod tests {
     #[test]
     fn goals_are_the_three_states() {
         assert_eq!(goal("uploaded"), Ok(Goal::Uploaded));
-        assert_eq!(goal("safe"), Err("write staged, uploaded or durable".to_owned()));
+        assert_eq!(goal("safe"), Err("give staged, uploaded or durable".to_owned()));
     }
 
     #[test]

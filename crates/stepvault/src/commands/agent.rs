@@ -11,31 +11,34 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Session;
+use super::left_undone::LeftUndone;
 use crate::context::{Settings, attempt};
 use crate::exit_code::ExitCode;
 use crate::interrupt::Interrupt;
 use crate::output::{Report, human};
 use crate::progress::{Progress, Style};
 
-/// Watch for finished steps, seal and upload them, and keep every tier to its rules
+/// Watch for finished steps, seal and upload them, and apply retention on every tier
 ///
-/// Serves every configured run, or the one that --run names. On SIGTERM or SIGINT it takes what is complete, uploads
-/// what is closest to being durable first, and is gone within the drain deadline, saying what is not durable yet; a
-/// second one of these ends it at once. SIGUSR1 and the notices of EC2, Compute Engine and the drain file say that the
-/// machine goes: then it also takes what is finished until shortly before the deadline.
+/// Serves every configured run, or the one that --run names. On SIGTERM or SIGINT the agent seals complete steps,
+/// uploads the steps closest to durable first, exits within the drain deadline, and reports the steps that are not
+/// durable; a second signal ends it at once. SIGUSR1, the notices of EC2 and Compute Engine, and the drain file
+/// announce that the machine is going away: the agent then also seals steps that finish until shortly before the
+/// deadline.
 #[derive(Debug, Args)]
 pub(crate) struct AgentArguments {
-    /// Do what there is to do, and end: for cron
+    /// Process pending work once and exit, for cron
     #[arg(long)]
     once: bool,
 }
 
-/// Most entries that were passed over of which people are told, the latest.
-const MOST_SKIPPED_TOLD: usize = 8;
+/// Maximum number of skipped entries to print, the latest.
+const MAX_SKIPPED_TOLD: usize = 8;
 
 #[derive(Serialize)]
 struct AgentDocument {
-    /// Whether every sealed step is durable on every remote that it has to be on.
+    /// Whether every finished and every sealed step, of any run in the vault, is durable on each of its required
+    /// remotes, and none was given up.
     safe: bool,
     #[serde(flatten)]
     report: AgentReport,
@@ -52,7 +55,7 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
             .iter()
             .map(|remote| Tier::Remote(remote.name.clone())),
     );
-    // Months of bars are no use to anybody; lines are, on a terminal too.
+    // A service prints lines rather than bars, on a terminal too.
     let style = if session.output.is_quiet() {
         Style::Silent
     } else {
@@ -66,14 +69,17 @@ pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result
         attempt(None)?,
         remotes,
         arguments.once,
-    )?;
+    )?
+    .with_other_runs_of(&settings.config);
     let stop = Stop::new();
     tokio::spawn(stop_at_signal(session.interrupt.clone(), stop.clone()));
     tokio::spawn(stop_at_notice(drain_signal()?, stop.clone()));
     let drain_deadline = options.drain_deadline;
     let report = stepvault_agent::run(options, progress.observer(), stop.clone()).await;
     if let Some(request) = stop.requested() {
-        session.leave_by.set(request.leave_by(drain_deadline).into_std());
+        session
+            .exit_deadline
+            .set(request.exit_deadline(drain_deadline).into_std());
     }
     let report = report?;
     progress.finish();
@@ -87,7 +93,8 @@ async fn stop_at_signal(interrupt: Interrupt, stop: Stop) {
     stop.request(StopReason::Signal, None);
 }
 
-/// SIGUSR1: what batch systems send some time before they end a job, as Slurm does with `--signal=B:USR1@120`.
+/// Listens for SIGUSR1, which batch systems send some time before they end a job, as Slurm does with
+/// `--signal=B:USR1@120`.
 fn drain_signal() -> Result<Signal> {
     signal(SignalKind::user_defined1())
         .map_err(|error| Error::new(ErrorKind::Failed, "cannot listen for SIGUSR1").caused_by(error))
@@ -111,10 +118,10 @@ pub(super) async fn open_remotes(config: &Config, observer: &Arc<dyn Observer>) 
     Ok(remotes)
 }
 
-/// The configuration with the runs and remotes that the command line names.
+/// Returns the configuration restricted to the runs and remotes that the command line names.
 ///
 /// # Errors
-/// When naming remotes would leave out one that a run has: local copies would be evicted without it.
+/// If the named remotes exclude a remote of a run: local copies would be evicted without being durable there.
 pub(super) fn served(settings: &Settings) -> Result<Config> {
     let mut config = settings.config.clone();
     if let Some(run) = settings.named_run() {
@@ -131,10 +138,10 @@ pub(super) fn served(settings: &Settings) -> Result<Config> {
             .find(|remote| !named.contains(&remote.name))
         {
             return Err(
-                Error::new(ErrorKind::Usage, "the agent serves every remote of its runs")
+                Error::new(ErrorKind::Usage, "the agent must serve every remote of its runs")
                     .on(format!("run '{}'", run.name))
-                    .because(format!("--remote leaves out '{}'", left_out.name))
-                    .hint("name that one too, or set the run's remotes in the configuration"),
+                    .because(format!("--remote excludes '{}'", left_out.name))
+                    .hint("name that remote too, or set the run's remotes in the configuration"),
             );
         }
         run.remotes = Some(named.to_vec());
@@ -156,29 +163,33 @@ impl Report for AgentDocument {
         )];
         if report.cleaned.total > 0 {
             let steps = human::count(report.cleaned.total, "step");
-            lines.push(format!("removed {steps} of the trainer's own"));
+            lines.push(format!("removed {steps} from the trainer's directories"));
         }
-        let skipped = &report.skipped.latest;
-        for entry in skipped.iter().rev().take(MOST_SKIPPED_TOLD).rev() {
-            lines.push(format!("passed over {}: {}", entry.path.display(), entry.reason));
-        }
-        if skipped.len() > MOST_SKIPPED_TOLD {
-            lines.push("the JSON document has the entries before these".to_owned());
-        }
-        for step in &report.not_durable {
-            let weight = if step.required { "" } else { " (optional)" };
+        if report.given_up.total > 0 {
+            let steps = human::count(report.given_up.total, "step");
             lines.push(format!(
-                "{} of '{}' is not durable on {}{weight}, {} missing: {}",
-                step.id,
-                step.run,
-                step.remote,
-                human::bytes(step.missing_bytes),
-                step.reason
+                "gave up {steps} that were not durable, to free disk space"
             ));
         }
+        let skipped = &report.skipped.latest;
+        for entry in skipped.iter().rev().take(MAX_SKIPPED_TOLD).rev() {
+            lines.push(format!("skipped {}: {}", entry.path.display(), entry.reason));
+        }
+        if skipped.len() > MAX_SKIPPED_TOLD {
+            lines.push("earlier skipped entries are in the JSON document".to_owned());
+        }
+        let left = LeftUndone {
+            not_durable: &report.not_durable,
+            unsealed: &report.unsealed,
+            unreadable: &report.unreadable,
+            unserved: &report.unserved,
+        };
+        lines.extend(left.lines());
         lines.extend(report.restart_loop.as_ref().map(ToString::to_string));
-        if report.not_durable.is_empty() {
-            lines.push("every sealed step is durable on every remote".to_owned());
+        if left.is_empty() && report.given_up.total == 0 {
+            lines.push(
+                "every finished step is sealed, and every sealed step is durable on every remote".to_owned(),
+            );
         }
         lines.join("\n")
     }
@@ -197,7 +208,7 @@ mod tests {
         assert_eq!(
             document.human(),
             "sealed 0 steps, uploaded 0, evicted 0, pruned 0, skipped 0 entries\n\
-             every sealed step is durable on every remote"
+             every finished step is sealed, and every sealed step is durable on every remote"
         );
         for number in 1..=9 {
             document
@@ -213,14 +224,14 @@ mod tests {
         assert_eq!(
             document.human().lines().skip(1).take(2).collect::<Vec<_>>(),
             [
-                "passed over /out/step_2: it has no .metadata",
-                "passed over /out/step_3: it has no .metadata",
+                "skipped /out/step_2: it has no .metadata",
+                "skipped /out/step_3: it has no .metadata",
             ]
         );
         assert!(
             document
                 .human()
-                .contains("\nthe JSON document has the entries before these\n")
+                .contains("\nearlier skipped entries are in the JSON document\n")
         );
         document.report.not_durable.push(stepvault_agent::NotDurable {
             run: "demo".parse().unwrap(),

@@ -1,4 +1,4 @@
-//! `announce`: telling the agent that a step is finished.
+//! `announce`: tells the agent that a step is finished.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,23 +18,23 @@ use crate::context::Settings;
 use crate::exit_code::ExitCode;
 use crate::output::Report;
 
-/// Tell the agent that a step is finished: it is sealed at once, without waiting until it is quiet
+/// Tell the agent that a step is finished, so that it seals the step at once, without a quiet time
 ///
-/// The agent looks at it first: what is not complete by the rules of its framework, or broken inside, is refused with
-/// the reason. Announcing the same step twice is no error. With --wait-for it ends as 'wait' does, for exactly the files
-/// that stand there now.
+/// The agent validates the step first: it refuses one that is incomplete by the rules of its framework or damaged, and
+/// gives the reason. Announcing the same step twice is not an error. With --wait-for the command then waits as 'wait'
+/// does, for exactly the files that are present now.
 #[derive(Debug, Args)]
 pub(crate) struct AnnounceArguments {
-    /// The finished step: a directory or a single file
+    /// Finished step: a directory or a single file
     #[arg(value_name = "PATH")]
     path: PathBuf,
-    /// Its step; read from its name when not given
+    /// Step number; read from the name by default
     #[arg(long, value_name = "N", value_parser = checked::<Step>)]
     step: Option<Step>,
-    /// Wait until it is staged, uploaded or durable
+    /// Wait until the step is staged, uploaded or durable
     #[arg(long, value_name = "STATE", value_parser = goal)]
     wait_for: Option<Goal>,
-    /// How long to wait
+    /// Maximum time to wait
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
     timeout: Duration,
 }
@@ -44,11 +44,13 @@ struct AnnounceDocument {
     run: RunName,
     path: PathBuf,
     state: AnnouncementState,
-    /// Null while it waits to be sealed.
+    /// Null until it is sealed.
     step: Option<Step>,
     attempt: Option<Attempt>,
+    /// Whether the attempt may still change, because no remote has answered since the step was sealed.
+    provisional: bool,
     newly_sealed: bool,
-    /// What --wait-for came to; null without it, and when it was not sealed in time.
+    /// Result of `--wait-for`; null without it, or if the step was not sealed in time.
     wait: Option<WaitDocument>,
 }
 
@@ -83,7 +85,7 @@ pub(crate) async fn run(session: &Session, arguments: AnnounceArguments) -> Resu
     }
     let code = match (&waited, arguments.wait_for) {
         (Some(waited), _) => waited.exit_code(),
-        // Known, and not there yet.
+        // The step is known but not sealed yet.
         (None, Some(_)) => ExitCode::Unreachable,
         (None, None) => ExitCode::Done,
     };
@@ -93,13 +95,14 @@ pub(crate) async fn run(session: &Session, arguments: AnnounceArguments) -> Resu
         state: answer.state,
         step: answer.step,
         attempt: answer.attempt,
+        provisional: answer.provisional,
         newly_sealed: answer.newly_sealed,
         wait: waited,
     })?;
     Ok(code)
 }
 
-/// Asks again until it is sealed, for at most `within`.
+/// Polls until the step is sealed, for at most `within`.
 async fn until_sealed(client: &Client, first: AnnounceAnswer, within: Duration) -> Result<AnnounceAnswer> {
     let id = first.announcement_id;
     let mut answer = first.clone();
@@ -112,14 +115,14 @@ async fn until_sealed(client: &Client, first: AnnounceAnswer, within: Duration) 
     tokio::time::timeout(within, asking).await.unwrap_or(Ok(first))
 }
 
-/// The path as the agent, which runs elsewhere, sees it.
+/// Resolves the path for the agent, which has another working directory.
 fn absolute(path: &Path) -> Result<PathBuf> {
     let fault = || Error::new(ErrorKind::Usage, "cannot announce").on(path.display());
     let given = std::path::absolute(path).map_err(|error| fault().caused_by(error))?;
     if let Err(error) = given.symlink_metadata() {
         return Err(fault()
             .caused_by(error)
-            .hint("announce a step once it is written"));
+            .hint("announce the step after it is written"));
     }
     match (given.parent(), given.file_name()) {
         (Some(parent), Some(name)) => {
@@ -139,11 +142,11 @@ impl Report for AnnounceDocument {
             }
             (Some(step), Some(attempt)) => {
                 format!(
-                    "step {step} (attempt {attempt}) of '{}' was sealed already: {path}",
+                    "step {step} (attempt {attempt}) of '{}' was already sealed: {path}",
                     self.run
                 )
             }
-            _ => format!("announced to '{}', and waits to be sealed: {path}", self.run),
+            _ => format!("announced to '{}', not sealed yet: {path}", self.run),
         };
         match &self.wait {
             Some(waited) => format!("{announced}\n{}", waited.human()),

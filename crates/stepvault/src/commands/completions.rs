@@ -1,4 +1,4 @@
-//! `completions`: what a shell completes after `stepvault`.
+//! `completions`: completion scripts for shells.
 
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
@@ -9,10 +9,10 @@ use crate::exit_code::ExitCode;
 
 /// Print a completion script for a shell
 ///
-/// For bash, for one: stepvault completions bash > stepvault.bash; source stepvault.bash
+/// For bash: stepvault completions bash > stepvault.bash; source stepvault.bash
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArguments {
-    /// The shell
+    /// Shell to print the script for
     shell: Shell,
 }
 

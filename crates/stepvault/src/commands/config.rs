@@ -1,4 +1,4 @@
-//! `config show` and `config check`.
+//! `config show` and `config check`: print and validate the configuration.
 
 use std::path::PathBuf;
 
@@ -21,9 +21,9 @@ pub(crate) struct ConfigArguments {
 
 #[derive(Debug, Subcommand)]
 enum ConfigAction {
-    /// Print what is in force and where each value came from; secrets are masked
+    /// Print the effective values and the source of each; secrets are masked
     Show,
-    /// Report every fault and everything odd in file, environment and flags
+    /// Report all faults and warnings in the file, the environment and the flags
     Check,
 }
 
@@ -74,7 +74,7 @@ impl Report for CheckReport {
             }
         }
         let verdict = match (self.faults.len(), self.warnings.len()) {
-            (0, 0) => "the configuration is right".to_owned(),
+            (0, 0) => "the configuration is valid".to_owned(),
             (faults, warnings) => {
                 format!(
                     "{}, {}",
@@ -102,7 +102,7 @@ pub(crate) fn run(session: &Session, arguments: &ConfigArguments) -> Result<Exit
         }
         ConfigAction::Check => {
             let mut found = check(&sources);
-            // What needs to know the frameworks is not for the crate that reads the file.
+            // The crate that reads the file does not know the frameworks.
             let unfit = found.config.as_ref().map(stepvault_agent::profiles);
             found
                 .faults

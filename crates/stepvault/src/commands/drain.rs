@@ -1,4 +1,4 @@
-//! `drain`: asking the agent to finish its uploads and end.
+//! `drain`: asks the agent to finish its uploads and exit.
 
 use std::time::Duration;
 
@@ -8,27 +8,28 @@ use stepvault_agent::control::{DrainAnswer, DrainRequest};
 use stepvault_core::Result;
 
 use super::Session;
+use super::left_undone::LeftUndone;
 use super::wait::no_agent;
 use crate::arguments::values::duration;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human};
 
-/// Ask the agent to upload what it can and end, as SIGTERM does
+/// Ask the agent to finish its uploads and exit, as SIGTERM does
 ///
-/// With --wait it ends when the agent has ended, with 0 when every sealed step is durable on every required remote and 3
-/// when one is not.
+/// With --wait the command waits until the agent has exited. The exit code is then 0 if every finished step, of any run
+/// in the vault, is durable on every required remote, else 3.
 #[derive(Debug, Args)]
 pub(crate) struct DrainArguments {
-    /// How long uploads may go on; agent.drain-deadline when not given. An earlier deadline is never put off
+    /// How long uploads may continue; by default agent.drain-deadline. An earlier deadline is never extended
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     deadline: Option<Duration>,
-    /// Wait until the agent has ended
+    /// Wait until the agent has exited
     #[arg(long)]
     wait: bool,
 }
 
-/// How long the agent may take to end after its deadline.
+/// How long the agent may take to exit after its deadline.
 const GRACE: Duration = Duration::from_secs(30);
 
 #[derive(Serialize)]
@@ -46,15 +47,15 @@ pub(crate) async fn run(session: &Session, arguments: &DrainArguments) -> Result
     };
     let within = match (arguments.wait, arguments.deadline) {
         (false, _) => Duration::ZERO,
-        // As the agent is configured, where it has the same configuration.
+        // Assumes that the agent has the same configuration.
         (true, deadline) => deadline
             .unwrap_or(settings.config.agent.drain_deadline)
             .saturating_add(GRACE),
     };
     let answer = client.drain(&request, within).await?;
-    let code = match answer.safe {
-        Some(false) => ExitCode::Partly,
-        _ => ExitCode::Done,
+    let code = match (answer.ended, answer.safe) {
+        (false, _) | (true, Some(true)) => ExitCode::Done,
+        (true, _) => ExitCode::Partly,
     };
     session.output.result(&DrainDocument(answer))?;
     Ok(code)
@@ -65,24 +66,23 @@ impl Report for DrainDocument {
         let answer = &self.0;
         if !answer.ended {
             return format!(
-                "the agent was asked to stop, and ends within {}",
+                "asked the agent to stop: it exits within {}",
                 human::duration(Duration::from_secs(answer.remaining_seconds))
             );
         }
         let mut lines = vec![match answer.safe {
-            Some(true) => {
-                "the agent has ended: every sealed step is durable on every required remote".to_owned()
-            }
-            _ => "the agent has ended, and not every sealed step is durable on every required remote"
+            Some(true) => "the agent has exited: every finished step is sealed, and every sealed step is durable on every \
+                 required remote"
                 .to_owned(),
+            _ => "the agent has exited, but not every finished step is durable on every required remote".to_owned(),
         }];
-        for step in &answer.not_durable {
-            let weight = if step.required { "" } else { " (optional)" };
-            lines.push(format!(
-                "{} of '{}' is not durable on {}{weight}: {}",
-                step.id, step.run, step.remote, step.reason
-            ));
-        }
+        let left = LeftUndone {
+            not_durable: &answer.not_durable,
+            unsealed: &answer.unsealed,
+            unreadable: &answer.unreadable,
+            unserved: &answer.unserved,
+        };
+        lines.extend(left.lines());
         lines.join("\n")
     }
 }

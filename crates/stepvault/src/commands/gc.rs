@@ -1,4 +1,4 @@
-//! `gc`: orphans and abandoned uploads.
+//! `gc`: deletes orphans and aborts abandoned uploads.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use super::Session;
 use crate::arguments::values::duration;
 use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
-use crate::output::json::ErrorInfo;
 use crate::output::{Report, human};
+use stepvault_core::document::ErrorInfo;
 
-/// Sweep away what no step refers to: remains of uploads that never ended, of removals that were cut off
+/// Delete objects that no step references, left by unfinished uploads or interrupted deletions
 ///
-/// An orphan goes when two sweeps have seen it, older than the grace period. Objects that stepvault did not write
-/// are never touched.
+/// An orphan is deleted once two gc runs have seen it and it is older than the grace period. Objects that stepvault did
+/// not write are never touched.
 #[derive(Debug, Args)]
 pub(crate) struct GcArguments {
-    /// Print what would go, and do nothing
+    /// Print what would be deleted, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// What is younger than this is left alone, by the store's clock
+    /// Keep objects younger than this, by the store's clock
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
     grace: Duration,
 }
@@ -57,7 +57,7 @@ pub(crate) async fn run(session: &Session, arguments: &GcArguments) -> Result<Ex
     }
     tiers.progress.finish();
     let code = match results.as_slice() {
-        // The only remote's own kind says more than 'failed'.
+        // With a single remote, the kind of its error is more specific than `Failed`.
         [(_, Err(error))] => ExitCode::from(error.kind()),
         several => ExitCode::of_tiers(several.iter().map(|(_, result)| result.as_ref().map(|_| ()))),
     };
@@ -89,8 +89,8 @@ impl Report for GcDocument {
             .iter()
             .map(|remote| match (&remote.report, &remote.error) {
                 (Some(report), _) => format!("{}: {}", remote.remote, sentence(report, self.dry_run)),
-                (None, Some(error)) => format!("{}: not swept: {}", remote.remote, error.message),
-                (None, None) => format!("{}: not swept", remote.remote),
+                (None, Some(error)) => format!("{}: gc failed: {}", remote.remote, error.message),
+                (None, None) => format!("{}: gc failed", remote.remote),
             });
         lines.collect::<Vec<_>>().join("\n")
     }
@@ -113,7 +113,7 @@ fn sentence(report: &GcReport, dry_run: bool) -> String {
         let go = if dry_run {
             "would be marked"
         } else {
-            "marked: they go at the next sweep"
+            "marked for deletion by the next gc"
         };
         parts.push(format!(
             "{} {go}",
@@ -121,17 +121,41 @@ fn sentence(report: &GcReport, dry_run: bool) -> String {
         ));
     }
     if report.young > 0 {
-        parts.push(format!("{} too young", human::count(report.young, "orphan")));
+        parts.push(format!(
+            "{} within the grace period",
+            human::count(report.young, "orphan")
+        ));
+    }
+    if report.unmarked > 0 {
+        parts.push(format!(
+            "{} more to be marked by a later gc",
+            human::count(report.unmarked, "orphan")
+        ));
+    }
+    if report.retired_steps > 0 {
+        parts.push(format!(
+            "merged the tombstones of {}",
+            human::count(report.retired_steps, "removed step")
+        ));
+    }
+    if !report.unlisted_steps.is_empty() {
+        let steps: Vec<String> = report.unlisted_steps.iter().map(ToString::to_string).collect();
+        parts.push(format!(
+            "kept all objects of {}: the store does not list all files of the step under their names (run 'stepvault \
+             verify' to see which)",
+            steps.join(", ")
+        ));
     }
     if report.foreign > 0 {
         parts.push(format!(
-            "{} of somebody else's left alone",
+            "kept {} that stepvault did not write",
             human::count(report.foreign, "object")
         ));
     }
     if !report.pending_uploads_listed {
         parts.push(
-            "this store cannot list pending uploads: give the bucket a rule that aborts them".to_owned(),
+            "this store cannot list pending uploads: set a lifecycle rule on the bucket that aborts them"
+                .to_owned(),
         );
     }
     parts.join("; ")
@@ -149,7 +173,7 @@ mod tests {
         .unwrap();
         assert_eq!(
             arguments.grace.as_secs(),
-            stepvault_core::doctor::remote::SWEPT_AFTER_SECONDS
+            stepvault_diagnose::doctor::remote::SWEPT_AFTER_SECONDS
         );
     }
 
@@ -164,7 +188,7 @@ mod tests {
         };
         assert_eq!(
             sentence(&report, false),
-            "removed 1 orphan (1.0 KiB); aborted 0 uploads; 2 orphans too young"
+            "removed 1 orphan (1.0 KiB); aborted 0 uploads; 2 orphans within the grace period"
         );
         assert!(sentence(&report, true).starts_with("would have removed 1 orphan"));
     }

@@ -1,4 +1,4 @@
-//! `init`: a commented configuration file to start from.
+//! `init`: writes a commented configuration file.
 
 use std::path::{Path, PathBuf};
 
@@ -12,18 +12,18 @@ use crate::context::{FILE_NAME, absolute};
 use crate::exit_code::ExitCode;
 use crate::output::Report;
 
-/// Every key with its default and what it does; the file that stands in the repository.
+/// The repository's configuration file: every key with its default and description.
 const REFERENCE: &str = include_str!("../../../../config/stepvault.toml");
 
 /// Write a commented stepvault.toml
 ///
-/// It holds every key with its default. An existing file is left alone unless --force is given.
+/// It contains every key with its default. An existing file is overwritten only with --force.
 #[derive(Debug, Args)]
 pub(crate) struct InitArguments {
-    /// Where to write it: a file, or a directory that is to hold it
+    /// File to write, or directory to write it to
     #[arg(value_name = "PATH", default_value = FILE_NAME)]
     path: PathBuf,
-    /// Write over a file that is there
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }
@@ -61,9 +61,9 @@ fn write(path: &Path, force: bool) -> Result<()> {
     }
     match durable::create_new(path, REFERENCE.as_bytes())? {
         CreateOutcome::Written => Ok(()),
-        CreateOutcome::Exists => Err(Error::new(ErrorKind::Conflict, "will not write over the file")
+        CreateOutcome::Exists => Err(Error::new(ErrorKind::Conflict, "refusing to overwrite the file")
             .on(path.display())
             .because("it exists")
-            .hint("name another PATH, or write over it with --force")),
+            .hint("give another PATH, or overwrite the file with --force")),
     }
 }

@@ -1,4 +1,4 @@
-//! `inspect`: what stands in a directory of checkpoints.
+//! `inspect`: identifies and validates the steps in a directory of checkpoints.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,39 +17,39 @@ use crate::context::Settings;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
 
-/// Say which framework wrote a directory, which steps are in it, and whether each is complete and sound
+/// Show which framework wrote a directory, which steps it holds, and whether each is complete and sound
 ///
-/// It needs no vault and no remote, and writes nothing; of a configuration it takes the profiles. Files are opened and their headers checked;
-/// tensors are not read and pickles are not executed.
+/// It needs no vault and no remote, and writes nothing; of a configuration it uses only the profiles. It checks the
+/// headers of files, but reads no tensors and executes no pickles.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArguments {
-    /// A directory of checkpoints, one checkpoint, or a file
+    /// Directory of checkpoints, one checkpoint, or a file
     #[arg(value_name = "PATH")]
     path: PathBuf,
-    /// The framework, instead of finding out
+    /// Framework that wrote the checkpoints; detected by default
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// How many ranks the run has: fewer are then too few
+    /// Number of ranks of the run: a step with fewer is incomplete
     #[arg(long, value_name = "N")]
     world_size: Option<u32>,
-    /// How long nothing must have been written where nothing else proves that a save is over
+    /// Time without writes after which a save counts as finished, if nothing else proves it
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     quiet_time: Duration,
 }
 
-/// What was found.
+/// The result of `inspect`.
 #[derive(Serialize)]
 struct InspectDocument {
     path: PathBuf,
     framework: String,
-    /// What shows that it is this framework.
+    /// The evidence for this framework.
     why: Vec<String>,
     steps: Vec<StepDocument>,
     #[serde(skip)]
     newest_valid: Option<String>,
-    /// What the trainer reads to find the step to go on from; null where there is none.
+    /// The pointer that the trainer reads to find the step to resume from; null if there is none.
     pointer: Option<PointerDocument>,
-    /// Paths with a name that is only given while writing.
+    /// Paths with a name that the framework uses only while it writes.
     temporary: Vec<String>,
 }
 
@@ -58,15 +58,15 @@ struct StepDocument {
     path: String,
     step: Option<u64>,
     complete: bool,
-    /// Null where only a digest could tell.
+    /// Null if only a digest could prove it.
     sound: Option<bool>,
     bytes: u64,
     files: u64,
-    /// How many ranks wrote it, where that can be told.
+    /// Number of ranks that wrote it, if known.
     ranks: Option<u32>,
-    /// Whether the trainer can go on from it.
+    /// Whether the trainer can resume from it.
     resumable: bool,
-    /// Why it is not complete, or not sound.
+    /// Why it is incomplete or not sound.
     reasons: Vec<String>,
 }
 
@@ -74,9 +74,9 @@ struct StepDocument {
 struct PointerDocument {
     path: String,
     says: String,
-    /// The step that it names.
+    /// The step that the pointer names.
     step: Option<u64>,
-    /// True when it names a step that is not there.
+    /// Whether it names a step that does not exist.
     dangling: bool,
 }
 
@@ -167,7 +167,7 @@ impl Report for InspectDocument {
             self.why.join("; ")
         );
         if self.steps.is_empty() {
-            return format!("{head}\nit holds no step");
+            return format!("{head}\nno step found");
         }
         let mut steps = table::table(
             &["step", "path", "complete", "sound", "size", "files", "ranks"],
@@ -193,7 +193,7 @@ impl Report for InspectDocument {
         let reasons = self.steps.iter().flat_map(|step| {
             let said = step.reasons.iter();
             said.map(|reason| match reason.strip_prefix(step.path.as_str()) {
-                // It begins with a path inside the step already.
+                // The reason already starts with a path inside the step.
                 Some(rest) if rest.starts_with([':', '/']) => format!("\n{reason}"),
                 _ => format!("\n{}: {reason}", step.path),
             })
@@ -201,7 +201,7 @@ impl Report for InspectDocument {
         let pointer = self.pointer.as_ref().filter(|pointer| !pointer.says.is_empty());
         let pointer = pointer.map_or_else(String::new, |pointer| {
             let dangling = if pointer.dangling {
-                ", and there is no such step"
+                ", which does not exist"
             } else {
                 ""
             };
@@ -209,7 +209,7 @@ impl Report for InspectDocument {
         });
         let newest = self.newest_valid.as_ref().map_or_else(
             || "\nno step is complete and sound".to_owned(),
-            |newest| format!("\n{newest} is the newest that is complete and sound"),
+            |newest| format!("\n{newest} is the newest complete and sound step"),
         );
         format!(
             "{head}\n{}{}{pointer}{newest}",
@@ -242,7 +242,7 @@ mod tests {
             why: vec!["checkpoint-5/trainer_state.json".to_owned()],
             steps: vec![
                 step(5, true, &[]),
-                step(10, false, &["trainer_state.json is not there yet"]),
+                step(10, false, &["trainer_state.json does not exist yet"]),
             ],
             newest_valid: Some("step 5 (checkpoint-5)".to_owned()),
             pointer: None,
@@ -255,10 +255,10 @@ mod tests {
             lines[3].contains("10  checkpoint-10  NO        yes    3.0 MiB      4      2"),
             "{text}"
         );
-        assert_eq!(lines[4], "checkpoint-10: trainer_state.json is not there yet");
+        assert_eq!(lines[4], "checkpoint-10: trainer_state.json does not exist yet");
         assert_eq!(
             lines[5],
-            "step 5 (checkpoint-5) is the newest that is complete and sound"
+            "step 5 (checkpoint-5) is the newest complete and sound step"
         );
     }
 }

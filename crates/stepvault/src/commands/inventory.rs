@@ -1,4 +1,4 @@
-//! What all tiers hold of a run, in one list.
+//! Lists the steps of a run over all tiers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use stepvault_core::ids::StepId;
 use stepvault_core::retention::abandoned_steps;
 use stepvault_core::{Error, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::catalog::{commits, pins, tombstones};
+use stepvault_engine::catalog::{commits, pins, removed_steps};
 use stepvault_engine::incomplete::{IncompleteStep, incomplete_steps};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::sealed::{SealedStep, UploadState};
@@ -17,11 +17,11 @@ use stepvault_local::vault::Vault;
 
 use crate::context::Tiers;
 
-/// How far a local copy has come, seen from the remotes that a run's steps go to.
+/// State of a local copy with respect to the run's remotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum LocalState {
-    /// Sealed here; not durable on every required remote.
+    /// Sealed in the vault, but not durable on every required remote.
     Staged,
     /// Durable on every required remote.
     Durable,
@@ -32,7 +32,7 @@ pub(super) enum LocalState {
 pub(super) struct ListedStep {
     pub(super) step: u64,
     pub(super) attempt: u32,
-    /// Null when no tier's record can be read.
+    /// Null if no tier's record can be read.
     pub(super) name: Option<String>,
     /// When the trainer wrote it, in UTC.
     pub(super) written_at: Option<String>,
@@ -43,34 +43,34 @@ pub(super) struct ListedStep {
     /// The remotes that have committed it.
     pub(super) remotes: Vec<String>,
     pub(super) pinned: bool,
-    /// A later attempt began at or before it: it goes first when retention removes something.
+    /// Whether a later attempt started at or before it: retention removes it first.
     pub(super) abandoned: bool,
-    /// Where it was begun and is not whole, by remote.
+    /// Remotes on which the step is incomplete.
     pub(super) incomplete: Vec<IncompleteOn>,
     pub(super) metrics: BTreeMap<String, f64>,
-    /// Records that cannot be read, with the reason.
+    /// Errors of records that cannot be read.
     pub(super) faults: Vec<String>,
 }
 
-/// What a step lacks on a remote.
+/// A remote on which a step is incomplete.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct IncompleteOn {
     pub(super) remote: String,
-    /// The nodes whose parts are not there; none in the moment before it is committed.
+    /// The nodes whose parts are missing; empty just before the commit.
     pub(super) missing_nodes: Vec<String>,
 }
 
-/// Everything that was found, and the tiers that could not be asked.
+/// The steps that were found, and the tiers that could not be listed.
 #[derive(Debug)]
 pub(super) struct Inventory {
     /// The newest first.
     pub(super) steps: Vec<ListedStep>,
-    /// By name of the tier.
+    /// The tiers that could not be listed, by name.
     pub(super) failed: Vec<(String, Error)>,
 }
 
 impl Inventory {
-    /// Asks every tier.
+    /// Lists every tier.
     pub(super) async fn gather(tiers: &Tiers) -> Result<Self> {
         let mut found: BTreeMap<StepId, ListedStep> = BTreeMap::new();
         let mut failed = Vec::new();
@@ -99,7 +99,7 @@ impl Inventory {
     }
 }
 
-/// A step of which nothing is known but its identity.
+/// Returns an entry for a step of which only the identity is known.
 fn unknown(id: StepId) -> ListedStep {
     ListedStep {
         step: id.step.number(),
@@ -156,7 +156,7 @@ fn found_locally(
     Ok(found)
 }
 
-/// Durable means on every required remote; with none required, on some remote.
+/// Returns `Durable` if the step is durable on every required remote; with none required, on any remote.
 fn local_state(step: &SealedStep, remotes: &[RunRemote]) -> Result<LocalState> {
     let mut required = 0_usize;
     let mut required_missing = 0_usize;
@@ -179,13 +179,13 @@ fn local_state(step: &SealedStep, remotes: &[RunRemote]) -> Result<LocalState> {
     })
 }
 
-/// Whether the vault remembers that a step is durable on a remote, at the URL it has now.
+/// Returns whether the vault has recorded that a step is durable on a remote at its current URL.
 pub(super) fn is_durable_on(step: &SealedStep, remote: &RunRemote) -> Result<bool> {
     let state = step.remote_state(remote.name())?;
     Ok(state.is_some_and(|state| state.state == UploadState::Durable && state.url == remote.store.url()))
 }
 
-/// What one remote holds.
+/// The listing of one remote.
 struct RemoteListing {
     commits: BTreeMap<StepId, Result<Commit>>,
     pinned: BTreeSet<StepId>,
@@ -194,12 +194,12 @@ struct RemoteListing {
 
 async fn found_on(remote: &RunRemote) -> Result<RemoteListing> {
     let listed = commits(remote).await?;
-    let condemned: BTreeSet<StepId> = tombstones(remote).await?.into_iter().collect();
+    let removed = removed_steps(remote).await?;
     let pinned = pins(remote).await?.into_iter().collect();
     let standing = listed
         .by_step
         .into_iter()
-        .filter(|(id, _)| !condemned.contains(id));
+        .filter(|(id, _)| !removed.contains(*id));
     let incomplete = incomplete_steps(remote).await?;
     Ok(RemoteListing {
         incomplete,
@@ -224,7 +224,7 @@ impl RemoteListing {
             match commit {
                 Ok(commit) => {
                     entry.remotes.push(remote.to_owned());
-                    // A commit speaks for all nodes, a local record for this one.
+                    // A commit covers all nodes, a local record only this one.
                     entry.bytes = Some(commit.data_bytes());
                     entry.files = Some(commit.file_count());
                     entry.written_at = Some(commit.written_at.to_rfc3339());

@@ -1,4 +1,4 @@
-//! Keep rules given by hand.
+//! Keep rules from the command line.
 
 use std::time::Duration;
 
@@ -7,37 +7,37 @@ use stepvault_core::retention::{BestRule, KeepRules};
 
 use crate::arguments::values::{best_rule, duration};
 
-/// Each takes the place of the configured rule of its name; a step stays if any rule names it.
+/// Keep rules. Each replaces the configured rule of the same name; a step is kept if any rule selects it.
 #[derive(Debug, Default, Args)]
-#[command(next_help_heading = "Keep rules (each in place of the configured one)")]
+#[command(next_help_heading = "Keep rules (each replaces the configured one)")]
 pub(crate) struct KeepArguments {
-    /// The newest N steps
+    /// Keep the newest N steps
     #[arg(long = "keep-last", value_name = "N")]
     last: Option<u32>,
-    /// Steps whose number is a multiple of N
+    /// Keep steps whose number is a multiple of N
     #[arg(long = "keep-every-steps", value_name = "N")]
     every_steps: Option<u64>,
-    /// Steps that came to the tier at most so long ago: 36h
+    /// Keep steps that reached the tier within this time, such as 36h
     #[arg(long = "keep-within", value_name = "DURATION", value_parser = duration)]
     within: Option<Duration>,
-    /// The newest of each of the last N hours that have one
+    /// Keep the newest step of each of the last N hours that have one
     #[arg(long = "keep-hourly", value_name = "N")]
     hourly: Option<u32>,
-    /// The newest of each of the last N days that have one
+    /// Keep the newest step of each of the last N days that have one
     #[arg(long = "keep-daily", value_name = "N")]
     daily: Option<u32>,
-    /// The newest of each of the last N weeks that have one
+    /// Keep the newest step of each of the last N weeks that have one
     #[arg(long = "keep-weekly", value_name = "N")]
     weekly: Option<u32>,
-    /// The best N by a metric, repeatable: `eval_loss:2:lowest`
+    /// Keep the best N steps by a metric; repeatable: `eval_loss:2:lowest`
     #[arg(long = "keep-best", value_name = "METRIC:N:lowest|highest", value_parser = best_rule)]
     best: Vec<BestRule>,
 }
 
 impl KeepArguments {
-    /// These rules, and the configured ones where none of these is given.
+    /// Returns these rules, completed with the configured ones.
     pub(crate) fn over(&self, configured: &KeepRules) -> KeepRules {
-        // Rounded up: a fraction of a second must not become a rule that keeps nothing.
+        // Round up: a fraction of a second must not become a rule that keeps nothing.
         let seconds = |length: Duration| length.as_secs() + u64::from(length.subsec_nanos() > 0);
         KeepRules {
             last: self.last.or(configured.last),

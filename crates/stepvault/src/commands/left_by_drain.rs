@@ -1,9 +1,9 @@
-//! What a drain left behind, as the commands show it.
+//! The steps that a drain did not finish, as the commands show them.
 
 use serde::Serialize;
 use stepvault_core::drain::{DrainRecord, LeftStep};
 
-/// The drain of a node, and what of the steps that it left is still missed.
+/// The drain of a node, with the unfinished steps that are still missing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct LeftByDrain {
     node: String,
@@ -24,7 +24,7 @@ struct Left {
 }
 
 impl LeftByDrain {
-    /// Of a record, those steps for which `still` is true; `None` when there are none.
+    /// Selects the steps of a record for which `still` returns true; returns `None` if there are none.
     pub(super) fn of(record: &DrainRecord, still: impl Fn(&LeftStep) -> bool) -> Option<Self> {
         let text = record.summary(&still)?;
         let left = record.left.iter().filter(|step| still(step)).map(|step| Left {
@@ -43,7 +43,7 @@ impl LeftByDrain {
         })
     }
 
-    /// The same in a sentence.
+    /// Returns a summary in one sentence.
     pub(super) fn text(&self) -> &str {
         &self.text
     }

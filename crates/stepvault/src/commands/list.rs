@@ -1,4 +1,4 @@
-//! `list`: the steps of a run over all tiers.
+//! `list`: lists the steps of a run over all tiers.
 
 use clap::Args;
 use serde::Serialize;
@@ -11,8 +11,8 @@ use super::inventory::{IncompleteOn, Inventory, ListedStep, LocalState};
 use super::left_by_drain::LeftByDrain;
 use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
-use crate::output::json::ErrorInfo;
 use crate::output::{Report, human, table};
+use stepvault_core::document::ErrorInfo;
 
 /// List the steps of a run over all tiers, the newest first
 #[derive(Debug, Args)]
@@ -22,13 +22,13 @@ pub(crate) struct ListArguments {}
 pub(super) struct ListDocument {
     run: String,
     steps: Vec<ListedStep>,
-    /// What drains of nodes left that no remote's newer step makes up for.
+    /// Steps that drains of nodes did not finish and no newer step on a remote supersedes.
     drains: Vec<LeftByDrain>,
-    /// Tiers that could not be asked, and may hold more.
+    /// Tiers that could not be listed and may hold more steps.
     failed: Vec<FailedTier>,
 }
 
-/// A tier that could not be asked.
+/// A tier that could not be listed.
 #[derive(Serialize)]
 pub(super) struct FailedTier {
     pub(super) tier: String,
@@ -45,7 +45,7 @@ pub(crate) async fn run(session: &Session, _arguments: &ListArguments) -> Result
     for (tier, error) in &inventory.failed {
         session
             .output
-            .warn(&format!("{tier} could not be asked, and may hold more steps"));
+            .warn(&format!("cannot list {tier}, which may hold more steps"));
         session.output.error_beside_report(error);
     }
     let asked = tiers.remotes.len() + usize::from(tiers.vault.is_some()) - inventory.failed.len();
@@ -124,19 +124,19 @@ impl Report for ListDocument {
     }
 }
 
-/// `2026-11-21 10:16:00` of `2026-11-21T10:16:00Z`.
+/// Converts `2026-11-21T10:16:00Z` into `2026-11-21 10:16:00`.
 fn short_time(rfc3339: &str) -> String {
     rfc3339.trim_end_matches('Z').replacen('T', " ", 1)
 }
 
-/// What retention makes of it.
+/// Returns the marks that matter for retention.
 fn marks(step: &ListedStep) -> String {
     let marks = [(step.pinned, "pinned"), (step.abandoned, "abandoned")];
     let marks = marks.into_iter().filter(|(is_so, _)| *is_so);
     marks.map(|(_, mark)| mark).collect::<Vec<_>>().join(", ")
 }
 
-/// `main (missing node-1)`.
+/// Formats a remote with the missing nodes: `main (missing node-1)`.
 fn incomplete(on: &IncompleteOn) -> String {
     const TOLD: usize = 4;
     if on.missing_nodes.is_empty() {

@@ -1,4 +1,4 @@
-//! `man`: manual pages, one for each command.
+//! `man`: writes the manual pages, one for each command.
 
 use std::path::{Path, PathBuf};
 
@@ -15,10 +15,10 @@ use crate::output::Report;
 
 /// Write the manual pages
 ///
-/// One page for each command goes into DIR; without DIR the first page is printed.
+/// Writes one page for each command to DIR; without DIR, prints the main page.
 #[derive(Debug, Args)]
 pub(crate) struct ManArguments {
-    /// The directory for the pages
+    /// Directory for the pages
     directory: Option<PathBuf>,
 }
 

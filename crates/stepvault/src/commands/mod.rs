@@ -1,4 +1,4 @@
-//! The commands: each reads its arguments, calls the engine, prints what came of it and chooses the exit code.
+//! The commands: each reads its arguments, calls the engine, prints the result and chooses the exit code.
 
 pub(crate) mod agent;
 pub(crate) mod announce;
@@ -10,16 +10,19 @@ pub(crate) mod drain;
 pub(crate) mod estimate;
 pub(crate) mod explain;
 pub(crate) mod gc;
+mod given_up;
 pub(crate) mod init;
 pub(crate) mod inspect;
 mod inventory;
 mod keep;
 mod left_by_drain;
+mod left_undone;
 pub(crate) mod list;
 pub(crate) mod man;
 pub(crate) mod pin;
 pub(crate) mod prune;
 pub(crate) mod push;
+pub(crate) mod remote;
 pub(crate) mod restore;
 pub(crate) mod run;
 pub(crate) mod save;
@@ -33,21 +36,21 @@ use stepvault_core::Result;
 
 use crate::arguments::{Command, GlobalArguments};
 use crate::exit_code::ExitCode;
+use crate::exit_deadline::ExitDeadline;
 use crate::interrupt::Interrupt;
-use crate::leave_by::LeaveBy;
 use crate::output::Output;
 
-/// What every command has.
+/// The context of every command.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// The global options.
     pub(crate) global: GlobalArguments,
-    /// Where to print.
+    /// The output to print to.
     pub(crate) output: Output,
-    /// Tells when the process is asked to end.
+    /// Resolves when the process receives a signal to stop.
     pub(crate) interrupt: Interrupt,
-    /// By when the process has to be gone.
-    pub(crate) leave_by: LeaveBy,
+    /// The deadline by which the process must have exited.
+    pub(crate) exit_deadline: ExitDeadline,
 }
 
 /// Runs a command.
@@ -56,7 +59,7 @@ pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode>
         Command::Demo(arguments) => Box::pin(demo::run(session, arguments)).await,
         Command::Doctor(arguments) => doctor::run(session, arguments).await,
         Command::Init(arguments) => init::run(session, &arguments),
-        Command::Agent(arguments) => agent::run(session, &arguments).await,
+        Command::Agent(arguments) => Box::pin(agent::run(session, &arguments)).await,
         Command::Announce(arguments) => announce::run(session, arguments).await,
         Command::Wait(arguments) => wait::run(session, &arguments).await,
         Command::Drain(arguments) => drain::run(session, &arguments).await,
@@ -73,6 +76,7 @@ pub(crate) async fn run(session: &Session, command: Command) -> Result<ExitCode>
         Command::Pin(arguments) => pin::run_pin(session, &arguments).await,
         Command::Unpin(arguments) => pin::run_unpin(session, &arguments).await,
         Command::Gc(arguments) => gc::run(session, &arguments).await,
+        Command::Remote(arguments) => remote::run(session, &arguments).await,
         Command::Inspect(arguments) => inspect::run(session, arguments).await,
         Command::Estimate(arguments) => Box::pin(estimate::run(session, *arguments)).await,
         Command::Explain(arguments) => Box::pin(explain::run(session, arguments)).await,

@@ -1,4 +1,6 @@
-//! `pin` and `unpin`.
+//! `pin` and `unpin`: add and remove pins.
+
+use std::fmt::Write as _;
 
 use clap::Args;
 use serde::Serialize;
@@ -14,17 +16,17 @@ use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
 use crate::output::Report;
 
-/// Keep a step on every tier, whatever the rules say
+/// Keep a step on every tier, regardless of the keep rules
 #[derive(Debug, Args)]
 pub(crate) struct PinArguments {
     #[command(flatten)]
     which: WhichStep,
-    /// Why; kept with the pin
+    /// Reason, stored with the pin
     #[arg(long, value_name = "TEXT", default_value = "")]
     note: String,
 }
 
-/// Leave a pinned step to the rules again
+/// Remove a pin
 #[derive(Debug, Args)]
 pub(crate) struct UnpinArguments {
     #[command(flatten)]
@@ -33,10 +35,10 @@ pub(crate) struct UnpinArguments {
 
 #[derive(Debug, Args)]
 struct WhichStep {
-    /// The step
+    /// Step number
     #[arg(value_name = "STEP", value_parser = checked::<Step>)]
     step: Step,
-    /// Of this attempt; the newest when not given
+    /// Attempt; by default the newest that has the step
     #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
     attempt: Option<Attempt>,
 }
@@ -49,8 +51,16 @@ struct PinDocument {
     pinned: bool,
     /// Tiers whose state changed.
     changed: Vec<String>,
-    /// Tiers that were so before.
+    /// Tiers that already had this state.
     unchanged: Vec<String>,
+    /// Tiers that could not be read or changed; their state is unchanged.
+    failed: Vec<FailedTier>,
+}
+
+#[derive(Serialize)]
+struct FailedTier {
+    tier: String,
+    message: String,
 }
 
 /// Runs `pin`.
@@ -63,7 +73,7 @@ pub(crate) async fn run_unpin(session: &Session, arguments: &UnpinArguments) -> 
     change(session, &arguments.which, None).await
 }
 
-/// Pins with a note, or unpins without one. Every tier is tried before an error is reported.
+/// Pins if a note is given, else unpins. Tries every tier before it reports an error.
 async fn change(session: &Session, which: &WhichStep, note: Option<&str>) -> Result<ExitCode> {
     let settings = Settings::load(session)?;
     let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
@@ -80,13 +90,14 @@ async fn change(session: &Session, which: &WhichStep, note: Option<&str>) -> Res
         pinned: note.is_some(),
         changed: Vec::new(),
         unchanged: Vec::new(),
+        failed: Vec::new(),
     };
     let unasked: Vec<String> = failed.iter().map(|(tier, _)| tier.clone()).collect();
-    let mut errors: Vec<Error> = failed.into_iter().map(|(_, error)| error).collect();
+    let mut errors = failed;
     let mut count = |tier: String, result: Result<bool>| match result {
         Ok(true) => document.changed.push(tier),
         Ok(false) => document.unchanged.push(tier),
-        Err(error) => errors.push(error),
+        Err(error) => errors.push((tier, error)),
     };
     if let Some(vault) = tiers.vault.clone() {
         let (run, note) = (tiers.run_name().clone(), note.map(str::to_owned));
@@ -105,7 +116,7 @@ async fn change(session: &Session, which: &WhichStep, note: Option<&str>) -> Res
             continue;
         }
         let result = match note {
-            // A pin stands only beside a commit; a step that is on its way is pinned in the vault until then.
+            // A remote holds a pin only beside a commit; until then only the vault holds it.
             Some(_) if !on_remotes.contains(&name) => continue,
             Some(note) => pin(remote, id, note).await,
             None => unpin(remote, id).await,
@@ -114,30 +125,37 @@ async fn change(session: &Session, which: &WhichStep, note: Option<&str>) -> Res
     }
     tiers.progress.finish();
     let done = document.changed.len() + document.unchanged.len();
-    let results = errors.iter().map(Err).chain((0..done).map(|_| Ok(())));
+    let results = errors
+        .iter()
+        .map(|(_, error)| Err(error))
+        .chain((0..done).map(|_| Ok(())));
     let code = ExitCode::of_tiers(results);
     if done == 0
-        && let Some(error) = errors.pop()
+        && let Some((_, error)) = errors.pop()
     {
         return Err(error);
     }
-    for error in &errors {
+    for (tier, error) in &errors {
         session.output.error_beside_report(error);
+        document.failed.push(FailedTier {
+            tier: tier.clone(),
+            message: error.to_string(),
+        });
     }
     session.output.result(&document)?;
     Ok(code)
 }
 
-/// The step that is meant.
+/// The selected step.
 struct Found {
     id: StepId,
-    /// The remotes that have it.
+    /// The remotes that have the step.
     on_remotes: Vec<String>,
-    /// The tiers that could not be asked.
+    /// The tiers that could not be listed.
     failed: Vec<(String, Error)>,
 }
 
-/// The newest attempt of the step, unless one is named.
+/// Finds the given attempt of the step, by default the newest.
 async fn find(tiers: &Tiers, which: &WhichStep) -> Result<Found> {
     let Inventory { steps, failed } = Inventory::gather(tiers).await?;
     let found = steps.into_iter().find(|step| {
@@ -154,21 +172,21 @@ async fn find(tiers: &Tiers, which: &WhichStep) -> Result<Found> {
             failed,
         });
     }
-    // Where a tier could not be asked, nobody knows that there is no such step.
+    // If a tier could not be listed, the step may exist there.
     if let Some((_, error)) = failed.into_iter().next() {
         return Err(error);
     }
     Err(Error::new(ErrorKind::NotFound, "no such checkpoint")
         .on(format!("step {} of run '{}'", which.step, tiers.run_name()))
         .because("no tier has it")
-        .hint("'stepvault list' shows what there is"))
+        .hint("run 'stepvault list' to see the steps"))
 }
 
 impl Report for PinDocument {
     fn human(&self) -> String {
         let what = format!("step {} (attempt {}) of '{}'", self.step, self.attempt, self.run);
         let (now, before) = if self.pinned {
-            ("is pinned now on", "was pinned already on")
+            ("is now pinned on", "was already pinned on")
         } else {
             ("is no longer pinned on", "was not pinned on")
         };
@@ -180,7 +198,12 @@ impl Report for PinDocument {
         let parts: Vec<String> = parts
             .map(|(words, tiers)| format!("{words} {}", tiers.join(", ")))
             .collect();
-        format!("{what} {}", parts.join(" and "))
+        let mut text = format!("{what} {}", parts.join(" and "));
+        if !self.failed.is_empty() {
+            let tiers: Vec<&str> = self.failed.iter().map(|failed| failed.tier.as_str()).collect();
+            let _ = write!(text, "; {} could not be read or changed", tiers.join(", "));
+        }
+        text
     }
 }
 
@@ -197,10 +220,11 @@ mod tests {
             pinned: true,
             changed: vec!["local".to_owned()],
             unchanged: vec!["main".to_owned()],
+            failed: Vec::new(),
         };
         assert_eq!(
             document.human(),
-            "step 10 (attempt 1) of 'demo' is pinned now on local and was pinned already on main"
+            "step 10 (attempt 1) of 'demo' is now pinned on local and was already pinned on main"
         );
         document.changed.clear();
         document.pinned = false;

@@ -1,4 +1,4 @@
-//! `push`: one checkpoint into the vault and to every remote.
+//! `push`: seals one checkpoint and uploads it to every remote.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,67 +8,71 @@ use clap::Args;
 use serde::Serialize;
 use stepvault_agent::SystemClock;
 use stepvault_core::clock::Clock as _;
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::{Attempt, Step};
 use stepvault_core::nodes::listed;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
+use stepvault_engine::exclusive::ExclusiveRun;
 use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::push::{PushReport, RemoteOutcome, SourceCheck, StageRequest, check_source, push};
 use stepvault_engine::upload::Uploaded;
 use stepvault_formats::find::Extent;
-use stepvault_local::seal::LinkPolicy;
+use stepvault_local::vault::Vault;
 
 use super::Session;
 use crate::arguments::values::{MetricValue, checked, duration};
 use crate::context::{DefaultVault, Settings, Tiers, attempt, vault_beside};
 use crate::exit_code::ExitCode;
-use crate::output::json::ErrorInfo;
 use crate::output::{Report, human};
+use stepvault_core::document::ErrorInfo;
 
 #[expect(clippy::doc_markdown, reason = "the comments are the help texts")]
-/// Seal one checkpoint and upload it, until it is durable on every required remote
+/// Seal one checkpoint and upload it until it is durable on every required remote
 ///
-/// SRC is left as it is. What is broken inside is said, and pushed as it is. Without --local and a configured vault, the vault is .stepvault beside the directory that
-/// holds SRC.
+/// SRC is not changed. A damaged checkpoint causes a warning and is uploaded unchanged. Without --local or a configured
+/// vault, the vault is .stepvault beside the directory that holds SRC.
 #[derive(Debug, Args)]
 pub(crate) struct PushArguments {
-    /// The checkpoint: a directory or a single file
+    /// Checkpoint: a directory or a single file
     #[arg(value_name = "SRC")]
     source: PathBuf,
-    /// Its step; read from SRC's name when not given
+    /// Step number; read from SRC's name by default
     #[arg(long, value_name = "N", value_parser = checked::<Step>)]
     step: Option<Step>,
-    /// Its attempt; found out when not given [env: STEPVAULT_ATTEMPT]
+    /// Attempt; determined automatically by default [env: STEPVAULT_ATTEMPT]
     #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
     attempt: Option<Attempt>,
-    /// A metric for keeping the best; repeatable, wins over the checkpoint's own
+    /// Metric for rules that keep the best steps; repeatable, overrides the checkpoint's own metrics
     #[arg(long, value_name = "NAME=VALUE")]
     metric: Vec<MetricValue>,
-    /// Copy the files instead of linking them: for a trainer that rewrites them in place
+    /// Copy the files instead of linking them, for a trainer that overwrites them in place
     #[arg(long)]
     copy: bool,
-    /// How long to wait for the parts of other nodes; "0s" to leave as soon as this node's part is uploaded
+    /// How long to wait for the parts of other nodes; "0s" to exit as soon as this node's part is uploaded
     ///
-    /// By default upload.incomplete-after, which is 30m. The step becomes durable all the same when they come later.
+    /// By default upload.incomplete-after, which is 30m. The step still becomes durable if the parts arrive later.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     wait_for_nodes: Option<Duration>,
 }
 
-/// Most broken files that are told of.
-const MOST_FAULTS_TOLD: usize = 5;
+/// Maximum number of damaged files to report.
+const MAX_FAULTS_TOLD: usize = 5;
 
-/// What a push came to.
+/// The result of a push.
 #[derive(Serialize)]
 struct PushDocument {
     run: String,
     step: u64,
     attempt: u32,
+    /// Whether the attempt may still change, because no remote has answered.
+    provisional: bool,
     name: String,
     source: PathBuf,
     files: u64,
     bytes: u64,
     newly_sealed: bool,
-    /// What is broken in its files by the rules of their formats.
+    /// Damage found in its files by the rules of their formats.
     faults: Vec<String>,
     remotes: Vec<RemoteDocument>,
     seconds: f64,
@@ -80,9 +84,9 @@ struct RemoteDocument {
     required: bool,
     durable: bool,
     already_durable: bool,
-    /// What the store copied from an earlier step, instead of its being sent.
+    /// Bytes that the store copied from an earlier step, instead of being sent.
     copied_bytes: u64,
-    /// The nodes whose parts are not there: this node's is.
+    /// The nodes whose parts are missing; this node's part is uploaded.
     missing_nodes: Vec<String>,
     error: Option<ErrorInfo>,
 }
@@ -99,10 +103,10 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
     let tiers = Tiers::open(&settings, DefaultVault::Created(vault), &session.output).await?;
     tiers.require_remote()?;
     let checked = check(&settings, &tiers, &arguments.source).await?;
-    for fault in checked.faults.iter().take(MOST_FAULTS_TOLD) {
-        session
-            .output
-            .warn(&format!("it is pushed as it is, and is broken: {fault}"));
+    for fault in checked.faults.iter().take(MAX_FAULTS_TOLD) {
+        session.output.warn(&format!(
+            "the checkpoint is damaged and is uploaded unchanged: {fault}"
+        ));
     }
     let links = if arguments.copy {
         LinkPolicy::Copy
@@ -117,9 +121,10 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
         step: arguments.step,
         attempt: attempt(arguments.attempt)?,
         writer: tiers.writer.clone(),
-        // What somebody pushes in a launch is of that launch.
+        // A manual push during a launch belongs to that launch.
         launch_since: SystemClock.now(),
         in_launch: true,
+        not_before: None,
         metrics: arguments
             .metric
             .into_iter()
@@ -140,7 +145,7 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
             let text = error.duplicate().hint(
                 error
                     .hint_text()
-                    .unwrap_or("the step is sealed in the vault: the same command goes on where it ended"),
+                    .unwrap_or("the step is sealed in the vault; run the same command again to continue"),
             );
             session.output.error_beside_report(&text);
         }
@@ -154,7 +159,7 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
     Ok(code)
 }
 
-/// What the profiles and the structural checks say of the checkpoint.
+/// Checks the checkpoint by profile and by the structure of its files.
 async fn check(settings: &Settings, tiers: &Tiers, source: &Path) -> Result<SourceCheck> {
     let (profiles, profile, source) = (settings.profiles()?, tiers.run.profile.clone(), source.to_owned());
     let extent = Extent::of(&tiers.writer);
@@ -167,7 +172,7 @@ pub(super) async fn push_one(tiers: &Tiers, request: StageRequest, patience: Dur
     let vault = tiers
         .vault
         .clone()
-        .ok_or_else(|| Error::new(ErrorKind::Usage, "there is no local vault"))?;
+        .ok_or_else(|| Error::new(ErrorKind::Usage, "no local vault"))?;
     let locked = vault.clone();
     let _lock = blocking(move || {
         let lock = locked.lock()?;
@@ -175,7 +180,8 @@ pub(super) async fn push_one(tiers: &Tiers, request: StageRequest, patience: Dur
         Ok(lock)
     })
     .await?;
-    push(
+    let held = hold(tiers, &vault, &request).await?;
+    let pushed = push(
         &vault,
         &tiers.remotes,
         request,
@@ -183,10 +189,36 @@ pub(super) async fn push_one(tiers: &Tiers, request: StageRequest, patience: Dur
         patience,
         &tiers.observer(),
     )
-    .await
+    .await;
+    for held in held {
+        held.release().await;
+    }
+    pushed
 }
 
-/// Where the run's metrics stand.
+/// Acquires the lease of an exclusive run, which only one job at a time may write, on every remote that answers. The
+/// upload reports remotes that do not answer.
+///
+/// # Errors
+/// [`ErrorKind::Held`] while another training job holds it: nothing is sealed then.
+async fn hold(tiers: &Tiers, vault: &Vault, request: &StageRequest) -> Result<Vec<ExclusiveRun>> {
+    let mut held = Vec::new();
+    for remote in tiers.remotes.iter().filter(|_| tiers.run.exclusive) {
+        match ExclusiveRun::take(remote, vault, &request.writer).await {
+            Ok(right) => held.push(right),
+            Err(error) if error.kind() == ErrorKind::Held => {
+                for held in held {
+                    held.release().await;
+                }
+                return Err(error);
+            }
+            Err(error) => tracing::debug!(%error, "cannot determine whether another job writes the run"),
+        }
+    }
+    Ok(held)
+}
+
+/// Returns the source of the run's metrics.
 pub(super) fn metrics_source(tiers: &Tiers) -> MetricsSource {
     MetricsSource {
         file: tiers.run.metrics_file.clone(),
@@ -194,22 +226,22 @@ pub(super) fn metrics_source(tiers: &Tiers) -> MetricsSource {
     }
 }
 
-/// Before a vault is created for it.
+/// Checks that the source exists, before a vault is created for it.
 fn check_presence(source: &Path) -> Result<()> {
     match source.symlink_metadata() {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(Error::new(ErrorKind::Usage, "there is nothing to push")
+            Err(Error::new(ErrorKind::Usage, "cannot push the step")
                 .on(source.display())
-                .because("there is no such file or directory"))
+                .because("no such file or directory"))
         }
-        Err(error) => Err(Error::new(ErrorKind::Usage, "cannot push")
+        Err(error) => Err(Error::new(ErrorKind::Usage, "cannot push the step")
             .on(source.display())
             .caused_by(error)),
     }
 }
 
-/// Only required remotes count, unless none is required.
+/// Returns the exit code. Only required remotes count, unless none is required.
 fn exit_code(outcomes: &[RemoteOutcome]) -> ExitCode {
     let some_required = outcomes.iter().any(|outcome| outcome.required);
     let counted = outcomes
@@ -241,6 +273,7 @@ fn document(tiers: &Tiers, report: &PushReport, faults: Vec<String>, seconds: f6
         run: tiers.run_name().to_string(),
         step: report.id.step.number(),
         attempt: report.id.attempt.number(),
+        provisional: report.provisional,
         name: report.name.clone(),
         source: report.source.clone(),
         files: report.file_count,
@@ -257,7 +290,7 @@ impl Report for PushDocument {
         let mut by_state: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for remote in &self.remotes {
             let state = match (remote.durable, remote.already_durable) {
-                (true, true) => "was durable already on".to_owned(),
+                (true, true) => "was already durable on".to_owned(),
                 (true, false) => "is durable on".to_owned(),
                 (false, _) if !remote.missing_nodes.is_empty() => {
                     format!("waits for {} on", listed(&remote.missing_nodes))
@@ -334,6 +367,7 @@ mod tests {
             run: "demo".to_owned(),
             step: 10,
             attempt: 1,
+            provisional: false,
             name: "step_10".to_owned(),
             source: PathBuf::from("step_10"),
             files: 2,

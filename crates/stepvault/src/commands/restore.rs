@@ -1,9 +1,9 @@
-//! `restore`: the newest valid step, or the one asked for, back on disk.
+//! `restore`: restores the newest valid step, or the given one.
 
 pub(super) mod document;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
@@ -12,10 +12,13 @@ use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{Attempt, Step};
 use stepvault_core::nodes::Writer;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_engine::blocking::blocking;
 use stepvault_engine::restore::{
-    HandoverOptions, Parts, RestoreContext, RestoreRequest, Target, Together, plan, restore,
+    HandoffOptions, Parts, RestoreContext, RestoreReport, RestoreRequest, Target, Together, plan,
+    remember_remotes, remember_resumption, restore,
 };
 use stepvault_local::staging::Existing;
+use stepvault_local::vault::Vault;
 
 use super::Session;
 use super::starts::demoted_steps;
@@ -24,69 +27,76 @@ use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
 use crate::exit_code::ExitCode;
 use document::{planned, restored};
 
-/// Put the newest valid step back, or the one asked for
+/// Restore the newest valid step, or the given one
 ///
-/// Each byte is verified as it arrives; damaged steps are passed over, and the reason is given. The target appears
-/// whole or not at all. An interrupted restore goes on where it ended. A step after which the trainer of 'stepvault run'
-/// crashed several times running is passed over too, unless --step names it.
+/// Each byte is verified as it arrives; damaged steps are skipped, with the reason. The target is complete or absent.
+/// An interrupted restore continues where it stopped. A step from which the trainer of 'stepvault run' crashed several
+/// times in a row is skipped too, unless --step names it.
 ///
-/// With --into the trainer goes on from the step: what it would fail over or take instead is moved aside, never
-/// deleted, and the pointer that it reads (latest, a tracker file, a link) is written once the step is in place.
+/// With --into the trainer resumes from the step: files on which it would fail, or which it would load instead, are
+/// moved aside, never deleted, and the pointer that it reads (latest, a tracker file, a link) is written once the step
+/// is in place.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("target").required(true).args(["into", "exact"]))]
 pub(crate) struct RestoreArguments {
-    /// The directory to put the step into, under its own name
+    /// Directory to restore the step into, under its own name
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
-    /// The path that the step itself is to have
+    /// Path to restore the step as
     #[arg(long = "as", id = "exact", value_name = "PATH")]
     exact: Option<PathBuf>,
-    /// This step instead of the newest valid one
+    /// Restore this step instead of the newest valid one
     #[arg(long, value_name = "N", value_parser = checked::<Step>)]
     step: Option<Step>,
-    /// Of this attempt
+    /// Attempt to restore from
     #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
     attempt: Option<Attempt>,
-    /// Only files that match; repeatable: --include '*.safetensors'
+    /// Restore only files that match; repeatable: --include '*.safetensors'
     #[arg(long, value_name = "GLOB")]
     include: Vec<String>,
-    /// Print what would be restored from where, and do nothing
+    /// Print what would be restored and from where, and change nothing
     #[arg(long)]
     plan: bool,
-    /// Put the step in the place of something else that has its name
+    /// Replace other content that has the step's name
     #[arg(long)]
     replace: bool,
+    /// Restore an older step if a newer one exists but cannot be read
+    ///
+    /// Without this flag such a restore fails with code 12, because the newer step may be valid. A step that is proven
+    /// damaged is always skipped.
+    #[arg(long)]
+    allow_older: bool,
     #[command(flatten)]
     nodes: NodesArguments,
     #[command(flatten)]
     trainer: TrainerArguments,
 }
 
-/// Where several nodes wrote a step together.
+/// Options for steps that several nodes wrote together.
 #[derive(Debug, Args)]
 pub(super) struct NodesArguments {
-    /// Whose files of the step: all, own (what this node wrote), or a glob on the names of nodes; repeatable
+    /// Parts to restore: all, own (written by this node), or a glob on node names; repeatable
     ///
-    /// Own is enough for a trainer that reads back what its rank wrote, on as many nodes as before.
+    /// Use own for a trainer whose ranks read only what they wrote, on the same number of nodes.
     #[arg(long, value_name = "all|own|GLOB", default_value = "all")]
     parts: Vec<String>,
-    /// How long to wait for the other nodes' word on a step that is newer than the newest durable one
+    /// How long to wait for the other nodes to confirm a step that is newer than the newest durable one
     ///
-    /// Such a step is taken where each node still has its part sealed in its vault, and says so in time.
+    /// Such a step is restored if every node still has its part sealed in its vault and confirms it in time.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     wait_for_nodes: Duration,
 }
 
-/// What is done and said for the trainer.
+/// Options for the resume handoff to the trainer.
 #[derive(Debug, Args)]
 struct TrainerArguments {
-    /// The framework whose checkpoints these are; found out when not given
+    /// Framework that wrote the checkpoints; detected by default
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// Leave the trainer's pointers, and everything else in DIR, as they are
+    /// Do not change the trainer's pointers or anything else in DIR
     #[arg(long)]
     no_pointer: bool,
-    /// Print nothing but how to start the trainer
+    /// Print only how to start the trainer
     #[arg(long, conflicts_with = "include")]
     print_resume: bool,
 }
@@ -95,10 +105,10 @@ struct TrainerArguments {
 pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Result<ExitCode> {
     let began = Instant::now();
     if arguments.trainer.print_resume && session.output.is_json() {
-        return Err(Error::new(ErrorKind::Usage, "cannot print both")
+        return Err(Error::new(ErrorKind::Usage, "cannot combine")
             .on("--print-resume and --json")
-            .because("each prints one thing and nothing else")
-            .hint("the JSON document has the text as 'resume'"));
+            .because("each prints a single result")
+            .hint("read the text from 'resume' in the JSON document"));
     }
     let settings = Settings::load(session)?;
     let (step_path, target) = match (arguments.into, arguments.exact) {
@@ -108,9 +118,10 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
             (path.clone(), Target::As(path))
         }
     };
-    // A target that leaves no place for a vault has none, which is fine here.
-    // One of several nodes remembers in its vault since when it is part of the launch: what the trainer saves before the
-    // agent starts is of the launch then.
+    let resumes = !arguments.plan && goes_on_from(&settings, &target)?;
+    // A restore needs no vault, so a target without room for one is fine.
+    // One of several nodes records in its vault when it joined the launch, so that a step that the trainer saves before
+    // the agent starts belongs to the launch.
     let remembers = !arguments.plan && settings.writer()?.place.nodes().is_several();
     let default = match vault_beside(&step_path) {
         Ok(vault) if remembers => DefaultVault::Created(vault),
@@ -132,25 +143,32 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
         attempt: arguments.attempt,
         parts: arguments.nodes.parts(&tiers.writer),
         together: Some(arguments.nodes.together(&tiers.writer)),
+        resumes,
         include: arguments.include,
         existing: if arguments.replace {
             Existing::Replace
         } else {
             Existing::Refuse
         },
-        handover: Some(HandoverOptions {
+        handoff: Some(HandoffOptions {
             profiles: settings.profiles()?,
             profile: arguments.trainer.profile.or_else(|| tiers.run.profile.clone()),
             write: !arguments.trainer.no_pointer,
         }),
         demoted,
+        allow_older: arguments.allow_older,
     };
     let mut document = if arguments.plan {
         planned(&tiers, plan(&context, &request).await?, &request.demoted)
     } else {
-        restored(&tiers, restore(&context, &request).await?, &request.demoted)
+        let report = restore(&context, &request).await?;
+        if resumes && tiers.vault.is_none() {
+            remember(session, &settings, &tiers, &step_path, &request, &report).await;
+        }
+        restored(&tiers, report, &request.demoted)
     };
     document.seconds = began.elapsed().as_secs_f64();
+    document.ask_given_up(&tiers).await;
     tiers.progress.finish();
     if arguments.trainer.print_resume {
         session.output.text(document.resume_line()?);
@@ -160,8 +178,46 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
     Ok(ExitCode::Done)
 }
 
+/// Returns whether the trainer resumes from `target`: it must be the watched directory, if there is one.
+fn goes_on_from(settings: &Settings, target: &Target) -> Result<bool> {
+    let Target::Into(directory) = target else {
+        return Ok(false);
+    };
+    let watched = settings.run()?.watch;
+    Ok(watched.is_none_or(|watched| {
+        let absolute = |path: &Path| std::path::absolute(path).ok();
+        absolute(&watched) == absolute(directory)
+    }))
+}
+
+/// Creates a vault and records in it the step that the trainer resumes from and the archives at the remotes, so that
+/// the next step gets the right attempt even if no remote answers then. An error does not fail the restore.
+async fn remember(
+    session: &Session,
+    settings: &Settings,
+    tiers: &Tiers,
+    step_path: &Path,
+    request: &RestoreRequest,
+    report: &RestoreReport,
+) {
+    let directory = settings
+        .local_directory()
+        .map_or_else(|| vault_beside(step_path), Ok);
+    let remembered = async {
+        let directory = directory?;
+        let vault = blocking(move || Vault::open_or_create(&directory)).await?;
+        remember_remotes(&vault, &tiers.remotes).await;
+        remember_resumption(&vault, request, &report.decision).await
+    };
+    if let Err(error) = remembered.await {
+        session
+            .output
+            .warn(&format!("cannot record the restored step in a vault: {error}"));
+    }
+}
+
 impl NodesArguments {
-    /// The parts that are asked for; "all" wins over the others.
+    /// Returns the selected parts; "all" overrides the others.
     pub(super) fn parts(&self, writer: &Writer) -> Parts {
         let own = writer.place.node();
         match self.parts.as_slice() {
@@ -180,7 +236,7 @@ impl NodesArguments {
         }
     }
 
-    /// The nodes that restore at the same time.
+    /// Returns how to agree with the nodes that restore at the same time.
     pub(super) fn together(&self, writer: &Writer) -> Together {
         Together {
             writer: writer.clone(),
@@ -190,7 +246,7 @@ impl NodesArguments {
     }
 }
 
-/// What the engine restores with.
+/// Returns the engine's context for a restore.
 pub(super) fn restore_context(tiers: &Tiers) -> RestoreContext {
     RestoreContext {
         vault: tiers.vault.clone(),

@@ -15,42 +15,43 @@ use crate::exit_code::ExitCode;
 use crate::output::{Report, human};
 
 #[expect(clippy::doc_markdown, reason = "the comments are the help texts")]
-/// Make a private directory to write a step to, and print its path
+/// Create a private directory to write a step to, and print its path
 ///
-/// It is on the filesystem of DIR and out of the trainer's sight. Every process that stages the same step gets the same
-/// directory, in any order. Nothing is in DIR before 'stepvault commit' puts it there.
+/// It is on the filesystem of DIR, where no trainer looks for steps. All processes that stage the same step get the
+/// same directory, in any order. The step appears in DIR only after 'stepvault commit'.
 #[derive(Debug, Args)]
 pub(crate) struct StageArguments {
-    /// The directory that is to hold the step
+    /// Directory that will hold the step
     #[arg(long = "in", id = "in", value_name = "DIR")]
     directory: PathBuf,
-    /// Its number
+    /// Step number
     #[arg(long, value_name = "N", value_parser = checked::<Step>)]
     step: Step,
-    /// The name that it is to have; step_N when not given
+    /// Name of the step; step_N by default
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// What tells this save from an earlier try at the same step, such as a job's number; the same for all processes
+    /// Text that distinguishes this save from an earlier try at the same step, such as a job ID; the same for all
+    /// processes
     ///
-    /// Without it a save that was killed is gone on with: what it has written is in the directory already.
+    /// Without it a killed save is continued: the directory already holds what it has written.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     save_id: String,
-    /// Stage it also where the disk has no room for as much as the last steps took
+    /// Stage the step even if the disk has less free space than the last steps took
     #[arg(long)]
     anyway: bool,
 }
 
-/// Make a staged step appear under its name, whole and on disk
+/// Publish a staged step under its name, atomically and synced to disk
 ///
-/// Every file is synced, one rename puts the directory in its place, and the symbolic link 'latest' beside it moves to
-/// it. To be called when every process has finished writing, by one of them or by all: the first does it, the others
-/// find it done. Killed in between, the same command finishes it.
+/// Syncs every file, renames the directory to its final name, and points the symbolic link 'latest' beside it to it.
+/// Call it when every process has finished writing, from one process or from all: the first one commits, the others
+/// find the step committed. If it is killed, run the same command again.
 #[derive(Debug, Args)]
 pub(crate) struct CommitArguments {
-    /// The path that 'stepvault stage' printed
+    /// Path that 'stepvault stage' printed
     #[arg(value_name = "DIR")]
     staged: PathBuf,
-    /// A pattern that a file must match, or nothing is committed; repeatable: --expect 'rank_*.pt'
+    /// Pattern that at least one file must match, else nothing is committed; repeatable: --expect 'rank_*.pt'
     #[arg(long, value_name = "GLOB")]
     expect: Vec<String>,
 }
@@ -60,7 +61,7 @@ struct StageDocument {
     step: u64,
     /// The directory to write to.
     path: PathBuf,
-    /// Where it is going to be.
+    /// The path after the commit.
     target: PathBuf,
 }
 
@@ -68,11 +69,11 @@ struct StageDocument {
 struct CommitDocument {
     step: u64,
     path: PathBuf,
-    /// The link to the step committed last.
+    /// The link to the most recently committed step.
     latest: PathBuf,
-    /// Whether another process did it, or the same step was there before.
+    /// Whether another process, or an earlier call, has already committed the step.
     already_there: bool,
-    /// Null when it was there already.
+    /// Null if it was already committed.
     files: Option<u64>,
     bytes: Option<u64>,
 }
@@ -115,7 +116,7 @@ pub(crate) async fn run_commit(session: &Session, arguments: CommitArguments) ->
 }
 
 impl Report for StageDocument {
-    /// The path alone, for `$(…)`.
+    /// Returns only the path, for `$(…)`.
     fn human(&self) -> String {
         self.path.display().to_string()
     }
@@ -131,7 +132,7 @@ impl Report for CommitDocument {
                 human::count(files, "file"),
                 human::bytes(bytes)
             ),
-            _ => format!("step {} is committed already: {path}", self.step),
+            _ => format!("step {} is already committed: {path}", self.step),
         }
     }
 }

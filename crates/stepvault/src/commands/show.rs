@@ -1,4 +1,4 @@
-//! `show`: one step and its files.
+//! `show`: shows one step and its files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,16 +15,16 @@ use super::inventory::{Inventory, ListedStep};
 use super::list::FailedTier;
 use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
-use crate::output::json::ErrorInfo;
 use crate::output::{Report, human, table};
+use stepvault_core::document::ErrorInfo;
 
-/// Show one step: where it is, and its files
+/// Show the tiers and files of one step
 #[derive(Debug, Args)]
 pub(crate) struct ShowArguments {
-    /// The step
+    /// Step number
     #[arg(value_name = "STEP", value_parser = crate::arguments::values::checked::<Step>)]
     step: Step,
-    /// Of this attempt; the newest when not given
+    /// Attempt; by default the newest that has the step
     #[arg(long, value_name = "N", value_parser = crate::arguments::values::checked::<Attempt>)]
     attempt: Option<Attempt>,
 }
@@ -34,7 +34,7 @@ struct ShowDocument {
     run: String,
     #[serde(flatten)]
     listed: ListedStep,
-    /// Every file, with its digest where it has been hashed.
+    /// Every file, with its digest if it has been hashed.
     entries: Vec<EntryDocument>,
     failed: Vec<FailedTier>,
 }
@@ -46,7 +46,7 @@ struct EntryDocument {
     /// Permission bits in octal.
     mode: String,
     modified_at: String,
-    /// The manifest's digest: SHA-256 over the digests of the file's parts. Null until it has been hashed.
+    /// The manifest's digest: SHA-256 over the digests of the file's parts. Null until the file has been hashed.
     digest: Option<String>,
     /// SHA-256 of the bytes; null for a file of several parts.
     sha256: Option<String>,
@@ -73,9 +73,7 @@ pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<
     let entries = entries(&tiers, id, &listed).await?;
     tiers.progress.finish();
     for (tier, error) in &failed {
-        session
-            .output
-            .warn(&format!("{tier} could not be asked: {error}"));
+        session.output.warn(&format!("cannot list {tier}: {error}"));
     }
     let failed = failed.iter().map(|(tier, error)| FailedTier {
         tier: tier.clone(),
@@ -91,11 +89,11 @@ pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<
     Ok(ExitCode::Done)
 }
 
-/// Where a tier could not be asked, nobody knows that there is no such step.
+/// Returns the error of a tier that could not be listed, because the step may exist there, else 'no such checkpoint'.
 fn not_found(arguments: &ShowArguments, failed: Vec<(String, Error)>) -> Error {
     if let Some((tier, error)) = failed.into_iter().next() {
         return error.hint(format!(
-            "no tier that could be asked has the step; {tier} could not"
+            "retry when {tier} is reachable: no other tier has the step"
         ));
     }
     Error::new(ErrorKind::NotFound, "no such checkpoint")
@@ -104,10 +102,10 @@ fn not_found(arguments: &ShowArguments, failed: Vec<(String, Error)>) -> Error {
             None => format!("step {}", arguments.step),
         })
         .because("no tier has it")
-        .hint("'stepvault list' shows what there is")
+        .hint("run 'stepvault list' to see the steps")
 }
 
-/// The files as a remote's manifests have them, or else as the seal has them.
+/// Returns the files from a remote's manifests, else from the seal record.
 async fn entries(tiers: &Tiers, id: StepId, listed: &ListedStep) -> Result<Vec<EntryDocument>> {
     for remote in tiers
         .remotes
@@ -117,7 +115,7 @@ async fn entries(tiers: &Tiers, id: StepId, listed: &ListedStep) -> Result<Vec<E
         let commit = read_commit(remote, id).await?;
         match read_manifests(remote, &commit).await {
             Ok(manifests) => return Ok(of_manifests(&manifests)),
-            Err(error) => tracing::warn!(%error, remote = %remote.name(), "a manifest cannot be read"),
+            Err(error) => tracing::warn!(%error, remote = %remote.name(), "cannot read a manifest"),
         }
     }
     let Some(vault) = tiers.vault.clone() else {
@@ -145,7 +143,7 @@ async fn entries(tiers: &Tiers, id: StepId, listed: &ListedStep) -> Result<Vec<E
     .await
 }
 
-/// Several nodes may hold the same file; it is one file of the step.
+/// Returns each file once, even if the parts of several nodes hold it.
 fn of_manifests(manifests: &[PartManifest]) -> Vec<EntryDocument> {
     let files: BTreeMap<&str, &FileEntry> = manifests
         .iter()

@@ -1,4 +1,4 @@
-//! `status`: the local vault at a glance, without asking any remote.
+//! `status`: summarizes the local vault, without contacting any remote.
 
 mod steps;
 
@@ -8,19 +8,22 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use stepvault_agent::RemoteNote;
-use stepvault_agent::control::{RemotePace, Skipped};
+use stepvault_agent::control::{RemoteRate, Skipped};
+use stepvault_agent::{OtherWriter, RemoteNote, UnservedRun};
 use stepvault_core::drain::LeftStep;
+use stepvault_core::given_up::GivenUpStep;
 use stepvault_core::ids::RunName;
 use stepvault_core::retention::LocalLimits;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
+use stepvault_engine::given_up::read_given_up;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::sealed::{SealedStep, UploadState};
 use stepvault_local::space;
 use stepvault_local::vault::Vault;
 
 use super::Session;
+use super::given_up::GivenUpDocument;
 use super::inventory::is_durable_on;
 use super::left_by_drain::LeftByDrain;
 use super::starts::status::StartsStatus;
@@ -29,18 +32,19 @@ use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
 use steps::StepStatus;
 
-/// An agent that does not answer by then is as good as none, for this.
+/// Timeout for the agent's answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
-/// Of a long list the first ones say what the others are about.
-const MOST_UNFINISHED_SHOWN: usize = 4;
+/// Maximum number of unfinished entries to show.
+const MAX_UNFINISHED_SHOWN: usize = 4;
+const MAX_FAILED_SHOWN: usize = 4;
 
-/// Show the local vault: what is staged, what is durable where, and how much disk is left
+/// Show the local vault: staged steps, where steps are durable, and free disk space
 ///
-/// It asks no remote: what is shown is what this node knows.
+/// It contacts no remote, and shows what this node has recorded.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArguments {
-    /// Show it again every two seconds, until interrupted
+    /// Refresh every two seconds until interrupted
     #[arg(long)]
     watch: bool,
 }
@@ -49,9 +53,9 @@ pub(crate) struct StatusArguments {
 struct StatusDocument {
     run: String,
     vault: PathBuf,
-    /// Whether a process holds the vault's lock: an agent, or a push.
+    /// Whether a process, such as an agent or a push, holds the vault's lock.
     locked: bool,
-    /// What the running agent says of itself; null when none answers.
+    /// The state of the running agent; null if none answers.
     agent: Option<AgentDocument>,
     steps: u64,
     bytes: u64,
@@ -61,50 +65,58 @@ struct StatusDocument {
     remotes: Vec<RemoteStatus>,
     /// The newest steps, at most 8, the newest first.
     newest_steps: Vec<StepStatus>,
-    /// What the last drain left that is not durable yet.
+    /// Runs that are not configured, but have steps in the vault that are not durable.
+    unserved: Vec<UnservedRun>,
+    /// Steps that the last drain did not finish and are still not durable.
     last_drain: Option<LeftByDrain>,
+    /// Steps that the vault gave up before they were durable, to free space; null if there are none.
+    given_up: Option<GivenUpDocument>,
     disk_free_bytes: u64,
     disk_total_bytes: u64,
-    /// Below so many free bytes local copies are evicted; null where no mark is configured.
+    /// Low mark: below it local copies are evicted; null if not configured.
     free_space_low_bytes: Option<u64>,
-    /// Until so many are free.
+    /// High mark: eviction stops when so many bytes are free; null if not configured.
     free_space_high_bytes: Option<u64>,
     #[serde(flatten)]
     starts: StartsStatus,
 }
 
-/// A running agent, and what it says of this run.
+/// A running agent and its state for this run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct AgentDocument {
     version: String,
     process_id: u32,
     started_at: String,
-    /// Why it was asked to stop; null while it was not.
+    /// Why it was asked to stop; null if it was not.
     stopping: Option<String>,
     healthy: bool,
-    complaints: Vec<String>,
-    /// Whether it serves this run.
+    problems: Vec<String>,
+    /// Whether the agent serves this run.
     serves_run: bool,
     remotes: Vec<RemoteNote>,
-    /// How fast uploads go, and when retention is applied next.
-    paces: Vec<RemotePace>,
+    /// Upload rates, and the next time of retention.
+    rates: Vec<RemoteRate>,
     skipped: Vec<Skipped>,
-    /// What stands in the watched directory and is not taken over yet.
+    /// Entries in the watched directory that are not sealed yet.
     unfinished: Vec<Skipped>,
+    /// Finished steps that could not be sealed yet.
+    unsealed: Vec<Skipped>,
+    /// Other training jobs that write the run.
+    other_writers: Vec<OtherWriter>,
 }
 
-/// The vault's steps on one remote, as far as this node knows.
+/// The vault's steps on one remote, as recorded on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct RemoteStatus {
     remote: String,
     url: String,
     required: bool,
-    /// Steps that are sealed and not wholly there yet.
+    /// Sealed steps that are not fully uploaded.
     staged_steps: u64,
-    /// Steps whose bytes are there and whose commit is not.
+    /// Steps that are fully uploaded but not committed.
     uploaded_steps: u64,
     durable_steps: u64,
-    /// Bytes of the steps that are not durable there.
+    /// Bytes of the steps that are not durable on the remote.
     not_durable_bytes: u64,
     newest_durable_step: Option<u64>,
 }
@@ -112,22 +124,22 @@ struct RemoteStatus {
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Result<ExitCode> {
     if arguments.watch && session.output.is_json() {
-        return Err(Error::new(ErrorKind::Usage, "--watch does not go with --json")
-            .because("the output is to be one document")
-            .hint("call 'stepvault status --json' as often as needed"));
+        return Err(Error::new(ErrorKind::Usage, "cannot use --watch with --json")
+            .because("--json prints a single document")
+            .hint("run 'stepvault status --json' repeatedly instead"));
     }
     let settings = Settings::load(session)?;
     let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
     tiers.progress.finish();
     let vault = tiers.vault.clone().ok_or_else(|| {
-        let error = Error::new(ErrorKind::Usage, "there is no local vault to look at");
+        let error = Error::new(ErrorKind::Usage, "no local vault");
         match settings.local_directory() {
             Some(directory) => error
                 .on(directory.display())
-                .because("nothing was sealed there yet")
-                .hint("'stepvault push' and 'stepvault agent' make it; 'stepvault list' asks the remotes"),
+                .because("nothing has been sealed there yet")
+                .hint("run 'stepvault push' or 'stepvault agent' to create it, or 'stepvault list' to list the remotes"),
             None => {
-                error.hint("give its directory with --local DIR, or in the configuration as local.directory")
+                error.hint("give its directory with --local DIR, or set local.directory in the configuration")
             }
         }
     })?;
@@ -136,8 +148,11 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
         let (vault, run, remotes) = (vault.clone(), tiers.run_name().clone(), tiers.remotes.clone());
         let (node, rules) = (tiers.writer.place.node().clone(), settings.config.restart);
         let limits = settings.config.local.limits;
+        let configured = settings.config.runs.iter().map(|run| run.name.clone());
+        let known: Vec<RunName> = configured.chain([run.clone()]).collect();
         let (document, fault) = blocking(move || {
             let mut document = look(&vault, &run, &remotes, agent, &limits)?;
+            document.unserved = unserved(&vault, &known, &remotes)?;
             let starts = StartsStatus::look(&vault, &run, &node, rules);
             let fault = starts.map(|starts| document.starts = starts).err();
             Ok((document, fault))
@@ -146,10 +161,10 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
         if let Some(fault) = fault {
             session
                 .output
-                .warn(&format!("earlier starts are not known: {fault}"));
+                .warn(&format!("cannot read earlier starts: {fault}"));
         }
         if arguments.watch && crate::output::draws_on_terminal() {
-            // Home, and clear what is below.
+            // Move the cursor home and clear the screen.
             let text = document.human();
             session
                 .output
@@ -164,7 +179,7 @@ pub(crate) async fn run(session: &Session, arguments: &StatusArguments) -> Resul
     }
 }
 
-/// The agent, if one answers soon.
+/// Queries the agent; returns `None` if none answers in time.
 async fn ask_agent(settings: &Settings, run: &RunName) -> Option<AgentDocument> {
     let asked = settings.control()?.status(ANSWERED_WITHIN).await;
     let answer = asked
@@ -177,11 +192,19 @@ async fn ask_agent(settings: &Settings, run: &RunName) -> Option<AgentDocument> 
         started_at: answer.started_at,
         stopping: answer.stopping,
         healthy: answer.healthy,
-        complaints: answer.complaints,
+        problems: answer.problems,
         serves_run: serves.is_some(),
         remotes: serves.as_ref().map(|run| run.remotes.clone()).unwrap_or_default(),
-        paces: answer.paces,
+        rates: answer.rates,
         skipped: serves.as_ref().map(|run| run.skipped.clone()).unwrap_or_default(),
+        other_writers: serves
+            .as_ref()
+            .map(|run| run.other_writers.clone())
+            .unwrap_or_default(),
+        unsealed: serves
+            .as_ref()
+            .map(|run| run.unsealed.clone())
+            .unwrap_or_default(),
         unfinished: serves.map(|run| run.unfinished).unwrap_or_default(),
     })
 }
@@ -202,12 +225,17 @@ fn look(
     let drain = stepvault_agent::read_drain(vault, run)?;
     let last_drain =
         drain.and_then(|record| LeftByDrain::of(&record, |left| waits(left, &scan.steps, remotes)));
-    let (notes, paces) = agent
+    let (notes, rates) = agent
         .as_ref()
-        .map_or((&[][..], &[][..]), |agent| (&agent.remotes, &agent.paces));
-    let newest_steps = steps::look(vault, &scan.steps, remotes, notes, paces)?;
+        .map_or((&[][..], &[][..]), |agent| (&agent.remotes, &agent.rates));
+    let newest_steps = steps::look(vault, &scan.steps, remotes, notes, rates)?;
+    // A given-up step that was sealed again since is present.
+    let is_gone = |step: &GivenUpStep| scan.steps.iter().all(|there| there.id() != step.id);
+    let given_up = read_given_up(vault, run)?.and_then(|record| GivenUpDocument::of(&record, is_gone));
     Ok(StatusDocument {
+        unserved: Vec::new(),
         last_drain,
+        given_up,
         newest_steps,
         run: run.to_string(),
         vault: vault.root().to_owned(),
@@ -227,22 +255,60 @@ fn look(
     })
 }
 
-fn pace_text(pace: &RemotePace) -> String {
-    let rate = pace
+/// Returns the suffix for an error that only an operator can resolve.
+fn for_operator(needs_operator: bool) -> &'static str {
+    if needs_operator {
+        "; an operator must resolve this; retried every few minutes"
+    } else {
+        ""
+    }
+}
+
+fn rate_text(remote: &RemoteRate) -> String {
+    let rate = remote
         .bytes_per_second
-        .map(|rate| format!("{}/s lately", human::bytes(rate)));
-    let prune = pace
+        .map(|rate| format!("recently {}/s", human::bytes(rate)));
+    let prune = remote
         .next_prune_at
         .as_ref()
-        .map(|time| format!("retention next at {time}"));
+        .map(|time| format!("next retention at {time}"));
     let known: Vec<String> = rate.into_iter().chain(prune).collect();
     if known.is_empty() {
         return String::new();
     }
-    format!("\n       {}: {}", pace.remote, known.join(", "))
+    format!("\n       {}: {}", remote.remote, known.join(", "))
 }
 
-/// Whether a step that a drain left is here and still not durable on that remote.
+/// Returns the runs in the vault that are not in `known` and have steps that are not durable on every required remote;
+/// with none required, on any remote.
+fn unserved(vault: &Vault, known: &[RunName], remotes: &[RunRemote]) -> Result<Vec<UnservedRun>> {
+    let some_required = remotes.iter().any(|remote| remote.settings.required);
+    let deciding = || {
+        let deciding = remotes.iter();
+        deciding.filter(|remote| remote.settings.required || !some_required)
+    };
+    let mut found = Vec::new();
+    for run in vault.runs()?.into_iter().filter(|run| !known.contains(run)) {
+        let scan = vault.steps(&run)?;
+        let mut steps = scan.faults.len() as u64;
+        for step in &scan.steps {
+            let on = deciding().map(|remote| is_durable_on(step, remote));
+            let on = on.collect::<Result<Vec<bool>>>()?;
+            let is_durable = if some_required {
+                on.iter().all(|durable| *durable)
+            } else {
+                on.contains(&true)
+            };
+            steps += u64::from(!is_durable);
+        }
+        if steps > 0 {
+            found.push(UnservedRun { run, steps });
+        }
+    }
+    Ok(found)
+}
+
+/// Returns whether a step that a drain did not finish is in the vault and still not durable on that remote.
 fn waits(left: &LeftStep, steps: &[SealedStep], remotes: &[RunRemote]) -> bool {
     let step = steps.iter().find(|step| step.id() == left.id);
     let remote = remotes.iter().find(|remote| *remote.name() == left.remote);
@@ -252,8 +318,8 @@ fn waits(left: &LeftStep, steps: &[SealedStep], remotes: &[RunRemote]) -> bool {
     }
 }
 
-/// Whether somebody holds the vault's lock. A shared lock, given back at once, disturbs nobody who looks likewise and
-/// leaves the holder's name in the file alone.
+/// Returns whether a process holds the vault's lock. The test takes a shared lock and releases it at once, so that
+/// concurrent tests succeed and the holder's name in the file is kept.
 fn is_locked(vault: &Vault) -> bool {
     let file = std::fs::File::open(vault.root().join("lock"));
     file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(std::fs::TryLockError::WouldBlock)))
@@ -297,17 +363,17 @@ impl StatusDocument {
             human::bytes(self.disk_total_bytes)
         );
         if let Some(low) = self.free_space_low_bytes {
-            let _ = write!(line, ", eviction begins below {}", human::bytes(low));
+            let _ = write!(line, ", eviction starts below {}", human::bytes(low));
         }
         if let Some(high) = self.free_space_high_bytes {
-            let _ = write!(line, " and frees {}", human::bytes(high));
+            let _ = write!(line, " and stops at {}", human::bytes(high));
         }
         line
     }
 
     fn agent_line(&self) -> String {
         let Some(agent) = &self.agent else {
-            return "agent  none answers".to_owned();
+            return "agent  no answer".to_owned();
         };
         let mut line = format!("agent  process {}, since {}", agent.process_id, agent.started_at);
         if !agent.serves_run {
@@ -315,6 +381,9 @@ impl StatusDocument {
         }
         if let Some(reason) = &agent.stopping {
             let _ = write!(line, ", stopping on {reason}");
+        }
+        for other in &agent.other_writers {
+            let _ = write!(line, "\n       {other}, seen at {}", other.seen_at);
         }
         for remote in &agent.remotes {
             for step in &remote.lacking_parts {
@@ -324,25 +393,53 @@ impl StatusDocument {
         for remote in &agent.remotes {
             if let Some(error) = &remote.last_error {
                 let _ = write!(line, "\n       {}: {error}", remote.remote);
+                line.push_str(for_operator(remote.needs_operator));
+            }
+            for step in remote.failed.iter().take(MAX_FAILED_SHOWN) {
+                let _ = write!(line, "\n       {} on {}: {}", step.id, remote.remote, step.reason);
+                line.push_str(for_operator(step.needs_operator));
+            }
+            if let Some(more) = remote
+                .failed
+                .len()
+                .checked_sub(MAX_FAILED_SHOWN)
+                .filter(|more| *more > 0)
+            {
+                let _ = write!(
+                    line,
+                    "\n       and {} more on {}",
+                    human::count(more as u64, "step"),
+                    remote.remote
+                );
             }
         }
-        for pace in &agent.paces {
-            let _ = write!(line, "{}", pace_text(pace));
+        for rate in &agent.rates {
+            let _ = write!(line, "{}", rate_text(rate));
         }
-        for entry in agent.unfinished.iter().take(MOST_UNFINISHED_SHOWN) {
+        for entry in agent.unsealed.iter().take(MAX_UNFINISHED_SHOWN) {
             let path = entry.path.display();
-            let _ = write!(line, "\n       {path} is not taken over yet: {}", entry.reason);
+            let _ = write!(
+                line,
+                "\n       {path} is finished but not sealed: {}",
+                entry.reason
+            );
+        }
+        let is_unsealed = |entry: &&Skipped| agent.unsealed.iter().any(|other| other.path == entry.path);
+        let unfinished = agent.unfinished.iter().filter(|entry| !is_unsealed(entry));
+        for entry in unfinished.take(MAX_UNFINISHED_SHOWN) {
+            let path = entry.path.display();
+            let _ = write!(line, "\n       {path} is not sealed yet: {}", entry.reason);
         }
         if let Some(more) = agent
             .unfinished
             .len()
-            .checked_sub(MOST_UNFINISHED_SHOWN)
+            .checked_sub(MAX_UNFINISHED_SHOWN)
             .filter(|more| *more > 0)
         {
             let _ = write!(line, "\n       and {} more", human::count(more as u64, "entry"));
         }
-        for complaint in &agent.complaints {
-            let _ = write!(line, "\n       {complaint}");
+        for problem in &agent.problems {
+            let _ = write!(line, "\n       {problem}");
         }
         line
     }
@@ -369,6 +466,10 @@ impl Report for StatusDocument {
         if let Some(drain) = &self.last_drain {
             lines.push(format!("drain  {}", drain.text()));
         }
+        if let Some(given_up) = &self.given_up {
+            lines.push(format!("lost   {}", given_up.text()));
+        }
+        lines.extend(self.unserved.iter().map(|run| format!("other  {run}")));
         lines.push(self.disk_line());
         lines.extend(self.starts.lines());
         if !self.remotes.is_empty() {

@@ -1,4 +1,4 @@
-//! `wait`: a barrier for trainers, which always ends.
+//! `wait`: a barrier for trainers that always returns.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,50 +17,51 @@ use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
 use crate::output::Report;
 
-/// Wait until a step is staged, uploaded or durable; always ends, and says by the exit code how
+/// Wait until a step is staged, uploaded or durable; always returns, with the result as exit code
 ///
-/// It asks the agent of the configured vault, and where none answers the vault's own records, and for what these do not
-/// have the remotes. Ends with 0 when the step is there, 1 when it will not get there by waiting, 10 when no such step
-/// was seen by the end of the time, and 12 when it is known and not there yet, or nobody could be asked.
+/// Asks the agent of the configured vault; if none answers, reads the vault's own records, and lists the remotes for
+/// steps that these do not have. Exits with 0 if the step reached the state, 1 if it will not reach it by waiting, 10
+/// if no such step was found in time, and 12 if the step is known but has not reached the state, or nothing could be
+/// queried.
 ///
-/// Without --attempt the newest attempt that has the step counts, and a step that a later attempt has left behind does
-/// not. Right after a save that attempt may still be an older one: to wait for what was just written, use 'announce
+/// Without --attempt the newest attempt that has the step counts; a step that a later attempt has abandoned does not.
+/// Right after a save this may still be an older attempt: to wait for a step that was just written, use 'announce
 /// --wait-for', or give --attempt.
 #[derive(Debug, Args)]
 pub(crate) struct WaitArguments {
-    /// The step
+    /// Step number
     #[arg(value_parser = checked::<Step>)]
     step: Step,
-    /// How far it has to come: staged, uploaded or durable
+    /// State to wait for: staged, uploaded or durable
     #[arg(long = "for", value_name = "STATE", default_value = "durable", value_parser = goal)]
     goal: Goal,
-    /// Its attempt; the newest that has this step when not given
+    /// Attempt; by default the newest that has the step
     #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
     attempt: Option<Attempt>,
-    /// How long to wait; "0s" looks once, for at most 5 s
+    /// Maximum time to wait; "0s" checks once, for at most 5 s
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
     timeout: Duration,
 }
 
-/// What counts as for ever: a time that clocks can still add up.
+/// Maximum timeout, so that adding it to the current time cannot overflow.
 const LONGEST_TIMEOUT: Duration = Duration::from_hours(24 * 365);
-/// Looking once takes no longer than this.
+/// Timeout of a single check.
 const ONE_LOOK_WITHIN: Duration = Duration::from_secs(5);
-/// An agent that is well answers in this time.
+/// Time within which a healthy agent answers.
 const AGENT_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 /// Longest wait in one request, so that an agent that ends or freezes is noticed.
 const ONE_REQUEST: Duration = Duration::from_secs(5);
 const REQUEST_GRACE: Duration = Duration::from_secs(3);
-/// An agent that did not answer is asked again after this long.
+/// Pause before an agent that did not answer is asked again.
 const AGENT_LEFT_ALONE: Duration = Duration::from_secs(10);
-/// Between two looks at a vault.
+/// Interval between two reads of the vault.
 const VAULT_INTERVAL: Duration = Duration::from_millis(500);
-/// Between any two looks, also at the end.
+/// Minimum interval between two checks, also at the end.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
-/// Between two looks at remotes.
+/// Interval between two listings of the remotes.
 const REMOTES_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What waiting came to.
+/// The result of waiting.
 #[derive(Debug, Serialize)]
 pub(super) struct WaitDocument {
     #[serde(rename = "for")]
@@ -125,12 +126,13 @@ pub(super) async fn wait(
     })
 }
 
-/// Nobody answered: nothing is known, not even that there is no such step.
+/// Returns the standing when nothing answered: it is not even known that there is no such step.
 fn nothing(wanted: Wanted) -> Standing {
     Standing {
         run: wanted.run,
         step: wanted.step,
         attempt: None,
+        provisional: false,
         reached: None,
         remotes: Vec::new(),
         reason: Some("neither an agent nor a vault nor a remote answered in time".to_owned()),
@@ -152,14 +154,14 @@ impl Barrier<'_> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Keeps what was seen; true when there is nothing more to wait for.
+    /// Stores the standing; returns true if there is nothing more to wait for.
     fn see(&self, standing: Standing) -> bool {
         let is_over = matches!(standing.outcome(self.goal), Outcome::Reached | Outcome::Failed);
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(standing);
         is_over || Instant::now() >= self.deadline
     }
 
-    /// Asks whoever knows, until it is over.
+    /// Polls the agent, the vault and the remotes until the wait is over.
     async fn hold(&self) -> Result<Option<Standing>> {
         let client = self.settings.control();
         let mut ask_agent_at = Instant::now();
@@ -178,7 +180,7 @@ impl Barrier<'_> {
             let looked = look(tiers.vault.as_ref(), &tiers.remotes, self.wanted).await;
             let in_vault = match looked {
                 Ok(standing) => {
-                    // On remotes alone a step is durable or nothing.
+                    // Remotes without the vault show a step only once it is durable.
                     let in_vault = standing.reached.is_some_and(|reached| reached < Goal::Durable);
                     if self.see(standing) {
                         return Ok(self.last_seen());
@@ -186,7 +188,7 @@ impl Barrier<'_> {
                     in_vault
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "the vault could not be looked at");
+                    tracing::debug!(%error, "cannot read the vault");
                     true
                 }
             };
@@ -207,9 +209,9 @@ impl Barrier<'_> {
         Ok(tiers)
     }
 
-    /// Waits with the agent; false when there is none that answers.
+    /// Waits through the agent; returns false if none answers.
     async fn ask_agent(&self, client: &Client) -> Result<bool> {
-        // Asked first, so that one that is frozen costs a second and not the whole request.
+        // Ask for the status first, so that a frozen agent costs one second, not the whole request.
         if let Err(error) = client.status(AGENT_ANSWERS_WITHIN).await {
             tracing::debug!(%error, "no agent answers");
             return Ok(false);
@@ -242,7 +244,7 @@ impl Barrier<'_> {
 }
 
 impl WaitDocument {
-    /// How the process ends.
+    /// Returns the exit code.
     pub(super) fn exit_code(&self) -> ExitCode {
         match self.outcome {
             Outcome::Reached => ExitCode::Done,
@@ -252,7 +254,7 @@ impl WaitDocument {
         }
     }
 
-    /// Whether somebody who would know has said that there is no such step, rather than nobody anything.
+    /// Returns whether a source that knows all steps reported that there is no such step.
     fn was_answered(&self) -> bool {
         let remotes = &self.standing.remotes;
         remotes.is_empty() || remotes.iter().any(|remote| remote.reason.is_none())
@@ -274,8 +276,8 @@ impl Report for WaitDocument {
             .unwrap_or_default();
         let mut lines = vec![match (self.outcome, standing.reached) {
             (Outcome::Reached, _) => return format!("{step} is {goal}"),
-            (Outcome::Failed, _) => format!("{step} will not be {goal} by waiting{reason}"),
-            (Outcome::Unknown, _) => format!("no {step} was seen{reason}"),
+            (Outcome::Failed, _) => format!("{step} will not become {goal} by waiting{reason}"),
+            (Outcome::Unknown, _) => format!("no {step} was found{reason}"),
             (Outcome::Late, Some(reached)) => format!("{step} is {}, not {goal} yet{reason}", reached.name()),
             (Outcome::Late, None) => format!("{step} is not {goal} yet{reason}"),
         }];
@@ -285,7 +287,7 @@ impl Report for WaitDocument {
             .filter(|remote| remote.reached.is_none_or(|reached| reached < self.goal));
         for remote in missing.filter(|_| standing.attempt.is_some()) {
             let weight = if remote.required { "" } else { " (optional)" };
-            let reached = remote.reached.map_or("not there", Goal::name);
+            let reached = remote.reached.map_or("missing", Goal::name);
             let reason = remote
                 .reason
                 .as_ref()
@@ -297,14 +299,11 @@ impl Report for WaitDocument {
     }
 }
 
-/// An error that says only that nobody listens.
+/// Returns the error for a configuration without a control socket.
 pub(super) fn no_agent() -> Error {
-    Error::new(
-        ErrorKind::Usage,
-        "it is not known where the agent listens",
-    )
-    .because("no vault is configured, or agent.control-socket is \"off\"")
-    .hint(
-        "give the agent's vault with --local DIR, or the configuration that the agent has with --config FILE",
-    )
+    Error::new(ErrorKind::Usage, "cannot reach the agent")
+        .because(
+            "no control socket is known, because no vault is configured or agent.control-socket is \"off\"",
+        )
+        .hint("give the agent's vault with --local DIR, or the agent's configuration with --config FILE")
 }

@@ -1,4 +1,4 @@
-//! From arguments, environment and file to what a command works with.
+//! Resolves arguments, environment and configuration file into settings and open tiers.
 
 mod remote_choice;
 mod settings;
@@ -9,5 +9,5 @@ mod writer;
 pub(crate) use remote_choice::choose_remotes;
 pub(crate) use settings::Settings;
 pub(crate) use sources::{FILE_NAME, absolute, gather, given_remotes};
-pub(crate) use tiers::{DefaultVault, Tiers, vault_beside};
+pub(crate) use tiers::{DefaultVault, Tiers, open_vault, vault_beside};
 pub(crate) use writer::attempt;

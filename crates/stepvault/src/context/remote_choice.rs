@@ -1,23 +1,23 @@
-//! What `--remote` means: a URL, a name for a URL, or a remote that is configured.
+//! Resolves `--remote`: a URL, a name with a URL, or the name of a configured remote.
 
 use stepvault_core::ids::RemoteName;
 use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl, Scheme};
 use stepvault_core::{Error, ErrorKind, Result};
 
-/// Longest name that is made from a URL; shorter than a name may be, to leave room for a number.
+/// Maximum length of a name derived from a URL. It is below the limit for names, to leave room for a number.
 const MAX_DERIVED_NAME_BYTES: usize = 48;
 
-/// A remote that was chosen.
+/// A remote that the command line selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChosenRemote {
-    /// Its name.
+    /// The remote's name.
     pub(crate) name: RemoteName,
-    /// Its URL with its query, unless it is the configured one.
+    /// The URL with its query; `None` to use the configured URL.
     pub(crate) url: Option<String>,
 }
 
-/// Reads what was given. A URL that is configured keeps the name it has there: what the vault remembers of a remote
-/// it remembers by name.
+/// Resolves the given remotes. A configured URL keeps its configured name, because the vault's records of a remote go
+/// by name.
 pub(crate) fn choose_remotes(given: &[String], configured: &[RemoteSettings]) -> Result<Vec<ChosenRemote>> {
     let mut chosen: Vec<ChosenRemote> = Vec::new();
     for text in given {
@@ -25,7 +25,7 @@ pub(crate) fn choose_remotes(given: &[String], configured: &[RemoteSettings]) ->
         if chosen.iter().any(|other| other.name == remote.name) {
             return Err(Error::new(ErrorKind::Usage, "the remote is given twice")
                 .on(&remote.name)
-                .hint("give each remote once, or two of them different names: --remote NAME=URL"));
+                .hint("give each remote once, or give each its own name: --remote NAME=URL"));
         }
         chosen.push(remote);
     }
@@ -71,15 +71,16 @@ fn no_such_remote(name: &str, configured: &[RemoteSettings]) -> Error {
     if configured.is_empty() {
         return error
             .because("no remote is configured")
-            .hint("give a URL, as in --remote s3://bucket/prefix, or a configuration with --config FILE");
+            .hint("give a URL, such as --remote s3://bucket/prefix, or a configuration with --config FILE");
     }
     let names: Vec<&str> = configured.iter().map(|remote| remote.name.as_str()).collect();
-    error
-        .because("it is not configured")
-        .hint(format!("the remotes are {}; or give a URL", names.join(", ")))
+    error.because("it is not configured").hint(format!(
+        "give one of the configured remotes ({}) or a URL",
+        names.join(", ")
+    ))
 }
 
-/// Scheme and bucket, or the directory's name: `s3-my-bucket`, `file-checkpoints`.
+/// Derives a free name from the scheme and the bucket or directory name: `s3-my-bucket`, `file-checkpoints`.
 fn derived_name(
     url: &RemoteUrl,
     configured: &[RemoteSettings],
@@ -173,9 +174,9 @@ mod tests {
     fn what_is_no_remote_says_what_to_write() {
         assert_eq!(
             refused(&["mian"]),
-            "error: no such remote: mian: it is not configured\n  hint: the remotes are main; or give a URL"
+            "error: no such remote: mian: it is not configured\n  hint: give one of the configured remotes (main) or a URL"
         );
-        assert!(refused(&["ftp://x/y"]).contains("the scheme 'ftp' is not known\n  hint: write s3://"));
+        assert!(refused(&["ftp://x/y"]).contains("the scheme 'ftp' is not supported\n  hint: write s3://"));
         assert!(refused(&["/data/remote"]).contains("it has no scheme"));
         assert!(refused(&["main", "main"]).starts_with("error: the remote is given twice: main"));
         assert!(refused(&["local=s3://b"]).starts_with("error: not a remote's name: \"local\""));

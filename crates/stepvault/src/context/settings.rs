@@ -1,30 +1,30 @@
-//! The configuration in force, and what the command line chooses from it.
+//! The effective configuration, and what the command line selects from it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use stepvault_agent::control::Client;
-use stepvault_core::config::{Config, Links, RunSettings, Sources, faults_error, load};
+use stepvault_core::config::{Config, LinkPolicy, RunSettings, Sources, faults_error, load};
 use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::profile::ProfileSet;
-use stepvault_local::seal::LinkPolicy;
+use stepvault_local::ownership::Parents;
 
 use super::sources::{Gathered, gather};
 use crate::commands::Session;
 
-/// The configuration and the choices.
+/// The configuration, with the selected run and remotes.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    /// What is configured.
+    /// The effective configuration.
     pub(crate) config: Config,
     run: Option<RunName>,
     remotes: Option<Vec<RemoteName>>,
 }
 
 impl Settings {
-    /// Loads the configuration as the session's arguments say, and prints its warnings.
+    /// Loads the configuration that the session's arguments select, and prints its warnings.
     pub(crate) fn load(session: &Session) -> Result<Self> {
         let Gathered {
             sources,
@@ -45,7 +45,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// A configuration that a command makes up by itself, for one run.
+    /// Builds settings from sources that the command itself provides, for one run.
     pub(crate) fn of(sources: &Sources, run: RunName) -> Result<Self> {
         Ok(Self {
             config: load(sources)?,
@@ -54,37 +54,37 @@ impl Settings {
         })
     }
 
-    /// The built-in profiles and the configured ones.
+    /// Returns the built-in and the configured profiles.
     pub(crate) fn profiles(&self) -> Result<Arc<ProfileSet>> {
         stepvault_agent::profiles(&self.config)
             .map(Arc::new)
-            .map_err(|faults| faults_error("the configuration is wrong", &faults))
+            .map_err(|faults| faults_error("the configuration is invalid", &faults))
     }
 
-    /// The run: the one that was named, or the only one there is.
+    /// Returns the named run, or the only configured one.
     pub(crate) fn run(&self) -> Result<RunSettings> {
         if let Some(name) = &self.run {
             return Ok(self.config.run(name));
         }
-        let fault =
-            |why: &str, hint: String| Err(Error::new(ErrorKind::Usage, "which run?").because(why).hint(hint));
+        let fault = |why: &str, hint: String| {
+            Err(Error::new(ErrorKind::Usage, "no run selected")
+                .because(why)
+                .hint(hint))
+        };
         match self.config.runs.as_slice() {
             [only] => Ok(only.clone()),
-            [] => fault(
-                "none is given and none is configured",
-                "give it with --run NAME".to_owned(),
-            ),
+            [] => fault("none is given or configured", "give --run NAME".to_owned()),
             several => {
                 let names: Vec<&str> = several.iter().map(|run| run.name.as_str()).collect();
                 fault(
                     "several are configured",
-                    format!("choose one with --run: {}", names.join(", ")),
+                    format!("select one with --run: {}", names.join(", ")),
                 )
             }
         }
     }
 
-    /// The same, for this run.
+    /// Returns the settings with this run selected.
     pub(crate) fn with_run(self, run: RunName) -> Self {
         Self {
             run: Some(run),
@@ -92,17 +92,17 @@ impl Settings {
         }
     }
 
-    /// The run that was named, if one was: for the agent, which serves all that are configured otherwise.
+    /// Returns the run that the command line names. Without one the agent serves all configured runs.
     pub(crate) fn named_run(&self) -> Option<&RunName> {
         self.run.as_ref()
     }
 
-    /// The remotes that were named, if some were.
+    /// Returns the remotes that the command line names.
     pub(crate) fn named_remotes(&self) -> Option<&[RemoteName]> {
         self.remotes.as_deref()
     }
 
-    /// The remotes in the order in which they are asked: those that were named, or else the run's.
+    /// Returns the remotes in the order of preference: the named ones, else the run's.
     pub(crate) fn remotes(&self, run: &RunSettings) -> Vec<RemoteSettings> {
         match &self.remotes {
             Some(names) => names
@@ -113,36 +113,38 @@ impl Settings {
         }
     }
 
-    /// The run's configured remotes that were left out by naming others. What is safe to delete depends on them too.
+    /// Returns the run's configured remotes that the command line excludes by naming others. What may be deleted
+    /// depends on them too.
     pub(crate) fn other_remotes(&self, run: &RunSettings) -> Vec<RemoteSettings> {
         let chosen = self.remotes(run);
         let configured = self.config.remotes_of(run).into_iter();
-        // Naming a remote by its URL adds it to the configuration: it is among the chosen ones.
+        // A remote named by its URL is added to the configuration, so it is among the selected ones.
         configured
             .filter(|remote| !chosen.iter().any(|other| other.name == remote.name))
             .cloned()
             .collect()
     }
 
-    /// The vault's directory, where one is configured.
+    /// Returns the vault's directory, if one is configured.
     pub(crate) fn local_directory(&self) -> Option<PathBuf> {
         self.config.local.directory.clone()
     }
 
-    /// The control socket of an agent with this configuration, where there may be one.
+    /// Returns whether the directories above the vault may be writable by other users.
+    pub(crate) fn vault_parents(&self) -> Parents {
+        Parents::allowed_if(self.config.local.allow_shared_parents)
+    }
+
+    /// Returns a client for the control socket of an agent with this configuration; `None` if it has no socket.
     pub(crate) fn control(&self) -> Option<Client> {
         let vault = self.local_directory();
         let path = self.config.agent.control_socket.path(vault.as_deref());
         path.map(Client::new)
     }
 
-    /// How files are taken into the vault.
+    /// Returns how files get into the vault.
     pub(crate) fn links(&self) -> LinkPolicy {
-        match self.config.local.links {
-            Links::Auto => LinkPolicy::Auto,
-            Links::ReflinkOrCopy => LinkPolicy::ReflinkOrCopy,
-            Links::Copy => LinkPolicy::Copy,
-        }
+        self.config.local.links
     }
 }
 
@@ -161,7 +163,7 @@ mod tests {
         .unwrap_err();
         assert_eq!(
             crate::output::human::error(&error),
-            "error: which run?: none is given and none is configured\n  hint: give it with --run NAME"
+            "error: no run selected: none is given or configured\n  hint: give --run NAME"
         );
     }
 }

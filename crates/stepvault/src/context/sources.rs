@@ -1,4 +1,4 @@
-//! Where the configuration comes from: which file, which variables, which flags.
+//! Collects the sources of the configuration: file, environment variables and flags.
 
 use std::path::{Path, PathBuf};
 
@@ -9,24 +9,24 @@ use stepvault_core::{Error, ErrorKind, Result};
 use super::remote_choice::choose_remotes;
 use crate::arguments::GlobalArguments;
 
-/// Largest configuration file that is read.
+/// Maximum size of a configuration file.
 const MAX_FILE_BYTES: u64 = 4 << 20;
-/// The file's name where nobody gives one.
+/// The default name of the configuration file.
 pub(crate) const FILE_NAME: &str = "stepvault.toml";
 const SYSTEM_FILE: &str = "/etc/stepvault/stepvault.toml";
 
-/// The sources, and what flags and variables choose among what is configured.
+/// The sources, and the run and remotes that flags and variables select.
 #[derive(Debug)]
 pub(crate) struct Gathered {
-    /// For the configuration.
+    /// The sources of the configuration.
     pub(crate) sources: Sources,
-    /// The run, when one was named.
+    /// The named run, if any.
     pub(crate) run: Option<RunName>,
-    /// The remotes, when some were named.
+    /// The named remotes, if any.
     pub(crate) remotes: Option<Vec<RemoteName>>,
 }
 
-/// Gathers everything. The variables of the command line's own flags count like those flags.
+/// Collects all sources. A variable that belongs to a flag counts as that flag.
 pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
     let named = match &global.config {
         Some(path) => Some(path.clone()),
@@ -61,7 +61,7 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
         (Some(run), _) => Some(run.clone()),
         (None, Some(name)) => Some(
             name.parse()
-                .map_err(|error: Error| error.hint("STEPVAULT_RUN holds it"))?,
+                .map_err(|error: Error| error.hint("correct STEPVAULT_RUN"))?,
         ),
         (None, None) => None,
     };
@@ -99,18 +99,18 @@ pub(crate) fn gather(global: &GlobalArguments) -> Result<Gathered> {
     })
 }
 
-/// The remotes as they are given, and by which of the two.
+/// Returns the remotes as given, and the flag or variable that gave them.
 pub(crate) fn given_remotes(global: &GlobalArguments) -> Result<(Vec<String>, &'static str)> {
     if !global.remote.is_empty() {
         return Ok((global.remote.clone(), "--remote"));
     }
-    // A URL has no space in it, and may well have a comma.
+    // A URL cannot contain a space, but may contain a comma.
     let text = variable("STEPVAULT_REMOTE")?.unwrap_or_default();
     let given = text.split_whitespace().map(str::to_owned).collect();
     Ok((given, "STEPVAULT_REMOTE"))
 }
 
-/// A variable of the command line's own. An empty one is a mistake that must not pass for 'not given'.
+/// Reads a variable that belongs to a flag. An empty value is an error: it must not count as not set.
 pub(crate) fn variable(name: &str) -> Result<Option<String>> {
     let fault = |why: &str| {
         Err(
@@ -128,7 +128,7 @@ pub(crate) fn variable(name: &str) -> Result<Option<String>> {
     }
 }
 
-/// The variables that may set keys.
+/// Returns the variables that may set configuration keys.
 fn environment() -> Result<Vec<(String, String)>> {
     let mut variables = Vec::new();
     for (name, value) in std::env::vars_os() {
@@ -146,9 +146,9 @@ fn environment() -> Result<Vec<(String, String)>> {
     Ok(variables)
 }
 
-/// A path from the command line starts where the program was started.
+/// Resolves a path from the command line against the working directory.
 pub(crate) fn absolute(path: &Path) -> Result<String> {
-    let fault = || Error::new(ErrorKind::Usage, "not a path").on(path.display());
+    let fault = || Error::new(ErrorKind::Usage, "invalid path").on(path.display());
     let absolute = std::path::absolute(path).map_err(|error| fault().caused_by(error))?;
     absolute
         .into_os_string()
@@ -156,32 +156,37 @@ pub(crate) fn absolute(path: &Path) -> Result<String> {
         .map_err(|_| fault().because("it is not UTF-8"))
 }
 
-/// A file that somebody named has to be there.
+/// Reads an explicitly named file, which must exist. It is trusted regardless of its owner.
 fn read_named(path: &Path) -> Result<FileText> {
     read(path)?.ok_or_else(|| {
         Error::new(ErrorKind::Usage, "cannot read the configuration")
             .on(path.display())
-            .because("there is no such file")
-            .hint("'stepvault init' writes one")
+            .because("no such file")
+            .hint("run 'stepvault init' to create one")
     })
 }
 
+/// Returns the first file found in the default locations. It is used only if no other user can have written it, because
+/// it determines where steps and credentials are sent.
 fn search() -> Result<Option<FileText>> {
     for path in candidates() {
-        // A process that was started as another user often has root's HOME still. Whether there is a file cannot be told.
+        // A process started as another user often still has root's HOME; whether a file exists there is unknown.
         if is_hidden(&path) {
             let path = path.display();
-            tracing::warn!(%path, "this user may not look for a configuration there: it goes on without that one");
+            tracing::warn!(%path, "permission denied: this configuration file is ignored");
             continue;
         }
-        if let Some(file) = read(&path)? {
-            return Ok(Some(file));
+        let path = in_full(&path)?;
+        let bytes = stepvault_local::ownership::read_configuration(&path, MAX_FILE_BYTES)
+            .map_err(|error| error.with_kind(ErrorKind::Usage))?;
+        if let Some(bytes) = bytes {
+            return text_of(path, bytes).map(Some);
         }
     }
     Ok(None)
 }
 
-/// Whether a directory above is closed to this user.
+/// Returns whether this user may not search a directory above `path`.
 fn is_hidden(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
@@ -198,12 +203,23 @@ fn candidates() -> Vec<PathBuf> {
 }
 
 fn read(path: &Path) -> Result<Option<FileText>> {
-    let fault = || Error::new(ErrorKind::Usage, "cannot read the configuration").on(path.display());
-    // An absolute path, so that messages and relative paths inside hold wherever they are read.
-    let path = std::path::absolute(path).map_err(|error| fault().caused_by(error))?;
+    let path = in_full(path)?;
     let bytes = stepvault_local::durable::read_bounded(&path, MAX_FILE_BYTES)
         .map_err(|error| error.with_kind(ErrorKind::Usage))?;
     let Some(bytes) = bytes else { return Ok(None) };
-    let text = String::from_utf8(bytes).map_err(|_| fault().because("it is not UTF-8"))?;
-    Ok(Some(FileText { path, text }))
+    text_of(path, bytes).map(Some)
+}
+
+fn fault(path: &Path) -> Error {
+    Error::new(ErrorKind::Usage, "cannot read the configuration").on(path.display())
+}
+
+/// Returns the absolute path, so that messages and relative paths in the file do not depend on the working directory.
+fn in_full(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|error| fault(path).caused_by(error))
+}
+
+fn text_of(path: PathBuf, bytes: Vec<u8>) -> Result<FileText> {
+    let text = String::from_utf8(bytes).map_err(|_| fault(&path).because("it is not UTF-8"))?;
+    Ok(FileText { path, text })
 }

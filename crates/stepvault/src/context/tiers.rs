@@ -1,9 +1,10 @@
-//! The tiers of one run, opened.
+//! Opens the tiers of one run.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::config::RunSettings;
 use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::nodes::Writer;
@@ -12,49 +13,50 @@ use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::retention::LocalLimits;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
+use stepvault_engine::catalog::outage;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::run_remote::RunRemote;
-use stepvault_local::seal::LinkPolicy;
+use stepvault_local::ownership::Parents;
 use stepvault_local::vault::Vault;
 
 use super::settings::Settings;
 use crate::output::Output;
 use crate::progress::{Progress, Style};
 
-/// Which vault a command works with when none is configured.
+/// The vault that a command uses if none is configured.
 #[derive(Debug, Clone)]
 pub(crate) enum DefaultVault {
-    /// None at all.
+    /// No vault.
     None,
-    /// This one, if it is there.
+    /// This one, if it exists.
     Existing(PathBuf),
-    /// This one, created if it is not there; so is the configured one.
+    /// This one, created if it does not exist. The configured one is created likewise.
     Created(PathBuf),
 }
 
-/// Everything that a command on one run works with.
+/// The open tiers of one run, with their rules and limits.
 #[derive(Debug)]
 pub(crate) struct Tiers {
-    /// The run and its rules.
+    /// The run's settings.
     pub(crate) run: RunSettings,
-    /// Who writes steps here.
+    /// The identity under which this node writes steps.
     pub(crate) writer: Writer,
-    /// The local tier, when there is one.
+    /// The local tier, if any.
     pub(crate) vault: Option<Vault>,
-    /// The run on its remotes.
+    /// The run's remotes.
     pub(crate) remotes: Vec<RunRemote>,
-    /// Memory for bytes under way.
+    /// Memory budget for transfers.
     pub(crate) budget: MemoryBudget,
     /// Limits of the local tier.
     pub(crate) limits: LocalLimits,
-    /// How files are taken into the vault.
+    /// How files get into the vault.
     pub(crate) links: LinkPolicy,
-    /// Listens to the engine.
+    /// Progress display, fed by the engine's events.
     pub(crate) progress: Progress,
 }
 
 impl Tiers {
-    /// Opens the run's vault and remotes. Nothing is sent to a remote yet.
+    /// Opens the run's vault and remotes. Sends nothing to a remote.
     pub(crate) async fn open(settings: &Settings, default: DefaultVault, output: &Output) -> Result<Self> {
         let run = settings.run()?;
         let configured = settings.remotes(&run);
@@ -62,13 +64,14 @@ impl Tiers {
         tiers.extend(configured.iter().map(|remote| Tier::Remote(remote.name.clone())));
         let progress = Progress::start(tiers, Style::of(output), output);
         let observer = progress.observer();
-        let remotes = open_remotes(configured, &run.name, &observer).await?;
+        let vault = open_vault(settings.local_directory(), settings.vault_parents(), default).await?;
+        let remotes = open_remotes(configured, &run.name, vault.as_ref(), &observer).await?;
         Ok(Self {
             writer: Writer {
                 shared: run.shared,
                 ..settings.writer()?
             },
-            vault: open_vault(settings.local_directory(), default).await?,
+            vault,
             remotes,
             budget: MemoryBudget::new(settings.config.upload.memory_budget_bytes),
             limits: settings.config.local.limits,
@@ -78,52 +81,53 @@ impl Tiers {
         })
     }
 
-    /// The run's name.
+    /// Returns the run's name.
     pub(crate) fn run_name(&self) -> &RunName {
         &self.run.name
     }
 
-    /// Every remote that the run's steps go to, also those that were left out by naming others.
+    /// Returns every remote of the run, including those that the command line excludes by naming others.
     pub(crate) async fn all_remotes(&self, settings: &Settings) -> Result<Vec<RunRemote>> {
         let others = open_remotes(
             settings.other_remotes(&self.run),
             self.run_name(),
+            self.vault.as_ref(),
             &self.observer(),
         )
         .await?;
         Ok(self.remotes.iter().cloned().chain(others).collect())
     }
 
-    /// Who listens to the engine.
+    /// Returns the observer for the engine's events.
     pub(crate) fn observer(&self) -> Arc<dyn Observer> {
         self.progress.observer()
     }
 
     /// # Errors
-    /// When there is no tier to look at.
+    /// If there is neither a vault nor a remote.
     pub(crate) fn require_any(&self) -> Result<()> {
         if self.vault.is_some() || !self.remotes.is_empty() {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Usage, "there is no tier to look at")
-            .because("no remote is given or configured, and there is no local vault")
+        Err(Error::new(ErrorKind::Usage, "no tier selected")
+            .because("no remote is given or configured, and no local vault exists")
             .hint("give --remote URL or --local DIR, or a configuration with --config FILE"))
     }
 
     /// # Errors
-    /// When there is no remote to send to.
+    /// If there is no remote.
     pub(crate) fn require_remote(&self) -> Result<()> {
         if !self.remotes.is_empty() {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Usage, "there is no remote to work with")
+        Err(Error::new(ErrorKind::Usage, "no remote selected")
             .because("none is given or configured")
             .hint(
-                "give --remote URL, as in --remote s3://bucket/prefix, or a configuration with --config FILE",
+                "give --remote URL, such as --remote s3://bucket/prefix, or a configuration with --config FILE",
             ))
     }
 
-    /// The steps that are pinned on the local tier.
+    /// Returns the steps that are pinned on the local tier.
     pub(crate) async fn pinned_locally(&self) -> Result<BTreeSet<StepId>> {
         let Some(vault) = self.vault.clone() else {
             return Ok(BTreeSet::new());
@@ -137,41 +141,51 @@ impl Tiers {
 async fn open_remotes(
     configured: Vec<RemoteSettings>,
     run: &RunName,
+    vault: Option<&Vault>,
     observer: &Arc<dyn Observer>,
 ) -> Result<Vec<RunRemote>> {
     let mut remotes = Vec::with_capacity(configured.len());
     for remote in configured {
         let store = stepvault_remote::open::open(&remote, Arc::clone(observer)).await?;
-        remotes.push(RunRemote::new(store, Arc::new(remote), run.clone()));
+        let mut remote = RunRemote::new(store, Arc::new(remote), run.clone());
+        if let Some(vault) = vault {
+            remote = remote.remembered_by(vault);
+        }
+        remotes.push(remote);
     }
     Ok(remotes)
 }
 
-async fn open_vault(configured: Option<PathBuf>, default: DefaultVault) -> Result<Option<Vault>> {
-    blocking(move || match (configured, default) {
+/// Opens the configured vault, else the default one; returns `None` if there is none.
+pub(crate) async fn open_vault(
+    configured: Option<PathBuf>,
+    parents: Parents,
+    default: DefaultVault,
+) -> Result<Option<Vault>> {
+    let opened = blocking(move || match (configured, default) {
         (Some(directory), DefaultVault::Created(_)) | (None, DefaultVault::Created(directory)) => {
-            Vault::open_or_create(&directory).map(Some)
+            Vault::open_or_create_below(&directory, parents).map(Some)
         }
-        (Some(directory), _) | (None, DefaultVault::Existing(directory)) => Vault::open(&directory),
+        (Some(directory), _) | (None, DefaultVault::Existing(directory)) => {
+            Vault::open_below(&directory, parents)
+        }
         (None, DefaultVault::None) => Ok(None),
     })
-    .await
+    .await;
+    opened.map_err(outage)
 }
 
-/// The vault beside the directory that holds the steps: out of the trainer's sight, on the same file system.
-/// `step` is where one of them stands or is to stand.
+/// Returns the path of the vault beside the directory that holds the steps: outside what the trainer scans, on the same
+/// file system. `step` is the path of a present or future step.
 pub(crate) fn vault_beside(step: &Path) -> Result<PathBuf> {
-    let fault = || Error::new(ErrorKind::Usage, "not a path").on(step.display());
+    let fault = || Error::new(ErrorKind::Usage, "invalid path").on(step.display());
     let step = std::path::absolute(step).map_err(|error| fault().caused_by(error))?;
     let place = step.parent().and_then(Path::parent);
     place.map(|place| place.join(".stepvault")).ok_or_else(|| {
-        Error::new(
-            ErrorKind::Usage,
-            "there is no place for the vault beside the checkpoints",
-        )
-        .on(step.display())
-        .because("the directory that holds the steps has none above it")
-        .hint("give the vault's directory with --local DIR")
+        Error::new(ErrorKind::Usage, "cannot place the vault beside the checkpoints")
+            .on(step.display())
+            .because("the directory that holds the steps has no parent directory")
+            .hint("give the vault's directory with --local DIR")
     })
 }
 

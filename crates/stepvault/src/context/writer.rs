@@ -1,4 +1,4 @@
-//! Which node this is, of which nodes, in which launch: from the configuration, or from the job's launcher.
+//! Determines this node, the declared nodes and the launch, from the configuration or the job's launcher.
 
 use stepvault_core::ids::{Attempt, NodeName};
 use stepvault_core::launch::LaunchName;
@@ -10,16 +10,16 @@ use super::settings::Settings;
 use super::sources::variable;
 
 impl Settings {
-    /// Who writes steps here.
+    /// Returns the identity under which this node writes steps.
     ///
     /// # Errors
-    /// When the launcher's variables make no sense, or this node is none of the declared ones.
+    /// If the launcher's variables are invalid, or this node is not one of the declared nodes.
     pub(crate) fn writer(&self) -> Result<Writer> {
         let launcher = Launcher::read(&|name| std::env::var(name).ok().filter(|text| !text.is_empty()))?;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let launch = match variable("STEPVAULT_LAUNCH")? {
             Some(name) => {
-                Some(LaunchName::new(name).map_err(|error| error.hint("STEPVAULT_LAUNCH holds it"))?)
+                Some(LaunchName::new(name).map_err(|error| error.hint("correct STEPVAULT_LAUNCH"))?)
             }
             None => launcher.launch.clone(),
         };
@@ -36,18 +36,18 @@ impl Settings {
     }
 }
 
-/// The attempt from the flag, or from the variable that a trainer's launcher sets.
+/// Returns the attempt from the flag, else from `STEPVAULT_ATTEMPT`.
 pub(crate) fn attempt(flag: Option<Attempt>) -> Result<Option<Attempt>> {
     match (flag, variable("STEPVAULT_ATTEMPT")?) {
         (None, Some(text)) => text
             .parse()
             .map(Some)
-            .map_err(|error: Error| error.hint("STEPVAULT_ATTEMPT holds it")),
+            .map_err(|error: Error| error.hint("correct STEPVAULT_ATTEMPT")),
         (flag, _) => Ok(flag),
     }
 }
 
-/// What is configured wins over what the launcher says. A host's name is the last resort.
+/// Determines this node and its nodes. The configuration overrides the launcher; the host name is the last resort.
 fn place(
     node: Option<NodeName>,
     nodes: Option<NodeSet>,
@@ -70,7 +70,7 @@ fn place(
     NodePlace::new(own, nodes)
 }
 
-/// A host's name with what a node's name may not hold replaced.
+/// Returns the host name, with characters that a node name may not contain replaced.
 fn node_name_of(host: &str) -> Result<NodeName> {
     let plain = |letter: char| {
         if letter.is_ascii_alphanumeric() || "._-".contains(letter) {
@@ -138,7 +138,7 @@ mod tests {
         );
         assert_eq!(
             told(None, nodes("2"), none(), "gpu-7").unwrap_err().to_string(),
-            "this node is none of the declared ones: gpu-7: declared are node-0, node-1"
+            "this node is not one of the declared nodes: gpu-7: the declared nodes are node-0, node-1"
         );
     }
 }

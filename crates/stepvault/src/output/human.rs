@@ -1,4 +1,4 @@
-//! Numbers, times and errors as people read them.
+//! Formats numbers, times and errors for people.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 use stepvault_core::Error;
 pub(crate) use stepvault_core::words::{bytes, count};
 
-/// `error: what: subject: why`, and the hint on the next line.
+/// Formats an error as `error: what: subject: why`, with the hint on the next line.
 pub(crate) fn error(error: &Error) -> String {
     match error.hint_text() {
         Some(hint) if !hint.is_empty() => format!("error: {error}\n  hint: {hint}"),
@@ -15,10 +15,13 @@ pub(crate) fn error(error: &Error) -> String {
     }
 }
 
-/// Text that a terminal can show: control characters, which a record or an answer of somebody else's may hold, stand
-/// there as what they are instead of taking effect.
+/// Escapes control characters, so that text from foreign records or responses cannot control the terminal.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    let takes_effect = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\t');
+    // The second kind changes the writing direction, so that a name could be displayed as another one.
+    let takes_effect = |letter: char| {
+        letter.is_control() && !matches!(letter, '\n' | '\t')
+            || matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     if !text.contains(takes_effect) {
         return Cow::Borrowed(text);
     }
@@ -33,12 +36,12 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(plain)
 }
 
-/// A number of bytes as disks are sold: `187.5 GB`.
+/// Formats a number of bytes in decimal units: `187.5 GB`.
 pub(crate) fn decimal_bytes(count: u64) -> String {
     ByteSize::b(count).display().si().to_string()
 }
 
-/// A duration: `85ms`, `1.3s`, `2m 5s`.
+/// Formats a duration: `85ms`, `1.3s`, `2m 5s`.
 pub(crate) fn duration(length: Duration) -> String {
     if length < Duration::from_secs(1) {
         format!("{}ms", length.as_millis())
@@ -49,7 +52,8 @@ pub(crate) fn duration(length: Duration) -> String {
     }
 }
 
-/// What of a transfer the store copied, to be put behind how much it was: `, 1.0 GiB of it copied in the store`.
+/// Formats the part of a transfer that the store copied, as a suffix: `, 1.0 GiB of it copied in the store`. Empty for
+/// 0 bytes.
 pub(crate) fn copied(count: u64) -> String {
     match count {
         0 => String::new(),
@@ -57,7 +61,7 @@ pub(crate) fn copied(count: u64) -> String {
     }
 }
 
-/// Bytes in a second: `310.0 MiB/s`; nothing for no time at all.
+/// Formats a rate: `310.0 MiB/s`. Returns `None` if `length` is zero.
 pub(crate) fn rate(count: u64, length: Duration) -> Option<String> {
     let nanoseconds = length.as_nanos();
     let per_second = u128::from(count)
@@ -69,7 +73,7 @@ pub(crate) fn rate(count: u64, length: Duration) -> Option<String> {
     ))
 }
 
-/// Metrics in one line: `accuracy=0.9 loss=0.25`.
+/// Formats metrics on one line: `accuracy=0.9 loss=0.25`.
 pub(crate) fn metrics<'a>(metrics: impl IntoIterator<Item = (&'a String, &'a f64)>) -> String {
     metrics
         .into_iter()
@@ -86,11 +90,8 @@ mod tests {
 
     #[test]
     fn errors_end_with_what_to_do() {
-        let fault = Error::new(ErrorKind::Usage, "which run?").hint("give it with --run NAME");
-        assert_eq!(
-            error(&fault),
-            "error: which run?\n  hint: give it with --run NAME"
-        );
+        let fault = Error::new(ErrorKind::Usage, "no run selected").hint("give --run NAME");
+        assert_eq!(error(&fault), "error: no run selected\n  hint: give --run NAME");
         assert_eq!(error(&Error::new(ErrorKind::Failed, "cannot")), "error: cannot");
     }
 
@@ -101,6 +102,7 @@ mod tests {
             printable("\u{1b}[2Jgone\u{7}\r\u{9b}1m"),
             "\\u{1b}[2Jgone\\u{7}\\r\\u{9b}1m"
         );
+        assert_eq!(printable("a\u{202e}gpj.exe"), "a\\u{202e}gpj.exe");
     }
 
     #[test]

@@ -1,57 +1,19 @@
-//! The JSON documents: each carries the version of its format first.
+//! The JSON documents. The first member of each is its format version.
 
 use serde::Serialize;
+use stepvault_core::document::{Document, ErrorAnswer, ErrorInfo};
 use stepvault_core::{Error, ErrorKind, Result};
 
-/// Version of the shape of all documents.
-const FORMAT: u32 = 1;
-
-#[derive(Serialize)]
-struct Document<'a, Body> {
-    format: u32,
-    #[serde(flatten)]
-    body: &'a Body,
-}
-
-#[derive(Serialize)]
-struct ErrorBody {
-    error: ErrorInfo,
-}
-
-/// An error in a document.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct ErrorInfo {
-    /// For programs: the error's kind in kebab-case.
-    pub(crate) kind: &'static str,
-    /// For people: what, on what, why.
-    pub(crate) message: String,
-    /// What to do about it.
-    pub(crate) hint: Option<String>,
-}
-
-impl From<&Error> for ErrorInfo {
-    fn from(error: &Error) -> Self {
-        Self {
-            kind: error.kind().name(),
-            message: error.to_string(),
-            hint: error
-                .hint_text()
-                .filter(|hint| !hint.is_empty())
-                .map(str::to_owned),
-        }
-    }
-}
-
-/// The document of a result.
+/// Serializes a result.
 pub(crate) fn document<Body: Serialize>(body: &Body) -> Result<String> {
-    serde_json::to_string_pretty(&Document { format: FORMAT, body })
+    serde_json::to_string_pretty(&Document::new(body))
         .map_err(|error| Error::new(ErrorKind::Failed, "cannot write the JSON document").caused_by(error))
 }
 
-/// The document of an error.
+/// Serializes an error.
 pub(crate) fn error_document(error: &Error) -> String {
-    // Texts alone: this cannot fail, and an error about an error would help nobody.
-    document(&ErrorBody {
+    // Only strings, so this cannot fail.
+    document(&ErrorAnswer {
         error: ErrorInfo::from(error),
     })
     .unwrap_or_default()

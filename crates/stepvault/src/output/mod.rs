@@ -1,7 +1,6 @@
-//! Everything that stepvault prints: results on stdout, everything else on stderr.
+//! Prints results on stdout and everything else on stderr.
 //!
-//! Nothing here panics when the other end of a pipe has gone: what cannot be printed is dropped, and the exit code
-//! still says how the command went.
+//! A closed pipe causes no panic: output that cannot be printed is dropped, and the exit code still reports the result.
 
 pub(crate) mod human;
 pub(crate) mod json;
@@ -13,13 +12,13 @@ use indicatif::MultiProgress;
 use serde::Serialize;
 use stepvault_core::{Error, Result};
 
-/// A result that can be shown to people and to programs.
+/// A result that can be printed for people and for programs.
 pub(crate) trait Report: Serialize {
-    /// The result for people; lines without a trailing newline.
+    /// Formats the result for people: lines without a trailing newline.
     fn human(&self) -> String;
 }
 
-/// Where and how to print.
+/// The destination and format of printed output.
 #[derive(Debug, Clone)]
 pub(crate) struct Output {
     json: bool,
@@ -28,7 +27,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Prints JSON documents if `json`, and nothing but results and errors if `quiet`.
+    /// Creates an output that prints JSON documents if `json`, and only results and errors if `quiet`.
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
         Self {
             json,
@@ -37,17 +36,17 @@ impl Output {
         }
     }
 
-    /// Whether the result is to be one JSON document.
+    /// Returns whether the result is printed as one JSON document.
     pub(crate) fn is_json(&self) -> bool {
         self.json
     }
 
-    /// Whether progress and warnings are unwanted.
+    /// Returns whether progress and warnings are suppressed.
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet
     }
 
-    /// The progress bars on stderr; lines are printed above them.
+    /// Returns the progress bars on stderr; lines are printed above them.
     pub(crate) fn bars(&self) -> &MultiProgress {
         &self.bars
     }
@@ -63,11 +62,11 @@ impl Output {
         Ok(())
     }
 
-    /// Prints text on stdout as it is; for completions and manual pages, which are no documents.
+    /// Prints text on stdout unchanged, such as completions and manual pages.
     pub(crate) fn text(&self, text: &str) {
         self.bars.suspend(|| {
             let mut stdout = io::stdout().lock();
-            // Whoever closed the pipe has seen enough.
+            // A closed pipe is not an error.
             let _ = writeln!(stdout, "{}", text.trim_end_matches('\n')).and_then(|()| stdout.flush());
         });
     }
@@ -84,12 +83,12 @@ impl Output {
         }
     }
 
-    /// Prints an error that came with a report: on stderr alone, since the document is the report.
+    /// Prints an error that accompanies a report, on stderr only: stdout holds the report.
     pub(crate) fn error_beside_report(&self, error: &Error) {
         self.line(&human::error(error));
     }
 
-    /// Prints the error that ended a command: on stderr, and as the document if one is wanted.
+    /// Prints the error that ended a command on stderr, and as a JSON document if JSON is selected.
     pub(crate) fn error(&self, error: &Error) {
         self.error_beside_report(error);
         if self.json {
@@ -98,14 +97,14 @@ impl Output {
     }
 }
 
-/// Writes bytes to stderr above the bars; for the log as well.
+/// Writes bytes to stderr above the bars; the log uses it too.
 pub(crate) fn write_error(bars: &MultiProgress, bytes: &[u8]) {
     bars.suspend(|| {
         let _ = io::stderr().lock().write_all(bytes);
     });
 }
 
-/// Whether progress can be drawn.
+/// Returns whether stderr is a terminal.
 pub(crate) fn draws_on_terminal() -> bool {
     io::stderr().is_terminal()
 }

@@ -1,8 +1,8 @@
-//! Tables for people.
+//! Formats tables for people.
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 
-/// A table under these headings; `right` names the columns of numbers.
+/// Creates a table with these headings; the columns in `right` are right-aligned.
 pub(crate) fn table(headings: &[&str], right: &[usize]) -> Table {
     let mut table = Table::new();
     table
@@ -21,7 +21,7 @@ pub(crate) fn table(headings: &[&str], right: &[usize]) -> Table {
     table
 }
 
-/// The table as text, without spaces at the ends of lines.
+/// Renders the table, without trailing spaces.
 pub(crate) fn text(table: &Table) -> String {
     table
         .lines()

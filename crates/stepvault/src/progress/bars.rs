@@ -1,4 +1,4 @@
-//! Bars on a terminal.
+//! Progress bars on a terminal.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use crate::output::human;
 const KNOWN: &str = "{prefix} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} left {msg}";
 const UNKNOWN: &str = "{prefix} {spinner} {bytes} {bytes_per_sec} {msg}";
 
-/// One bar for each tier on which anything moves.
+/// One bar for each tier that transfers bytes.
 pub(super) struct Bars {
     all: MultiProgress,
     drawn: Vec<Option<Drawn>>,
@@ -30,7 +30,7 @@ impl Bars {
         }
     }
 
-    /// Brings the bars up to date.
+    /// Updates the bars from the counters.
     pub(super) fn draw(&mut self, tiers: &[TierCounters]) {
         self.drawn.resize_with(tiers.len(), || None);
         for (counters, drawn) in tiers.iter().zip(&mut self.drawn) {
@@ -59,7 +59,7 @@ impl Bars {
             drawn.bar.set_position(done_bytes);
             let spared_bytes = counters.spared_bytes();
             if drawn.spared_bytes != spared_bytes {
-                // What did not have to move says nothing about how fast the rest will.
+                // Bytes that were not transferred must not influence the estimated rate.
                 drawn.spared_bytes = spared_bytes;
                 drawn.bar.reset_eta();
             }
@@ -67,7 +67,7 @@ impl Bars {
         }
     }
 
-    /// Takes all bars away.
+    /// Removes all bars.
     pub(super) fn clear(&mut self) {
         for drawn in self.drawn.drain(..).flatten() {
             drawn.bar.finish_and_clear();
@@ -76,7 +76,7 @@ impl Bars {
 }
 
 fn style(template: &str) -> ProgressStyle {
-    // The templates are constants; if one were wrong, a plain bar is better than none.
+    // The templates are constants; fall back to a plain bar if one is invalid.
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ")

@@ -1,14 +1,14 @@
-//! What has moved on one tier.
+//! Transfer counters of one tier.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use stepvault_core::observe::Tier;
 
-/// Time between two lines about retries of one tier.
+/// Minimum time between two lines about retries on one tier.
 const RETRY_LINE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Counters of one tier; written by many threads, read by the one that draws.
+/// Counters of one tier, written by many threads and read by the drawing thread.
 #[derive(Debug)]
 pub(super) struct TierCounters {
     pub(super) tier: Tier,
@@ -20,7 +20,7 @@ pub(super) struct TierCounters {
     pub(super) done_files: AtomicU64,
     transfers: AtomicU64,
     began: Instant,
-    /// When the last line about a retry came, in milliseconds since `began`, plus one; 0 for never.
+    /// Time of the last line about a retry, in milliseconds since `began`, plus one; 0 for never.
     retry_told: AtomicU64,
 }
 
@@ -40,8 +40,8 @@ impl TierCounters {
         }
     }
 
-    /// A transfer begins: what is to move is known. The first after a pause counts from nothing, so that one that is
-    /// tried again is not counted twice.
+    /// Starts a transfer of known size. The first one after a pause resets the counters, so that a retried transfer is
+    /// not counted twice.
     pub(super) fn begin(&self, files: u64, bytes: u64) {
         if !self.is_active() {
             for counter in [
@@ -60,29 +60,29 @@ impl TierCounters {
         self.transfers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A transfer has ended.
+    /// Ends a transfer.
     pub(super) fn end(&self) {
         let _ = self
             .transfers
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
     }
 
-    /// Whether something is under way.
+    /// Returns whether a transfer is under way.
     pub(super) fn is_active(&self) -> bool {
         self.transfers.load(Ordering::Relaxed) > 0
     }
 
-    /// Bytes that need no more moving.
+    /// Returns the bytes that need no further transfer.
     pub(super) fn done_bytes(&self) -> u64 {
         self.moved_bytes.load(Ordering::Relaxed) + self.spared_bytes()
     }
 
-    /// Bytes that were there already, or that the store copied.
+    /// Returns the bytes that were already present or that the store copied.
     pub(super) fn spared_bytes(&self) -> u64 {
         self.copied_bytes.load(Ordering::Relaxed) + self.reused_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether it is time for another line about retries.
+    /// Returns whether another line about retries is due; if so, resets the interval.
     pub(super) fn may_tell_of_retry(&self) -> bool {
         let now = u64::try_from(self.began.elapsed().as_millis())
             .unwrap_or(u64::MAX)
@@ -90,7 +90,7 @@ impl TierCounters {
         let interval = u64::try_from(RETRY_LINE_INTERVAL.as_millis()).unwrap_or(u64::MAX);
         let last = self.retry_told.load(Ordering::Relaxed);
         let due = last == 0 || now.saturating_sub(last) >= interval;
-        // Of several threads that find it due, one tells.
+        // Only one of several concurrent threads succeeds.
         due && self
             .retry_told
             .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Lines in a log.
+//! Progress lines for a log.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use stepvault_core::observe::Event;
 use super::counters::TierCounters;
 use crate::output::human;
 
-/// Remembers what the last lines said, for rates.
+/// Keeps the counters of the last lines, to compute rates.
 #[derive(Debug)]
 pub(super) struct Lines {
     began: Instant,
@@ -25,7 +25,7 @@ impl Lines {
         }
     }
 
-    /// A line for each tier on which something is under way.
+    /// Returns a line for each tier with a transfer under way.
     pub(super) fn due(&mut self, tiers: &[TierCounters]) -> Vec<String> {
         self.last.resize(tiers.len(), (self.began, 0));
         let now = Instant::now();
@@ -70,7 +70,7 @@ fn line(counters: &TierCounters, moved_bytes: u64, elapsed: Duration) -> String 
     text
 }
 
-/// What happened, in words; `None` for what happens too often.
+/// Describes an event in one line; `None` for events that are too frequent.
 pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
     Some(match event {
         Event::SealStarted {
@@ -109,7 +109,7 @@ pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
             files,
             bytes,
         } => format!(
-            "{tier}: {id} begins: {}, {}, to {place}",
+            "{tier}: {id} started: {}, {}, to {place}",
             human::count(*files, "file"),
             human::bytes(*bytes)
         ),
@@ -144,11 +144,11 @@ pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
             wait_seconds,
         } => {
             format!(
-                "{tier}: trying again in {}: {error}",
+                "{tier}: {error}; retrying in {}",
                 human::duration(wait(*wait_seconds))
             )
         }
-        Event::Skipped { tier, id, reason } => format!("{tier}: {id} is skipped: {reason}"),
+        Event::Skipped { tier, id, reason } => format!("{tier}: {id} skipped: {reason}"),
         Event::RemovalStarted { .. } | Event::Removed { .. } | Event::RemovalFailed { .. } => {
             return of_removal(event);
         }
@@ -184,7 +184,7 @@ fn of_removal(event: &Event<'_>) -> Option<String> {
             seconds,
             error,
         } => format!(
-            "{tier}: {id} could not be removed after {}, from {place}: {error}",
+            "{tier}: cannot remove {id} from {place}: {error} (after {})",
             took(*seconds)
         ),
         _ => return None,
@@ -199,15 +199,15 @@ fn took(seconds: f64) -> String {
     human::duration(wait(seconds))
 }
 
-/// `step 100 (attempt 1): 2.0 GiB`.
+/// Formats a step with its size: `step 100 (attempt 1): 2.0 GiB`.
 fn sized(id: StepId, bytes: Option<u64>) -> String {
     bytes.map_or_else(
-        || format!("what was left of {id}"),
+        || format!("the remainder of {id}"),
         |bytes| format!("{id}: {}", human::bytes(bytes)),
     )
 }
 
-/// `2.0 GiB in 4.0s, 512.0 MiB/s`.
+/// Formats a size with duration and rate: `2.0 GiB in 4.0s, 512.0 MiB/s`.
 fn taken(bytes: u64, seconds: f64) -> String {
     let mut text = format!("{} in {}", human::bytes(bytes), took(seconds));
     if let Some(rate) = human::rate(bytes, wait(seconds)) {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     fn removal_lines(tier: &Tier, id: StepId) -> Vec<String> {
-        let place = "s3://b/demo/step_100/a1";
+        let place = "s3://b/demo/000000000100.a1/step_100";
         let error = &Error::new(ErrorKind::Denied, "cannot delete").because("refused");
         let events = [
             Event::RemovalStarted {
@@ -285,30 +285,30 @@ mod tests {
         let started = Event::TransferStarted {
             tier: &tier,
             id,
-            place: "s3://b/demo/step_100/a1",
+            place: "s3://b/demo/000000000100.a1/step_100",
             files: 1,
             bytes: 2048,
         };
         assert_eq!(
             of_event(&started).unwrap(),
-            "main: step 100 (attempt 1) begins: 1 file, 2.0 KiB, to s3://b/demo/step_100/a1"
+            "main: step 100 (attempt 1) started: 1 file, 2.0 KiB, to s3://b/demo/000000000100.a1/step_100"
         );
         let finished = Event::TransferFinished {
             tier: &tier,
             id,
-            place: "s3://b/demo/step_100/a1",
+            place: "s3://b/demo/000000000100.a1/step_100",
             bytes: 2048,
             copied_bytes: 0,
             seconds: 2.0,
         };
         assert_eq!(
             of_event(&finished).unwrap(),
-            "main: step 100 (attempt 1) done: 2.0 KiB in 2.0s, 1.0 KiB/s, to s3://b/demo/step_100/a1"
+            "main: step 100 (attempt 1) done: 2.0 KiB in 2.0s, 1.0 KiB/s, to s3://b/demo/000000000100.a1/step_100"
         );
         let copied = Event::TransferFinished {
             tier: &tier,
             id,
-            place: "s3://b/demo/step_100/a1",
+            place: "s3://b/demo/000000000100.a1/step_100",
             bytes: 2048,
             copied_bytes: 1536,
             seconds: 2.0,
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(
             of_event(&copied).unwrap(),
             "main: step 100 (attempt 1) done: 2.0 KiB in 2.0s, 1.0 KiB/s, 1.5 KiB of it copied in the store, to \
-             s3://b/demo/step_100/a1"
+             s3://b/demo/000000000100.a1/step_100"
         );
         let sealed = Event::Sealed {
             id,
@@ -345,10 +345,10 @@ mod tests {
         assert_eq!(
             removal_lines(&tier, id),
             [
-                "main: removing step 100 (attempt 1): 2.0 KiB, from s3://b/demo/step_100/a1",
-                "main: removed what was left of step 100 (attempt 1) in 500ms, from s3://b/demo/step_100/a1",
-                "main: step 100 (attempt 1) could not be removed after 1.0s, from s3://b/demo/step_100/a1: cannot delete: \
-             refused",
+                "main: removing step 100 (attempt 1): 2.0 KiB, from s3://b/demo/000000000100.a1/step_100",
+                "main: removed the remainder of step 100 (attempt 1) in 500ms, from s3://b/demo/000000000100.a1/step_100",
+                "main: cannot remove step 100 (attempt 1) from s3://b/demo/000000000100.a1/step_100: cannot delete: refused \
+                (after 1.0s)",
             ]
         );
         let error = Error::new(ErrorKind::Unreachable, "cannot list").because("timed out");
@@ -359,7 +359,7 @@ mod tests {
         };
         assert_eq!(
             of_event(&retrying).unwrap(),
-            "main: trying again in 500ms: cannot list: timed out"
+            "main: cannot list: timed out; retrying in 500ms"
         );
         assert_eq!(
             of_event(&Event::BytesMoved {

@@ -1,6 +1,6 @@
-//! Progress on stderr: bars on a terminal, lines in a log, nothing when quiet.
+//! Progress on stderr: bars on a terminal, lines in a log, nothing with `--quiet`.
 //!
-//! The engine's threads only add to counters; a thread of its own draws from them.
+//! The engine's threads only update counters; a separate thread draws them.
 
 mod bars;
 mod counters;
@@ -37,7 +37,7 @@ pub(crate) enum Style {
 }
 
 impl Style {
-    /// The style for an output.
+    /// Returns the style for an output.
     pub(crate) fn of(output: &Output) -> Self {
         match (output.is_quiet(), output::draws_on_terminal()) {
             (true, _) => Self::Silent,
@@ -47,14 +47,14 @@ impl Style {
     }
 }
 
-/// Progress that is being shown; ends when finished or dropped.
+/// A running progress display; ends when finished or dropped.
 #[derive(Debug)]
 pub(crate) struct Progress {
     watcher: Arc<Watcher>,
     drawing: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The observer: counters, and words for what is rare.
+/// The observer: updates counters, and prints a line for rare events.
 #[derive(Debug)]
 struct Watcher {
     tiers: Vec<TierCounters>,
@@ -66,7 +66,7 @@ struct Watcher {
 }
 
 impl Progress {
-    /// Begins to show the progress of these tiers.
+    /// Starts to show the progress of these tiers.
     pub(crate) fn start(tiers: Vec<Tier>, style: Style, output: &Output) -> Self {
         let watcher = Arc::new(Watcher {
             tiers: tiers.into_iter().map(TierCounters::new).collect(),
@@ -82,7 +82,7 @@ impl Progress {
             Style::Bars | Style::Lines => std::thread::Builder::new()
                 .name("progress".to_owned())
                 .spawn(move || drawn.draw_until_ended())
-                .inspect_err(|error| tracing::debug!(%error, "no thread for the progress"))
+                .inspect_err(|error| tracing::debug!(%error, "cannot start the progress thread"))
                 .ok(),
         };
         Self {
@@ -91,18 +91,18 @@ impl Progress {
         }
     }
 
-    /// The observer to hand to the engine.
+    /// Returns the observer for the engine.
     pub(crate) fn observer(&self) -> Arc<dyn Observer> {
         Arc::clone(&self.watcher) as Arc<dyn Observer>
     }
 
-    /// Takes the bars away, so that the result stands alone.
+    /// Stops the display and removes the bars, before the result is printed.
     pub(crate) fn finish(&self) {
         *self.watcher.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.watcher.ending.notify_all();
         let drawing = self.drawing.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = drawing {
-            // A panic in there has printed itself, and drawing is not worth another.
+            // A panic of the drawing thread has already been printed and must not end the command.
             let _ = thread.join();
         }
     }
@@ -149,7 +149,7 @@ impl Watcher {
         bars.clear();
     }
 
-    /// Says something in a log; on a terminal the bars say it.
+    /// Prints a line in a log; on a terminal the bars show it.
     fn say(&self, text: impl FnOnce() -> String) {
         if self.style == Style::Lines {
             self.output.line(&text());
@@ -240,7 +240,7 @@ impl Observer for Watcher {
                 self.say(|| lines::of_event(event).unwrap_or_default());
             }
             Event::Retrying { tier, .. } => {
-                // When a remote is down every request of many says so; one line in a while will do.
+                // While a remote is down, every request is retried; one line per interval is enough.
                 if self.counters(tier).is_none_or(TierCounters::may_tell_of_retry)
                     && let Some(line) = lines::of_event(event)
                 {

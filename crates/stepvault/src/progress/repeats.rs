@@ -1,4 +1,4 @@
-//! What fails again and again in the same way is told now and then, not every time.
+//! Suppresses repeated messages about operations that keep failing in the same way.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,23 +8,23 @@ use stepvault_core::ids::StepId;
 use stepvault_core::observe::Tier;
 
 const TOLD_AGAIN_AFTER: Duration = Duration::from_mins(5);
-/// Beyond this many all are news again.
+/// When this many failures are remembered, all are forgotten and reported anew.
 const REMEMBERED: usize = 256;
 
-/// The operations that failed lately, and when that was said.
+/// The operations that failed recently, and when that was reported.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
     failing: BTreeMap<(Tier, StepId), (ErrorKind, Instant)>,
 }
 
 impl Repeats {
-    /// Whether to tell that an operation begins: not where its failure is old news.
+    /// Returns whether to report the start of an operation: not if its failure was reported recently.
     pub(super) fn tells_of_start(&self, tier: &Tier, id: StepId, now: Instant) -> bool {
         let known = self.failing.get(&(tier.clone(), id));
         known.is_none_or(|(_, told)| now.saturating_duration_since(*told) >= TOLD_AGAIN_AFTER)
     }
 
-    /// Notes a failure; whether to tell of it.
+    /// Records a failure; returns whether to report it.
     pub(super) fn tells_of_failure(
         &mut self,
         tier: &Tier,
@@ -45,7 +45,7 @@ impl Repeats {
         is_news
     }
 
-    /// It went well.
+    /// Records a success.
     pub(super) fn succeeded(&mut self, tier: &Tier, id: StepId) {
         self.failing.remove(&(tier.clone(), id));
     }

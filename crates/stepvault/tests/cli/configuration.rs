@@ -1,4 +1,4 @@
-//! `init`, `config show`, `config check`, and where values come from.
+//! `init`, `config show`, `config check`, and the sources of values.
 
 use serde_json::Value;
 
@@ -16,11 +16,11 @@ fn init_writes_a_file_that_is_right_and_never_over_another() {
     let refused = place
         .run(&["init"])
         .expect_code(1)
-        .expect_error("will not write over the file");
+        .expect_error("refusing to overwrite the file");
     assert!(
         refused
             .stderr
-            .contains("hint: name another PATH, or write over it with --force"),
+            .contains("hint: give another PATH, or overwrite the file with --force"),
         "{refused:#?}"
     );
     assert_eq!(
@@ -149,7 +149,7 @@ fn a_configured_run_and_remote_need_no_flags() {
     place
         .run(&["list", "--remote", "mian"])
         .expect_code(2)
-        .expect_error("the remotes are main");
+        .expect_error("give one of the configured remotes (main) or a URL");
     let outcome = place.run(&["agent", "--once"]).expect_code(0);
     assert!(
         outcome

@@ -95,13 +95,13 @@ fn a_step_is_announced_sealed_and_durable_and_the_agent_drains() {
     assert!(
         again
             .stdout
-            .starts_with("step 7 (attempt 1) of 'demo/a' was sealed already: "),
+            .starts_with("step 7 (attempt 1) of 'demo/a' was already sealed: "),
         "{again:?}"
     );
     place
         .run(&["announce", "checkpoints/step_8"])
         .expect_code(2)
-        .expect_error("announce a step once it is written");
+        .expect_error("announce the step after it is written");
 
     let status = place.run(&["status", "--json"]).expect_code(0).json();
     assert_eq!(status["agent"]["serves_run"], true);
@@ -119,7 +119,7 @@ fn a_step_is_announced_sealed_and_durable_and_the_agent_drains() {
     place
         .run(&["drain"])
         .expect_code(12)
-        .expect_error("cannot talk to the agent");
+        .expect_error("cannot reach the agent");
     assert!(place.run(&["status", "--json"]).json()["agent"].is_null());
     place.run(&["wait", "7", "--for", "durable"]).expect_code(0);
 }
@@ -141,7 +141,7 @@ fn without_an_agent_the_records_answer() {
     let late = wait(&["1", "--for", "durable", "--timeout", "1s"]).expect_code(12);
     assert_eq!(
         late.stdout,
-        "step 1 (attempt 1) of 'demo/a' is staged, not durable yet\n  broken: not there\n"
+        "step 1 (attempt 1) of 'demo/a' is staged, not durable yet\n  broken: missing\n"
     );
     let late = wait(&["1", "--for", "durable", "--timeout", "0s", "--json"]).expect_code(12);
     let document = late.json();
@@ -163,11 +163,11 @@ fn without_an_agent_the_records_answer() {
     let none = place
         .run_here(&["wait", "4", "--for", "durable", "--timeout", "1s"])
         .expect_code(10);
-    assert_eq!(none.stdout, "no step 4 of 'demo/a' was seen\n");
+    assert_eq!(none.stdout, "no step 4 of 'demo/a' was found\n");
     place
         .run(&["wait", "3", "--for", "durable", "--run", "demo/a"])
         .expect_code(2)
-        .expect_error("there is no tier to look at");
+        .expect_error("no tier selected");
 }
 
 #[test]
@@ -279,7 +279,10 @@ fn another_user_is_refused() {
     let (code, stderr) = as_nobody(&place);
     assert_eq!(code, Some(1), "{stderr}");
     assert!(
-        stderr.contains("this user may not control the agent: user 65534 asks, and the agent runs as user 0"),
+        stderr.contains(
+            "this user may not control the agent: the request came from user 65534, and the agent runs as \
+             user 0"
+        ),
         "{stderr}"
     );
     let status = place.run(&["status", "--json"]).expect_code(0).json();

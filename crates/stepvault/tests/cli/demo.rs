@@ -1,4 +1,4 @@
-//! `demo`.
+//! `demo` runs to its end and cleans up.
 
 use crate::support::Place;
 
@@ -8,9 +8,9 @@ fn the_whole_loop_goes_as_it_has_to_and_leaves_nothing_behind() {
     let outcome = place.run(&["demo"]).expect_code(0);
     for text in [
         "restore",
-        "step 40; passed over step 50",
+        "step 40; skipped step 50",
         "removed steps 10, 20",
-        "everything was as it has to be",
+        "all results were as expected",
     ] {
         assert!(outcome.stdout.contains(text), "{outcome:#?}");
     }
@@ -32,12 +32,12 @@ fn the_document_names_every_stage() {
     assert_eq!(document["directory"], place.path("kept").to_str().unwrap());
     assert!(
         place
-            .path("kept/remote/demo/step_40/a1/model.safetensors")
+            .path("kept/remote/demo/000000000040.a1/step_40/model.safetensors")
             .is_file()
     );
 
     let error = place.run(&["demo", "--keep", "kept"]).expect_code(2);
     error
-        .expect_error("will not play here")
+        .expect_error("refusing to run the demo here")
         .expect_error("the directory is not empty");
 }

@@ -1,4 +1,4 @@
-//! The agent's own process, told to end by signals, a notice and a file: it is gone by its deadline.
+//! The agent's process, asked to stop by signals, a notice and a file: it exits by its deadline.
 
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -99,6 +99,7 @@ fn a_signal_of_the_batch_system_drains_within_the_deadline_and_the_rest_is_told(
     assert_eq!(document["not_durable"][0]["remote"], "gone");
     assert_eq!(document["not_durable"].as_array().unwrap().len(), 1);
 
+    std::fs::create_dir(place.path("elsewhere")).unwrap();
     let elsewhere = format!("gone=file://{}", place.path("elsewhere").display());
     let common = [
         "--local", "vault", "--run", "demo/a", "--remote", &main, "--remote", &elsewhere,

@@ -1,4 +1,4 @@
-//! `estimate`: numbers in, sizes out.
+//! `estimate`: sizes from numbers.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -97,8 +97,8 @@ fn the_shuffle_buffer_that_filled_a_disk() {
         .expect_code(0)
         .stdout;
     for line in [
-        "250000 of 500.0 kB  125.0 GB     187.5 GB",
-        "10000 of 500.0 kB     5.0 GB       7.5 GB",
+        "250000 of 500.0 kB  125.0 GB  187.5 GB",
+        "10000 of 500.0 kB     5.0 GB    7.5 GB",
     ] {
         assert!(text.contains(line), "{text}");
     }
@@ -258,7 +258,7 @@ fn wrong_numbers_say_what_to_write() {
     for (line, text) in [
         (
             "",
-            "there is nothing to estimate\n  hint: give a PATH, a model as --params 30e9",
+            "nothing to estimate\n  hint: give a PATH, a model with --params 30e9",
         ),
         ("file.bin --params 7B", "cannot be used with"),
         (
@@ -277,29 +277,29 @@ fn wrong_numbers_say_what_to_write() {
         ),
         (
             "--params 1e19 --weights fp64",
-            "it comes to more bytes or files than a 64-bit number holds",
+            "it is more bytes or files than a 64-bit number can hold",
         ),
         (
             "--params 7B --layout hf-trainer --sharding sharded",
-            "layout hf-trainer is not written sharded",
+            "layout hf-trainer cannot be sharded",
         ),
         (
             "--params 7B --ranks-per-node 0",
-            "a step is written by at least one rank",
+            "at least one rank must write a step",
         ),
         (
             "--params 7B --steps 1e12 --every 1",
-            "at most 100000 are played through",
+            "at most 100000 saves can be simulated",
         ),
         ("--params 7B --steps 10", "--every"),
         ("--params 7B --keep 0", "the keep rules would delete everything"),
         ("--shuffle-buffer 250000", "--sample"),
-        ("--shuffle-buffer 1e19 --sample 1GB", "it comes to more bytes"),
+        ("--shuffle-buffer 1e19 --sample 1GB", "it is more bytes"),
         (
             "--shuffle-buffer 250000 --sample 500",
             "write \"500 B\", \"500 MiB\" or \"500 GiB\"",
         ),
-        ("nothing-there", "cannot tell the size: nothing-there"),
+        ("nothing-there", "cannot determine the size: nothing-there"),
     ] {
         let arguments: Vec<&str> = ["estimate"].into_iter().chain(line.split_whitespace()).collect();
         let outcome = place.run(&arguments);

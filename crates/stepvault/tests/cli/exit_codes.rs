@@ -1,4 +1,4 @@
-//! The exit codes that scripts decide on.
+//! The exit codes that scripts depend on.
 
 use std::fs::File;
 

@@ -135,7 +135,7 @@ fn orphans_go_at_the_second_sweep() {
     place
         .run_here(&["gc"])
         .expect_code(1)
-        .expect_error("the run has no marker on this remote");
+        .expect_error("the run has no marker on it");
     place.push_steps(&[1]);
     std::fs::write(place.remote_file("step_1", "orphan.bin"), "left over").unwrap();
     let sweep = |more: &[&str]| {
@@ -157,4 +157,42 @@ fn orphans_go_at_the_second_sweep() {
     assert_eq!(sweep(&["--grace", "0s"]), (0, 1, 0));
     assert!(!place.remote_file("step_1", "orphan.bin").exists());
     place.run_here(&["verify", "--deep"]).expect_code(0);
+}
+
+#[test]
+fn a_local_copy_stays_where_a_remote_has_lost_its_data_and_others_go_in_its_place() {
+    let place = Place::new();
+    for step in 1..=4 {
+        place.checkpoint(&format!("step_{step}"), "same");
+        place
+            .run_here(&["push", &format!("checkpoints/step_{step}")])
+            .expect_code(0);
+    }
+    std::fs::remove_file(place.remote_file("step_1", "model.bin")).unwrap();
+    let bytes = std::fs::metadata(place.path("checkpoints/step_2/model.bin"))
+        .unwrap()
+        .len()
+        + std::fs::metadata(place.path("checkpoints/step_2/state.json"))
+            .unwrap()
+            .len();
+    let file = format!(
+        "[local]\ndirectory = \".stepvault\"\nmaximum-size = \"{} B\"\n",
+        2 * bytes
+    );
+    std::fs::write(place.path("stepvault.toml"), file).unwrap();
+    let document = place
+        .run_here(&["prune", "--tier", "local", "--json"])
+        .expect_code(0)
+        .json();
+    let tier = &document["tiers"][0];
+    assert_eq!(
+        tier["removed"],
+        serde_json::json!([{ "attempt": 1, "step": 2 }, { "attempt": 1, "step": 3 }]),
+        "{document:#}"
+    );
+    assert_eq!(tier["spared"][0]["step"], 1);
+    assert_eq!(
+        tier["spared"][0]["reason"],
+        "its data on file-remote is not what was uploaded: model.bin is missing"
+    );
 }

@@ -1,4 +1,4 @@
-//! `push`, the loss of the local tier, `restore`: bytes, modes and times.
+//! `push`, loss of the local tier, `restore`: bytes, modes and times.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Permissions};

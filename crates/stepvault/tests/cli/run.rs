@@ -1,4 +1,4 @@
-//! `run`: trainers of a few lines of shell, from their restore to their drain.
+//! `run` with trainers of a few lines of shell, from restore to drain.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -170,7 +170,7 @@ fn a_first_start_begins_anew_and_quiet_is_silent() {
     .expect_code(0);
     assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("[][]\n", ""));
     let outcome = run(&place, &[], "kill -USR1 $$").expect_code(138);
-    assert!(outcome.stderr.contains("this is a first start"), "{outcome:#?}");
+    assert!(outcome.stderr.contains("this is the first start"), "{outcome:#?}");
     assert!(
         outcome.stderr.contains("the trainer ended: signal 10"),
         "{outcome:#?}"
@@ -274,19 +274,18 @@ fn a_step_that_the_trainer_never_survives_is_passed_over_and_the_loop_is_named()
     let restored = place
         .run_here(&["restore", "--into", "by-hand", "--local", "none"])
         .expect_code(0);
-    let passed_over =
-        format!("passed over step 2 (attempt 1): {reason}\nto take step 2 all the same: --step 2\n");
+    let passed_over = format!("skipped step 2 (attempt 1): {reason}\nto restore step 2 anyway: --step 2\n");
     assert!(restored.stdout.starts_with(&passed_over), "{restored:#?}");
     assert!(place.path("by-hand/step_1").exists() && !place.path("by-hand/step_2").exists());
     let outcome = run(&place, &[], crash).expect_code(5);
     assert!(
         outcome
             .stderr
-            .contains(&format!("step 2 (attempt 1) is passed over: {reason}")),
+            .contains(&format!("skipped step 2 (attempt 1): {reason}")),
         "{outcome:#?}"
     );
     let asked_for = run(&place, &["--step", "2"], crash).expect_code(1);
-    assert!(!asked_for.stderr.contains("passed over step 2"), "{asked_for:#?}");
+    assert!(!asked_for.stderr.contains("skipped step 2"), "{asked_for:#?}");
 }
 
 #[test]
@@ -323,7 +322,7 @@ fn a_notice_ends_the_trainer_in_time_and_what_it_saves_then_is_safe() {
     });
     let outcome = running.ended().expect_code(7);
     assert!(
-        outcome.stderr.contains("the trainer is asked to end"),
+        outcome.stderr.contains("sending SIGTERM to the trainer"),
         "{outcome:#?}"
     );
     assert!(place.remote_file("step_5", "model.bin").exists(), "{outcome:#?}");
@@ -353,12 +352,12 @@ fn asked_twice_the_drain_ends_at_once() {
     until("the trainer's end", || said("the trainer ended: exit 4"));
     running.signal("TERM");
     until("the first signal to be heard", || {
-        said("asked again, it ends at once")
+        said("a second signal ends them at once")
     });
     running.signal("TERM");
     let outcome = running.ended().expect_code(4);
     assert_eq!(outcome.stdout, "");
-    assert!(said("what is not safe yet is left for the next start"));
+    assert!(said("uploads stop; the next start continues them"));
 }
 
 #[test]
@@ -400,7 +399,7 @@ fn whoever_ignores_sigterm_is_killed_with_all_its_children_before_the_deadline()
     });
     running.signal("TERM");
     let outcome = running.ended().expect_code(137);
-    assert!(outcome.stderr.contains("it is killed"), "{outcome:#?}");
+    assert!(outcome.stderr.contains("killing it"), "{outcome:#?}");
     let child = std::fs::read_to_string(place.path("child")).unwrap();
     until("the child's end", || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.trim()));
@@ -408,7 +407,7 @@ fn whoever_ignores_sigterm_is_killed_with_all_its_children_before_the_deadline()
     });
     assert_eq!(
         last_ending(&place),
-        "stopped by SIGTERM, and killed since it did not end"
+        "stopped by SIGTERM, and killed because it did not exit"
     );
 }
 
@@ -435,7 +434,7 @@ fn after_a_kill_of_run_itself_the_next_start_knows() {
     });
     until("the trainer to be noted", || trainer_is_noted(&place));
     running.killed();
-    assert_eq!(last_ending(&place), "did not say");
+    assert_eq!(last_ending(&place), "unknown");
     let trainer = std::fs::read_to_string(place.path("trainer"))
         .unwrap()
         .trim()
@@ -489,7 +488,7 @@ fn training_goes_on_when_nothing_can_be_saved() {
     assert!(
         second
             .stderr
-            .contains("checkpoints are left to the process that holds the vault: "),
+            .contains("another process holds the vault and must save the checkpoints: "),
         "{second:#?}"
     );
     std::fs::write(place.path("end"), "").unwrap();
@@ -510,7 +509,7 @@ fn training_goes_on_when_nothing_can_be_saved() {
     std::fs::write(place.path("file"), "").unwrap();
     let outcome = run(&place, &["--local", "file"], "exit 4$STEPVAULT_RESTORED_STEP").expect_code(41);
     assert!(
-        outcome.stderr.contains("warning: the vault cannot be used: "),
+        outcome.stderr.contains("warning: continuing without the vault: "),
         "{outcome:#?}"
     );
 }

@@ -1,4 +1,4 @@
-//! A place of its own for each test, and the binary run in it.
+//! A separate directory for each test, and the binary run in it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A temporary directory with a remote in it, and no configuration of the machine's in sight.
+/// A temporary directory with an empty remote in it, and no configuration of the machine's in sight.
 pub(crate) struct Place {
     directory: TempDir,
 }
@@ -21,10 +21,19 @@ pub(crate) struct Outcome {
 
 impl Place {
     pub(crate) fn new() -> Self {
-        let place = Self {
-            directory: tempfile::tempdir().unwrap(),
-        };
-        std::fs::create_dir(place.path("tmp")).unwrap();
+        Self::of(tempfile::tempdir().unwrap())
+    }
+
+    /// A place on the file system of `directory`.
+    pub(crate) fn within(directory: &Path) -> Self {
+        Self::of(tempfile::tempdir_in(directory).unwrap())
+    }
+
+    fn of(directory: TempDir) -> Self {
+        let place = Self { directory };
+        for name in ["tmp", "remote"] {
+            std::fs::create_dir(place.path(name)).unwrap();
+        }
         place
     }
 
@@ -90,7 +99,9 @@ impl Place {
 
     /// Where a file of a pushed step stands on the remote.
     pub(crate) fn remote_file(&self, step: &str, name: &str) -> PathBuf {
-        self.path("remote/demo/a").join(step).join("a1").join(name)
+        let number: u64 = step.rsplit('_').next().unwrap().parse().unwrap();
+        let label = format!("{number:012}.a1");
+        self.path("remote/demo/a").join(label).join(step).join(name)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Wrong calls, and what is printed where.
+//! Invalid calls, and the streams that output goes to.
 
 use std::process::Stdio;
 
@@ -11,38 +11,39 @@ fn wrong_calls_say_what_why_and_what_to_do() {
     place
         .run(&["list", "--run", "a", "--remote", "ftp://host/x"])
         .expect_code(2)
-        .expect_error("not a remote's URL: ftp://host/x: the scheme 'ftp' is not known\n  hint: write s3://bucket/prefix");
+        .expect_error(
+            "not a remote's URL: ftp://host/x: the scheme 'ftp' is not supported\n  hint: write \
+         s3://bucket/prefix",
+        );
     place
         .run_here(&["push", "checkpoints/step_2"])
         .expect_code(2)
-        .expect_error("there is nothing to push: checkpoints/step_2: there is no such file or directory");
+        .expect_error("cannot push the step: checkpoints/step_2: no such file or directory");
     assert!(!place.path(".stepvault").exists(), "a wrong call made a vault");
     place
         .run(&["push", "checkpoints/step_1", "--run", "a"])
         .expect_code(2)
-        .expect_error(
-            "there is no remote to work with: none is given or configured\n  hint: give --remote URL",
-        );
+        .expect_error("no remote selected: none is given or configured\n  hint: give --remote URL");
     place
         .run(&["list", "--remote", "memory://x"])
         .expect_code(2)
-        .expect_error("which run?");
+        .expect_error("no run selected");
     place
         .run(&["list", "--run", "a"])
         .expect_code(2)
-        .expect_error("there is no tier to look at");
+        .expect_error("no tier selected");
     place
         .run(&["list", "--config", "missing.toml"])
         .expect_code(2)
-        .expect_error("there is no such file");
+        .expect_error("no such file");
     place
         .run_here(&["status"])
         .expect_code(2)
-        .expect_error("there is no local vault to look at");
+        .expect_error("no local vault");
     place
         .run_here(&["status", "--watch", "--json"])
         .expect_code(2)
-        .expect_error("--watch does not go with --json");
+        .expect_error("cannot use --watch with --json");
     std::fs::create_dir(place.path("checkpoints/best")).unwrap();
     std::fs::write(place.path("checkpoints/best/x"), "x").unwrap();
     place
@@ -114,10 +115,10 @@ fn an_error_is_a_document_too() {
     assert_eq!(document["error"]["kind"], "usage");
     assert_eq!(
         document["error"]["message"],
-        "which run?: none is given and none is configured"
+        "no run selected: none is given or configured"
     );
-    assert_eq!(document["error"]["hint"], "give it with --run NAME");
-    outcome.expect_error("which run?");
+    assert_eq!(document["error"]["hint"], "give --run NAME");
+    outcome.expect_error("no run selected");
 }
 
 #[test]

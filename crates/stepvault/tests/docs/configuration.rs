@@ -1,4 +1,4 @@
-//! docs/reference/configuration.md: config/stepvault.toml, table by table.
+//! docs/reference/configuration.md, generated from config/stepvault.toml table by table.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! docs/reference/control.md: what the control socket answers, from requests that were made.
+//! docs/reference/control.md: the responses of the control socket, from real requests.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -15,7 +15,7 @@ use crate::place::Place;
 
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Ended with the test.
+/// Killed at the end of the test.
 struct Agent(Child);
 
 impl Drop for Agent {
@@ -25,7 +25,7 @@ impl Drop for Agent {
     }
 }
 
-/// Title, method, path, body, and what there is to say.
+/// Title, method, path, body and description.
 type Request = (
     &'static str,
     &'static str,
@@ -37,70 +37,74 @@ type Request = (
 fn requests(place: &str) -> Vec<Request> {
     vec![
         (
-            "How the agent is",
+            "Agent status",
             "GET",
             "/v1/status",
             None,
-            "`stopping` says why the agent was asked to stop, `complaints` what keeps it from its work: the lines of \
-             the [health check](metrics.md). `remotes[].failed` are steps that are given up until the agent is started \
-             again, `skipped` what was passed over in the watched directory, the latest first, `unfinished` what stands \
-             there and is not taken over yet; each list has at most 32 entries.",
+            "`stopping` is the reason why the agent was asked to stop, `problems` lists the problems that keep it from \
+             working: the lines of the [health check](metrics.md). `remotes[].failed` lists steps whose last upload \
+             failed: each is retried, and `needs_operator` is true if only an operator can resolve the reason. `unsealed` \
+             lists finished steps that could not be sealed, `other_writers` other training jobs that were seen writing the \
+             run within the last hour, `skipped` the skipped entries of the watched directory, the latest first, and \
+             `unfinished` its entries that are not sealed yet; each list has at most 32 entries.",
         ),
         (
             "Announcing a finished step",
             "POST",
             "/v1/announce",
             Some(json!({"run": "my-run", "path": format!("{place}/live/step_5")})),
-            "The step is sealed at once, without waiting until it is quiet. In a watched directory whose steps are told \
-             by a profile it is the profile's step that is sealed, with all its paths; elsewhere it is what stands at \
-             `path`, which is absolute. `step` gives a number that the name does not have, `name` another name. A step \
-             that is not complete (`source-changed`) or broken inside (`damaged`) is refused with 409, and one whose \
-             files are sealed already is answered with `newly_sealed` false. What is not sealed within 5 s is answered \
-             with 202 and the state `queued`. At most 64 wait; one more is answered with 429.",
+            "The agent seals the step at once, without a quiet time. In a watched directory with a profile, it seals the \
+             profile's step with all its paths; elsewhere, the files at `path`, which must be absolute. `step` sets the \
+             number if the name has none, `name` sets another name. An incomplete step (`source-changed`) or a damaged \
+             one (`damaged`) is refused with 409. For a step whose files are already sealed, `newly_sealed` is false. A \
+             step that is not sealed within 5 s is answered with 202 and the state `queued`. At most 64 announcements \
+             are queued; a further one is answered with 429.",
         ),
         (
-            "What became of an announcement",
+            "Result of an announcement",
             "GET",
             "/v1/announcements/1",
             None,
-            "The same answer as above; while the step is `queued` it waits up to 10 s for news. The last 512 \
-             announcements are remembered.",
+            "The same response as above; while the step is `queued`, the request waits up to 10 s for a change. The agent \
+             remembers the last 512 announcements.",
         ),
         (
             "Waiting for a step",
             "POST",
             "/v1/wait",
             Some(json!({"run": "my-run", "step": 5, "for": "durable", "timeout_seconds": 60})),
-            "`for` is `staged`, `uploaded` or `durable`. Answered with 200 when the step is there (`reached`), will not \
-             get there by waiting (`failed`), or the time is up: `unknown` when no such step was seen, `late` when it is \
-             known. `timeout_seconds` is at most 600; 0 looks once. Without `attempt` the newest attempt that has the \
-             step counts, unless a later one has left it behind. At most 64 requests wait at once; one more is answered \
-             with 429. A step that the vault does not hold is looked for on the remotes every 15 s.",
+            "`for` is `staged`, `uploaded` or `durable`. The response is 200 when the step has reached the state \
+             (`reached`), will not reach it by waiting (`failed`), or at the timeout: `unknown` if no such step was \
+             found, `late` if it is known. `timeout_seconds` is at most 600; 0 checks once. Without `attempt` the newest \
+             attempt that has the step counts, unless a later attempt has abandoned the step. At most 64 requests wait at \
+             once; a further one is answered with 429. For a step that the vault does not hold, the agent checks the \
+             remotes every 15 s.",
         ),
         (
-            "When it is not there",
+            "Waiting for an unknown step",
             "POST",
             "/v1/wait",
             Some(json!({"step": 6, "attempt": 2, "for": "staged", "timeout_seconds": 0})),
-            "`run` may be left out everywhere when the agent serves one run.",
+            "`run` is optional in all requests if the agent serves exactly one run.",
         ),
         (
             "An error",
             "POST",
             "/v1/wait",
             Some(json!({"step": 6, "until": "durable"})),
-            "Every answer but 2xx is this document. A member that is not known is an error, so that a misspelt one is not \
-             passed over.",
+            "Every response other than 2xx has this document. An unknown member is an error, so that a misspelt one is not \
+             ignored.",
         ),
         (
             "Draining",
             "POST",
             "/v1/drain",
             Some(json!({"deadline_seconds": 60, "wait": true})),
-            "The agent seals nothing more, goes on uploading until all is durable or the deadline is reached, and ends. \
-             Without `deadline_seconds` it is `agent.drain-deadline`; an earlier one that was asked for before is never \
-             put off. Without `wait` it is answered with 202 at once; with it when the agent has ended, with at most 100 \
-             of the steps that are not durable, those on required remotes first.",
+            "The agent seals the steps that are complete now, but no later ones, continues to upload until all steps are \
+             durable or the deadline is reached, and exits. The default of `deadline_seconds` is `agent.drain-deadline`; \
+             an earlier deadline of a previous request is never extended. Without `wait` the response is 202 at once; with \
+             it, the response comes when the agent has finished, with at most 100 of the steps that are not durable, those \
+             on required remotes first.",
         ),
     ]
 }
@@ -145,20 +149,21 @@ fn the_reference_of_the_control_socket_is_what_it_answers() {
     check("docs/reference/control.md", &text);
 }
 
-const INTRODUCTION: &str = "While the agent runs it listens on a Unix socket: `agent.sock` in its vault, another path with \
-`agent.control-socket`, none with `\"off\"`; `agent --once` has none. Commands use it: `announce`, `wait`, `drain` and \
-`status`. So can any program that speaks HTTP/1.1: `curl --unix-socket /mnt/nvme/stepvault/agent.sock \
+const INTRODUCTION: &str = "While the agent runs it listens on a Unix socket: `agent.sock` in its vault, or the path in \
+`agent.control-socket`; with `\"off\"` and for `agent --once` there is no socket. The commands `announce`, `wait`, `drain` \
+and `status` use it. So can any program that speaks HTTP/1.1: `curl --unix-socket /mnt/nvme/stepvault/agent.sock \
 http://localhost/v1/status`.
 
-The socket has mode 0600, and whoever connects must be the agent's own user or root; others are answered with 403. A path \
-of more than 107 bytes is more than the system takes: the agent then says so and works without a socket. One that a killed \
-agent left behind is replaced.
+The socket has mode 0600, and only the agent's own user and root may connect; others are answered with 403. The system \
+limits its path to 107 bytes: for a longer path the agent prints a warning and works without a socket. The agent replaces a \
+socket that a killed agent left behind.
 
-A request and its answer are JSON, one for each connection. A head of at most 16 KiB has 5 s to come, a body of at most 64 \
-KiB as long again. 128 connections are served at once; one more is closed. Within version 1, members may be added to \
-answers; none is removed or changes its meaning. `error.kind` is one of those that `--json` documents have.
+Requests and responses are JSON, one of each per connection. A request head of at most 16 KiB must arrive within 5 s, and a \
+body of at most 64 KiB within another 5 s. The agent serves 128 connections at once and closes further ones. Within version \
+1, members may be added to responses; none is removed or changes its meaning. `error.kind` has the same values as in \
+`--json` documents.
 
-The examples come from a real agent; paths and what differs from start to start are replaced.
+The examples come from a real agent; paths and values that differ from start to start are replaced.
 ";
 
 fn ask(socket: &Path, method: &str, path: &str, body: Option<&Value>) -> (String, Value) {

@@ -121,7 +121,9 @@ fn the_reader_that_follows_the_document_restores_the_example() {
             "stepvault push checkpoints/step_{step} --run my-run --remote file://$PWD/remote"
         ));
     }
-    place.output("printf x | dd of=remote/my-run/step_101/a1/model.safetensors conv=notrunc 2>/dev/null");
+    place.output(
+        "printf x | dd of=remote/my-run/000000000101.a1/step_101/model.safetensors conv=notrunc 2>/dev/null",
+    );
     let printed = place.output("python3 scripts/read-store.py file://$PWD/remote my-run restored");
     assert_eq!(
         printed.trim(),

@@ -1,48 +1,48 @@
-//! docs/reference/exit-codes.md: what the help says, and for each code how a command comes to it.
+//! docs/reference/exit-codes.md: the exit codes of the help, and when a command returns each of them.
 
 use std::fmt::Write as _;
 
 use crate::generated::{check, heading};
 use crate::place::stepvault;
 
-/// When each code is returned, and by what. A code without a line here fails the test.
+/// When each code is returned, and by which commands. A code without an entry here fails the test.
 const WHEN: [(u8, &str); 10] = [
     (
         0,
-        "The command did what it was asked to do. `push`: the step is durable on every required remote. `agent`: every sealed step is durable on every required remote. `verify`: nothing is damaged. `prune` of an empty vault. `wait`: the step is there. `drain --wait`: every sealed step is durable on every required remote. `explain`: everything was looked at, whatever was found.",
+        "The command succeeded. `push`: the step is durable on every required remote. `agent`: every finished step is sealed, and every sealed step of any run in the vault is durable on every required remote. `verify`: nothing is damaged. `prune` of an empty vault. `wait`: the step has reached the state. `drain --wait`: the same as `agent`. `explain`: every source was read, whatever was found.",
     ),
     (
         1,
-        "Anything without a code of its own: damage found by `verify`, a guard that refused, no rights, a full disk, a source that changed while it was read, a name that is taken. `wait`: the step was given up, or put into quarantine. `announce`: the step is broken or not complete. `run` before the trainer's start: the same. The message and `error.kind` in the JSON document tell them apart.",
+        "Any error without its own code: damage found by `verify`, a refusing guard, missing permissions, a full disk, a source that changed while it was read, a name that is taken. `wait`: the step cannot reach the state without an operator, or it is quarantined. `announce`: the step is damaged or incomplete. `run` before the trainer's start: the same. The message and `error.kind` in the JSON document distinguish these errors.",
     ),
     (
         2,
-        "Wrong arguments, environment or configuration; an unknown URL scheme; a bucket that does not exist; something in a checkpoint that cannot be kept; no such SRC. `run`: the trainer's program cannot be started.",
+        "Invalid arguments, environment or configuration; an unknown URL scheme; a bucket that does not exist; an entry in a checkpoint that cannot be stored; a missing SRC. `run`: the trainer's program cannot be started.",
     ),
     (
         3,
-        "`push`: durable on some required remotes and not on others. `agent`, `drain --wait`: a sealed step is not durable on a required remote. `list`, `prune`, `gc`, `pin`, `unpin`: done on some tiers, failed on others. `inspect`: the newest step is not complete and sound, and an older one is. `explain`: something that was named could not be looked at, or a tier could not be asked.",
+        "`push`: durable on some required remotes, but not on others. `agent`, `drain --wait`: a finished step could not be sealed, or a sealed step of any run in the vault, including runs that the agent does not serve, is not durable on a required remote or cannot be read. `list`, `prune`, `gc`, `pin`, `unpin`: succeeded on some tiers, failed on others. `inspect`: the newest step is not complete and sound, but an older one is. `explain`: a given source could not be read, or a tier could not be listed.",
     ),
     (
         10,
-        "No tier has such a step. `inspect`: there is no step. `wait`: no such step was seen by the end of the time. `run`: no such step was found for `--step` or `--attempt`.",
+        "No tier has such a step. `inspect`: there is no step. `wait`: no such step was found in time. `run`: no such step was found for `--step` or `--attempt`.",
     ),
     (
         11,
-        "`restore`, `run`: there are steps, and none could be restored. `verify`: no copy of any step that was checked is sound. `inspect`: no step is complete and sound.",
+        "`restore`, `run`: steps exist, but none could be restored. `verify`: no copy of any checked step is sound. `inspect`: no step is complete and sound.",
     ),
     (
         12,
-        "A remote did not answer within its `retry-deadline`, and nothing else went wrong. What was sealed or fetched before is kept. `wait`, `announce --wait-for`: the time was up, and the step is known and not there yet, or nobody could be asked. `announce`, `drain`: no agent answers.",
+        "A remote did not answer within its `retry-deadline`, its directory or its marker is missing, or a disk cannot be read, and there is no other error. Steps sealed and bytes fetched before are kept. `restore`, `run`: the same, or a step exists but cannot be read, and `--allow-older` is not given; nothing is restored, and no trainer is started. `wait`, `announce --wait-for`: at the timeout the step is known but has not reached the state, or nothing could be queried. `announce`, `drain`: no agent answers.",
     ),
     (
         13,
-        "Another process holds the vault's lock, another prune or sweep the run's lease, or another restore works on the same target. `run`: the trainer of an earlier start still runs.",
+        "Another process holds the vault's lock, another prune or gc the run's lease, or another restore works on the same target. `push` to an exclusive run: another training job writes it. `run`: the trainer of an earlier start still runs.",
     ),
-    (14, "`doctor`: a line says FAIL."),
+    (14, "`doctor`: a check failed."),
     (
         130,
-        "SIGINT or SIGTERM. What was finished is kept, and the same command goes on from there. The `agent` ends in order instead, with 0 or 3; a second signal ends it with 130. Once `run` has started the trainer, the code is the trainer's, whichever it is: 128 and the signal when one ended it.",
+        "SIGINT or SIGTERM. Finished work is kept; run the same command again to continue. The `agent` instead drains and exits with 0 or 3; a second signal ends it with 130. Once `run` has started the trainer, it returns the trainer's code: 128 plus the signal number if a signal ended it.",
     ),
 ];
 

@@ -1,4 +1,4 @@
-//! What the structural checks look at and what they cannot see, as each check's own documentation says it.
+//! docs/reference/formats.md: what the structural checks verify and their blind spots, from each check's documentation.
 
 use std::fmt::Write as _;
 
@@ -32,17 +32,17 @@ const FORMATS: [(&str, &str); 20] = [
 ];
 
 const INTRODUCTION: &str = "\
-Before a step is called valid, `inspect` and `agent` look at how its files are built. A file is *sound*, *broken* (with
-where and why) or *unknown*: opaque, to be told by its digest alone. Headers, tables and directories are read; tensors
-are not, and no pickle is executed. Whatever happens to a file after it was sealed, its SHA-256 tells; this page is about
-damage that was there before.
+Before `inspect` and `agent` call a step valid, they check the structure of its files. A file is *sound*, *broken* (with
+the position and the reason) or *unknown*: opaque, so that only its digest can be checked. The checks read headers,
+tables and directories, but no tensors, and execute no pickle. Its SHA-256 detects any change to a file after it was
+sealed; this page is about damage from before.
 
 ";
 
 #[test]
 fn the_formats_page_says_what_the_checks_say() {
     let mut page = heading(
-        "Formats, and what their checks cannot see",
+        "Formats, and the blind spots of their checks",
         "the documentation of each check",
     );
     page.push_str(INTRODUCTION);

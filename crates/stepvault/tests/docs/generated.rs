@@ -1,4 +1,4 @@
-//! Documents, and sections of documents, that the program's own output makes.
+//! Documents and sections that are generated from the program's output.
 
 use std::path::Path;
 

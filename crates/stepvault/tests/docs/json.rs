@@ -1,4 +1,4 @@
-//! docs/reference/json.md: the documents that `--json` prints, from commands that were run.
+//! docs/reference/json.md: the documents that `--json` prints, from real commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ const GONE: &str =
 const MOVED: &str = "--remote main=file://$PWD/remote --remote gone=file://$PWD/elsewhere";
 
 /// Each document's name, and the commands whose documents have that shape; the first is shown.
-const DOCUMENTS: [(&str, &[&str]); 25] = [
+const DOCUMENTS: [(&str, &[&str]); 26] = [
     (
         "push",
         &[
@@ -83,6 +83,10 @@ const DOCUMENTS: [(&str, &[&str]); 25] = [
     ("gc", &["gc --dry-run", "gc --remote none=file://$PWD/none"]),
     ("damage", &[]),
     (
+        "remote forget",
+        &["remote forget main --run looped --local looped-vault"],
+    ),
+    (
         "restore",
         &[
             "restore --into restored",
@@ -121,6 +125,7 @@ fn the_reference_of_json_documents_is_what_is_printed() {
         write_checkpoint(place.path(), step);
     }
     place.output(&format!("stepvault push checkpoints/step_100 {COMMON}"));
+    place.output("mkdir elsewhere none nothing");
     place.output(
         "printf '[local]\\nlinks = \"soft\"\\n' > wrong.toml; mkdir -p watched/step_5 watched/step_x; \
                   echo weights > watched/step_5/model.pt; mkdir -p megatron/iter_0000010; \
@@ -132,6 +137,12 @@ fn the_reference_of_json_documents_is_what_is_printed() {
          [keep.remote]\\nlast = 1\\n[keep.local]\\nlast = 1\\n' > agent.toml",
     );
     place.output("printf '[doctor]\\nrequired-environment = [\"OUTPUT_PATH\"]\\n' > doctor.toml");
+    // A step that was given up.
+    place.output(
+        "mkdir -p vault/runs/my-run/notes; printf '{\"format\":1,\"more\":0,\"node\":\"node-0\",\"run\":\"my-run\",\
+         \"steps\":[{\"bytes\":33,\"durable_on\":[\"main\"],\"given_up_at\":{\"nanoseconds\":0,\"seconds\":1767330000},\
+         \"id\":{\"attempt\":1,\"step\":50}}]}' > vault/runs/my-run/notes/given-up.json",
+    );
     // A step that a drain left, on a remote that did not answer; told once the remote is elsewhere.
     place.output(&format!(
         "export STEPVAULT_AGENT_DRAIN_DEADLINE=3s; \
@@ -179,7 +190,7 @@ fn the_reference_of_json_documents_is_what_is_printed() {
     for (name, commands) in DOCUMENTS {
         if name == "damage" {
             // Both copies of the newest step, so that a restore passes over it.
-            place.output("for file in remote/my-run/step_102/a1/model.safetensors vault/runs/my-run/steps/*102.a1/data/model.safetensors; do \
+            place.output("for file in remote/my-run/000000000102.a1/step_102/model.safetensors vault/runs/my-run/steps/*102.a1/data/model.safetensors; do \
                           if [ -e $file ]; then printf x | dd of=$file conv=notrunc 2>/dev/null; fi; done");
             continue;
         }
@@ -191,16 +202,16 @@ fn the_reference_of_json_documents_is_what_is_printed() {
 
 const INTRODUCTION: &str = "With `--json` a command prints one JSON document on standard output and nothing else; \
 progress, warnings and errors go to standard error. Every document has `format`, 1 in this version. Within a format \
-members may be added, so a program should pass over those that it does not know; none is removed or changes its \
-meaning. Numbers carry their unit in the name or are bytes; times are texts in RFC 3339, in UTC, or objects of seconds \
-and nanoseconds since 1970.
+members may be added, so programs should ignore unknown members; none is removed or changes its meaning. Numbers have \
+their unit in the name or are bytes; times are strings in RFC 3339, in UTC, or objects of seconds and nanoseconds since \
+1970.
 
-A command that fails before it has a result prints the document `error` instead. One that has a result prints it and \
-says by the [exit code](exit-codes.md) how complete that is.
+A command that fails before it has a result prints the document `error` instead. A command that has a result prints it; \
+the [exit code](exit-codes.md) reports how complete the result is.
 
-`completions` and `man` without a directory print text, whatever the flag. `demo` prints a document that is not \
-described here, as nothing should depend on it. The examples below come from real runs; paths, durations and sizes of \
-disks are replaced, lists are cut to two entries, and members are sorted by name.
+`completions` and `man` without a directory always print text; `run` and `status --watch` refuse `--json`. `demo` prints \
+a document that is not described here, because nothing should depend on it. The examples below come from real runs; \
+paths, durations and disk sizes are replaced, lists are cut to two entries, and members are sorted by name.
 ";
 
 fn printed(place: &Place, command: &str) -> Value {
@@ -265,12 +276,12 @@ fn plain_finding(mut members: Map<String, Value>) -> Map<String, Value> {
         "filesystem" => ("pass", "ext4, /dev/nvme0n1 on /data", None),
         "save and seal" => (
             "pass",
-            "a step of 976.6 KiB is written, and linked into the vault in 9 ms; saves come every 10m",
+            "a step of 976.6 KiB is written and linked into the vault in 9 ms; a step is saved every 10m",
             None,
         ),
         "upload" => (
             "warn",
-            "a step of 976.6 KiB is uploaded in 12m; saves come every 10m",
+            "a step of 976.6 KiB is uploaded in 12m; a step is saved every 10m",
             Some("save less often"),
         ),
         _ => ("pass", "as measured", None),

@@ -1,4 +1,4 @@
-//! Keys of the configuration that messages and hints name: each is spelled as it is written in the file, and exists.
+//! Checks that configuration keys in messages and hints exist and are spelled as in the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
-//! The documents against the program: what is generated is up to date, and every documented command runs.
+//! Checks the documents against the program: generated ones are up to date, and every documented command runs.
 //!
-//! `STEPVAULT_BLESS=1 cargo test -p stepvault --test docs` writes the generated documents anew.
+//! `STEPVAULT_BLESS=1 cargo test -p stepvault --test docs` regenerates the generated documents.
 
+#![allow(clippy::print_stderr, reason = "what is not run is said")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -30,6 +31,7 @@ mod mentions;
 mod place;
 mod profiles;
 mod runs;
+mod security;
 mod service_configurations;
 mod service_files;
 mod service_invocations;

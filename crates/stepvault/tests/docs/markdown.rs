@@ -1,4 +1,4 @@
-//! As much of Markdown as the documents need.
+//! A parser for the subset of Markdown that the documents use.
 
 /// A fenced block.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! Commands that are documented and cannot be run here, as they need a bucket or a service manager: their subcommands
-//! and flags exist.
+//! Documented commands that cannot run here, because they need a bucket or a service manager: their subcommands and
+//! flags exist.
 
 use std::collections::BTreeMap;
 use std::path::Path;

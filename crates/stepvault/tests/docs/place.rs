@@ -1,4 +1,4 @@
-//! A directory in which documented commands run, and the repository they are documented in.
+//! A directory in which documented commands run, and access to the repository.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,4 +1,4 @@
-//! What is known of each framework, from the profiles that the program goes by.
+//! docs/reference/profiles.md: the built-in profiles of frameworks.
 
 use std::fmt::Write as _;
 
@@ -11,12 +11,12 @@ use crate::generated::{check, heading};
 use crate::place::read;
 
 const INTRODUCTION: &str = "\
-Which framework wrote a directory is found out from what is in it; `--profile` or `profile` in the configuration says
-otherwise. Paths are relative to the watched directory; those with parentheses are regular expressions, the others
-globs. In what a pointer says and in what a trainer is told, `{root}` is the watched directory, `{path}` the step's path,
-`{parent}` the directory it is in, `{name}` its last component, `{stem}` the part of it that the user chose, `{step}` its
-number and `{rank}` the rank that wrote it. Each profile is a file in `crates/stepvault-formats/profiles`, whose comments
-name the source of every rule.
+The framework that wrote a directory is detected from its files; `--profile` or `profile` in the configuration overrides
+the detection. Paths are relative to the watched directory; those with parentheses are regular expressions, the others
+globs. In the content of pointers and in instructions, `{root}` is the watched directory, `{path}` the step's path,
+`{parent}` its directory, `{name}` its last component, `{stem}` the part of it that the user chose, `{step}` its number
+and `{rank}` the rank that wrote it. Each profile is a file in `crates/stepvault-formats/profiles`, whose comments name
+the source of every rule.
 
 ";
 
@@ -40,7 +40,7 @@ fn section(profile: &Profile) -> String {
     }
     if !profile.temporary.is_empty() {
         let names = profile.temporary.iter().map(|name| code(name.text()));
-        writeln!(text, "- **Being written:** {}", list(names)).unwrap();
+        writeln!(text, "- **Temporary names:** {}", list(names)).unwrap();
     }
     if !profile.ignored.is_empty() {
         let names = profile.ignored.iter().map(|name| code(name.text()));
@@ -49,32 +49,41 @@ fn section(profile: &Profile) -> String {
     for pointer in &profile.pointer {
         writeln!(text, "- {}", points(pointer)).unwrap();
     }
-    writeln!(text, "- **To go on:** {}", code(&profile.resume.text.to_string())).unwrap();
+    writeln!(
+        text,
+        "- **To resume:** {}",
+        code(&profile.resume.text.to_string())
+    )
+    .unwrap();
     if let Some(deletes) = &profile.deletes {
         let first = match deletes.first {
             DeletesFirst::LowestNumber => "the lowest number first",
             DeletesFirst::OldestMtime => "the oldest modification time first",
             DeletesFirst::Worst => "the worst by a metric first",
-            DeletesFirst::AbovePointer => "those above its pointer",
+            DeletesFirst::AbovePointer => "those with numbers above its pointer",
         };
-        writeln!(text, "- **Removes by itself:** {first}: {}", deletes.words).unwrap();
+        writeln!(text, "- **The trainer deletes** {first}: {}", deletes.words).unwrap();
     }
     for hazard in &profile.hazard {
         writeln!(
             text,
-            "- **Never to be created:** {}: {}",
+            "- **Must not be created:** {}: {}",
             code(hazard.path.text()),
             hazard.words
         )
         .unwrap();
     }
     let links = match profile.links {
-        Links::Hard => "by reflink, hard link or copy: finished files are not written to again",
-        Links::CopyOrReflink => "by reflink or copy: finished files are overwritten in place",
+        Links::Hard => "by reflink, hard link or copy: the trainer does not change finished files",
+        Links::CopyOrReflink => "by reflink or copy: the trainer overwrites finished files in place",
     };
     writeln!(text, "- **Sealed** {links}").unwrap();
     if profile.times_matter {
-        writeln!(text, "- **Modification times** decide what it goes on from").unwrap();
+        writeln!(
+            text,
+            "- **Modification times** decide which step the trainer resumes from"
+        )
+        .unwrap();
     }
     text.push('\n');
     text
@@ -96,13 +105,13 @@ fn steps(series: &Series) -> String {
         .unwrap();
     }
     if !series.resumable {
-        text.push_str(", which the trainer cannot go on from");
+        text.push_str(", from which the trainer cannot resume");
     }
     if let Some(counts) = &series.counts {
         write!(text, ", whose numbers count {counts}").unwrap();
     }
     if series.alias {
-        text.push_str(", where no other step has its bytes");
+        text.push_str(", if no other step has its bytes");
     }
     write!(text, "; complete {}", complete(&series.complete)).unwrap();
     text
@@ -112,7 +121,9 @@ fn complete(rule: &Complete) -> String {
     let mut text = match &rule.proof {
         Proof::Rename => "by its name".to_owned(),
         Proof::Marker(files) => format!("by {}", alternatives(files.iter().map(PathGlob::text))),
-        Proof::MarkerRemoved(suffix) => format!("when its name with {} behind it is gone", code(suffix)),
+        Proof::MarkerRemoved(suffix) => {
+            format!("when its name followed by {} no longer exists", code(suffix))
+        }
         Proof::Pointer => "when the pointer names it or a newer one".to_owned(),
         Proof::PointerOrQuiet => {
             "when the pointer names it or a newer one, or without a pointer when quiet".to_owned()
@@ -127,7 +138,7 @@ fn complete(rule: &Complete) -> String {
         )
         .unwrap();
         if let Some(when) = &required.when {
-            write!(text, " where there is {}", code(when.text())).unwrap();
+            write!(text, " if {} exists", code(when.text())).unwrap();
         }
     }
     for file in &rule.as_before {
@@ -159,7 +170,7 @@ fn complete(rule: &Complete) -> String {
 
 fn points(pointer: &Pointer) -> String {
     let kind = match pointer.kind {
-        PointerKind::Text => "a file that says",
+        PointerKind::Text => "a file that contains",
         PointerKind::RelativeSymlink => "a relative link to",
         PointerKind::PathSymlink => "a link that holds the path the trainer was given,",
         PointerKind::Copy => "a copy of",

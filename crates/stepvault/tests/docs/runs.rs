@@ -1,8 +1,8 @@
-//! Runs every `console` block: each document in a directory of its own, its blocks in order.
+//! Runs every `console` block: each document in its own directory, its blocks in order.
 //!
-//! A line that begins with `$ ` is a command, run by `sh`; it has to succeed, or to end with N where `# exit N` stands
-//! behind it. Lines below a command are what it prints, on either stream; `…` stands for anything within a line, and a
-//! line of `…` alone for any lines.
+//! A line that starts with `$ ` is a command, run by `sh`; it must succeed, or exit with N if `# exit N` follows it.
+//! The lines below a command are its output, on either stream; `…` matches anything within a line, and a line of `…`
+//! alone any number of lines.
 
 use crate::markdown::{Block, blocks};
 use crate::place::{Place, documents, read};

@@ -1,5 +1,5 @@
-//! What the service files configure: each configuration is right beside the variables it is used with, and whoever ends an
-//! agent gives it the time to drain.
+//! The configurations in the service files: each is valid with the variables that it is used with, and the service
+//! manager gives the agent enough time to drain.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The service files under `config/` against the program: each call, variable, key and path in them exists. What the
-//! services' own validators say of them is `scripts/check-service-files`.
+//! Checks the service files under `config/` against the program: each call, variable, key and path in them exists.
+//! `scripts/check-service-files` runs the services' own validators.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
@@ -41,8 +41,8 @@ fn fault_of(words: &[String]) -> Option<String> {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    (!output.status.success()).then(|| complaint.lines().next().unwrap_or_default().to_owned())
+    let problem = String::from_utf8_lossy(&output.stderr);
+    (!output.status.success()).then(|| problem.lines().next().unwrap_or_default().to_owned())
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn is_read(variable: &str) -> bool {
     let place = Place::new();
     std::fs::write(place.path().join("stepvault.toml"), BARE).unwrap();
     let output = place.shell(&format!("{variable}=1 stepvault config check"));
-    !String::from_utf8_lossy(&output.stdout).contains("it changes nothing")
+    !String::from_utf8_lossy(&output.stdout).contains("unknown variable")
 }
 
 #[test]

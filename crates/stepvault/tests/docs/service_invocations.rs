@@ -1,4 +1,5 @@
-//! What the service files under `config/` call: in units, manifests, scripts, the Dockerfile, and in all their comments.
+//! The commands that the service files under `config/` run: in units, manifests, scripts, the Dockerfile, and their
+//! comments.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! The jobs of several nodes, and the image: they agree with themselves, with the programs that start them, and with what
-//! is in the repository.
+//! The multi-node jobs and the image are consistent with themselves, with the programs that start them, and with the
+//! repository.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The scripts for Slurm and Docker, run with an environment that is made up.
+//! The scripts for Slurm and Docker, run in a simulated environment.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
@@ -104,4 +104,75 @@ fn a_job_that_runs_out_of_time_ends_its_step_and_is_queued_again() {
     assert_eq!(told, "scancel --signal=TERM 7.0\nscontrol requeue 7\n");
     let launch = std::fs::read_to_string(place.path().join("jobs/7/launch")).unwrap();
     assert!(launch.contains("export SLURM_NODEID=0\n"), "{launch}");
+}
+
+/// A directory that a killed job left, with the program itself on the script's own path; `None` where it cannot become the
+/// job's user.
+fn killed_job(place: &Place, remote: &str) -> Option<std::path::PathBuf> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only the superuser runs epilogs");
+        return None;
+    }
+    let job = place.path().join("jobs/7");
+    std::fs::create_dir_all(job.join("checkpoints/step_1")).unwrap();
+    std::fs::create_dir_all(place.path().join("bin")).unwrap();
+    std::os::unix::fs::symlink(
+        env!("CARGO_BIN_EXE_stepvault"),
+        place.path().join("bin/stepvault"),
+    )
+    .unwrap();
+    std::fs::write(job.join("checkpoints/step_1/model.bin"), "weights").unwrap();
+    write_configuration(&job, "my-run", remote);
+    Some(job)
+}
+
+fn write_configuration(job: &std::path::Path, run: &str, remote: &str) {
+    let text = format!(
+        "[local]\ndirectory = \"vault\"\n[remote.main]\nurl = \"{remote}\"\n[run.\"{run}\"]\n\
+         watch = \"checkpoints\"\ncomplete = \"rename\"\n"
+    );
+    std::fs::write(job.join("stepvault.toml"), text).unwrap();
+}
+
+/// Runs the part of the epilog that outlives it.
+fn finish(place: &Place) {
+    let output = place.shell(
+        "sed \"s#^PATH=#PATH=$PWD/bin:#\" config/slurm/epilog.sh >epilog && \
+         JOB_SCRATCH=$PWD/jobs bash epilog finish $PWD/jobs/7",
+    );
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
+fn the_epilog_removes_only_what_is_durable() {
+    let place = Place::new();
+    let gone = "s3://bucket/prefix?endpoint=http://127.0.0.1:1&retry-deadline=1s";
+    let Some(job) = killed_job(&place, gone) else {
+        return;
+    };
+    finish(&place);
+    assert!(job.join("vault").exists(), "nothing was durable");
+
+    // The remote answers again, and the run was renamed: its step is still nowhere else.
+    let remote = format!("file://{}", place.path().join("remote").display());
+    std::fs::create_dir(place.path().join("remote")).unwrap();
+    std::fs::remove_dir_all(job.join("checkpoints/step_1")).unwrap();
+    write_configuration(&job, "renamed", &remote);
+    finish(&place);
+    assert!(
+        job.join("vault").exists(),
+        "the old run's step is in the vault alone"
+    );
+
+    // A vault that the configuration does not name.
+    std::fs::rename(job.join("vault"), job.join("other")).unwrap();
+    finish(&place);
+    assert!(job.join("other").exists(), "so is the step in another vault");
+
+    // As the hint says.
+    let upload =
+        "cd jobs/7 && ../../bin/stepvault agent --once --config stepvault.toml --local other --run my-run";
+    assert_eq!(place.shell(upload).status.code(), Some(0));
+    finish(&place);
+    assert!(!job.exists(), "everything is durable");
 }

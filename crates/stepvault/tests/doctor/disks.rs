@@ -1,4 +1,4 @@
-//! Disks that are full, by bytes and by inodes, and what is left behind on one that is not.
+//! Disks without free bytes or inodes, and the files that the checks leave on a disk with space.
 
 use crate::place::{Place, doctor_line, listing};
 
@@ -47,7 +47,7 @@ fn a_disk_without_a_byte_fails() {
     ran.finding("free bytes", "checkpoints").expect(
         "fail",
         "0 B of 4.0 MiB free",
-        "delete what is not needed",
+        "delete files you do not need",
     );
 }
 
@@ -88,12 +88,12 @@ fn a_step_of_many_files_does_not_fit_a_disk_of_few_inodes() {
     ran.finding("free bytes", "checkpoints")
         .expect("pass", "room for", "");
     ran.finding("hard links", "run to ")
-        .expect("pass", "none: different filesystems or mounts", "");
+        .expect("pass", "not available: different filesystems or mounts", "");
     ran.finding("reflinks", "run to ").expect(
         "warn",
-        "none (different filesystems or mounts), and by profile 'generic' finished files may be overwritten in place: 120 B \
-         of each step are copied",
-        "put both on one XFS or btrfs",
+        "not available (different filesystems or mounts), and with profile 'generic' finished files may be \
+         overwritten in place: 120 B of each step are copied",
+        "put checkpoints and vault on one XFS or btrfs filesystem",
     );
     // What never changes could be linked.
     let quiet = "printf '[run.mine]\\nwatch = \"run\"\\ncomplete = \"quiet\"\\n' >stepvault.toml\n";
@@ -102,8 +102,8 @@ fn a_step_of_many_files_does_not_fit_a_disk_of_few_inodes() {
     };
     ran.finding("hard links", "run to ").expect(
         "warn",
-        "none (different filesystems or mounts): 120 B of each step are copied",
-        "put the vault on the checkpoints' own mount",
+        "not available (different filesystems or mounts): 120 B of each step are copied",
+        "put the vault on the same mount as the checkpoints",
     );
 }
 
@@ -148,7 +148,7 @@ fn a_step_that_is_larger_than_what_is_free_fails() {
     let ran = ran.expect_code(14);
     ran.finding("free bytes", "checkpoints").expect(
         "fail",
-        "the next step takes 100.0 MiB (by --step-size): more than there is",
+        "the next step takes 100.0 MiB (by --step-size): it does not fit",
         "[keep.local] last",
     );
 }
@@ -193,5 +193,5 @@ fn a_slow_disk_is_said_in_seconds_a_step() {
         .expect("warn", "for reading a step of 1.9 GiB", "NVMe");
     // At 20 MB/s and less, 2 GB take longer than a minute.
     ran.finding("save and seal", "run")
-        .expect("warn", "saves come every 1m", "save less often");
+        .expect("warn", "a step is saved every 1m", "save less often");
 }

@@ -1,4 +1,4 @@
-//! What fits: between two saves, within a notice, on the disk.
+//! Feasibility: between two saves, within a notice, on the disk.
 
 use crate::place::{Place, doctor_line};
 
@@ -43,16 +43,16 @@ fn the_steps_so_far_say_what_fits() {
         "",
     );
     let saved = ran.finding("save and seal", "my-run");
-    saved.expect("pass", "a step of 2.9 MiB is written, and ", "");
+    saved.expect("pass", "a step of 2.9 MiB is written and ", "");
     // Linked or cloned, as the filesystem can.
     assert!(saved.measured.contains("ed into the vault in "), "{saved:?}");
     ran.finding("upload", "my-run to main").expect(
         "pass",
-        "a step of 2.9 MiB is uploaded in 3.0 s; saves come every 10m",
+        "a step of 2.9 MiB is uploaded in 3.0 s; a step is saved every 10m",
         "",
     );
     ran.finding("drain", "my-run to main")
-        .expect("pass", " are left for it", "");
+        .expect("pass", " are available for it", "");
     ran.finding("steps on disk", "my-run")
         .expect("pass", "[keep.local] keeps at most 2", "");
     assert_eq!(ran.document()["suggested"], serde_json::json!([]));
@@ -67,17 +67,17 @@ fn what_does_not_fit_comes_with_lines_that_would() {
     let ran = place.run_line(&line).expect_code(0);
     ran.finding("upload", "my-run to main").expect(
         "warn",
-        "is uploaded in 20m; saves come every 10m",
+        "is uploaded in 20m; a step is saved every 10m",
         "save less often",
     );
     ran.finding("drain", "my-run to main").expect(
         "warn",
-        "a notice of 1m: a step that was just saved is uploaded in 20m, and 49.5 s are left for it",
-        "count on losing up to one interval",
+        "a notice of 1m: uploading a step that was just saved takes 20m; 49.5 s are available for it",
+        "up to one interval is lost",
     );
     ran.finding("steps on disk", "my-run").expect(
         "warn",
-        "without [keep.local] every step stays",
+        "without [keep.local] every step is kept",
         "local.maximum-size",
     );
     assert_eq!(
@@ -112,7 +112,7 @@ fn a_person_sees_two_tables_and_a_count() {
         ]))
         .expect_code(0);
     let lines: Vec<&str> = ran.stdout.lines().collect();
-    assert!(lines[0].starts_with("      WHAT WAS LOOKED AT  OF"), "{ran:#?}");
+    assert!(lines[0].starts_with("      CHECK"), "{ran:#?}");
     assert!(
         lines.iter().any(|line| line.starts_with("pass  directory ")),
         "{ran:#?}"
@@ -120,7 +120,7 @@ fn a_person_sees_two_tables_and_a_count() {
     assert!(
         lines
             .iter()
-            .any(|line| line.trim_start().starts_with("WHAT FITS")),
+            .any(|line| line.trim_start().starts_with("FEASIBILITY")),
         "{ran:#?}"
     );
     assert!(lines.last().unwrap().starts_with("0 failed, "), "{ran:#?}");
@@ -130,5 +130,5 @@ fn a_person_sees_two_tables_and_a_count() {
 fn nothing_to_look_at_is_a_mistake() {
     let place = Place::new();
     let ran = place.run_line(&doctor_line(&[])).expect_code(2);
-    assert!(ran.stderr.contains("there is nothing to look at"), "{ran:?}");
+    assert!(ran.stderr.contains("nothing to check"), "{ran:?}");
 }

@@ -1,4 +1,4 @@
-//! What interrupted trainers and processes of ours left.
+//! Leftovers of interrupted trainers and of stepvault's own processes.
 
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
@@ -35,14 +35,14 @@ fn each_kind_is_named_with_its_size_and_nothing_is_removed() {
     let before = listing(&place.path(""));
     let ran = place.doctor(&[]).expect_code(0);
     let left = ran.finding("leftovers", "checkpoints");
-    left.expect("warn", "2 entries with a temporary name, ", "rm -r '");
+    left.expect("warn", "2 entries with a temporary name, ", "rm -r /");
     assert!(
         left.measured.contains("weights.pt.tmp") && left.measured.contains("step_6.tmp"),
         "{left:?}"
     );
     ran.finding("leftovers", "vault").expect(
         "warn",
-        "1 entry half sealed or half deleted, 4.0 KiB in all",
+        "1 entry partly sealed or partly deleted, 4.0 KiB in total",
         "the next start of the agent",
     );
     assert_eq!(listing(&place.path("")), before);
@@ -57,7 +57,7 @@ fn half_of_a_step_is_told_by_its_framework() {
     let ran = place.doctor(&[]).expect_code(0);
     ran.finding("leftovers", "checkpoints").expect(
         "warn",
-        "1 entry of steps that are not whole, 17 B in all",
+        "1 entry of incomplete steps, 17 B in total",
         "stepvault inspect",
     );
 }

@@ -1,4 +1,4 @@
-//! A memory limit by a control group, of whichever version is mounted.
+//! A memory limit of a control group, in the mounted version.
 
 use std::path::{Path, PathBuf};
 
@@ -61,7 +61,7 @@ fn buffers_have_to_fit_below_the_memory_limit() {
     let name = group.path.file_name().unwrap().to_str().unwrap();
     ran.finding("memory", name).expect(
         "fail",
-        "of 150.0 MiB free; transfers take up to 224.0 MiB",
+        "of 150.0 MiB free; transfers use up to 224.0 MiB",
         "lower upload.memory-budget",
     );
 }

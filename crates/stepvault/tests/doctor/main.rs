@@ -1,8 +1,8 @@
-//! `stepvault doctor` through the built binary, on real faults: full disks, disks without inodes, read-only mounts, other
+//! `stepvault doctor` with the built binary and real faults: full disks, disks without inodes, read-only mounts, other
 //! users, dead mounts, memory limits.
 //!
-//! Mounts are made in a mount namespace of the test's own, which ends with the command. Where none can be made, the test
-//! says so and does nothing.
+//! The tests mount in their own mount namespace, which ends with the command. Where that is not possible, a test prints
+//! so and is skipped.
 
 #![allow(
     clippy::unwrap_used,

@@ -22,7 +22,7 @@ fn a_read_only_mount_fails() {
 #[test]
 fn memory_and_layers_are_told_from_disks() {
     let place = Place::new();
-    let layers = "mount -t tmpfs tmpfs vault && mkdir vault/lower vault/upper vault/work || exit 99\n\
+    let layers = "mount -t tmpfs -o mode=755 tmpfs vault && mkdir vault/lower vault/upper vault/work || exit 99\n\
                   mount -t overlay -o lowerdir=vault/lower,upperdir=vault/upper,workdir=vault/work overlay run || exit 99";
     let Some(ran) = place.doctor_after(layers, &[]) else {
         return;
@@ -49,4 +49,31 @@ fn a_dead_mount_is_a_finding_and_no_standstill() {
         "umount -l",
     );
     ran.finding("directory", "vault").expect("pass", "written", "");
+}
+
+#[test]
+fn a_remote_on_the_vaults_own_filesystem_is_no_second_copy() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("archive")).unwrap();
+    let remote = format!("main=file://{}", place.path("archive").display());
+    let ran = place.doctor(&["--remote", &remote]);
+    ran.finding("own filesystem", "main").expect(
+        "warn",
+        "on the vault's filesystem",
+        "use a directory below a mount point",
+    );
+}
+
+#[test]
+fn a_remote_on_another_filesystem_passes() {
+    let place = Place::new();
+    let remote = format!("main=file://{}", place.path("archive").display());
+    let Some(ran) = place.doctor_after(
+        "mkdir archive && mount -t tmpfs tmpfs archive || exit 99",
+        &["--remote", &remote],
+    ) else {
+        return;
+    };
+    ran.finding("own filesystem", "main")
+        .expect("pass", "a different filesystem", "");
 }

@@ -1,4 +1,4 @@
-//! Whose notices count, by what the firmware says of the machine.
+//! Which providers' notices count, by the machine's firmware.
 
 use crate::place::Place;
 
@@ -19,30 +19,24 @@ fn the_notice_of_the_machines_own_provider_counts_alone() {
             "Amazon EC2",
             "p5.48xlarge",
             "pass",
-            "a machine of EC2: its firmware says 'Amazon EC2'",
+            "runs on EC2: its firmware says 'Amazon EC2'",
             2,
         ),
         (
             "Google",
             "Google Compute Engine",
             "pass",
-            "a machine of Compute Engine: ",
+            "runs on Compute Engine: ",
             2,
         ),
         (
             "Dell Inc.",
             "PowerEdge R750",
             "pass",
-            "neither EC2's nor Compute Engine's machine",
+            "runs on neither EC2 nor Compute Engine",
             1,
         ),
-        (
-            "QEMU",
-            "Standard PC",
-            "pass",
-            "whose machine this is cannot be told",
-            3,
-        ),
+        ("QEMU", "Standard PC", "pass", "the provider is unknown", 3),
     ] {
         let remote = format!("main=file://{}", place.path("remote").display());
         let Some(ran) = place.doctor_after(
@@ -76,7 +70,7 @@ fn a_notice_that_the_configuration_leaves_out_is_warned_of() {
     };
     ran.finding("notices", "this machine").expect(
         "warn",
-        "and the agent does not look for its notices",
+        "but the agent does not poll its notices",
         "add \"ec2\" to agent.notices, or set agent.notices = \"auto\"",
     );
     let ran = place.doctor(&["--notice", "45s"]);

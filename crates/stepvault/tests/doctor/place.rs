@@ -1,4 +1,4 @@
-//! A place of its own for each test, and `stepvault doctor` run in it.
+//! A separate directory for each test, and `stepvault doctor` run in it.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A place with a remote on a server of the test's own.
+//! A test directory with a remote on the test's own server.
 
 use std::process::Command;
 

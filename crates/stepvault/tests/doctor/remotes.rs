@@ -17,7 +17,8 @@ fn a_clock_that_is_off_by_an_hour_is_a_line_of_its_own_and_transfers_go_on() {
     let ran = place.doctor().expect_code(14);
     ran.finding("clock", "main").expect(
         "fail",
-        "behind this machine's: requests are refused from 15 minutes on; stepvault signs again by the store's clock",
+        "behind this machine's: the store refuses requests when they differ by 15 minutes or more; stepvault signs \
+         again by the store's clock",
         "set this machine's clock, by NTP if possible",
     );
     ran.finding("put", "main").expect("pass", "", "");
@@ -37,7 +38,7 @@ fn wrong_keys_fail_as_credentials() {
     ran.finding("credentials", "main").expect(
         "fail",
         "from the environment (AWS_ACCESS_KEY_ID); cannot list objects: ",
-        "check AWS_SECRET_ACCESS_KEY or the profile for a wrong or cut secret",
+        "check AWS_SECRET_ACCESS_KEY or the profile for a wrong or truncated secret",
     );
     place.access_key = String::new();
     place.secret_key = String::new();

@@ -1,4 +1,5 @@
-//! What each command asks of a store, against the rights that docs/operations.md lists for it.
+//! The requests that each command sends to a store, against the rights that docs/guides/buckets-and-rights.md lists
+//! for it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -47,10 +48,10 @@ impl Right {
 }
 
 fn rights() -> Vec<Right> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/buckets-and-rights.md");
     let text = std::fs::read_to_string(path).unwrap();
     let (_, table) = text
-        .split_once("| S3 | Google Cloud Storage | Asked for by |")
+        .split_once("| S3 | Google Cloud Storage | Used by |")
         .unwrap();
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     let spans = |cell: &str| -> Vec<String> {
@@ -82,7 +83,7 @@ fn furnish(place: &RemotePlace, age_uploads: impl Fn(Duration)) {
     }
     run(place, "pin 2").expect_code(0);
     place.place.write_step("step_3", 3000, 0);
-    place.leave_upload("grpo/step_9/a1/model.bin", 1024);
+    place.leave_upload("grpo/000000000009.a1/step_9/model.bin", 1024);
     age_uploads(Duration::from_hours(72));
 }
 

@@ -1,4 +1,4 @@
-//! Directories and files that belong to somebody else.
+//! Directories and files that another user owns.
 
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
@@ -44,6 +44,22 @@ fn a_directory_of_another_user_fails() {
 }
 
 #[test]
+fn a_vault_of_another_user_fails() {
+    let place = Place::new();
+    for name in ["run", "tmp"] {
+        chown(place.path(name), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    // Open to all, so that nothing but its owner and its mode is wrong.
+    std::fs::set_permissions(place.path("vault"), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let Some(ran) = as_nobody(&place) else { return };
+    ran.expect_code(14).finding("vault owner", "vault").expect(
+        "fail",
+        "it can be written to by every user, who could plant a checkpoint for a restore",
+        "run chmod go-w",
+    );
+}
+
+#[test]
 fn a_home_of_another_user_hides_no_configuration_that_counts() {
     let place = Place::new();
     for name in ["vault", "tmp", "run"] {
@@ -54,7 +70,8 @@ fn a_home_of_another_user_hides_no_configuration_that_counts() {
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
     let Some(ran) = as_nobody(&place) else { return };
     assert!(
-        ran.stderr.contains("may not look for a configuration there"),
+        ran.stderr
+            .contains("permission denied: this configuration file is ignored"),
         "{}",
         ran.stderr
     );
@@ -93,7 +110,7 @@ fn files_of_another_user_are_copied_and_that_is_said() {
     }
     ran.finding("hard links", "run to ").expect(
         "warn",
-        "the trainer's files belong to user 0, and the kernel lets no other user link them: 2.9 KiB of each step",
+        "the trainer's files belong to user 0, and the kernel does not let other users link them: 2.9 KiB of each step",
         "run the agent as the trainer's user",
     );
 }

@@ -1,4 +1,4 @@
-//! Variables that have to hold directories.
+//! Variables that must name directories.
 
 use std::process::Command;
 
@@ -35,7 +35,7 @@ fn each_variable_is_looked_at_by_name() {
         "name another directory",
     );
     ran.finding("variable", "STORE_PATH")
-        .expect("fail", "it is an address", "export STORE_PATH=");
+        .expect("fail", "it is the URL", "export STORE_PATH=");
     ran.finding("variable", "MISSING_PATH")
         .expect("fail", "it does not exist", "mkdir -p '");
 }

@@ -1,4 +1,4 @@
-//! Disks that are full, and directories that cannot be written to.
+//! Full disks, and directories that are not writable.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::os::unix::process::CommandExt as _;
@@ -147,7 +147,10 @@ fn a_directory_of_another_user() {
     let found = Found::of(&Outcome::of(command.output().unwrap()).expect_code(0));
     assert_eq!(found.causes(), ["permission-denied"], "{found:#?}");
     let evidence = found.evidence("permission-denied");
-    assert!(evidence.contains("user 65534 may not write to"), "{evidence}");
+    assert!(
+        evidence.contains("user 65534 has no permission to write to"),
+        "{evidence}"
+    );
     assert!(evidence.contains("its owner is user 0"), "{evidence}");
 }
 

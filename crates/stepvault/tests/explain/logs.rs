@@ -85,7 +85,7 @@ fn what_is_no_log_is_said() {
     assert!(
         missing
             .stderr
-            .contains("cannot read the log: none.log: there is no such file"),
+            .contains("cannot read the log: none.log: no such file"),
         "{missing:#?}"
     );
     let nothing = place.run(&["explain"]).expect_code(2);

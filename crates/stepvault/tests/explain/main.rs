@@ -1,5 +1,5 @@
-//! `explain` on real faults: disks that are full, read-only mounts, directories of another user, steps that real
-//! frameworks left half-written, restart loops, logs.
+//! `explain` with real faults: full disks, read-only mounts, directories of another user, steps that real frameworks
+//! left half-written, restart loops, logs.
 
 #![allow(
     clippy::unwrap_used,

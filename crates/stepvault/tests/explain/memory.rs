@@ -1,4 +1,4 @@
-//! A process that the kernel kills because its cgroup's memory is out.
+//! A process that the kernel kills because its cgroup is out of memory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! A place of its own for each test, small filesystems, and the binary run there.
+//! A separate directory for each test, small filesystems, and the binary run there.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -20,7 +20,9 @@ impl Place {
             .arg(directory.path())
             .status()
             .unwrap();
-        std::fs::create_dir(directory.path().join("tmp")).unwrap();
+        for name in ["tmp", "remote"] {
+            std::fs::create_dir(directory.path().join(name)).unwrap();
+        }
         Self { directory }
     }
 

@@ -1,4 +1,4 @@
-//! The commands that go on from a step: run, and looked at again.
+//! The commands to resume from a step, run and checked.
 
 use std::process::Command;
 

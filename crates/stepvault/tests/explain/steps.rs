@@ -1,4 +1,4 @@
-//! Steps that real frameworks left when they were killed, or their disk was full.
+//! Steps that real frameworks left when they were killed or their disk was full.
 
 use crate::place::Place;
 
@@ -38,7 +38,7 @@ const LEFT: [(&str, &str, &str, Option<&str>); 10] = [
     (
         "hf-trainer-killed",
         "partial-step",
-        "trainer_state.json is not there",
+        "trainer_state.json does not exist yet",
         Some("checkpoint-10"),
     ),
     (
@@ -56,7 +56,7 @@ const LEFT: [(&str, &str, &str, Option<&str>); 10] = [
     (
         "cycling-utils-killed",
         "partial-step",
-        "still says",
+        "still names",
         Some("AtomicDirectory_checkpoint_1"),
     ),
 ];

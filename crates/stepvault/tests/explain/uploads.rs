@@ -1,4 +1,4 @@
-//! Uploads that stopped, and what the vault remembers of them.
+//! Stalled uploads, and the vault's records of them.
 
 use std::time::{Duration, SystemTime};
 
@@ -25,7 +25,7 @@ fn an_upload_that_stopped_is_told_by_its_journal() {
     assert_eq!(found.causes(), ["upload-stalled"], "{found:#?}");
     let evidence = found.evidence("upload-stalled");
     assert!(
-        evidence.contains("step 1 (attempt 1) to main has noted nothing for 60 min"),
+        evidence.contains("step 1 (attempt 1) to main has made no progress for 60 min"),
         "{evidence}"
     );
     assert_eq!(found.0["resume"]["step"], 1);

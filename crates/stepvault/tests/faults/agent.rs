@@ -1,4 +1,4 @@
-//! An agent on the run, and the lines that it says and logs.
+//! A running agent, and the lines that it prints and logs.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -39,14 +39,14 @@ impl Agent {
         Self { child, lines }
     }
 
-    /// Lines that hold one of `parts`.
+    /// Returns the number of lines that contain one of `parts`.
     pub(crate) fn count(&self, parts: &[&str]) -> usize {
         let lines = self.lines.lock().unwrap();
         let holds = |line: &&String| parts.iter().any(|part| line.contains(part));
         lines.iter().filter(holds).count()
     }
 
-    /// Whether it still runs.
+    /// Checks that it still runs.
     ///
     /// # Errors
     /// What it said, if it does not.
@@ -60,7 +60,7 @@ impl Agent {
         }
     }
 
-    /// How long it took until a line held one of `parts`.
+    /// Waits until a line contains one of `parts`, and returns how long it took.
     pub(crate) fn wait_for(&mut self, parts: &[&str], patience: Duration) -> Result<Duration, Harm> {
         let begun = Instant::now();
         while self.count(parts) == 0 {
@@ -74,7 +74,7 @@ impl Agent {
         Ok(begun.elapsed())
     }
 
-    /// Lets it end in order.
+    /// Ends it in order.
     pub(crate) fn end(&mut self) {
         let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM);
         let _ = self.child.wait();

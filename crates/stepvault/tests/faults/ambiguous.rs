@@ -1,7 +1,7 @@
-//! Answers that say nothing: a write took effect and its answer was lost, or another request was in its way (409, on S3), or
-//! the second try finds the first one's work (412).
+//! Ambiguous responses: a write took effect and its response was lost, another request interfered (409, on S3), or
+//! the retry finds the result of the first request (412).
 //!
-//! Each kind of object that a command writes has its turn, the commit most often. The command has to end well, as if
+//! Each kind of object that a command writes is tested in turn, the commit most often. The command must succeed as if
 //! nothing had happened; a watcher of the store's objects counts how often a commit appeared or changed.
 
 use std::collections::BTreeMap;
@@ -19,15 +19,15 @@ use crate::world::{FILES, RUN, Store, World, read_tree};
 /// A kind of write.
 struct Write {
     what: &'static str,
-    /// The methods by which it goes, on S3 and on GCS, and what the path holds, with `/` as on S3.
+    /// Its methods, on S3 and on GCS, and a part of its path, with `/` as on S3.
     methods: [&'static str; 2],
     path: &'static str,
     order: fn(&World) -> Order,
-    /// What has to hold afterwards, beside the steps that were there.
+    /// What must hold afterwards, besides the steps that existed.
     after: fn(&World) -> Result<(), Harm>,
     /// Whether it is repeated as often as the commit.
     is_commit: bool,
-    /// How many commits appear.
+    /// The number of commits that appear.
     commits: usize,
 }
 
@@ -49,7 +49,7 @@ fn prune(world: &World) -> Order {
 
 fn pruned(world: &World) -> Result<(), Harm> {
     there(world, "/commits/000000000001.a1.json", false)?;
-    there(world, "/step_1/a1/", false)?;
+    there(world, "/000000000001.a1/step_1/", false)?;
     there(world, "/tombstones/000000000001.a1.json", true)
 }
 
@@ -64,7 +64,7 @@ fn restored(world: &World) -> Result<(), Harm> {
     Err(Harm::Torn("the restored step holds other files".to_owned()))
 }
 
-/// Whether a key of the run holds this text.
+/// Checks whether a key of the run contains this text.
 fn there(world: &World, text: &str, wanted: bool) -> Result<(), Harm> {
     let keys = world.keys();
     let found = keys.iter().any(|key| key.contains(RUN) && key.contains(text));
@@ -106,7 +106,7 @@ fn writes() -> Vec<Write> {
         COMMIT,
         of_push("part manifest", PUT, "/parts/"),
         of_push("claim", PUT, "/attempts/"),
-        of_push("whole object", PUT, "/step_4/a1/optimizer/state.bin"),
+        of_push("whole object", PUT, "/000000000004.a1/step_4/optimizer/state.bin"),
         of_push("start of an upload", ["POST", "POST"], "?uploads"),
         of_push("completion of an upload", ["POST", "POST"], "?uploadId"),
         of_prune("tombstone", PUT, "/tombstones/"),
@@ -146,6 +146,9 @@ fn writes() -> Vec<Write> {
             order: |world| {
                 let objects = world.store.objects();
                 objects.with(|objects| objects.retain(|key, _| !key.ends_with("/vault.json")));
+                // A marker that was seen before is not written again.
+                let forgotten = world.on_run(["remote", "forget", "store"]).run();
+                assert_eq!(forgotten.code(), Some(0), "{forgotten:?}");
                 push(world)
             },
             is_commit: false,
@@ -154,7 +157,7 @@ fn writes() -> Vec<Write> {
     ]
 }
 
-/// What goes wrong, one time after the other. Google documents no 409 for objects.
+/// Returns the faults, one for each attempt. Google documents no 409 for objects.
 fn actions(random: &mut Random, on_gcs: bool) -> (Vec<FaultAction>, &'static str) {
     let refusal = |status: u16, code: &str| FaultAction::refuse(status, code);
     let lost = || FaultAction::ApplyThenReset;
@@ -177,7 +180,7 @@ fn actions(random: &mut Random, on_gcs: bool) -> (Vec<FaultAction>, &'static str
     }
 }
 
-/// How often each commit appeared, or became another.
+/// Counts how often each commit appeared, or was replaced.
 fn watch_commits(world: &World) -> Arc<Mutex<usize>> {
     let times = Arc::<Mutex<usize>>::default();
     let counted = Arc::clone(&times);
@@ -221,14 +224,14 @@ fn resolve(store: fn() -> Store, settings: &Settings) -> Vec<Tally> {
         };
         let mut appeared = 0;
         for _ in 0..times {
-            // Its own server each time would do as well; a watcher stays with one.
+            // A separate server each time would do as well; a watcher stays with one.
             world.bring_back(&kept);
             let order = (write.order)(&world);
             let (actions, at) = actions(&mut random, on_gcs);
             let commits = watch_commits(&world);
             let path = match (on_gcs, write.path) {
                 (true, path) if path.starts_with('/') => path.replace('/', "%2F"),
-                // The XML API's.
+                // A request of the XML API.
                 (true, "?uploadId") => "uploadId".to_owned(),
                 (true, "?uploads") => "uploads".to_owned(),
                 (_, path) => path.trim_start_matches('?').to_owned(),
@@ -256,7 +259,7 @@ fn resolve(store: fn() -> Store, settings: &Settings) -> Vec<Tally> {
                     } else {
                         [2, 3].into()
                     };
-                    // Every byte of every step, now and then: it costs more than all the rest.
+                    // Verify every byte of every step only now and then: it costs more than all the rest.
                     if tally.runs % 10 == 1 {
                         holds(&world, "store", &needed)?;
                     }

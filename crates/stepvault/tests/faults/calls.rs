@@ -1,4 +1,9 @@
-//! The system calls by which a process changes what is outside of it: on disk, or at the other end of a connection.
+//! The system calls by which a process changes something outside of itself: on disk, or at the other end of a
+//! connection.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
 
 use nix::libc;
 use nix::sys::ptrace;
@@ -9,20 +14,20 @@ use nix::unistd::Pid;
 pub(crate) struct Call {
     pub(crate) name: &'static str,
     number: i64,
-    /// What makes it one that changes something.
+    /// The condition under which it changes something.
     when: When,
-    /// Whether its first argument is the descriptor that it is about.
+    /// Whether its first argument is the descriptor of its file.
     by_descriptor: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum When {
     Always,
-    /// The descriptor is a file or a connection, and no pipe or event.
+    /// The descriptor is a file or a connection, not a pipe or event.
     OnFileOrSocket,
-    /// These flags, in this argument, hold `O_CREAT` or `O_TRUNC`.
+    /// The flags in this argument contain `O_CREAT` or `O_TRUNC`.
     CreatesByArgument,
-    /// The same, and the flags begin the structure that the third argument points to.
+    /// As `CreatesByArgument`, but the flags are at the start of the structure that the third argument points to.
     CreatesByStructure,
     /// It is a request to share another file's blocks.
     Clones,
@@ -40,7 +45,7 @@ const fn call(name: &'static str, number: i64, when: When, by_descriptor: bool) 
     }
 }
 
-/// All of them. Which of them the binary makes is found out by watching it.
+/// All changing calls. Watching the binary shows which of them it makes.
 pub(crate) const CALLS: [Call; 33] = [
     call("write", libc::SYS_write, When::OnFileOrSocket, true),
     call("pwrite64", libc::SYS_pwrite64, When::OnFileOrSocket, true),
@@ -77,12 +82,98 @@ pub(crate) const CALLS: [Call; 33] = [
     call("utimensat", libc::SYS_utimensat, When::Always, true),
 ];
 
-/// Calls that put what was written on disk.
+/// The calls on files by path, with the argument that names the path, and whether the previous argument names the
+/// directory.
+const BY_PATH: [(&str, i64, usize, bool); 18] = [
+    ("open", libc::SYS_open, 0, false),
+    ("openat", libc::SYS_openat, 1, true),
+    ("openat2", libc::SYS_openat2, 1, true),
+    ("stat", libc::SYS_stat, 0, false),
+    ("lstat", libc::SYS_lstat, 0, false),
+    ("newfstatat", libc::SYS_newfstatat, 1, true),
+    ("statx", libc::SYS_statx, 1, true),
+    ("statfs", libc::SYS_statfs, 0, false),
+    ("readlinkat", libc::SYS_readlinkat, 1, true),
+    ("unlink", libc::SYS_unlink, 0, false),
+    ("unlinkat", libc::SYS_unlinkat, 1, true),
+    ("rmdir", libc::SYS_rmdir, 0, false),
+    ("mkdir", libc::SYS_mkdir, 0, false),
+    ("mkdirat", libc::SYS_mkdirat, 1, true),
+    ("rename", libc::SYS_rename, 0, false),
+    ("renameat2", libc::SYS_renameat2, 1, true),
+    ("linkat", libc::SYS_linkat, 1, true),
+    ("utimensat", libc::SYS_utimensat, 1, true),
+];
+
+/// The calls on open files.
+const BY_DESCRIPTOR: [(&str, i64); 14] = [
+    ("read", libc::SYS_read),
+    ("pread64", libc::SYS_pread64),
+    ("readv", libc::SYS_readv),
+    ("preadv", libc::SYS_preadv),
+    ("fstat", libc::SYS_fstat),
+    ("getdents64", libc::SYS_getdents64),
+    ("lseek", libc::SYS_lseek),
+    ("write", libc::SYS_write),
+    ("pwrite64", libc::SYS_pwrite64),
+    ("fsync", libc::SYS_fsync),
+    ("fdatasync", libc::SYS_fdatasync),
+    ("ftruncate", libc::SYS_ftruncate),
+    ("fchmod", libc::SYS_fchmod),
+    ("copy_file_range", libc::SYS_copy_file_range),
+];
+
+/// Returns the call that a stopped thread is about to make, with its file, if that file is below `root`.
+pub(crate) fn on_file_below(
+    thread: Pid,
+    registers: &libc::user_regs_struct,
+    root: &Path,
+) -> Option<(&'static str, String)> {
+    let number = i64::try_from(registers.orig_rax).ok()?;
+    let link = |name: String| std::fs::read_link(format!("/proc/{thread}/{name}")).ok();
+    let arguments = [registers.rdi, registers.rsi];
+    let (call, path) = if let Some((call, ..)) = BY_DESCRIPTOR.iter().find(|call| call.1 == number) {
+        (*call, link(format!("fd/{}", registers.rdi))?)
+    } else {
+        let (call, _, argument, has_directory) = BY_PATH.iter().find(|call| call.1 == number)?;
+        let path = text_at(thread, arguments[*argument])?;
+        let above =
+            if *has_directory && registers.rdi & 0xffff_ffff != u64::from(libc::AT_FDCWD.cast_unsigned()) {
+                link(format!("fd/{}", registers.rdi))
+            } else {
+                link("cwd".to_owned())
+            };
+        (*call, above?.join(path))
+    };
+    path.starts_with(root)
+        .then(|| (call, path.to_string_lossy().into_owned()))
+}
+
+/// Reads a zero-terminated text from the memory of a stopped thread.
+fn text_at(thread: Pid, mut address: u64) -> Option<PathBuf> {
+    let mut bytes = Vec::new();
+    loop {
+        let word = ptrace::read(thread, address as ptrace::AddressType).ok()?;
+        for byte in word.to_ne_bytes() {
+            if byte == 0 {
+                return Some(PathBuf::from(OsString::from_vec(bytes)));
+            }
+            bytes.push(byte);
+        }
+        if bytes.len() > 4096 {
+            return None;
+        }
+        address += 8;
+    }
+}
+
+/// Returns whether a call syncs written data to disk.
 pub(crate) fn syncs(call: &str) -> bool {
     ["fsync", "fdatasync", "syncfs", "sync_file_range"].contains(&call)
 }
 
-/// Calls that give something a name for good. What is only opened is temporary, or is written before its name counts.
+/// Returns whether a call gives something its final name. A file that is only opened is temporary, or is written
+/// before its name counts.
 pub(crate) fn gives_name(call: &str) -> bool {
     let gives = [
         "rename",
@@ -98,12 +189,12 @@ pub(crate) fn gives_name(call: &str) -> bool {
     gives.contains(&call)
 }
 
-/// Calls that take something's name away.
+/// Returns whether a call removes a name.
 pub(crate) fn takes_name(call: &str) -> bool {
     ["unlink", "unlinkat", "rmdir"].contains(&call)
 }
 
-/// Calls that take space or an inode of a filesystem.
+/// Returns whether a call takes space or an inode of a filesystem.
 pub(crate) fn takes_space(call: &str) -> bool {
     let takes = [
         "write",
@@ -126,7 +217,7 @@ pub(crate) fn takes_space(call: &str) -> bool {
     takes.contains(&call)
 }
 
-/// A call that a stopped thread is about to make, with what it is about, if it changes something.
+/// Returns the call that a stopped thread is about to make, with its subject, if it changes something.
 pub(crate) fn about_to_be_made(
     thread: Pid,
     registers: &libc::user_regs_struct,

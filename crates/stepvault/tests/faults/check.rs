@@ -1,13 +1,13 @@
-//! What must hold in whatever state a fault leaves behind, and what a restart has to bring about.
+//! What must hold in any state that a fault leaves behind, and what a restart must achieve.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::world::{RUN, Tree, World, clear, read_tree};
 
-/// What a look at a tier found.
+/// The result of a check of a tier.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Found {
-    /// Steps that the tier shows, and whether each is sound to the last byte.
+    /// The steps that the tier shows, and whether each is sound to the last byte.
     pub(crate) steps: BTreeMap<u64, bool>,
     pub(crate) said: String,
 }
@@ -18,7 +18,7 @@ impl Found {
         sound.map(|(step, _)| *step).collect()
     }
 
-    /// Steps that a reader sees, and that are not what was saved.
+    /// Returns the steps that a reader sees and that differ from what was saved.
     pub(crate) fn torn(&self) -> BTreeSet<u64> {
         let torn = self.steps.iter().filter(|(_, sound)| !**sound);
         torn.map(|(step, _)| *step).collect()
@@ -35,7 +35,7 @@ pub(crate) fn look(world: &World, tier: &str) -> Result<Found, String> {
         tier => world.elsewhere(["verify", "--deep", "--json", "--tier", tier]),
     };
     let ran = order.run();
-    // No checkpoint at all, or none that is valid.
+    // There is no checkpoint at all, or no valid one.
     let mut found = Found {
         said: format!("{} {}", ran.stdout, ran.stderr),
         ..Found::default()
@@ -61,7 +61,8 @@ pub(crate) fn look(world: &World, tier: &str) -> Result<Found, String> {
     Ok(found)
 }
 
-/// Whether a step comes back to the last byte on another node, from the remote, or on this one from its vault.
+/// Returns whether a step is restored to the last byte, on another node from the remote, or on this one from its
+/// vault.
 pub(crate) fn restores(world: &World, step: u64, tier: &str) -> Result<(), String> {
     clear(&world.scratch);
     std::fs::create_dir(&world.scratch).unwrap();
@@ -82,7 +83,7 @@ pub(crate) fn restores(world: &World, step: u64, tier: &str) -> Result<(), Strin
     }
 }
 
-/// Checks a tier that has to hold `needed`, and may hold others only if they are sound.
+/// Checks a tier that must hold `needed`, and may hold others only if they are sound.
 ///
 /// # Errors
 /// What is lost or torn.
@@ -96,32 +97,32 @@ pub(crate) fn holds(world: &World, tier: &str, needed: &BTreeSet<u64>) -> Result
     if !lost.is_empty() {
         return Err(Harm::Lost(format!("{tier} has lost {lost:?}: {}", found.said)));
     }
-    // As a restart would take it.
+    // Restore it as a restart would.
     if let Some(newest) = found.sound().last() {
         restores(world, *newest, tier).map_err(Harm::Torn)?;
     }
     Ok(found)
 }
 
-/// What must never happen.
+/// The outcomes that must never happen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Harm {
-    /// A step that was acknowledged, or was there before, is not.
+    /// A step that was acknowledged, or existed before, is missing.
     Lost(String),
-    /// A step is shown that is not what was saved.
+    /// A visible step differs from what was saved.
     Torn(String),
-    /// A restart does not go on without help.
+    /// A restart does not continue without help.
     Stuck(String),
 }
 
-/// Looks at a server's objects themselves: those of the step's files are there, and nothing but these bytes.
+/// Checks a server's objects directly: those of the step's files exist, with exactly these bytes.
 ///
 /// # Errors
 /// What is missing or torn.
 pub(crate) fn stored(world: &World, step: u64, attempt: u32, tree: &Tree) -> Result<(), Harm> {
     world.store.objects().with(|objects| {
         for (path, (_, bytes)) in tree {
-            let ending = format!("/{RUN}/step_{step}/a{attempt}/{}", path.display());
+            let ending = format!("/{RUN}/{step:012}.a{attempt}/step_{step}/{}", path.display());
             let Some((_, object)) = objects.iter().find(|(key, _)| key.ends_with(&ending)) else {
                 return Err(Harm::Lost(format!("there is no object {ending}")));
             };

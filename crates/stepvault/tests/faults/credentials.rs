@@ -1,12 +1,12 @@
-//! Credentials that end in the middle of an upload.
+//! Credentials that expire in the middle of an upload.
 //!
-//! The server refuses the old key from some moment on, as S3 does (400, `ExpiredToken`), whatever the key's source says of
-//! its end. The fresh one comes a second later by the same way: a program that the profile names (`credential_process`),
-//! the shared credentials file that a job rewrites, or the instance's metadata service. Parts that were there when the key
-//! ended must not be sent again. Where no fresh key comes, the push ends with one error that says so, and the next push,
-//! with a fresh key, sends none of those parts either.
+//! From some moment on the server refuses the old key, as S3 does (400, `ExpiredToken`), whatever expiry the key's
+//! source states. The fresh key comes a second later from the same source: a program that the profile names
+//! (`credential_process`), the shared credentials file that a job rewrites, or the instance's metadata service. Parts
+//! that were on the store when the key expired must not be sent again. If no fresh key comes, the push ends with one
+//! error that says so, and the next push, with a fresh key, does not resend those parts either.
 //!
-//! Google's tokens are not tried: on an endpoint of this machine none are used.
+//! Google's tokens are not tested: on an endpoint of this machine none are used.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,10 +26,10 @@ use crate::world::{Store, Tree, World, clear, write_tree};
 /// 8 and 3 parts.
 const FILES: [(&str, usize); 2] = [("model.bin", 64 << 20), ("optimizer/state.bin", (16 << 20) + 5)];
 const PARTS: usize = 11;
-/// Slow enough that the key ends in the middle.
+/// Slow enough that the key expires in the middle.
 const BYTES_PER_SECOND: u64 = 64 << 20;
 const SECRET: &str = "another/secret+key/that-opens-nothing-else";
-/// When the sources say that a key ends: later than it does.
+/// The expiry that the sources state: later than the real one.
 const SAID_END: &str = "2100-01-01T00:00:00Z";
 
 #[derive(Clone, Copy)]
@@ -44,7 +44,7 @@ struct Bench {
     network: Network,
     metadata: FakeMetadata,
     source: Source,
-    /// How many keys there were.
+    /// The number of keys so far.
     keys: usize,
 }
 
@@ -89,13 +89,13 @@ impl Bench {
         format!("AKIAFRESHKEY{:08}", self.keys)
     }
 
-    /// The server knows another key, and the source gives it.
+    /// Gives the server another key, and the source returns it.
     fn fresh_key(&mut self) {
         self.keys += 1;
         let (key, home) = (self.key(), self.world.root.join(".aws"));
         self.server().issue_key(&key, SECRET);
         let said = format!("\"SecretAccessKey\":\"{SECRET}\",\"Expiration\":\"{SAID_END}\"");
-        // At once, so that nobody reads half of it.
+        // Write it atomically, so that nobody reads half of it.
         let write = |name: &str, text: String| {
             fs::write(home.join("new"), text).unwrap();
             fs::rename(home.join("new"), home.join(name)).unwrap();
@@ -125,7 +125,7 @@ impl Bench {
         }
     }
 
-    /// A push that finds its key where the source gives it.
+    /// Returns a push that gets its key from the source.
     fn push(&self) -> Order {
         let mut order = self.world.push(1);
         order.variables.retain(|(name, _)| {
@@ -154,7 +154,7 @@ impl Bench {
         order
     }
 
-    /// The parts that the server has, as `key partNumber=N`.
+    /// Returns the parts on the server, as `key partNumber=N`.
     fn parts(&self) -> BTreeSet<String> {
         let pending = self.server().pending_uploads().into_iter();
         pending
@@ -165,7 +165,7 @@ impl Bench {
             .collect()
     }
 
-    /// How many of these were sent since a request.
+    /// Returns how many of these parts were sent after a request.
     fn sent_again(&self, parts: &BTreeSet<String>, since: usize) -> usize {
         let requests = self.server().faults().requests_after(since).into_iter();
         requests
@@ -183,7 +183,8 @@ impl Bench {
             .count()
     }
 
-    /// Ends the key once the server has so many parts; those it has then, and how many requests there were.
+    /// Expires the key once the server has this many parts; returns the parts it has then, and the number of requests
+    /// so far.
     fn end_key_at(
         &self,
         parts: usize,
@@ -196,7 +197,7 @@ impl Bench {
             std::thread::sleep(Duration::from_millis(2));
         }
         self.server().expire_key(&self.key());
-        // In this order: whatever is asked for again comes later than both.
+        // Keep this order: requests that are repeated must come after both.
         let parts = self.parts();
         Ok((parts, self.server().faults().requests().len()))
     }
@@ -206,7 +207,7 @@ fn start(order: Order) -> std::thread::JoinHandle<Ran> {
     std::thread::spawn(move || order.run_within(PATIENCE))
 }
 
-/// How many finished parts were sent again.
+/// Returns how many finished parts were sent again.
 fn fresh_ones_come(bench: &mut Bench, tree: &Tree, at: usize, after: Duration) -> Result<usize, Harm> {
     let push = start(bench.push());
     let ended = bench.end_key_at(at, &push);
@@ -235,7 +236,7 @@ fn none_come(bench: &mut Bench, tree: &Tree, at: usize) -> Result<usize, Harm> {
     if ran.code() == Some(0) || said.len() != 1 || !ran.stderr.contains("renew them") {
         return Err(Harm::Stuck(format!("not one error that says so: {ran:?}")));
     }
-    // Those that were under way when the key ended may have come to the store without this push's hearing of it.
+    // The store may have received parts that were under way when the key expired, without this push's knowledge.
     let since = bench.server().faults().requests().len();
     bench.fresh_key();
     bench.network.limit(None, None);

@@ -1,8 +1,8 @@
-//! Calls that fail: each sync once with an input/output error; everything that takes space from some point on, as on a
-//! disk that is full or has become read-only.
+//! Calls that fail: each sync once with an input/output error, and every call that takes space from some point on, as
+//! on a disk that is full or has become read-only.
 //!
-//! What fails says so with an error that names the file and what to do. Steps that were there are unharmed, nothing torn
-//! is seen, and the same command goes on once the disk is well again.
+//! A failed command reports an error that names the file and what to do. Steps that existed are unharmed, no reader
+//! sees a torn step, and the same command continues once the disk works again.
 
 use nix::errno::Errno;
 
@@ -12,9 +12,9 @@ use crate::operations::{self, Operation};
 use crate::random::Random;
 use crate::settings::{Settings, settings};
 use crate::tally::Tally;
-use crate::tracer::{Fault, Plan, Traced, trace};
+use crate::tracer::{Fault, Plan, Scope, Traced, trace};
 
-/// What fails, and what has to be said of it.
+/// The calls that fail, and the expected error.
 #[derive(Clone, Copy)]
 struct Failure {
     what: &'static str,
@@ -31,7 +31,7 @@ const SYNC: Failure = Failure {
     only_one: true,
     error: Errno::EIO,
     says: "the disk reports an input/output error",
-    hint: "look at the kernel's log",
+    hint: "check the kernel log",
 };
 const FULL: Failure = Failure {
     what: "ENOSPC from some call on",
@@ -50,7 +50,7 @@ const READ_ONLY: Failure = Failure {
     hint: "mount it writable",
 };
 
-/// The command failed, and said so; or it did all the same without what failed.
+/// Checks that the command failed and reported the error, or succeeded without the failed call.
 fn said(failure: Failure, traced: &Traced) -> Result<bool, Harm> {
     let ran = &traced.ran;
     if ran.stderr.contains("panicked at") || ran.code().is_none() {
@@ -72,7 +72,7 @@ fn said(failure: Failure, traced: &Traced) -> Result<bool, Harm> {
     )))
 }
 
-/// A sync that failed is not tried again on the same file, where its bytes were written only once.
+/// Checks that a failed sync is not retried on the same file, where its bytes were written only once.
 fn not_tried_again(traced: &Traced, plan: &Plan) -> Result<(), Harm> {
     let failed = &traced.sites[plan.first - 1];
     let is_file = failed.about.contains("/.stepvault-tmp-") || failed.about.contains("/staging/");
@@ -98,6 +98,7 @@ fn sweep(operation: &Operation, failure: Failure, settings: Settings) -> Tally {
     let reference = operation.reference();
     let mut plan = Plan {
         counts: Some(failure.counts),
+        scope: Scope::Changing,
         first: usize::MAX,
         only_one: failure.only_one,
         fault: Fault::Fail(failure.error),

@@ -1,4 +1,4 @@
-//! Answers of 200 with an error in their body, as S3 gives them to completions, copies and deletions in batches.
+//! Responses with status 200 and an error in their body, as S3 gives them to completions, copies and batch deletions.
 
 use stepvault_testkit::faults::FaultAction;
 
@@ -8,7 +8,7 @@ use crate::settings::{Settings, of_environment};
 use crate::tally::Tally;
 use crate::world::{FILES, Store, Tree, World, write_tree};
 
-/// A request that may be answered so.
+/// A request that may get such a response.
 struct Lie {
     what: &'static str,
     method: &'static str,
@@ -17,7 +17,7 @@ struct Lie {
     after: fn(&World) -> Result<(), Harm>,
 }
 
-/// Step 3 with other bytes at the end of its large file, which takes a second part, and all else as in step 2.
+/// Returns step 3: as step 2, but with other bytes at the end of its large file, in a second part.
 fn nearly_the_same(world: &World) -> Tree {
     let mut tree = world.step(2);
     let (_, bytes) = tree.get_mut(std::path::Path::new("model.bin")).unwrap();
@@ -65,7 +65,7 @@ fn on_s3() -> Vec<Lie> {
         Lie {
             what: "copy of an object",
             method: "PUT",
-            path: "/step_3/a1/optimizer/state.bin",
+            path: "/000000000003.a1/step_3/optimizer/state.bin",
             ..COMPLETION
         },
         Lie {
@@ -107,7 +107,7 @@ fn answered(store: fn() -> Store, lies: &[Lie], settings: &Settings) {
         let mut tally = Tally::new("200 with an error in its body", &what, 0);
         let (mut most, mut undisturbed) = (0, 0);
         let faults = world.store.faults();
-        // None at first, to compare with.
+        // No lies at first, for comparison.
         for times in (0..=3_u64).cycle().take(settings.times(2, 40).max(2)) {
             world.bring_back(&kept);
             let order = (lie.order)(&world);

@@ -1,7 +1,7 @@
-//! A disk that can lose its power: a filesystem in a file, mounted by a loop device, and shut down by the filesystem's
-//! own request, which drops whatever has not reached the disk.
+//! A disk that can lose its power: a filesystem in a file, mounted by a loop device, and shut down by the
+//! filesystem's own request, which drops whatever has not reached the disk.
 //!
-//! Everything is mounted in a mount namespace of the thread that asks for it, and goes with that thread.
+//! Everything is mounted in a mount namespace of the calling thread, and disappears with that thread.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use nix::sched::{CloneFlags, unshare};
 use crate::random::Random;
 use crate::world::files_below;
 
-/// The smallest that `mkfs.xfs` makes is 300 MiB; the file has holes.
+/// The smallest size that `mkfs.xfs` supports is 300 MiB; the file has holes.
 const SIZE_BYTES: u64 = 320 << 20;
-/// `EXT4_IOC_SHUTDOWN` and `XFS_IOC_GOINGDOWN` are one number; 2 leaves the log as it is on the disk.
+/// `EXT4_IOC_SHUTDOWN` and `XFS_IOC_GOINGDOWN` are the same number; 2 leaves the log as it is on the disk.
 const SHUTDOWN: &str = "import fcntl, os, struct, sys\n\
                         descriptor = os.open(sys.argv[1], os.O_RDONLY)\n\
                         fcntl.ioctl(descriptor, 0x8004587d, struct.pack('I', 2))\n";
@@ -26,13 +26,13 @@ pub(crate) struct Image {
     pub(crate) mounted: PathBuf,
 }
 
-/// Gives this thread mounts of its own.
+/// Gives this thread its own mounts.
 pub(crate) fn own_mounts() -> Result<(), String> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(|error| format!("a mount namespace: {error}"))?;
     run("mount", &["--make-rprivate", "/"])
 }
 
-/// Does `work` on a thread with mounts of its own.
+/// Runs `work` on a thread with its own mounts.
 ///
 /// # Errors
 /// What keeps this machine or this user from having them.
@@ -45,13 +45,13 @@ pub(crate) fn with_own_mounts<T: Send>(work: impl FnOnce() -> Result<T, String> 
     })
 }
 
-/// A directory that costs no disk, where there is one.
+/// Returns a directory in memory, if there is one.
 pub(crate) fn fast_directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
 
 impl Image {
-    /// Makes one of `kind`, ext4 or xfs, in `directory`, and mounts it.
+    /// Makes a filesystem of `kind`, ext4 or xfs, in `directory`, and mounts it.
     ///
     /// # Errors
     /// What is missing for it.
@@ -83,7 +83,8 @@ impl Image {
         )
     }
 
-    /// Writes some of the files below `root` back, as the kernel may at any time; `chance` in 100 for each.
+    /// Writes some of the files below `root` back, as the kernel may at any time, each with a probability of `chance`
+    /// percent.
     pub(crate) fn write_some_back(random: &mut Random, root: &Path, chance: usize) {
         for path in files_below(root) {
             if random.below(100) < chance && path.is_file() {
@@ -92,7 +93,8 @@ impl Image {
         }
     }
 
-    /// Lets the filesystem, an ext4, meet an error: from now on it takes nothing more, as ext4 is set up on most machines.
+    /// Triggers an error of the filesystem, an ext4: from now on it accepts no writes, as ext4 is configured on most
+    /// machines.
     pub(crate) fn meet_an_error(&self) -> Result<(), String> {
         let mounted = self.mounted.to_str().unwrap();
         run("mount", &["-o", "remount,errors=remount-ro", mounted])?;
@@ -102,10 +104,10 @@ impl Image {
             .map_err(|error| format!("an error of the filesystem on {device}: {error}"))
     }
 
-    /// Checks and mounts it again, as whoever looks after the machine would. Nothing may have it open.
+    /// Checks and mounts it again, as an administrator would. No process may have it open.
     pub(crate) fn repair(&self) -> Result<(), String> {
         run("umount", &[self.mounted.to_str().unwrap()])?;
-        // 1 says that something was mended.
+        // Exit code 1 means that something was repaired.
         run(
             "sh",
             &[
@@ -117,7 +119,7 @@ impl Image {
         self.mount()
     }
 
-    /// Cuts the power, and starts again from what the disk has.
+    /// Cuts the power, and starts again from the contents of the disk.
     pub(crate) fn lose_power(&self) -> Result<(), String> {
         let mounted = self.mounted.to_str().unwrap();
         run("python3", &["-c", SHUTDOWN, mounted])?;
@@ -137,7 +139,7 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
     output(program, arguments).map(drop)
 }
 
-/// The same, with what it says.
+/// Runs a program to its end and returns its output.
 fn output(program: &str, arguments: &[&str]) -> Result<String, String> {
     let told = || format!("{program} {}", arguments.join(" "));
     let output = Command::new(program)

@@ -1,18 +1,20 @@
-//! Every command that changes something, killed at every call by which it does, and started again without help.
+//! Every command that changes something, killed at each of its changing calls, and started again without help.
 //!
-//! After each kill, before anything else runs, a reader on another node sees only whole steps, and all that were
-//! acknowledged; the vault holds all that was called sealed. The same command then goes on by itself and ends where an
-//! undisturbed one ends. Leases of the dead run out by the store's clock, which the test turns back for them.
+//! After each kill, before anything else runs, a reader on another node sees only whole steps, including all that
+//! were acknowledged; the vault holds all that was reported as sealed. The same command then continues by itself and
+//! ends where an undisturbed one ends. Leases of killed processes expire by the store's clock; the test makes them
+//! look older.
 
 use crate::operations::{self, Operation};
 use crate::random::Random;
 use crate::settings::{Settings, settings};
 use crate::tally::Tally;
-use crate::tracer::{Fault, Plan, trace};
+use crate::tracer::{Fault, Plan, Scope, trace};
 
 fn kill(first: usize, any_call: bool) -> Plan {
     Plan {
         counts: if any_call { None } else { Some(|_| true) },
+        scope: Scope::Changing,
         first,
         only_one: true,
         fault: Fault::Kill,
@@ -20,7 +22,7 @@ fn kill(first: usize, any_call: bool) -> Plan {
     }
 }
 
-/// Kills one operation at the calls of its sweep, then at random ones of any kind.
+/// Kills one operation at the calls of its sweep, then at random calls of any kind.
 fn sweep(operation: &Operation, settings: Settings) -> Tally {
     let mut tally = Tally::new("Kill sweep", operation.name, settings.seed);
     let mut random = Random(settings.seed ^ operation.name.len() as u64);
@@ -44,7 +46,7 @@ fn sweep(operation: &Operation, settings: Settings) -> Tally {
         tally.faults += killed.injected;
         let at = format!("seed {}, kill at {}", settings.seed, killed.site(&plan));
         let mut outcome = operation.held(&reference, &killed.ran, &mut tally);
-        // The one that goes on may be killed as well.
+        // The continuing run may be killed as well.
         if outcome.is_ok() && plan.counts.is_none() && random.below(3) == 0 {
             let again = trace(&operation.order, Some(kill(1 + random.below(of_any_kind), true)));
             twice += again.injected;

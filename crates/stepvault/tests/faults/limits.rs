@@ -6,7 +6,7 @@ use crate::order::Ran;
 use crate::settings::{Settings, not_run, settings};
 use crate::tally::Tally;
 
-/// A limit, as `prlimit` takes it, and what has to be said when it is met.
+/// A limit, as an argument of `prlimit`, and the expected error when it is reached.
 struct Limit {
     what: &'static str,
     option: &'static str,
@@ -26,7 +26,7 @@ const SIZE: Limit = Limit {
     what: "small files only (EFBIG)",
     option: "--fsize",
     values: &[1, 200, 1_000, 20_000, 60_000, 100_000],
-    says: "the file would be larger than is allowed",
+    says: "the file would exceed the allowed size",
     hint: "raise the limit on file sizes",
 };
 
@@ -48,7 +48,7 @@ fn under(limit: &Limit, operation: &Operation, settings: Settings) -> Tally {
     );
     let reference = operation.reference();
     let mut met = 0;
-    // In the small tier every third.
+    // The small tier runs every third.
     let every = if settings.full { 1 } else { 3 };
     let values: Vec<u64> = limit.values.iter().copied().step_by(every).collect();
     for value in &values {
@@ -95,13 +95,14 @@ fn limited(limit: &Limit) {
     tallies.iter().for_each(Tally::assert_no_harm);
 }
 
-/// A restore that could open no more files took intact steps for damaged, and passed them over for older ones.
+/// Regression: a restore that could open no more files treated intact steps as damaged, and skipped them for older
+/// ones.
 #[test]
 fn with_few_open_files_it_works_or_says_so() {
     limited(&FILES);
 }
 
-/// The kernel's signal ended the process before it could say anything.
+/// Regression: the kernel's signal ended the process before it could report anything.
 #[test]
 fn with_small_files_only_it_works_or_says_so() {
     limited(&SIZE);

@@ -1,15 +1,16 @@
-//! Faults injected into the built binary: killed at its system calls, its power cut, its disks failing, its network
-//! broken, its stores refusing, lying and forgetting, its objects rotten.
+//! Faults injected into the built binary: it is killed at its system calls, its power is cut, its disks fail, its
+//! network breaks, its stores refuse, lie and forget, and its objects are damaged.
 //!
-//! Whatever happens, every step that was acknowledged is still there to the last byte, nothing that a reader sees is
-//! torn, and the same command goes on without help.
+//! Whatever happens, every acknowledged step still exists to the last byte, no reader sees a torn step, and the same
+//! command continues without help.
 //!
-//! Without anything in the environment a small sample runs, from a fixed seed. `FAULTS_SEED` names another,
-//! `FAULTS_RUNS` says how many runs each row has, `FAULTS_FULL=1` strikes every call of the sweeps and runs hundreds of the
-//! rest; see `scripts/fault`. `FAULTS_REPORT` names a file that gets each row's counts.
+//! Without environment variables a small sample runs, from a fixed seed. `FAULTS_SEED` sets another seed,
+//! `FAULTS_RUNS` the number of runs of each row; `FAULTS_FULL=1` strikes every call of the sweeps and makes hundreds
+//! of runs of the others; see `scripts/fault`. `FAULTS_REPORT` names a file that gets each row's counts.
 //!
-//! Tracing takes Linux on x86-64. Disks that lose power and disks that fill up take root, loop devices and mount
-//! namespaces. What cannot be had is said on standard error and not run; with `FAULTS_REQUIRED=1` it fails instead.
+//! Tracing requires Linux on x86-64. Disks that lose power and disks that fill up require root, loop devices and
+//! mount namespaces. Tests whose requirements are missing are reported on standard error and not run; with
+//! `FAULTS_REQUIRED=1` they fail instead.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(
@@ -36,6 +37,7 @@ mod order;
 mod power;
 mod random;
 mod read_only;
+mod reads;
 mod rot;
 mod rot_in_vault;
 mod settings;

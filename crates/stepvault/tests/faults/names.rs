@@ -1,9 +1,9 @@
-//! Names that a killed run gave and did not sync: whoever goes on over them has to sync them first.
+//! Names that a killed run created and did not sync: a run that continues must sync them first.
 //!
-//! A new name is on disk only once its directory has been synced. ext4 and xfs write names in their order, so that a power
-//! cut there hardly shows one that is missing; POSIX promises nothing of the kind, and other filesystems do not do it.
-//! So the binary is killed just before it syncs a directory, and the run that follows and succeeds is watched: it
-//! must sync that directory as well.
+//! A new name is on disk only once its directory has been synced. ext4 and xfs write names in order, so a power cut
+//! there rarely loses one; POSIX does not promise this, and other filesystems do not do it. So the test kills the
+//! binary just before it syncs a directory, and watches the next run that succeeds: it must sync that directory as
+//! well.
 
 use std::path::Path;
 
@@ -13,10 +13,10 @@ use crate::operations;
 use crate::random::Random;
 use crate::settings::{of_environment, settings};
 use crate::tally::{Tally, say};
-use crate::tracer::{Fault, Plan, Site, trace};
+use crate::tracer::{Fault, Plan, Scope, Site, trace};
 
-/// What nobody goes on over: uploads that a killed run began, which are swept some time, and what a node notes of a
-/// remote for itself, which it asks the remote when it is lost.
+/// Returns whether no run continues over these files: uploads that a killed run started, which gc deletes later, and
+/// a node's local notes about a remote, which it fetches from the remote when they are lost.
 fn is_given_up(directory: &str) -> bool {
     directory.contains("/.stepvault-uploads/")
         || directory.contains("/vault/") && directory.ends_with("/remotes")
@@ -26,8 +26,8 @@ fn counted(call: &str) -> bool {
     syncs(call) || gives_name(call) || takes_name(call)
 }
 
-/// Whether the call at `index` syncs a directory in which its thread has given a name just before, and no other thread
-/// has synced it since. A thread that only makes sure of what it found has done something else before.
+/// Returns whether the call at `index` syncs a directory in which its thread has just created a name that no other
+/// thread has synced since. A thread that only confirms an existing name has made another call before.
 fn syncs_a_new_name(sites: &[Site], index: usize) -> bool {
     let Some(site) = sites.get(index) else {
         return false;
@@ -54,6 +54,7 @@ fn swept(name: &str) {
     let mut random = Random(settings.seed ^ name.len() as u64);
     let mut plan = Plan {
         counts: Some(counted),
+        scope: Scope::Changing,
         first: usize::MAX,
         only_one: true,
         fault: Fault::Kill,
@@ -69,7 +70,7 @@ fn swept(name: &str) {
         plan.first = names[chosen - 1] + 1;
         operation.world.bring_back(&reference.kept);
         let killed = trace(&operation.order, Some(plan));
-        // Threads do not take turns in the same way each time.
+        // Threads do not interleave in the same way each time.
         if !syncs_a_new_name(&killed.sites, plan.first - 1) {
             continue;
         }
@@ -97,8 +98,8 @@ fn a_push_syncs_the_names_that_the_one_before_left() {
     swept("push to file://");
 }
 
-/// In the full tier: it seals, uploads and prunes side by side, so that two runs of it are seldom alike, and a sample of
-/// few kills tells little.
+/// Runs only in the full tier: the agent seals, uploads and prunes concurrently, so two runs are seldom alike, and a
+/// sample of few kills proves little.
 #[test]
 fn an_agent_syncs_the_names_that_the_one_before_left() {
     if of_environment().full {

@@ -1,11 +1,11 @@
-//! A network that breaks: connections reset, bodies cut off both ways, answers lost after their requests took effect,
-//! silence, delays and trickles.
+//! A network that breaks: connections reset, bodies cut off in both directions, responses lost after their requests
+//! took effect, silence, delays and trickles.
 //!
-//! Where it strikes follows from the seed: after so many bytes, counted over all connections. A push has to end well, with
-//! exactly the step's bytes on the store; a restore has to end well with exactly those at its target. What is carried is
-//! compared with what an undisturbed command of the same step has carried, headers and records included. A cut loses at
-//! most the part that its connection carries, of 8 MiB; the cuts of a run are few enough against its parts that a fifth
-//! more bytes is the most they may cost.
+//! The seed determines where it breaks: after a number of bytes, counted over all connections. A push must succeed,
+//! with exactly the step's bytes on the store; a restore must succeed with exactly those at its target. The bytes
+//! carried are compared with those of an undisturbed command for the same step, headers and records included. A cut
+//! loses at most the part that its connection carries, of 8 MiB; the cuts of a run are few enough compared with its
+//! parts that they may cost at most a fifth more bytes.
 
 use std::time::Duration;
 
@@ -31,12 +31,12 @@ const MANY_PARTS: [(&str, usize); 4] = [
     ("optimizer/rank_0.bin", 3_000_000),
     ("empty.json", 0),
 ];
-/// Most bytes in a disturbed run, over those of an undisturbed one.
+/// The maximum of bytes in a disturbed run, relative to an undisturbed one.
 const MOST: f64 = 1.2;
-/// A connection that moves nothing for so long is given up; 30 s without the option.
+/// The time after which a connection that moves nothing is given up; 30 s without the option.
 const OPTIONS: &str = "&stall-timeout=2s";
 
-/// Where nobody is disturbed: bytes to the server and back, of a push and of a restore.
+/// Bytes to the server and back, of an undisturbed push and restore.
 type Undisturbed = [(u64, u64); 2];
 
 struct Ways {
@@ -46,7 +46,7 @@ struct Ways {
 }
 
 impl Ways {
-    /// An empty store, an empty vault, and the step that was written before.
+    /// Returns an empty store, an empty vault, and the step that was written before.
     fn new(
         root: &std::path::Path,
         store: Store,
@@ -98,7 +98,7 @@ impl Ways {
     }
 }
 
-/// A cut anywhere within so many bytes: most often a reset, or an answer that is lost.
+/// Returns a cut at a random position within `bytes`: usually a reset, or a lost response.
 fn cut(random: &mut Random, direction: Direction, bytes: u64) -> Trouble {
     let mishap = match random.below(20) {
         0..8 => Mishap::Reset,
@@ -109,7 +109,7 @@ fn cut(random: &mut Random, direction: Direction, bytes: u64) -> Trouble {
     somewhere(random, direction, bytes, mishap)
 }
 
-/// The end is left out: no two runs carry quite the same.
+/// Excludes the end, because no two runs carry exactly the same bytes.
 fn somewhere(random: &mut Random, direction: Direction, bytes: u64, mishap: Mishap) -> Trouble {
     let after_bytes = random.next() % (bytes / 100 * 95).max(1);
     Trouble {
@@ -119,7 +119,8 @@ fn somewhere(random: &mut Random, direction: Direction, bytes: u64, mishap: Mish
     }
 }
 
-/// `cuts` of what a command carries, two in three in the direction of its data; a pause and a trickle besides.
+/// Returns `cuts` cuts of the bytes that a command carries, two in three in the direction of its data, and a pause
+/// and a trickle.
 fn troubles(random: &mut Random, cuts: usize, is_push: bool, bytes: (u64, u64)) -> Vec<Trouble> {
     let data = if is_push {
         (Direction::ToServer, bytes.0)
@@ -151,7 +152,7 @@ fn troubles(random: &mut Random, cuts: usize, is_push: bool, bytes: (u64, u64)) 
     troubles
 }
 
-/// What has been carried of one kind of command.
+/// The bytes carried by one kind of command.
 #[derive(Default)]
 struct Sum {
     carried: u64,

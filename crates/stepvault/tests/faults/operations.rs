@@ -8,24 +8,24 @@ use crate::check::Harm;
 use crate::order::Order;
 use crate::world::{FILES, RUN, SMALL, Tree, World, files_below, read_tree, write_tree};
 
-/// A command, and what it is about.
+/// A command, with its world.
 pub(crate) struct Operation {
     pub(crate) name: &'static str,
     pub(crate) world: World,
     pub(crate) order: Order,
-    /// How often it has to run until it has nothing left to do.
+    /// How many runs it needs until it has nothing left to do.
     pub(crate) times: usize,
-    /// Whether it is about steps on tiers.
+    /// Whether it concerns steps on tiers.
     pub(crate) has_tiers: bool,
     /// Whether it may remove steps.
     pub(crate) removes: bool,
-    /// What holds at any time, and what holds once it is done.
+    /// What must hold at any time, and what must hold once it is done.
     pub(crate) always: fn(&World) -> Result<(), Harm>,
     pub(crate) at_the_end: fn(&World) -> Result<(), Harm>,
 }
 
-/// The names of those that `of` makes.
-pub(crate) const NAMES: [&str; 12] = [
+/// The names of the operations that `of` makes.
+pub(crate) const NAMES: [&str; 14] = [
     "push to file://",
     "push to S3",
     "agent --once to file://",
@@ -38,6 +38,8 @@ pub(crate) const NAMES: [&str; 12] = [
     "stage",
     "commit",
     "restore from the vault",
+    "verify on file://",
+    "prune of the vault",
 ];
 
 #[allow(clippy::unnecessary_wraps, reason = "it stands where others fail")]
@@ -60,6 +62,8 @@ pub(crate) fn of(name: &str, root: &Path) -> Operation {
         "stage" => stage(root),
         "commit" => commit(root),
         "restore from the vault" => restore_from_vault(root),
+        "verify on file://" => verify(root),
+        "prune of the vault" => prune_of_vault(root),
         name => panic!("no operation is called {name:?}"),
     }
 }
@@ -77,7 +81,7 @@ fn operation(name: &'static str, world: World, order: Order) -> Operation {
     }
 }
 
-/// The third step of a run.
+/// Pushes the third step of a run.
 fn push(name: &'static str, world: World) -> Operation {
     world.have(&[1, 2]);
     world.write(3);
@@ -88,7 +92,7 @@ fn push(name: &'static str, world: World) -> Operation {
     }
 }
 
-/// Two steps to seal and upload, and old ones to remove from both tiers.
+/// Runs an agent with two steps to seal and upload, and old ones to remove from both tiers.
 fn agent(root: &Path) -> Operation {
     let world = World::with_directory(root, &SMALL);
     world.have(&[1, 2]);
@@ -125,14 +129,14 @@ fn restore(name: &'static str, world: World) -> Operation {
     }
 }
 
-/// From the node's own copy, which must not suffer from it.
+/// Restores from the node's own copy, which must stay intact.
 fn restore_from_vault(root: &Path) -> Operation {
     let new = restore(NAMES[11], World::with_directory(root, &SMALL));
     let order = new.world.on_vault(["restore", "--into", "got"]);
     Operation { order, ..new }
 }
 
-/// Something else has the name of the step.
+/// Restores to a target whose name is already used by something else.
 fn replace(root: &Path) -> Operation {
     let mut new = restore(NAMES[5], World::with_directory(root, &SMALL));
     write_tree(&new.world.root.join("got/step_3"), &new.world.step(99));
@@ -146,7 +150,7 @@ fn replace(root: &Path) -> Operation {
     new
 }
 
-/// The target of a restore is one of these, or the step; with none of these it may be absent as well.
+/// Checks that the target of a restore is one of `others`, or the step; without `others` it may be absent as well.
 fn whole(world: &World, others: &[Tree]) -> Result<(), Harm> {
     let target = world.root.join("got/step_3");
     if !target.exists() && others.is_empty() {
@@ -168,7 +172,26 @@ fn prune(name: &'static str, world: World) -> Operation {
     }
 }
 
-/// The data of a step without its commit, which one sweep has seen already, and a file of somebody else's.
+/// Verifies both tiers, to the last byte.
+fn verify(root: &Path) -> Operation {
+    let world = World::with_directory(root, &SMALL);
+    world.have(&[1, 2, 3]);
+    let order = world.on_run(["verify", "--deep", "--json"]);
+    operation(NAMES[12], world, order)
+}
+
+fn prune_of_vault(root: &Path) -> Operation {
+    let world = World::with_directory(root, &SMALL);
+    world.have(&[1, 2, 3, 4, 5]);
+    let order = world.on_run(["prune", "--tier", "local", "--keep-last", "2"]);
+    Operation {
+        removes: true,
+        ..operation(NAMES[13], world, order)
+    }
+}
+
+/// Runs gc on the data of a step without its commit, which one run has seen already, and on a file that is not
+/// stepvault's.
 fn gc(root: &Path) -> Operation {
     let world = World::with_directory(root, &SMALL);
     world.have(&[1, 2, 3]);
@@ -243,14 +266,14 @@ fn commit(root: &Path) -> Operation {
     }
 }
 
-/// The directory that processes get for step 7.
+/// Returns the directory that processes get for step 7.
 fn staged(world: &World) -> String {
     let ran = world.order(["stage", "--in", "outputs", "--step", "7"]).run();
     assert_eq!(ran.code(), Some(0), "{ran:?}");
     ran.stdout.trim_end().to_owned()
 }
 
-/// The step is there whole, or not at all; the link leads to it only if it is.
+/// Checks that the step exists whole, or not at all, and that the link names it only if it exists.
 fn committed(world: &World, must_be: bool) -> Result<(), Harm> {
     let outputs = world.root.join("outputs");
     let there = read_tree(&outputs.join("step_7"));
@@ -272,7 +295,7 @@ fn committed(world: &World, must_be: bool) -> Result<(), Harm> {
     Ok(())
 }
 
-/// What a process that was killed left behind, the next one has cleared away.
+/// Checks that the next process has deleted the leftovers of a killed process.
 fn no_temporaries(world: &World) -> Result<(), Harm> {
     let in_vault = files_below(&world.vault).into_iter();
     let left: BTreeSet<_> = in_vault

@@ -1,4 +1,4 @@
-//! A command of the built binary, with nothing of the machine's own set-up in its environment.
+//! A command of the built binary, with none of the machine's own configuration in its environment.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use serde_json::Value;
 /// A command that takes longer hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(4);
 
-/// What to run.
+/// A command to run.
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
-    /// What stands before the binary: another program that runs it.
+    /// A program, with arguments, that runs the binary.
     pub(crate) before: Vec<OsString>,
     pub(crate) arguments: Vec<OsString>,
     pub(crate) variables: Vec<(&'static str, OsString)>,
     pub(crate) directory: PathBuf,
 }
 
-/// How it ended.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) status: ExitStatus,
@@ -29,7 +29,7 @@ pub(crate) struct Ran {
 }
 
 impl Order {
-    /// Nothing yet, to be run in `directory`.
+    /// Returns a command without arguments, to be run in `directory`.
     pub(crate) fn new(directory: &Path) -> Self {
         Self {
             before: Vec::new(),
@@ -41,7 +41,7 @@ impl Order {
                     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into(),
                 ),
                 ("AWS_EC2_METADATA_DISABLED", "true".into()),
-                // No provider's machine is looked for.
+                // Prevents the search for a provider's metadata service.
                 ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1".into()),
                 ("GCE_METADATA_HOST", "127.0.0.1:1".into()),
                 ("RUST_BACKTRACE", "1".into()),
@@ -56,13 +56,13 @@ impl Order {
         self
     }
 
-    /// Lets another program run the binary.
+    /// Runs the binary under another program.
     pub(crate) fn under(mut self, program: &[&str]) -> Self {
         self.before = program.iter().map(OsString::from).collect();
         self
     }
 
-    /// As further words of `command`.
+    /// Appends it as arguments to `command`.
     pub(crate) fn onto(&self, command: &mut Command) {
         command
             .args(&self.before)
@@ -90,7 +90,7 @@ impl Order {
         self.run_within(PATIENCE)
     }
 
-    /// Runs it to its end, which has to come within `patience`.
+    /// Runs it to its end, which must come within `patience`.
     pub(crate) fn run_within(&self, patience: Duration) -> Ran {
         let child = self.start();
         let (process, begun) = (
@@ -117,18 +117,18 @@ impl Order {
 }
 
 impl Ran {
-    /// Its exit code; none when it was killed.
+    /// Returns its exit code; `None` when it was killed.
     pub(crate) fn code(&self) -> Option<i32> {
         self.status.code()
     }
 
-    /// The one document on its standard output.
+    /// Returns the only document on its standard output.
     pub(crate) fn document(&self) -> Result<Value, String> {
         serde_json::from_str(&self.stdout).map_err(|error| format!("no document ({error}): {self:?}"))
     }
 
-    /// The steps that it said were sealed, or with a tier's name that are durable there. A line that was cut off says
-    /// nothing.
+    /// Returns the steps that it reported as sealed or, with a tier's name, as durable there. A line that was cut off
+    /// does not count.
     pub(crate) fn acknowledged(&self, what: &str) -> Vec<u64> {
         let lines = self
             .stderr

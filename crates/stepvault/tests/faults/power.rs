@@ -1,9 +1,10 @@
 //! The power is cut at a random call of the binary, with a random subset of the files written back before.
 //!
-//! On each filesystem twice: the local tier is on the disk that loses power, or the `file://` remote is. What a command
-//! called sealed, or durable, is there after the cut to the last byte, and nothing that a reader sees is torn.
+//! Each filesystem is tested twice: either the local tier or the `file://` remote is on the disk that loses power.
+//! What a command reported as sealed, or durable, exists after the cut to the last byte, and no reader sees a torn
+//! step.
 //!
-//! The control is the same binary with every sync taken away from it: the same checks have to find it out.
+//! The control is the same binary without any sync: the same checks must detect the difference.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,10 +18,10 @@ use crate::image::{Image, fast_directory, with_own_mounts};
 use crate::random::Random;
 use crate::settings::{Settings, not_run, settings};
 use crate::tally::Tally;
-use crate::tracer::{Fault, Plan, trace};
+use crate::tracer::{Fault, Plan, Scope, trace};
 use crate::world::{SMALL, Store, World, clear};
 
-/// What is on the disk that loses power.
+/// The tier on the disk that loses power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tier {
     Local,
@@ -28,7 +29,7 @@ enum Tier {
 }
 
 impl Tier {
-    /// As `verify` and the acknowledgements call it.
+    /// Returns its name in `verify` and in acknowledgements.
     fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -36,7 +37,7 @@ impl Tier {
         }
     }
 
-    /// A world with this tier on the disk, and the other one off it.
+    /// Returns a world with this tier on the disk and the other one off it.
     fn world(self, disk: &Path, elsewhere: &Path) -> World {
         match self {
             Self::Local => {
@@ -56,18 +57,19 @@ impl Tier {
     }
 }
 
-/// What happens before the power goes.
+/// The event before the power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before {
-    /// The last command is killed somewhere.
+    /// The last command is killed at some call.
     Killed,
-    /// One of its syncs fails, and does nothing.
+    /// One of its syncs fails, without an effect.
     SyncFailed,
-    /// It is killed, and nothing was ever synced.
+    /// The last command is killed, and nothing was ever synced.
     NeverSynced,
 }
 
-/// Pushes two or three steps, is killed in one of them, loses power, and looks; the acknowledgements that had to hold.
+/// Pushes two or three steps, kills one of the pushes, cuts the power, and checks; returns the number of
+/// acknowledgements that had to hold.
 fn cut(
     image: &Image,
     tier: Tier,
@@ -89,7 +91,8 @@ fn cut(
             } else {
                 |_| true
             }),
-            // The one in which it dies may come to its end as well.
+            scope: Scope::Changing,
+            // The killed push may also finish before.
             first: if step == dies_in {
                 1 + random.below(calls + 3)
             } else {
@@ -123,9 +126,9 @@ fn cut(
     (kills, needed, outcome)
 }
 
-/// The next step is taken on the disk that came back, beside those that were there.
+/// Pushes the next step on the disk that came back, beside the existing ones.
 fn goes_on(world: &World, tier: Tier, last: u64) -> Result<(), Harm> {
-    // What a trainer had written may be gone with the power, and is written anew by its next try.
+    // The power cut may have deleted what a trainer had written; its next try writes it again.
     fs::create_dir_all(&world.root).unwrap();
     let steps = if tier == Tier::Remote {
         vec![last, last + 1]

@@ -1,4 +1,4 @@
-//! Numbers that follow from a seed.
+//! Random numbers from a seed.
 
 /// A generator (`SplitMix64`).
 #[derive(Debug, Clone)]
@@ -13,7 +13,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `bound`, which is not 0.
+    /// Returns a number below `bound`, which is not 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.next() % bound as u64).unwrap()
     }
@@ -27,7 +27,7 @@ impl Random {
         bytes
     }
 
-    /// `count` different numbers from 1 to `last`, in order; all of them when there are no more.
+    /// Returns `count` different numbers from 1 to `last`, in order; all of them when there are no more.
     pub(crate) fn some_of(&mut self, last: usize, count: usize) -> Vec<usize> {
         let mut all: Vec<usize> = (1..=last).collect();
         while all.len() > count {

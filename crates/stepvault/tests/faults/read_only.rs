@@ -1,4 +1,5 @@
-//! A disk that meets an error and takes nothing more, under an agent at work: an ext4 that is set up to become read-only.
+//! A disk that meets an error and accepts no more writes while an agent works: an ext4 that is configured to become
+//! read-only.
 
 use std::time::Duration;
 
@@ -10,13 +11,13 @@ use crate::settings::{not_run, settings};
 use crate::tally::Tally;
 use crate::world::{RUN, SMALL, Store, World};
 
-/// Within this time after the disk is well again the step is taken.
+/// The time within which the step must be pushed after the disk is repaired.
 const PROMISED: Duration = Duration::from_secs(10);
 const SAYS: &str = "its filesystem is read-only";
 const BEFORE: &str = "step 2 (attempt 1) is durable";
 const DURABLE: &str = "step 3 (attempt 1) is durable";
 
-/// How long it took from the repair until the step was durable.
+/// Returns the time from the repair until the step was durable.
 fn meets(world: &World, disk: &Image, on_vault: bool) -> Result<Duration, Harm> {
     let fault = |why: String| Harm::Stuck(why);
     let mut agent = Agent::start(world);
@@ -32,7 +33,7 @@ fn meets(world: &World, disk: &Image, on_vault: bool) -> Result<Duration, Harm> 
                 "explain does not name the cause: {explained:?}"
             )));
         }
-        // It has its lock open on the disk, which nobody could check meanwhile.
+        // The agent has its lock file open on the disk, which prevents a check.
         agent.end();
         disk.repair().map_err(fault)?;
         agent = Agent::start(world);

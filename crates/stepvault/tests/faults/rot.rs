@@ -1,12 +1,13 @@
-//! Rot on a remote: one bit of an object at a time, and objects cut off, gone, exchanged, or put back from an older step.
+//! Bit rot on a remote: one flipped bit of an object at a time, and objects that are cut off, missing, exchanged, or
+//! replaced by those of an older step.
 //!
-//! The store is one that was used: two attempts' steps, a pin, a tombstone, a lease of the dead, a sweep, histories of
-//! starts. Its keys are listed, and each of them has its turn, so that no kind of object is left out. After each fault
-//! another node verifies every byte, restores, and now and then prunes.
+//! The store has been in use: it holds the steps of two attempts, a pin, a tombstone, a lease of a killed process, a
+//! gc record, and histories of launches. The test lists its keys and damages each in turn, so that no kind of object
+//! is left out. After each fault another node verifies every byte, restores, and now and then prunes.
 //!
-//! What a reader relies on is data, part manifests and commits: `verify` has to name the step, and `restore` has to give
-//! the newest step that is not hit, to the last byte and mode. `UNPROMISED` says of each other kind why its bytes are no
-//! promise: there the step has to stay what it was, for `verify` and `restore`.
+//! Readers rely on data, part manifests and commits: `verify` must name a damaged step, and `restore` must return the
+//! newest undamaged step, identical in every byte and mode. `UNPROMISED` explains for each other kind why its bytes
+//! are not promised: damage there must not change the result of `verify` and `restore` for the step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,14 +22,14 @@ use crate::settings::{Settings, of_environment};
 use crate::tally::Tally;
 use crate::world::{Kept, RUN, Store, Tree, World, clear, read_tree, write_tree};
 
-/// Small, so that many faults fit; more than one file, and an empty one.
+/// Small, so that many faults can be tested; several files, and an empty one.
 const FILES: [(&str, usize); 3] = [
     ("model.bin", 40_000),
     ("optimizer/state.bin", 3_000),
     ("empty.json", 0),
 ];
 
-/// Kinds of objects whose bytes are no promise, and why.
+/// Kinds of objects whose bytes are not promised, and why.
 pub(crate) const UNPROMISED: [(&str, &str); 12] = [
     (
         "vault.json",
@@ -59,25 +60,25 @@ pub(crate) const UNPROMISED: [(&str, &str); 12] = [
     ("unfit", "one more reason against a step, and not the only one"),
 ];
 
-/// (step, attempt), the newest last by attempt and step.
+/// Attempt and step, in this order: the newest sorts last.
 type Id = (u64, u64);
 
-/// A store in use, and the steps that are on it.
+/// A store in use, and the steps on it.
 struct Rotting {
     world: World,
     kept: Kept,
     steps: BTreeMap<(u64, u64), Tree>,
 }
 
-/// What happens to an object.
+/// The damage to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rot {
     Flip,
     Truncation,
     Deletion,
-    /// With another of the same kind.
+    /// Exchanged with another object of the same kind.
     Exchange,
-    /// By the one of an older step or attempt, of the same kind.
+    /// Replaced by the object of an older step or attempt, of the same kind.
     Replay,
 }
 
@@ -100,14 +101,14 @@ impl Rotting {
                 .push(("STEPVAULT_LAUNCH", format!("launch-{attempt}").into()));
             let ran = order.run();
             assert_eq!(ran.code(), Some(0), "{ran:?}");
-            // By attempt, then by step: the newest last.
+            // Sorted by attempt, then by step: the newest last.
             steps.insert((attempt, step), tree);
         };
         let done = |ran: Ran| assert_eq!(ran.code(), Some(0), "{ran:?}");
         for step in 1..=4 {
             push(step, 1);
         }
-        // Step 1 goes, and leaves its tombstone.
+        // Step 1 is deleted and leaves its tombstone.
         done(world.on_run(["prune", "--keep-last", "3"]).run());
         done(world.on_run(["pin", "2", "--note", "for the paper"]).run());
         for step in 3..=5 {
@@ -126,7 +127,7 @@ impl Rotting {
         Self { world, kept, steps }
     }
 
-    /// All as it was.
+    /// Restores the original state.
     fn mend(&self) {
         let objects = self.world.store.objects();
         objects.with(|objects| objects.clone_from(&self.kept.objects));
@@ -134,7 +135,7 @@ impl Rotting {
         std::fs::create_dir(&self.world.scratch).unwrap();
     }
 
-    /// Which step a key is of, and whether a reader relies on it.
+    /// Returns the step of a key, if a reader relies on it.
     fn promised(key: &str) -> Option<Id> {
         let rest = key.split_once(&format!("{RUN}/"))?.1;
         let number = |text: &str| text.parse::<u64>().ok();
@@ -145,11 +146,11 @@ impl Rotting {
             let (step, rest) = label.split_once(".a")?;
             return Some((number(rest.split(['.', '/']).next()?)?, number(step)?));
         }
-        let (step, rest) = rest.strip_prefix("step_")?.split_once("/a")?;
-        Some((number(rest.split('/').next()?)?, number(step)?))
+        let (step, attempt) = rest.split('/').next()?.split_once(".a")?;
+        Some((number(attempt)?, number(step)?))
     }
 
-    /// Which kind of object it is.
+    /// Returns the kind of an object.
     fn kind(key: &str) -> &str {
         match key.split_once("/.stepvault/") {
             None => "data",
@@ -157,7 +158,7 @@ impl Rotting {
         }
     }
 
-    /// Does it to one object; whether anything is other than before.
+    /// Damages one object; returns whether anything changed.
     fn hurt(&self, key: &str, rot: Rot, random: &mut Random) -> bool {
         let like = |other: &String| {
             let name = |key: &str| key.rsplit('/').next().unwrap_or_default().to_owned();
@@ -174,8 +175,8 @@ impl Rotting {
                 _ => None,
             };
             let other = other.map(|other| ((*other).clone(), objects[*other].clone()));
-            // What it is now, as of the same time. A bit or a length that is another leaves the store's checksum as it was:
-            // the store does not know. Objects that are exchanged bring theirs.
+            // Keep the time of the object. A changed bit or length leaves the store's checksum as it was: the store
+            // does not know. Exchanged objects bring their own checksums.
             let body = |body: Bytes| StoredObject {
                 body,
                 ..before.clone()
@@ -213,7 +214,7 @@ impl Rotting {
         })
     }
 
-    /// The steps whose bytes are others now, as the test sees it.
+    /// Returns the steps whose bytes have changed, as known by the test.
     fn hit(&self) -> (BTreeSet<Id>, BTreeSet<Id>) {
         self.world.store.objects().with(|objects| {
             let mut hit = BTreeSet::new();
@@ -236,7 +237,7 @@ impl Rotting {
         })
     }
 
-    /// `verify` names every step that is hit, and no other.
+    /// Checks that `verify` names every damaged step, and no other.
     fn verify(&self, hit: &BTreeSet<Id>, gone: &BTreeSet<Id>) -> Result<(), Harm> {
         let ran = self
             .world
@@ -273,8 +274,8 @@ impl Rotting {
         Ok(())
     }
 
-    /// `restore` gives the newest step that is not hit, and says what it passed over. A commit that says another time, or
-    /// other metrics, than its manifests is no reason to give a step up whose bytes are right.
+    /// Checks that `restore` returns the newest undamaged step and names the steps that it skipped. A commit with a
+    /// time or metrics that differ from its manifests is no reason to skip a step whose bytes are right.
     fn restore(&self, hit: &BTreeSet<Id>, gone: &BTreeSet<Id>) -> Result<(), Harm> {
         let target = self.world.scratch.join("got");
         clear(&target);
@@ -309,9 +310,9 @@ impl Rotting {
         Ok(())
     }
 
-    /// `prune` leaves the newest step that is sound, and the pinned one.
+    /// Checks that `prune` keeps the newest sound step, and the pinned one.
     fn prune(&self, hit: &BTreeSet<Id>, gone: &BTreeSet<Id>) -> Result<(), Harm> {
-        // The dead reader's lease would keep its step.
+        // The lease of the killed reader would keep its step.
         self.world.let_leases_run_out();
         let order = self
             .world
@@ -372,7 +373,7 @@ fn rots(store: fn() -> Store, settings: &Settings) -> Vec<Tally> {
         let mut tally = Tally::new("Rot", &format!("{name}, {what}"), settings.seed);
         let mut struck: BTreeMap<&str, usize> = BTreeMap::new();
         let mut found = 0;
-        // Each key has its turn before any has a second one.
+        // Each key is damaged once before any is damaged twice.
         let mut turns: Vec<&String> = Vec::new();
         let times = settings.times(small, full);
         while tally.runs < times {
@@ -393,7 +394,8 @@ fn rots(store: fn() -> Store, settings: &Settings) -> Vec<Tally> {
                 .verify(&hit, &gone)
                 .and_then(|()| rotting.restore(&hit, &gone))
                 .and_then(|()| {
-                    // A prune goes by the store's checksums, which say nothing of a bit that rots: `verify --deep` does.
+                    // A prune relies on the store's checksums, which do not detect a flipped bit: `verify --deep`
+                    // does.
                     let unseen = rot == Rot::Flip && Rotting::kind(key) == "data";
                     if tally.runs % 4 == 1 && !unseen {
                         return rotting.prune(&hit, &gone);

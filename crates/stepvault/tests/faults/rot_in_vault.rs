@@ -1,8 +1,9 @@
-//! Rot in the local tier: one bit of a file of the vault at a time, with the file's size and times as they were.
+//! Bit rot in the local tier: one flipped bit of a file of the vault at a time, with the file's size and times
+//! unchanged.
 //!
-//! Every file below the vault has its turn. After each fault the node verifies its vault, restores with its remote, and
-//! restores from the vault alone. With the remote the newest step has to come back whole; alone, either the newest step
-//! that is not hit or an error, and never another byte.
+//! Every file below the vault is damaged in turn. After each fault the node verifies its vault, restores with its
+//! remote, and restores from the vault alone. With the remote the newest step must be restored whole; without it, the
+//! result is either the newest undamaged step or an error, and never a changed byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,7 +23,7 @@ const FILES: [(&str, usize); 3] = [
 ];
 const STEPS: [u64; 3] = [1, 2, 3];
 
-/// What of a vault is not a step's bytes, and why a bit of it may be another.
+/// Files of a vault that hold no bytes of a step, and why a bit of them may change.
 const UNPROMISED: [(&str, &str); 4] = [
     (
         "vault.json",
@@ -49,7 +50,7 @@ struct Flip {
 }
 
 impl Flip {
-    /// In place; size and times stay.
+    /// Flips the bit in place; size and times stay.
     fn turn(&self) {
         let modified = self.file.metadata().unwrap().modified().unwrap();
         let file = fs::File::options()
@@ -72,7 +73,7 @@ impl Drop for Flip {
 }
 
 impl Rotting {
-    /// Which step a file of the vault is of, if a reader relies on it.
+    /// Returns the step of a file of the vault, if a reader relies on it.
     fn promised(path: &Path) -> Option<u64> {
         let text = path.to_str()?;
         let (_, rest) = text.split_once("/steps/")?;
@@ -125,7 +126,7 @@ impl Rotting {
         )))
     }
 
-    /// What comes back, and of which step.
+    /// Returns what is restored, and the number of its step.
     fn restore(&self, with_remote: bool) -> Result<Option<(u64, Tree)>, Harm> {
         let target = self.world.scratch.join("got");
         clear(&target);
@@ -160,7 +161,7 @@ impl Rotting {
                 )));
             }
         }
-        // The one before may have put a step into quarantine.
+        // The previous fault may have quarantined a step.
         self.world.bring_back(&self.kept);
         let due = STEPS.iter().rfind(|step| Some(**step) != hit).copied();
         match self.restore(false)? {
@@ -195,7 +196,7 @@ fn rot_in_the_vault_is_found_and_never_restored() {
     let mut random = Random(settings.seed);
     let mut tally = Tally::new("Rot", "the vault, a bit", settings.seed);
     let (mut found, mut struck) = (0, BTreeMap::<String, usize>::new());
-    // Each file has its turn before any has a second one.
+    // Each file is damaged once before any is damaged twice.
     let mut turns: Vec<&PathBuf> = Vec::new();
     for _ in 0..settings.times(16, 360) {
         rotting.world.bring_back(&rotting.kept);
@@ -203,7 +204,7 @@ fn rot_in_the_vault_is_found_and_never_restored() {
             turns.extend(&files);
         }
         let file = turns.swap_remove(random.below(turns.len()));
-        // In what is brought back: the vault has the same file, or gets a copy of it.
+        // Flip it in the kept state: the vault has the same file, or gets a copy of it.
         let flip = Flip {
             file: rotting
                 .kept

@@ -1,28 +1,28 @@
-//! How much is done, by the environment.
+//! The extent of the tests, from the environment.
 
 use crate::tally::say;
 use crate::tracer::can_trace;
 
-/// How much.
+/// The extent of the tests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) seed: u64,
     /// Whether it is the full tier.
     pub(crate) full: bool,
-    /// So many runs of each row, where that is given.
+    /// The number of runs of each row, if given.
     runs: Option<usize>,
-    /// Of the changing calls of each command, so many are struck; all in the full tier.
+    /// The number of changing calls of each command that are struck; all in the full tier.
     pub(crate) sites: usize,
-    /// Kills at calls of any kind, for each command.
+    /// The number of kills at calls of any kind, for each command.
     pub(crate) random_kills: usize,
-    /// Power cuts, for each filesystem and tier.
+    /// The number of power cuts, for each filesystem and tier.
     pub(crate) power_cuts: usize,
-    /// Runs of the control, for each filesystem and tier.
+    /// The number of runs of the control, for each filesystem and tier.
     pub(crate) controls: usize,
 }
 
 impl Settings {
-    /// How often to do something: what is given, else so often in the small tier and so often in the full one.
+    /// Returns the number of repetitions: the given one, else `small` in the small tier and `full` in the full one.
     pub(crate) fn times(&self, small: usize, full: usize) -> usize {
         self.runs.unwrap_or(if self.full { full } else { small })
     }
@@ -38,7 +38,7 @@ fn number(variable: &str) -> Option<u64> {
     )
 }
 
-/// What is asked for; `None`, said on standard error, where processes cannot be traced.
+/// Returns the settings, or `None`, with a message on standard error, if processes cannot be traced.
 pub(crate) fn settings(what: &str) -> Option<Settings> {
     if let Err(why) = can_trace() {
         not_run(what, &why);
@@ -47,7 +47,7 @@ pub(crate) fn settings(what: &str) -> Option<Settings> {
     Some(of_environment())
 }
 
-/// What is asked for, where nothing is traced.
+/// Returns the settings for tests without tracing.
 pub(crate) fn of_environment() -> Settings {
     let full = std::env::var("FAULTS_FULL").is_ok_and(|value| value == "1");
     let runs = number("FAULTS_RUNS").map(|runs| usize::try_from(runs).unwrap());
@@ -63,7 +63,7 @@ pub(crate) fn of_environment() -> Settings {
     }
 }
 
-/// Says that something was not run; fails where everything has to be.
+/// Reports that something was not run; fails if everything is required.
 pub(crate) fn not_run(what: &str, why: &str) {
     let required = std::env::var("FAULTS_REQUIRED").is_ok_and(|value| value == "1");
     assert!(!required, "{what} cannot be had, and FAULTS_REQUIRED=1: {why}");

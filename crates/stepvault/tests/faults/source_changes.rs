@@ -1,8 +1,9 @@
-//! A trainer that goes on writing to files in place while they are uploaded.
+//! A trainer that keeps writing to files in place while they are uploaded.
 //!
-//! A vault that holds hard links holds these very files. So the push has to find out, or what it sent has to be what was
-//! sealed: a step that becomes durable is compared on the store with what stood in the files before, and with the digests
-//! of its manifest. One that does not has to be named as changed, and must leave no commit.
+//! A vault that holds hard links holds these very files. So the push must detect the change, or it must send exactly
+//! what was sealed: a step that becomes durable is compared on the store with the earlier contents of the files, and
+//! with the digests of its manifest. A step that does not become durable must be reported as changed, and must leave
+//! no commit.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -27,23 +28,23 @@ const FILES: [(&str, usize); 2] = [
     ("model.bin", (8 << 20) + 70_000),
     ("optimizer/state.bin", 300_000),
 ];
-/// Slow enough that there is a middle.
+/// Slow enough to interfere in the middle.
 const BYTES_PER_SECOND: u64 = 64 << 20;
 
-/// What the trainer does.
+/// A change by the trainer.
 #[derive(Debug, Clone, Copy)]
 enum Change {
-    /// Writes a byte here and there until the push ends.
+    /// Writes single bytes at several positions until the push ends.
     Often,
     /// Writes one byte once.
     Once,
-    /// Cuts the end off and writes it again.
+    /// Truncates the file and writes the end again.
     Cut,
 }
 
 const CHANGES: [Change; 3] = [Change::Often, Change::Once, Change::Cut];
 
-/// Changes a file in place from the moment that the push has sent so many requests, until it has ended.
+/// Changes a file in place, from the moment that the push has sent a number of requests until it has ended.
 fn trainer(
     world: &World,
     file: PathBuf,
@@ -57,7 +58,7 @@ fn trainer(
         let mut random = Random(seed);
         let sent = || {
             let requests = faults.requests().into_iter();
-            // Of the step's own bytes: by then it is sealed.
+            // Count requests for the step's own bytes: by then it is sealed.
             requests.filter(|request| request.path.contains("step_1")).count()
         };
         while sent() < from_request {
@@ -87,7 +88,7 @@ fn trainer(
     })
 }
 
-/// Each object is what its manifest says, whatever that is.
+/// Checks that each object agrees with its manifest.
 fn as_in_manifest(world: &World) -> Result<(), Harm> {
     world.store.objects().with(|objects| {
         let (key, manifest) = objects
@@ -98,7 +99,7 @@ fn as_in_manifest(world: &World) -> Result<(), Harm> {
             serde_json::from_slice(&manifest.body).map_err(|error| Harm::Torn(error.to_string()))?;
         for file in manifest["files"].as_array().unwrap() {
             let path = file["path"].as_str().unwrap();
-            let ending = format!("/step_1/a1/{path}");
+            let ending = format!("/000000000001.a1/step_1/{path}");
             let object = objects.iter().find(|(key, _)| key.ends_with(&ending));
             let (_, object) = object.ok_or_else(|| Harm::Lost(format!("{key}: there is no {path}")))?;
             let parts = object.body.chunks(PART_BYTES).map(Sha256Digest::of);
@@ -117,7 +118,7 @@ fn as_in_manifest(world: &World) -> Result<(), Harm> {
     })
 }
 
-/// How it may end.
+/// The expected results.
 #[derive(PartialEq, Eq)]
 enum Outcome {
     Caught,
@@ -170,7 +171,7 @@ impl Bench<'_> {
         if committed || !named || !wrote {
             return Err(Harm::Torn(format!("{change:?}, committed: {committed}: {ran:?}")));
         }
-        // The trainer is done: what it has now is another save.
+        // The trainer has finished: its files now belong to another save.
         let now = read_tree(&source);
         let again = world.push(1).run();
         if again.code() != Some(0) {

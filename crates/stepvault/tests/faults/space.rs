@@ -1,4 +1,5 @@
-//! A small disk that fills up under an agent, and gets room again: the agent lives, asks seldom, and goes on in time.
+//! A small disk that fills up while an agent works, and gets space again: the agent survives, retries rarely, and
+//! continues in time.
 
 use std::fs;
 use std::path::Path;
@@ -12,17 +13,17 @@ use crate::settings::{not_run, settings};
 use crate::tally::Tally;
 use crate::world::{SMALL, Store, World};
 
-/// Within this time after there is room again the step is taken.
+/// The time within which the step must be pushed after there is space again.
 const PROMISED: Duration = Duration::from_secs(10);
-/// For so long it is counted how often the agent tries.
+/// The time during which the agent's attempts are counted.
 const WATCHED: Duration = Duration::from_secs(6);
 
-/// Most attempts in a second while there is no room.
-const MOST_ATTEMPTS: f64 = 1.0;
-/// That there is no room is said in one of two ways: seen before anything is written, or met while it is.
+/// The maximum number of attempts per second while there is no space.
+const MAX_ATTEMPTS: f64 = 1.0;
+/// The two messages for a lack of space: detected before anything is written, or while writing.
 const NO_ROOM: [&str; 2] = ["more bytes", "no space is left"];
 
-/// What the disk lacks.
+/// The lacking resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lack {
     Bytes,
@@ -38,8 +39,8 @@ impl Lack {
     }
 }
 
-/// What the log says of each attempt; people are told of the first alone.
-const FAILED_AGAIN: &str = "and tried again later";
+/// The log line of each attempt; users are told of the first only.
+const FAILED_AGAIN: &str = "; retrying later";
 
 /// Takes all that is left of the disk.
 fn fill(disk: &Path, lack: Lack) {
@@ -53,7 +54,7 @@ fn fill(disk: &Path, lack: Lack) {
     }
 }
 
-/// The agent meets the full disk, and goes on; how often it tried in a second, and how long it took in the end.
+/// Lets the agent meet the full disk and continue; returns its attempts per second, and how long it took in the end.
 fn meets(world: &World, disk: &Path, lack: Lack) -> Result<(f64, Duration), Harm> {
     fill(disk, lack);
     world.write(2);
@@ -104,13 +105,13 @@ fn fills_up(options: &str, lack: Lack, on_vault: bool) -> Result<Tally, String> 
                     "{rate:.1} attempts a second while there was none; durable {:.1} s after there was room",
                     took.as_secs_f64()
                 );
-                if rate > MOST_ATTEMPTS || took > PROMISED {
+                if rate > MAX_ATTEMPTS || took > PROMISED {
                     tally.harmed("too often, or too late", Harm::Stuck(tally.note.clone()));
                 }
             }
             Err(harm) => tally.harmed(options, harm),
         }
-        // Before the thread's mounts go.
+        // Unmount before the thread's mounts disappear.
         let _ = run("umount", &["--lazy", disk.to_str().unwrap()]);
         Ok(tally)
     })

@@ -1,12 +1,12 @@
-//! A store that refuses everything for a while, with or without saying when to come back.
+//! A store that refuses everything for a while, with or without a Retry-After.
 //!
-//! The store is reached by a slow network, so that there is a throughput to measure: so much over all connections, and at
-//! most a quarter of that on each. Once an eighth of the step is there every request is refused, and some time later none
-//! any more. Requests are counted against those of the same command undisturbed, and bytes to the store are sampled: how
-//! soon after the end so many come in a second as before.
+//! A slow network leads to the store, so that there is a throughput to measure: a fixed rate over all connections,
+//! and at most a quarter of it on each. Once an eighth of the step has arrived, every request is refused, and some
+//! time later none is. The requests are compared with those of the same command undisturbed. Bytes to the store are
+//! sampled, to measure how soon after the end the previous rate is reached.
 //!
-//! In the full tier that takes five minutes. A push with the default settings gives up by then, with code 12 after
-//! `retry-deadline`; so this one is given ten minutes. The agent needs no setting.
+//! In the full tier the refusals last five minutes. A push with the default settings gives up before, with code 12
+//! after `retry-deadline`; so this one gets ten minutes. The agent needs no setting.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -24,11 +24,11 @@ use crate::tally::Tally;
 use crate::world::{Store, World};
 
 const PART_BYTES: u64 = 8 << 20;
-/// Most requests, over those of an undisturbed command.
-const MOST_REQUESTS: f64 = 1.5;
-/// Least throughput afterwards, over that of an undisturbed run.
+/// The maximum of requests, relative to an undisturbed command.
+const MAX_REQUESTS: f64 = 1.5;
+/// The minimum throughput afterwards, relative to an undisturbed run.
 const LEAST_THROUGHPUT: f64 = 0.9;
-/// How soon.
+/// The time within which it must be reached.
 const SOON: Duration = Duration::from_secs(30);
 const SAMPLE: Duration = Duration::from_millis(50);
 
@@ -41,14 +41,14 @@ struct Storm {
     by_agent: bool,
 }
 
-/// How much, and how long.
+/// The size and the duration of a test.
 #[derive(Clone, Copy)]
 struct Scale {
     parts: u64,
     lasts: Duration,
-    /// Over all connections; each has a quarter.
+    /// The rate over all connections; each has a quarter.
     bytes_per_second: u64,
-    /// What the throughput is measured over.
+    /// The window for measuring the throughput.
     window: Duration,
     options: &'static str,
 }
@@ -68,22 +68,23 @@ const FULL_SCALE: Scale = Scale {
     options: "",
 };
 
-/// What the store has seen at a moment.
+/// The state of the store at a moment.
 #[derive(Clone, Copy)]
 struct Sample {
     at: Instant,
     bytes: u64,
 }
 
-/// How a command went.
+/// The result of a command.
 struct Course {
     samples: Vec<Sample>,
     requests: usize,
-    /// When the store served again.
+    /// The time when the store served requests again.
     served_again: Option<Instant>,
 }
 
-/// The step: a number at the head of each part, and nothing else. Two files, so that one of them is complete before the end.
+/// Writes the step: a number at the head of each part, and nothing else. It has two files, so that one of them is
+/// complete before the end.
 fn write(outputs: &Path, parts: u64) {
     let step = outputs.join("step_1");
     fs::create_dir_all(&step).unwrap();
@@ -97,7 +98,7 @@ fn write(outputs: &Path, parts: u64) {
     }
 }
 
-/// Whoever brings the step to the store.
+/// The process that uploads the step.
 enum Courier {
     Push(std::thread::JoinHandle<Ran>),
     Agent(Agent),
@@ -114,7 +115,7 @@ impl Courier {
         }))
     }
 
-    /// Whether the step is durable.
+    /// Returns whether the step is durable.
     fn is_done(&mut self) -> Result<bool, Harm> {
         match self {
             Self::Push(push) => Ok(push.is_finished()),
@@ -154,7 +155,7 @@ impl Storm {
         )
     }
 
-    /// Brings the step to an empty store, disturbed or not.
+    /// Uploads the step to an empty store, disturbed or not.
     fn course(&self, root: &Path, scale: Scale, disturbed: bool) -> Result<Course, Harm> {
         let mut world = World::of(root, (self.store)(), &[]);
         write(&world.root.join("outputs"), scale.parts);
@@ -219,13 +220,13 @@ impl Storm {
 
 #[allow(clippy::cast_precision_loss, reason = "rates for people")]
 impl Course {
-    /// Bytes until then.
+    /// Returns the number of bytes received until then.
     fn bytes_at(&self, at: Instant) -> f64 {
         let before = self.samples.iter().rfind(|sample| sample.at <= at);
         before.map_or(0.0, |sample| sample.bytes as f64)
     }
 
-    /// Bytes a second of the middle of the transfer.
+    /// Returns the bytes per second in the middle of the transfer.
     fn rate(&self) -> f64 {
         let all = self.samples.last().map_or(0, |last| last.bytes) as f64;
         let when = |share: f64| {
@@ -239,7 +240,7 @@ impl Course {
         (self.bytes_at(to) - self.bytes_at(from)) / (to - from).as_secs_f64()
     }
 
-    /// How long after the store served again a window began that had at least this rate.
+    /// Returns how long after the store served requests again a window with at least this rate began.
     fn recovered(&self, rate: f64, window: Duration) -> Option<Duration> {
         let from = self.served_again?;
         let last = self.samples.last()?.at;
@@ -288,9 +289,9 @@ fn weather(storm: Storm, settings: &Settings) -> Tally {
             |after| format!("{:.1} s after the end", after.as_secs_f64())
         ),
     );
-    // How soon it is, on a machine as loaded as that of the small tier, says nothing.
+    // The delay proves nothing on a machine as loaded as that of the small tier.
     let late = settings.full && recovered.is_none_or(|after| after > SOON);
-    if requests > MOST_REQUESTS || late {
+    if requests > MAX_REQUESTS || late {
         tally.harmed(name, Harm::Stuck(tally.note.clone()));
     }
     tally

@@ -1,4 +1,5 @@
-//! An operation with a fault in it: what holds right after, and that it ends where an undisturbed one ends.
+//! An operation with a fault in it: checks the state right after the fault, and that the operation ends where an
+//! undisturbed one ends.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +10,10 @@ use crate::tally::Tally;
 use crate::tracer::{Traced, trace};
 use crate::world::Kept;
 
-/// What an undisturbed command makes of its world.
+/// The results of an undisturbed command in its world.
 pub(crate) struct Reference {
     pub(crate) kept: Kept,
-    /// Steps on the remote and in the vault, before and after.
+    /// The steps on the remote and in the vault, before and after.
     before: [BTreeSet<u64>; 2],
     after: [BTreeSet<u64>; 2],
     /// The undisturbed run.
@@ -52,7 +53,7 @@ impl Operation {
         }
     }
 
-    /// What has to be there still, and is.
+    /// Checks that everything that must still exist does.
     pub(crate) fn held(&self, reference: &Reference, ran: &Ran, tally: &mut Tally) -> Result<(), Harm> {
         (self.always)(&self.world)?;
         for (index, tier) in TIERS.into_iter().enumerate().filter(|_| self.has_tiers) {
@@ -68,13 +69,14 @@ impl Operation {
         Ok(())
     }
 
-    /// Starts it again, and lets it end; whether it had to wait for a lease.
+    /// Starts it again, and lets it end; returns whether it had to wait for a lease.
     pub(crate) fn goes_on(&self, reference: &Reference) -> Result<bool, Harm> {
         let mut waited = false;
         for _ in 0..self.times {
             let mut ran = self.order.run();
-            // Alone, or beside another tier that it could do.
-            let is_held = ran.code() == Some(13) || ran.stderr.contains("another prune is under way");
+            // Alone, or besides another tier that it could process.
+            let is_held =
+                ran.code() == Some(13) || ran.stderr.contains("another prune or gc of the run is under way");
             if is_held {
                 waited = true;
                 self.world.let_leases_run_out();
@@ -84,7 +86,7 @@ impl Operation {
                 return Err(Harm::Stuck(format!("{ran:?}")));
             }
         }
-        // An agent leaves to its next look what another one seems to be pruning.
+        // An agent leaves to its next cycle what another one seems to be pruning.
         if self.removes && look(&self.world, "store").map_err(Harm::Stuck)?.sound() != reference.after[0] {
             waited = true;
             self.world.let_leases_run_out();

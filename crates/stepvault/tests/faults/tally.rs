@@ -1,4 +1,4 @@
-//! What a sweep came to: a row of the table that `scripts/fault` prints.
+//! The results of a sweep: a row of the table that `scripts/fault` prints.
 
 use std::io::Write as _;
 
@@ -13,19 +13,19 @@ pub(crate) struct Tally {
     what: String,
     seed: u64,
     pub(crate) runs: usize,
-    /// Faults that took place: a run may end before its turn comes.
+    /// The number of faults that took place: a run may end before its fault.
     pub(crate) faults: usize,
-    /// Acknowledgements that had to hold.
+    /// The number of acknowledgements that had to hold.
     pub(crate) acknowledged: usize,
     lost: usize,
     torn: usize,
     stuck: usize,
-    /// What the row says beside its counts.
+    /// A note beside the counts.
     pub(crate) note: String,
     stories: Vec<String>,
 }
 
-/// Past the capture of the test's output: it matters most when the test passes.
+/// Prints around the capture of the test's output: the text matters most when the test passes.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "faults: {text}");
 }
@@ -47,7 +47,7 @@ impl Tally {
         }
     }
 
-    /// Takes down what a run did wrong.
+    /// Records what a run did wrong.
     pub(crate) fn harmed(&mut self, at: &str, harm: Harm) {
         let (count, story) = match harm {
             Harm::Lost(story) => (&mut self.lost, story),
@@ -61,12 +61,12 @@ impl Tally {
         }
     }
 
-    /// Runs that did anything wrong, at most.
+    /// Returns an upper bound on the number of runs that did anything wrong.
     pub(crate) fn harms(&self) -> usize {
         self.lost + self.torn + self.stuck
     }
 
-    /// Says the row, and adds it to the report that `FAULTS_REPORT` names.
+    /// Prints the row, and adds it to the report that `FAULTS_REPORT` names.
     pub(crate) fn report(&self) {
         say(&format!(
             "{}, {} (seed {}): {} runs, {} faults, {} acknowledged, {} lost, {} torn, {} stuck{}{}",

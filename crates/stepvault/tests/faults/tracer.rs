@@ -1,13 +1,14 @@
-//! Runs a command and interferes at the n-th system call of its process that changes something, whichever thread makes it.
+//! Runs a command and interferes at the n-th changing system call of its process, whichever thread makes it.
 //!
-//! `strace -e inject=…:when=N` counts for each thread by itself. The binary makes its calls from a pool of threads, so
-//! that no N reaches most of them: of the 31 syncs of a prune, made by ten threads, it reached the nine of the busiest.
+//! `strace -e inject=…:when=N` counts separately for each thread. The binary makes its calls from a pool of threads,
+//! so no N reaches most of them: of the 31 syncs of a prune, made by ten threads, it reached the nine of the busiest.
 //! Here one count runs over all threads.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 
@@ -18,10 +19,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::calls::{about_to_be_made, syncs};
+use crate::calls::{about_to_be_made, on_file_below, syncs};
 use crate::order::{Order, PATIENCE, Ran};
 
-/// What happens to a call.
+/// The fault of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The process is killed before the call has any effect.
@@ -30,17 +31,27 @@ pub(crate) enum Fault {
     Fail(Errno),
 }
 
-/// Which calls it happens to.
+/// The calls that may be chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Those that change something, on disk or at the other end of a connection.
+    Changing,
+    /// Those on files below the directory in which the command is run, changing or not.
+    FilesBelow,
+}
+
+/// The calls to interfere with.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
-    /// The names of calls that count, of those that change something; `None` counts every call of any kind.
+    /// Selects the names of calls that count, of those in the scope; `None` counts every call of any kind.
     pub(crate) counts: Option<fn(&str) -> bool>,
-    /// From which on, counted from 1.
+    pub(crate) scope: Scope,
+    /// The first call to interfere with, counted from 1.
     pub(crate) first: usize,
-    /// Only that one, or all from there on.
+    /// Whether only that one is affected, or all from there on.
     pub(crate) only_one: bool,
     pub(crate) fault: Fault,
-    /// Whether all syncs are skipped besides, and say that they were done: what a binary without them would do.
+    /// Whether all syncs are also skipped and reported as done, as if the binary had none.
     pub(crate) syncs_nothing: bool,
 }
 
@@ -48,23 +59,23 @@ pub(crate) struct Plan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Site {
     pub(crate) call: &'static str,
-    /// The file that its descriptor stands for, where it has one.
+    /// The file of its descriptor, if it has one.
     pub(crate) about: String,
     pub(crate) thread: Pid,
 }
 
-/// How a traced command ended.
+/// The result of a traced command.
 #[derive(Debug)]
 pub(crate) struct Traced {
     pub(crate) ran: Ran,
-    /// The calls that counted, in their order.
+    /// The calls that counted, in order.
     pub(crate) sites: Vec<Site>,
-    /// How many of them were interfered with.
+    /// The number of calls that were interfered with.
     pub(crate) injected: usize,
 }
 
 impl Traced {
-    /// Where it happened first.
+    /// Returns the first call that was interfered with.
     pub(crate) fn site(&self, plan: &Plan) -> String {
         self.sites.get(plan.first - 1).map_or_else(
             || "nowhere".to_owned(),
@@ -72,7 +83,7 @@ impl Traced {
         )
     }
 
-    /// Most calls that one thread made: as far as a count for each thread reaches.
+    /// Returns the maximum number of calls of one thread: as far as a count for each thread reaches.
     pub(crate) fn most_of_a_thread(&self) -> usize {
         let mut threads: HashMap<(Pid, &str), usize> = HashMap::new();
         let mut most: HashMap<&str, usize> = HashMap::new();
@@ -86,10 +97,10 @@ impl Traced {
     }
 }
 
-/// Runs `order` to its end, and interferes as `plan` says; without one it is only watched.
+/// Runs `order` to its end, and interferes according to `plan`; without a plan it only watches.
 pub(crate) fn trace(order: &Order, plan: Option<Plan>) -> Traced {
     let (stdout, stderr) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
-    // It is held until it is traced.
+    // The shell is stopped until it is traced.
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "read _ && exec \"$@\"", "sh"]);
     order.onto(&mut command);
@@ -113,6 +124,7 @@ pub(crate) fn trace(order: &Order, plan: Option<Plan>) -> Traced {
     });
     let mut tracer = Tracer {
         process,
+        below: order.directory.clone(),
         plan,
         begun: false,
         inside: HashMap::new(),
@@ -148,10 +160,12 @@ fn text(mut file: File) -> String {
 
 struct Tracer {
     process: Pid,
+    /// The directory in which the command is run.
+    below: PathBuf,
     plan: Option<Plan>,
-    /// It is the binary, and no longer the shell.
+    /// Whether it is the binary, and no longer the shell.
     begun: bool,
-    /// The threads that are in a call, with what the call is to say where it was taken away.
+    /// The threads that are inside a call, with the result to return if the call was replaced.
     inside: HashMap<Pid, Option<i64>>,
     sites: Vec<Site>,
     injected: usize,
@@ -172,7 +186,7 @@ impl Tracer {
     /// Follows all threads until the process has ended.
     fn follow(&mut self) -> ExitStatus {
         loop {
-            // Of this thread's children alone: other tests wait for theirs.
+            // Wait only for this thread's children: other tests wait for theirs.
             let status = match waitpid(None, Some(WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD)) {
                 Ok(status) => status,
                 Err(Errno::EINTR) => continue,
@@ -196,7 +210,7 @@ impl Tracer {
         }
     }
 
-    /// A thread is on its way into a call, or out of it.
+    /// Handles a thread that enters or leaves a call.
     fn call(&mut self, thread: Pid) {
         if let Some(answer) = self.inside.remove(&thread) {
             if let (Some(answer), Ok(mut registers)) = (answer, ptrace::getregs(thread)) {
@@ -210,7 +224,7 @@ impl Tracer {
         resume(thread, None);
     }
 
-    /// What the call is to say in place of what it does.
+    /// Returns the result that replaces the call, if any.
     fn enter(&mut self, thread: Pid) -> Option<i64> {
         if !self.begun {
             return None;
@@ -225,8 +239,11 @@ impl Tracer {
                 fault,
                 ..
             }) => {
-                let (call, about) = about_to_be_made(thread, &registers)?;
-                // A disk that fails is no connection, nor what listens to the process.
+                let (call, about) = match plan.map(|plan| plan.scope) {
+                    Some(Scope::FilesBelow) => on_file_below(thread, &registers, &self.below)?,
+                    _ => about_to_be_made(thread, &registers)?,
+                };
+                // A failing disk affects neither connections nor standard output.
                 let speaks =
                     [1, 2].contains(&registers.rdi) && call == "write" || about.starts_with("socket:");
                 if speaks && fault != Fault::Kill || !counts(call) {
@@ -255,14 +272,14 @@ impl Tracer {
     }
 }
 
-/// Takes a call away from a thread that is on its way into it, and keeps the answer for its way out.
+/// Replaces a call that a thread is entering, and stores the result until it leaves.
 fn away(thread: Pid, mut registers: user_regs_struct, answer: i64) -> Option<i64> {
     registers.orig_rax = u64::MAX;
     ptrace::setregs(thread, registers).ok()?;
     Some(answer)
 }
 
-/// To its next call. A thread that was killed meanwhile says so by itself.
+/// Resumes a thread until its next call. A thread that was killed meanwhile is reported separately.
 fn resume(thread: Pid, signal: Option<Signal>) {
     match ptrace::syscall(thread, signal) {
         Ok(()) | Err(Errno::ESRCH) => {}
@@ -270,7 +287,7 @@ fn resume(thread: Pid, signal: Option<Signal>) {
     }
 }
 
-/// Whether processes can be traced here, and calls be changed.
+/// Checks whether processes can be traced here, and calls be changed.
 pub(crate) fn can_trace() -> Result<(), String> {
     let mut order = Order::new(std::path::Path::new("/"));
     order.arguments.push("--version".into());

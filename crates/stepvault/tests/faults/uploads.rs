@@ -1,7 +1,7 @@
 //! Uploads in parts whose process is killed, and whose node comes back or does not.
 //!
-//! A node that comes back goes on with the upload that its journal names. What it sends again are parts that the store has
-//! and the journal does not: never more than were under way at once. A node that does not come back leaves all that it had
+//! A node that comes back resumes the upload that its journal names. It resends only parts that the store has and the
+//! journal does not: never more than were under way at once. A node that does not come back leaves all that it had
 //! sent. `gc` aborts such uploads once they are older than the grace period, and leaves younger ones alone.
 
 use std::path::PathBuf;
@@ -20,9 +20,9 @@ const PART_BYTES: u64 = 8 << 20;
 /// 8 and 3 parts.
 const FILES: [(&str, usize); 2] = [("model.bin", 64 << 20), ("optimizer/state.bin", (16 << 20) + 5)];
 const FILE_BYTES: u64 = (80 << 20) + 5;
-/// Parts under way at once.
+/// The number of parts under way at once.
 const AT_ONCE: u64 = 4;
-/// Slow enough that a kill meets the middle.
+/// Slow enough for a kill in the middle.
 const BYTES_PER_SECOND: u64 = 128 << 20;
 
 struct Node {
@@ -44,7 +44,7 @@ impl Node {
         self.world.store.pending().iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// What the store has of a step, in whole objects and in parts.
+    /// Returns the bytes of a step on the store, in whole objects and in parts.
     fn stored_bytes(&self, step: u64) -> u64 {
         let of_step = format!("/step_{step}/");
         let whole: u64 = self.world.store.objects().with(|objects| {
@@ -59,7 +59,7 @@ impl Node {
                 .sum::<u64>()
     }
 
-    /// Pushes the step and kills the push once so much of it is there; what is there then.
+    /// Pushes the step and kills the push once the store has this many bytes; returns the bytes it has then.
     fn killed_push(&self, step: u64, at_bytes: u64) -> Result<u64, Harm> {
         let mut push = self.world.push(step).start();
         while self.stored_bytes(step) < at_bytes {
@@ -71,16 +71,16 @@ impl Node {
         }
         push.kill().unwrap();
         push.wait().unwrap();
-        // What the server had in full by then may still be on its way into the table.
+        // Bodies that the server had received by then may still be on their way into the table.
         let mut seen = (0, self.stored_bytes(step));
         while seen.0 != seen.1 {
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(250));
             seen = (seen.1, self.stored_bytes(step));
         }
         Ok(seen.1)
     }
 
-    /// Bytes of parts that were sent since a request.
+    /// Returns the bytes of parts that were sent after a request.
     fn part_bytes_after(&self, request: usize) -> u64 {
         let requests = self.world.store.faults().requests_after(request).into_iter();
         let parts = requests.filter(|request| request.method == "PUT" && request.path.contains("partNumber"));
@@ -88,7 +88,7 @@ impl Node {
     }
 }
 
-/// Bytes of parts that the journals in a vault name.
+/// Returns the bytes of parts that the journals in a vault name.
 fn journalled_bytes(vault: &std::path::Path) -> u64 {
     let mut bytes = 0;
     for file in files_below(vault) {
@@ -102,7 +102,7 @@ fn journalled_bytes(vault: &std::path::Path) -> u64 {
     bytes
 }
 
-/// Somewhere in the middle.
+/// Returns a random number of bytes in the middle.
 fn somewhere(random: &mut Random) -> u64 {
     PART_BYTES + random.next() % (FILE_BYTES - 3 * PART_BYTES)
 }
@@ -134,7 +134,7 @@ fn comes_back(store: fn() -> Store, settings: &Settings) -> Tally {
                 return Err(Harm::Stuck(format!("{ran:?}")));
             }
             stored(&node.world, 1, 1, &tree)?;
-            // A header more for each request.
+            // Allow one more header for each request.
             let again = node.part_bytes_after(before).saturating_sub(FILE_BYTES - there);
             most = most.max(again);
             if again > AT_ONCE * PART_BYTES + 4096 {
@@ -178,7 +178,7 @@ fn is_lost(store: fn() -> Store, settings: &Settings) -> Tally {
     tally
 }
 
-/// Each node dies in the middle of a step of its own; one more dies late, and comes back.
+/// Each node dies in the middle of its own step; one more dies late, and comes back.
 fn lost(
     store: fn() -> Store,
     settings: &Settings,
@@ -192,7 +192,7 @@ fn lost(
     for step in 1..=nodes {
         node.world.vault = vault(step);
         node.world.write(step);
-        // Before either file is complete: what is in objects is not the matter here.
+        // Kill before either file is complete: whole objects are not tested here.
         let there = node.killed_push(step, PART_BYTES + random.next() % (4 * PART_BYTES))?;
         unknown += there.saturating_sub(journalled_bytes(&node.world.vault));
         clear(&node.world.vault);

@@ -19,7 +19,7 @@ use crate::random::Random;
 
 pub(crate) const RUN: &str = "team/run";
 pub(crate) const BUCKET: &str = "bucket";
-/// What the steps hold. The largest takes more than one part.
+/// The files of the steps. The largest takes more than one part.
 pub(crate) const FILES: [(&str, usize); 4] = [
     ("model.bin", (8 << 20) + 70_000),
     ("optimizer/state.bin", 30_000),
@@ -36,7 +36,7 @@ pub(crate) const SMALL: [(&str, usize); 3] = [
 /// Files by their path, with their modes.
 pub(crate) type Tree = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
-/// Where durable steps go.
+/// The remote of durable steps.
 #[derive(Debug)]
 pub(crate) enum Store {
     Directory(PathBuf),
@@ -59,7 +59,7 @@ impl Store {
         Self::Gcs(server)
     }
 
-    /// For the rows of the report.
+    /// Returns its name for the rows of the report.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Directory(_) => "file://",
@@ -68,7 +68,7 @@ impl Store {
         }
     }
 
-    /// Where the server listens.
+    /// Returns the address of the server.
     pub(crate) fn address(&self) -> SocketAddr {
         let endpoint = match self {
             Self::Directory(path) => panic!("{} has no address", path.display()),
@@ -78,7 +78,7 @@ impl Store {
         endpoint.trim_start_matches("http://").parse().unwrap()
     }
 
-    /// The server's objects.
+    /// Returns the server's objects.
     pub(crate) fn objects(&self) -> &Objects {
         match self {
             Self::Directory(path) => panic!("{} has no server", path.display()),
@@ -87,7 +87,7 @@ impl Store {
         }
     }
 
-    /// The server's faults, and its log of requests.
+    /// Returns the server's faults, and its log of requests.
     pub(crate) fn faults(&self) -> &Faults {
         match self {
             Self::Directory(path) => panic!("{} has no server", path.display()),
@@ -96,7 +96,7 @@ impl Store {
         }
     }
 
-    /// What the server holds of uploads that have not ended: how many, of which keys, and their bytes.
+    /// Returns the pending uploads on the server: their keys and bytes.
     pub(crate) fn pending(&self) -> Vec<(String, u64)> {
         match self {
             Self::Directory(path) => panic!("{} has no server", path.display()),
@@ -111,7 +111,7 @@ impl Store {
         }
     }
 
-    /// Makes uploads that have not ended look begun this much earlier.
+    /// Makes pending uploads look this much older.
     pub(crate) fn age_pending(&self, by: Duration) {
         match self {
             Self::Directory(path) => panic!("{} has no server", path.display()),
@@ -121,29 +121,29 @@ impl Store {
     }
 }
 
-/// Everything.
+/// A node, its trainer, its vault and its remote.
 #[derive(Debug)]
 pub(crate) struct World {
-    /// Where the node works. What matters on a disk is below it, unless a test puts it elsewhere.
+    /// The node's working directory. What matters on a disk is below it, unless a test puts it elsewhere.
     pub(crate) root: PathBuf,
     pub(crate) vault: PathBuf,
     pub(crate) store: Store,
-    /// Where restored steps go that are only compared.
+    /// The directory of restored steps that are only compared.
     pub(crate) scratch: PathBuf,
-    /// Where clients find the server, if not at its own address.
+    /// The address at which clients find the server, if not its own.
     pub(crate) way: Option<SocketAddr>,
-    /// More of the remote's URL: `&stall-timeout=2s`.
+    /// Further options of the remote's URL: `&stall-timeout=2s`.
     pub(crate) options: String,
     files: &'static [(&'static str, usize)],
 }
 
 impl World {
-    /// All in `root`, with a directory as the remote.
+    /// Returns a world in `root`, with a directory as the remote.
     pub(crate) fn with_directory(root: &Path, files: &'static [(&'static str, usize)]) -> Self {
         Self::of(root, Store::Directory(root.join("live/disk")), files)
     }
 
-    /// All in `root`, with a strict S3 as the remote.
+    /// Returns a world in `root`, with a strict S3 as the remote.
     pub(crate) fn with_s3(root: &Path, files: &'static [(&'static str, usize)]) -> Self {
         Self::of(root, Store::s3(), files)
     }
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    /// The remote's name and URL.
+    /// Returns the remote's name and URL.
     pub(crate) fn remote(&self) -> String {
         let address = || self.way.unwrap_or_else(|| self.store.address());
         let options = &self.options;
@@ -191,24 +191,24 @@ impl World {
         order
     }
 
-    /// A command that names neither run nor tiers.
+    /// Returns a command that names neither run nor tiers.
     pub(crate) fn order<T: Into<OsString>>(&self, arguments: impl IntoIterator<Item = T>) -> Order {
         self.bare().with(arguments)
     }
 
-    /// A command on the run, its vault and the remote.
+    /// Returns a command on the run, its vault and the remote.
     pub(crate) fn on_run<T: Into<OsString>>(&self, arguments: impl IntoIterator<Item = T>) -> Order {
         let remote = self.remote();
         self.on_vault(arguments).with(["--remote", &remote])
     }
 
-    /// A command on the run and its vault alone.
+    /// Returns a command on the run and its vault only.
     pub(crate) fn on_vault<T: Into<OsString>>(&self, arguments: impl IntoIterator<Item = T>) -> Order {
         let vault = self.vault.to_str().unwrap();
         self.order(arguments).with(["--run", RUN, "--local", vault])
     }
 
-    /// A command of another node, which has an empty vault.
+    /// Returns a command of another node, which has an empty vault.
     pub(crate) fn elsewhere<T: Into<OsString>>(&self, arguments: impl IntoIterator<Item = T>) -> Order {
         let (remote, vault) = (self.remote(), self.scratch.join("vault"));
         self.order(arguments).with([
@@ -225,7 +225,7 @@ impl World {
         self.on_run(["push", &format!("outputs/step_{step}")])
     }
 
-    /// What the trainer writes as a step.
+    /// Returns what the trainer writes as a step.
     pub(crate) fn step(&self, step: u64) -> Tree {
         let mut random = Random(step);
         let files = self.files.iter();
@@ -234,7 +234,12 @@ impl World {
             .collect()
     }
 
-    /// The trainer writes a step below `outputs`, under its name at once.
+    /// Returns what a restore into `got` has written for a step.
+    pub(crate) fn read_restored(&self, step: u64) -> Tree {
+        read_tree(&self.root.join(format!("got/step_{step}")))
+    }
+
+    /// Writes a step below `outputs`, as the trainer does, directly under its name.
     pub(crate) fn write(&self, step: u64) {
         write_tree(&self.root.join(format!("outputs/step_{step}")), &self.step(step));
     }
@@ -248,7 +253,7 @@ impl World {
         }
     }
 
-    /// Keeps everything as it is now.
+    /// Copies the current state.
     pub(crate) fn keep(&self) -> Kept {
         let base = self.root.with_file_name("base");
         clear(&base);
@@ -260,7 +265,7 @@ impl World {
         Kept { base, objects }
     }
 
-    /// Makes everything as it was. Uploads that were begun since stay.
+    /// Restores a copied state. Uploads that were started since stay.
     pub(crate) fn bring_back(&self, kept: &Kept) {
         clear(&self.root);
         clear(&self.scratch);
@@ -272,7 +277,7 @@ impl World {
         }
     }
 
-    /// Lets the leases of the dead run out, as if half an hour had passed.
+    /// Lets the leases of killed processes expire, as if half an hour had passed.
     pub(crate) fn let_leases_run_out(&self) {
         let before = SystemTime::now() - Duration::from_mins(30);
         match &self.store {
@@ -292,7 +297,7 @@ impl World {
         }
     }
 
-    /// The keys of everything on the remote.
+    /// Returns the keys of everything on the remote.
     pub(crate) fn keys(&self) -> Vec<String> {
         match &self.store {
             Store::Directory(root) => {
@@ -306,7 +311,7 @@ impl World {
     }
 }
 
-/// How a world was.
+/// The copied state of a world.
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) base: PathBuf,
@@ -331,7 +336,7 @@ pub(crate) fn read_tree(root: &Path) -> Tree {
     files_below(root).into_iter().map(read).collect()
 }
 
-/// All files below a directory, which need not be there, sorted.
+/// Returns all files below a directory, which may be missing, sorted.
 pub(crate) fn files_below(root: &Path) -> Vec<PathBuf> {
     let (mut files, mut left) = (Vec::new(), vec![root.to_owned()]);
     while let Some(directory) = left.pop() {
@@ -355,8 +360,8 @@ pub(crate) fn clear(path: &Path) {
     }
 }
 
-/// A vault knows its files by their inodes, and writes to none that it has sealed: those, and what the trainer wrote,
-/// become further names of the same files. Everything else is copied.
+/// A vault identifies its files by their inodes, and does not write to files that it has sealed: those files, and the
+/// trainer's, are hard-linked. Everything else is copied.
 fn copy(from: &Path, to: &Path) {
     let status = Command::new("cp").arg("-al").args([from, to]).status().unwrap();
     assert!(status.success());

@@ -1,4 +1,4 @@
-//! Processes of the built binary inside a namespace, each ended by whoever started it.
+//! Processes of the built binary inside a namespace, each ended by its owner.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _};
@@ -22,7 +22,7 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// Starts it. What it says is added to `log`; `report` holds what it prints at its end.
+    /// Starts it. Its output is appended to `log`; `report` holds what it prints at its end.
     pub(crate) fn start(namespace: &Namespace, mut command: Command, log: &Path, report: &Path) -> Self {
         let log = OpenOptions::new().create(true).append(true).open(log).unwrap();
         command
@@ -33,13 +33,13 @@ impl Agent {
         Self { child }
     }
 
-    /// Sends a signal. A process that has ended is not harmed.
+    /// Sends a signal. A process that has ended is not affected.
     pub(crate) fn signal(&self, signal: Signal) {
         let process = Pid::from_child(&self.child);
         let _ = kill_process(process, signal);
     }
 
-    /// How it ended, if it has.
+    /// Returns its exit status, if it has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
@@ -57,7 +57,7 @@ impl Drop for Agent {
     }
 }
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) code: i32,
@@ -66,7 +66,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// The one document on its standard output.
+    /// Returns the only document on its standard output.
     pub(crate) fn document(&self) -> Result<Value, String> {
         serde_json::from_str(&self.stdout).map_err(|error| format!("{error}: {self:?}"))
     }

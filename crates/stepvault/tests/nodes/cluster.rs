@@ -17,24 +17,24 @@ use crate::schedule::{INCOMPLETE_AFTER_SECONDS, NODES, Random, Schedule};
 
 pub(crate) const RUN: &str = "demo";
 const BUCKET: &str = "bucket";
-/// What stands before the keys of the layout.
+/// The prefix of the keys of the layout.
 pub(crate) const PREFIX: &str = "bucket/checkpoints/";
-/// The last lines of each agent that a failure shows.
+/// The number of last lines of each agent that a failure shows.
 const LINES_SHOWN: usize = 25;
 
-/// One node, as far as the test has a hand in it.
+/// One node, as far as the test controls it.
 #[derive(Debug, Default)]
 pub(crate) struct Node {
     pub(crate) agent: Option<Agent>,
-    /// How often an agent was started here.
+    /// The number of agents started here.
     pub(crate) lives: u32,
     pub(crate) frozen: bool,
     pub(crate) cut: bool,
-    /// It is not to be started again for now.
+    /// Whether it must not be started again for now.
     pub(crate) lost: bool,
 }
 
-/// All of it.
+/// The whole cluster.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
@@ -50,7 +50,7 @@ pub(crate) struct Cluster {
 pub(crate) type Tree = BTreeMap<String, Vec<u8>>;
 
 impl Cluster {
-    /// The network, the store, and the nodes' disks; nothing runs yet.
+    /// Creates the network, the store, and the nodes' disks; nothing runs yet.
     ///
     /// # Errors
     /// What keeps this machine from having the network.
@@ -74,12 +74,12 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Where a node has its files.
+    /// Returns the directory of a node's files.
     pub(crate) fn disk(&self, node: usize) -> PathBuf {
         self.directory.path().join(format!("node-{node}"))
     }
 
-    /// An empty disk in a node's place.
+    /// Replaces a node's disk by an empty one.
     pub(crate) fn empty_disk(&self, node: usize) -> PathBuf {
         let disk = self.directory.path().join(format!("node-{node}-anew"));
         self.furnish(&disk, true);
@@ -160,7 +160,7 @@ pattern = "step_*"
         node.frozen = false;
     }
 
-    /// Stops a node's agent where it is, or lets it go on.
+    /// Freezes or resumes a node's agent.
     pub(crate) fn freeze(&mut self, node: usize, frozen: bool) {
         let node = &mut self.nodes[node];
         if let Some(agent) = &node.agent {
@@ -187,12 +187,12 @@ pattern = "step_*"
         run(self.network.node(node), command)
     }
 
-    /// What a node's agents have said so far.
+    /// Returns the output of a node's agents so far.
     pub(crate) fn log(&self, node: usize) -> String {
         fs::read_to_string(self.disk(node).join("agent.log")).unwrap_or_default()
     }
 
-    /// A trainer writes its part of a step, and gives it its name once it is whole.
+    /// Writes the part of a node's trainer of a step, and gives it its name once it is whole.
     pub(crate) fn write(&self, node: usize, step: u64) {
         let disk = self.disk(node);
         let draft = disk.join("scratch").join(format!("step_{step}"));
@@ -204,7 +204,7 @@ pattern = "step_*"
         fs::rename(draft, disk.join("checkpoints").join(format!("step_{step}"))).unwrap();
     }
 
-    /// What a node contributes to a step: files of its own, and one that is the same on all nodes.
+    /// Returns a node's part of a step: its own files, and one that is the same on all nodes.
     fn part(&self, node: usize, step: u64) -> Tree {
         let mut tree = Tree::new();
         let mut random = Random(self.seed ^ (step << 8) ^ node as u64);
@@ -218,12 +218,12 @@ pattern = "step_*"
         tree
     }
 
-    /// All that the nodes wrote of a step.
+    /// Returns all files that the nodes wrote of a step.
     pub(crate) fn whole(&self, step: u64) -> Tree {
         (0..NODES).flat_map(|node| self.part(node, step)).collect()
     }
 
-    /// What a reader of a failure needs: the ends of the agents' logs.
+    /// Returns the ends of the agents' logs, for a failure report.
     pub(crate) fn story(&self) -> String {
         let mut story = String::new();
         for node in 0..NODES {
@@ -249,14 +249,14 @@ pattern = "step_*"
         story
     }
 
-    /// Keeps the nodes' disks for a look at them.
+    /// Keeps the nodes' disks for inspection.
     pub(crate) fn keep(&mut self) -> PathBuf {
         self.directory.disable_cleanup(true);
         self.directory.path().to_owned()
     }
 }
 
-/// The files below a directory.
+/// Returns the files below a directory.
 pub(crate) fn read_tree(root: &Path) -> Tree {
     let mut tree = Tree::new();
     let mut left = vec![root.to_owned()];

@@ -1,4 +1,4 @@
-//! What the store itself shows: every commit, held against the objects that it names, under the store's own lock.
+//! Checks of the store's own state: every commit is compared with the objects that it names, under the store's lock.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -17,7 +17,7 @@ use crate::schedule::NODES;
 
 type Table = BTreeMap<String, StoredObject>;
 
-/// Looks at every state of the store, and keeps what was wrong with any.
+/// Checks every state of the store, and records the faults.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ledger {
     seen: Arc<Mutex<Seen>>,
@@ -25,13 +25,13 @@ pub(crate) struct Ledger {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// The commits, and the entity tags of all that each names, itself included.
+    /// The commits, with the entity tags of everything that each names, itself included.
     committed: BTreeMap<StepId, BTreeMap<String, String>>,
     faults: Vec<String>,
 }
 
 impl Ledger {
-    /// Watches these objects from here on.
+    /// Watches these objects from now on.
     pub(crate) fn watch(objects: &Objects) -> Self {
         let ledger = Self::default();
         let seen = Arc::clone(&ledger.seen);
@@ -39,12 +39,12 @@ impl Ledger {
         ledger
     }
 
-    /// The steps that are committed.
+    /// Returns the committed steps.
     pub(crate) fn committed(&self) -> Vec<StepId> {
         self.lock().committed.keys().copied().collect()
     }
 
-    /// What was wrong, with any state so far.
+    /// Returns the faults of all states so far.
     pub(crate) fn faults(&self) -> Vec<String> {
         self.lock().faults.clone()
     }
@@ -84,7 +84,8 @@ impl Seen {
     }
 }
 
-/// A commit names a part of each node, each part manifest is there and is the one, and so is each file it lists.
+/// Checks that a commit names a part of each node, and that each part manifest exists and is the recorded one, as
+/// well as each file that it lists.
 fn check(
     table: &Table,
     keys: &RunKeys,
@@ -158,7 +159,7 @@ mod tests {
         }
     }
 
-    /// What a store holds of a step that `nodes` nodes have written, the commit last.
+    /// Returns the objects of a step that `nodes` nodes have written, the commit last.
     fn objects_of_a_step(nodes: usize) -> Vec<(String, StoredObject)> {
         let keys = RunKeys::new(RunName::new(RUN).unwrap());
         let id = StepId::from_label("000000000010.a1").unwrap();
@@ -194,11 +195,11 @@ mod tests {
                 format!("{PREFIX}{}", keys.part(id, &manifest.node)),
                 stored(bytes.clone()),
             ));
-            parts.push(FoundPart {
-                manifest,
-                sha256: Sha256Digest::of(&bytes),
-                bytes: bytes.len() as u64,
-            });
+            parts.push(FoundPart::of(
+                &manifest,
+                Sha256Digest::of(&bytes),
+                bytes.len() as u64,
+            ));
         }
         let commit = encode(&Commit::of(parts).unwrap()).unwrap();
         objects.push((format!("{PREFIX}{}", keys.commit(id)), stored(commit)));
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!(faults_of(whole.clone()), "");
         assert!(faults_of(objects_of_a_step(2)).contains("it names the parts of [\"node-0\", \"node-1\"]"));
         for missing in 0..whole.len() - 1 {
-            // It comes as well, but after the commit.
+            // The object is written as well, but after the commit.
             let mut late = whole.clone();
             let object = late.remove(missing);
             late.push(object.clone());

@@ -1,17 +1,17 @@
-//! Three agents of the built binary, each in a network namespace of its own, against one strict S3: links are cut and
-//! mended, agents killed, frozen and stopped, at random and at the very requests that matter.
+//! Three agents of the built binary, each in its own network namespace, with one strict S3: links are cut and mended,
+//! agents are killed, frozen and stopped, at random and at the requests that matter most.
 //!
-//! In every state that the store is ever in, each commit names a part of each node, and all that it names is there with
-//! the recorded sizes and digests. Once the faults are over every step becomes durable by every node's own record; where
-//! a node is lost, the others name it, and its steps are completed when it comes back. Every agent ends when it is asked
-//! to, and the job's next launch restores one step on all nodes, to the byte.
+//! In every state of the store, each commit names a part of each node, and everything that it names exists with the
+//! recorded sizes and digests. Once the faults are over, every step becomes durable according to every node's own
+//! record; if a node is lost, the others name it, and its steps are completed when it comes back. Every agent ends
+//! when it is asked to, and the job's next launch restores one step on all nodes, to the byte.
 //!
-//! A schedule follows from its seed; how the processes interleave does not. `NODES_SCHEDULES` says how many schedules run
-//! (4), `NODES_SEED` which seed is the first (alone it replays that one), `NODES_AT_ONCE` how many run beside each other
-//! (4). With `NODES_KEEP` set the disks of a failed schedule are kept.
+//! The seed determines a schedule, but not how the processes interleave. `NODES_SCHEDULES` sets how many schedules
+//! run (4), `NODES_SEED` the first seed (alone it replays that one), `NODES_AT_ONCE` how many run concurrently (4).
+//! With `NODES_KEEP` set the disks of a failed schedule are kept.
 //!
-//! Namespaces take root and `ip` of iproute2. Where they cannot be had, the test says on stderr that it was not run, and
-//! passes; with `NODES_REQUIRED=1` it fails.
+//! Namespaces require root and `ip` of iproute2. If they are not available, the test reports on stderr that it was
+//! not run, and passes; with `NODES_REQUIRED=1` it fails.
 
 #![allow(
     clippy::unwrap_used,
@@ -37,12 +37,12 @@ use namespaces::Network;
 use play::{Tally, play};
 use schedule::Schedule;
 
-/// The first of the schedules that are played without being asked for: those lose a node in each way, and none.
+/// The first of the schedules that run by default: those lose a node in each way, and none.
 const FIRST_SEED: u64 = 39;
-/// So many of them.
+/// The number of schedules that run by default.
 const SCHEDULES: u64 = 4;
 
-/// Past the capture of the test's output: it matters most when the test passes.
+/// Prints around the capture of the test's output: the text matters most when the test passes.
 fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "nodes: {text}");
 }

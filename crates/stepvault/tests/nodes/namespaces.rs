@@ -1,7 +1,7 @@
-//! A network of one test: a namespace for the store, one for each node, and a link from each node to the store.
+//! The network of one test: a namespace for the store, one for each node, and a link from each node to the store.
 //!
-//! Nothing appears in the machine's own network. The namespaces lose their names as soon as they are open here, so that
-//! the kernel takes them away with the last process in them, however the test ends.
+//! Nothing appears in the machine's own network. The namespaces lose their names as soon as they are open here, so
+//! the kernel removes them with the last process in them, however the test ends.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -12,14 +12,14 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Where the store listens, as every node sees it.
+/// The address of the store, as every node sees it.
 const STORE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 static NETWORKS: AtomicUsize = AtomicUsize::new(0);
 
 /// How a link breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// What is sent is lost without a word, as behind a dead switch.
+    /// Packets are lost silently, as behind a dead switch.
     Silent,
     /// The node's own interface is down: nothing can be sent.
     Down,
@@ -32,7 +32,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Does `work` on a thread inside; processes that it starts are inside as well.
+    /// Runs `work` on a thread inside; processes that it starts are inside as well.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -56,7 +56,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Makes one.
+    /// Creates the network.
     ///
     /// # Errors
     /// What keeps this machine or this user from making namespaces.
@@ -83,7 +83,7 @@ impl Network {
         Ok(Self { hub, nodes: made })
     }
 
-    /// A listener where every node reaches it.
+    /// Returns a listener that every node reaches.
     pub(crate) fn listen(&self) -> TcpListener {
         self.hub
             .run(|| TcpListener::bind(SocketAddr::from((STORE, 0))))
@@ -95,7 +95,7 @@ impl Network {
         &self.nodes[node]
     }
 
-    /// Which node has this address.
+    /// Returns the node with this address.
     pub(crate) fn node_at(&self, from: IpAddr) -> Option<usize> {
         (0..self.nodes.len()).find(|node| address(*node) == from)
     }
@@ -108,7 +108,7 @@ impl Network {
         }
     }
 
-    /// Mends it.
+    /// Mends a node's link.
     pub(crate) fn mend(&self, node: usize) {
         self.hub.ip(&["link", "set", &link(node), "up"]);
         self.nodes[node].ip(&["link", "set", "eth0", "up"]);
@@ -123,7 +123,7 @@ fn address(node: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, 10 + u8::try_from(node).unwrap())
 }
 
-/// Names to take away again.
+/// Names that are removed on drop.
 struct Names(Vec<String>);
 
 impl Names {

@@ -13,27 +13,27 @@ use crate::agent::Agent;
 use crate::cluster::{Cluster, RUN, read_tree};
 use crate::schedule::{Fate, Fault, Harm, Held, INCOMPLETE_AFTER_SECONDS, NODES, Schedule};
 
-/// Once faults have stopped everything has to be durable, or named, within this. Pauses between tries grow to 75 s, a look
-/// at an incomplete step comes once a minute, and the machine may be busy.
+/// The time after the last fault by which everything must be durable, or named. Pauses between retries grow to 75 s,
+/// an incomplete step is checked once a minute, and the machine may be busy.
 const SETTLED_WITHIN: Duration = Duration::from_mins(5);
-/// An agent that was asked to end has 4 s for it; more than this is a hang.
+/// An agent that was asked to end has 4 s for it; more than this time is a hang.
 const ENDED_WITHIN: Duration = Duration::from_mins(2);
-/// How long a trap makes the store hold what it caught.
+/// How long a trap makes the store hold a request.
 const HELD: Duration = Duration::from_millis(300);
 /// How long traps wait for their requests after the last planned fault.
 const TRAPS_SET: Duration = Duration::from_secs(15);
 const TICK: Duration = Duration::from_millis(10);
 
-/// What a schedule came to.
+/// The results of a schedule.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Tally {
     pub(crate) steps_durable: usize,
-    /// Steps that lacked a node's part for good, named by every other node.
+    /// The number of steps that lacked a node's part for good and were named by every other node.
     pub(crate) steps_named: usize,
-    /// Steps that were called incomplete, and became durable when the node came back.
+    /// The number of steps that were reported as incomplete and became durable when the node came back.
     pub(crate) steps_completed_late: usize,
     pub(crate) harms: usize,
-    /// Of those, at a chosen request.
+    /// The number of those at a chosen request.
     pub(crate) caught: usize,
     pub(crate) settled_after: Duration,
 }
@@ -48,7 +48,7 @@ enum Event {
     Lose(usize),
 }
 
-/// Plays a schedule.
+/// Runs a schedule.
 ///
 /// # Errors
 /// What was wrong, with the ends of the agents' logs.
@@ -79,7 +79,7 @@ struct Play<'a> {
     cluster: &'a mut Cluster,
     tally: Tally,
     queue: Vec<(Instant, Event)>,
-    /// Since when a node's agent is to end.
+    /// Since when a node's agent has been asked to end.
     asked_to_end: Vec<Option<Instant>>,
 }
 
@@ -107,7 +107,7 @@ impl Play<'_> {
         self.nothing_was_wrong()
     }
 
-    /// The time of writes and faults.
+    /// Runs the phase of writes and faults.
     fn faults(&mut self) -> Result<(), String> {
         for trap in &self.schedule.traps {
             self.cluster.store.faults().add(FaultRule {
@@ -166,7 +166,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Harms whoever has sent a request that a trap waits for.
+    /// Applies the harm of a trap to the node that sent the awaited request.
     fn traps(&mut self, requests: &mut usize, seen: &mut [usize]) {
         let new = self.cluster.store.faults().requests_after(*requests);
         *requests += new.len();
@@ -237,14 +237,14 @@ impl Play<'_> {
                 state.agent.iter().for_each(|agent| agent.signal(Signal::TERM));
                 Event::Start(node)
             }
-            // It has harm enough.
+            // It is harmed already.
             _ => return,
         };
         self.tally.harms += 1;
         self.queue.push((Instant::now() + lasting, undo));
     }
 
-    /// Starts an agent where none is; one that was asked to end has to have ended first.
+    /// Starts an agent if none runs; one that was asked to end must have ended first.
     fn start_again(&mut self, node: usize) -> Result<(), String> {
         if self.cluster.nodes[node].lost {
             return Ok(());
@@ -267,7 +267,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Whether an agent that was asked to has ended, as it should.
+    /// Returns whether an agent that was asked to end has ended, and ended correctly.
     fn has_ended(&mut self, node: usize) -> Result<bool, String> {
         let Some(agent) = self.cluster.nodes[node].agent.as_mut() else {
             return Ok(true);
@@ -275,7 +275,7 @@ impl Play<'_> {
         let Some(status) = agent.ended() else {
             return Ok(false);
         };
-        // One that had only just been started knows nothing of signals yet.
+        // An agent that had only just been started does not handle signals yet.
         let as_it_should =
             matches!(status.code(), Some(0 | 3)) || status.signal() == Some(Signal::TERM.as_raw());
         if as_it_should {
@@ -284,7 +284,7 @@ impl Play<'_> {
         Err(format!("node-{node}'s agent, asked to end, ended with {status}"))
     }
 
-    /// The end of all faults but the lost node.
+    /// Ends all faults except the lost node.
     fn make_whole(&mut self) {
         for node in 0..NODES {
             self.cluster.network.mend(node);
@@ -295,7 +295,7 @@ impl Play<'_> {
         }
     }
 
-    /// The steps that the store does not show as committed.
+    /// Returns the steps that the store does not show as committed.
     fn missing(&self) -> BTreeSet<u64> {
         let committed: BTreeSet<u64> = self
             .cluster
@@ -324,7 +324,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Every node's own record says that every step is durable, and so does the list.
+    /// Checks that every node's own record reports every step as durable, and that the list does.
     fn everything_is_durable(&mut self) -> Result<(), String> {
         self.until("every step committed", |play| Ok(play.missing().is_empty()))?;
         let steps = self.schedule.steps.len() as u64;
@@ -356,7 +356,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Every step is durable, or every node that is there names the one that is not.
+    /// Checks that every step is durable, or that every remaining node names the one that is not.
     fn everything_is_durable_or_named(&mut self, lost: usize) -> Result<(), String> {
         let others = move || (0..NODES).filter(move |node| *node != lost);
         self.until(&format!("every step durable or node-{lost} named"), |play| {
@@ -398,13 +398,13 @@ impl Play<'_> {
         }
     }
 
-    /// The node that does not come back.
+    /// Returns the node that does not come back.
     fn gone(&self) -> Option<usize> {
         let lost = self.schedule.lost?;
         (lost.fate == Fate::Gone).then_some(lost.node)
     }
 
-    /// All agents end when they are asked to, with a report that is true.
+    /// Checks that all agents end when they are asked to, with a correct report.
     fn agents_end_and_say_so(&mut self) -> Result<(), String> {
         let begun = Instant::now();
         for (state, asked_to_end) in self.cluster.nodes.iter().zip(&mut self.asked_to_end) {
@@ -435,7 +435,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// The job's next launch: every node gets the same step, the newest that is durable, to the byte.
+    /// Runs the job's next launch: every node gets the same step, the newest durable one, to the byte.
     fn all_restore_one_step(&mut self) -> Result<(), String> {
         let newest = self
             .cluster
@@ -490,7 +490,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// No commit was wrong at any moment, and no agent broke down.
+    /// Checks that no commit was wrong at any moment, and that no agent failed.
     fn nothing_was_wrong(&mut self) -> Result<(), String> {
         let faults = self.cluster.ledger.faults();
         if !faults.is_empty() {

@@ -1,15 +1,15 @@
-//! What happens in one schedule, decided by its seed before anything begins.
+//! The events of one schedule, determined by its seed before anything starts.
 
 use std::time::Duration;
 
 use crate::namespaces::Cut;
 
 pub(crate) const NODES: usize = 3;
-/// After this long without parts a step counts as incomplete, where a schedule loses a node. Longer than any other harm
-/// lasts: once others were named, the next look is a minute away.
+/// The time after which a step without all parts counts as incomplete, if a schedule loses a node. Longer than any
+/// other harm lasts: once others were named, the next check is a minute away.
 pub(crate) const INCOMPLETE_AFTER_SECONDS: u64 = 8;
 
-/// Everything that happens, by time since the beginning.
+/// All events, by time since the start.
 #[derive(Debug, Clone)]
 pub(crate) struct Schedule {
     pub(crate) seed: u64,
@@ -17,14 +17,14 @@ pub(crate) struct Schedule {
     pub(crate) named_launch: bool,
     /// The steps' numbers, in order.
     pub(crate) steps: Vec<u64>,
-    /// When each node's trainer has written its part of which step.
+    /// When each node's trainer has written its part of each step.
     pub(crate) writes: Vec<(Duration, usize, u64)>,
     pub(crate) faults: Vec<(Duration, Fault)>,
     pub(crate) traps: Vec<Trap>,
     pub(crate) lost: Option<Lost>,
 }
 
-/// Something that happens to a node, and how long it lasts.
+/// An event at a node, and its duration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fault {
     pub(crate) node: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Fault {
     pub(crate) lasting: Duration,
 }
 
-/// What happens to it.
+/// The kind of the event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Harm {
     /// Its link breaks.
@@ -45,26 +45,27 @@ pub(crate) enum Harm {
     Stop,
 }
 
-/// A fault that waits for a request: whichever node sends it gets harmed while the store holds the request, or the answer.
+/// A fault that waits for a request: the node that sends it is harmed while the store holds the request, or the
+/// response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trap {
-    /// What the path of the PUT holds; no two traps of a schedule wait for the same.
+    /// A part of the path of the PUT; no two traps of a schedule wait for the same.
     pub(crate) path_holds: &'static str,
-    /// The request's place among those, from 0.
+    /// The index of the request among those, from 0.
     pub(crate) nth: usize,
     pub(crate) held: Held,
     pub(crate) what: Harm,
     pub(crate) lasting: Duration,
 }
 
-/// What the store does with the request.
+/// How the store holds the request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Held {
-    /// It is slow to begin.
+    /// It delays the start.
     Request,
-    /// It has done the work and is slow to answer.
+    /// It does the work and delays the response.
     Answer,
-    /// It has done the work, and the connection breaks.
+    /// It does the work, and the connection breaks.
     AnswerLost,
 }
 
@@ -76,28 +77,28 @@ pub(crate) struct Lost {
     pub(crate) fate: Fate,
 }
 
-/// What becomes of it.
+/// Its fate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It comes back with its disk once the others have called its steps incomplete.
+    /// It comes back with its disk once the others have reported its steps as incomplete.
     Back,
-    /// The same, and the others' agents are started anew when it is there.
+    /// As `Back`, and the others' agents are restarted when it is back.
     BackAndAllAnew,
-    /// A machine with an empty disk takes its place.
+    /// A machine with an empty disk replaces it.
     Gone,
 }
 
 impl Schedule {
-    /// The schedule of a seed.
+    /// Returns the schedule of a seed.
     pub(crate) fn of(seed: u64) -> Self {
-        // Mixed: the states of neighbouring seeds must not lie on one another's way.
+        // Mixed, so that the sequences of adjacent seeds do not overlap.
         let mut random = Random(Random(seed).next());
         let steps: Vec<u64> = (1..=3 + random.below(3)).map(|step| step * 10).collect();
         let mut writes = Vec::new();
         let mut at = 300 + random.below(700);
         for step in &steps {
             for node in 0..NODES {
-                // Before the next step's: the nodes' trainers go on together.
+                // Before the writes of the next step: the nodes' trainers proceed together.
                 writes.push((milliseconds(at + random.below(500)), node, *step));
             }
             at += 550 + random.below(900);
@@ -196,7 +197,7 @@ impl Random {
         value ^ (value >> 31)
     }
 
-    /// Less than `bound`.
+    /// Returns a number less than `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
@@ -205,7 +206,7 @@ impl Random {
         usize::try_from(self.below(bound as u64)).unwrap()
     }
 
-    /// So many bytes.
+    /// Returns `count` bytes.
     pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.next().to_le_bytes()[0]).collect()
     }

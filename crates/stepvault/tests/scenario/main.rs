@@ -1,4 +1,4 @@
-//! Reports of trouble from the field, replayed: each script of `tests/scenario` as its story tells, scaled down.
+//! Field reports, replayed at a small scale by the scripts in `tests/scenario`.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Which of the steps that a profile finds are a run's.
+//! Selects the run's steps among those that a profile finds.
 
 use std::path::Path;
 
@@ -11,27 +11,27 @@ use stepvault_formats::tree::Tree;
 
 use crate::discovery::Origin;
 
-/// Words of which the name of a step has one, where no framework and no pattern says what else it may be.
+/// Words, one of which a step's name must contain if neither a framework nor a pattern identifies it.
 const STEP_WORDS: [&str; 5] = ["step", "checkpoint", "ckpt", "iter", "epoch"];
 
-/// What is taken.
+/// Which steps are selected.
 #[derive(Debug)]
 pub(super) struct Selection {
     names: Option<GlobMatcher>,
     series: Option<Vec<String>>,
 }
 
-/// What is taken of one look.
+/// The steps selected from one scan.
 #[derive(Debug)]
 pub(super) struct Selected<'a> {
     pub(super) steps: Vec<&'a FoundStep>,
-    /// What somebody should configure.
+    /// A recommended change of the configuration.
     pub(super) advice: Option<String>,
 }
 
 impl Selection {
-    /// `names` restricts the names of steps; `series` names those to take, in place of all that a trainer can go on
-    /// from.
+    /// `names` restricts the names of steps; `series` names the series to seal, instead of all that a trainer can
+    /// resume from.
     pub(super) fn new(names: Option<GlobMatcher>, series: Option<Vec<String>>) -> Self {
         Self { names, series }
     }
@@ -65,34 +65,34 @@ impl Selection {
         }
     }
 
-    /// Complete steps that nobody takes are worth a word.
+    /// Returns advice about complete steps that are not selected.
     fn advice(&self, profile: &Profile, found: &Found) -> Option<String> {
         let left_out = found.steps.iter().find(|step| step.is_complete())?;
         let series = &left_out.series;
         Some(match (&self.series, &self.names) {
             (Some(_), _) => format!(
-                "{} is of the series '{series}' of {}, which the run does not take: name it in the run's series",
+                "{} belongs to the series '{series}' of {}, which the run does not include: add it to the run's series",
                 left_out.path, profile.name
             ),
             (None, _) if !left_out.resumable => format!(
-                "{} is of the series '{series}' of {}, which the trainer cannot go on from: to keep it, set \
+                "{} belongs to the series '{series}' of {}, from which the trainer cannot resume: to keep it, set \
                  series = [\"{series}\"]",
                 left_out.path, profile.name
             ),
             (None, Some(_)) => format!(
-                "the run's pattern leaves out {}, which is a step by its profile",
+                "the run's pattern excludes {}, which is a step according to its profile",
                 left_out.path
             ),
             (None, None) => format!(
-                "the name of {} has a number and no word that means a step: if it is one, set a pattern",
+                "the name of {} has a number but no word for a step: if it is a step, set a pattern",
                 left_out.path
             ),
         })
     }
 }
 
-/// A run is one series of numbers. Of series that count different things the first that has a step is taken; what to do
-/// about the others.
+/// Restricts the steps to one sequence of numbers. Of series that count different things, the first that has a step is
+/// selected; returns advice about the others.
 fn leave_out_other_counts(profile: &Profile, steps: &mut Vec<&FoundStep>) -> Option<String> {
     let counts = |step: &FoundStep| {
         let mut series = profile.series.iter();
@@ -109,8 +109,8 @@ fn leave_out_other_counts(profile: &Profile, steps: &mut Vec<&FoundStep>) -> Opt
         .find(|step| step.is_complete() && counts(step) != taken)
         .map(|step| {
             format!(
-                "{} is of the series '{}' of {}, whose numbers count {}: to keep it too, give it a run of its own with \
-                 series = [\"{}\"]",
+                "{} belongs to the series '{}' of {}, whose numbers count {}: to keep it too, give it its own run \
+                 with series = [\"{}\"]",
                 step.path,
                 step.series,
                 profile.name,
@@ -127,14 +127,15 @@ fn looks_like_a_step(name: &str) -> bool {
     STEP_WORDS.iter().any(|word| lower.contains(word)) || name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// What a step is sealed as and from, or why it cannot be sealed. One of several paths has no name of its own: it is
-/// called after the framework, the series and its number, and keeps its paths as they are in the watched directory.
+/// Returns the identity and source that a step is sealed with, or why it cannot be sealed. A multi-path step has no
+/// name of its own: it is named after the framework, the series and its number, and keeps its paths relative to the
+/// watched directory.
 pub(super) fn identity(
     profile: &Profile,
     directory: &Path,
     step: &FoundStep,
 ) -> Result<(Step, Origin), String> {
-    let number = step.step.ok_or("its name says no step number")?;
+    let number = step.step.ok_or("its name contains no step number")?;
     let number = Step::new(number).map_err(|error| error.to_string())?;
     if let [path] = step.members.as_slice() {
         return Ok((
@@ -153,10 +154,10 @@ pub(super) fn identity(
     Ok((number, origin))
 }
 
-/// Whether nothing but silence proves that the save of a complete step is over.
+/// Whether only silence proves that the save of a complete step is over.
 ///
-/// A marker or pointer proves nothing of what was written after it: a run that went back overwrites steps that have
-/// their old marker, and that the pointer has long been past.
+/// A marker or pointer proves nothing about later writes: a run that went back overwrites steps that still have their
+/// old marker, and that the pointer has long since passed.
 pub(super) fn rests_on_silence(profile: &Profile, found: &Found, tree: &Tree, step: &FoundStep) -> bool {
     let series = profile.series.iter().find(|series| series.name == step.series);
     series.is_none_or(|series| match &series.complete.proof {
@@ -178,7 +179,7 @@ fn is_newest(markers: &[PathGlob], tree: &Tree, step: &FoundStep) -> bool {
     })
 }
 
-/// Whether every pointer that the trainer goes on by was written after the step.
+/// Whether every pointer that the trainer resumes by was written after the step.
 fn is_pointed_to_since(found: &Found, tree: &Tree, step: &FoundStep) -> bool {
     let mut pointers = found
         .pointers
@@ -206,7 +207,7 @@ mod tests {
         }
     }
 
-    /// What is taken of files with these names, and the advice.
+    /// Returns the steps selected from files with these names, and the advice.
     fn taken(profile: &str, series: Option<&str>, names: &[&str]) -> (Vec<String>, Option<String>) {
         let profiles = ProfileSet::default();
         let profile = profiles.get(profile).unwrap();
@@ -245,8 +246,8 @@ mod tests {
         assert_eq!(paths, ["checkpoint-1.pth.tar"]);
         assert_eq!(
             advice.unwrap(),
-            "recovery-1-50.pth.tar is of the series 'recovery' of timm, whose numbers count epochs under way: to keep it \
-             too, give it a run of its own with series = [\"recovery\"]"
+            "recovery-1-50.pth.tar belongs to the series 'recovery' of timm, whose numbers count epochs under way: to \
+             keep it too, give it its own run with series = [\"recovery\"]"
         );
         let (paths, advice) = taken("timm", Some("recovery"), &timm);
         assert_eq!((paths.len(), advice), (2, None));

@@ -1,12 +1,12 @@
-//! Which of the trainer's own steps it can do without.
+//! Determines which of its own steps the trainer no longer needs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use stepvault_core::Result;
-use stepvault_formats::expendable::expendable;
 use stepvault_formats::find::FoundStep;
 use stepvault_formats::profile::GENERIC;
+use stepvault_formats::prunable::prunable;
 use stepvault_local::survey::SurveyFiles;
 
 use super::{ByProfile, candidates};
@@ -14,24 +14,24 @@ use crate::discovery::Spent;
 use crate::discovery::entry::Entry;
 
 impl ByProfile {
-    /// Of the steps that were taken over, those that the profile calls expendable, the oldest first.
+    /// Returns the sealed steps that the profile calls prunable, the oldest first.
     pub(in crate::discovery) fn spent(
         &mut self,
         directory: &Path,
         entries: &mut BTreeMap<String, Entry>,
     ) -> Result<Vec<Spent>> {
         let tree = self.survey(directory, entries)?;
-        // What has changed since the last look is judged by the next one first.
+        // A directory that changed since the last scan is judged by the next scan first.
         if tree != self.tree || tree.entries().next().is_none() {
             return Ok(Vec::new());
         }
-        // Nobody knows what a trainer needs of which nothing is known.
+        // It is unknown what an unknown trainer needs.
         let Some(profile) = self.choice.profile().filter(|profile| profile.name != GENERIC) else {
             return Ok(Vec::new());
         };
         let files = SurveyFiles::open(directory)?;
         let handled_as = |step: &FoundStep| entries.get(&step.path).and_then(Entry::handled_as);
-        // A run that went back writes lower numbers later: its newest step is the one that was written last.
+        // A run that went back writes lower numbers later: its newest step is the one written last.
         let is_followed = |step: &FoundStep| {
             self.found.steps.iter().any(|newer| {
                 newer.series == step.series
@@ -41,7 +41,7 @@ impl ByProfile {
                     && handled_as(newer).is_some()
             })
         };
-        let mut steps = expendable(profile, &tree, &files, &self.found);
+        let mut steps = prunable(profile, &tree, &files, &self.found);
         steps.retain(|step| is_followed(step));
         steps.sort_by_key(|step| (step.written_at, step.step));
         let spent = |step: &FoundStep| {

@@ -1,5 +1,5 @@
-//! Scripted trainers of every kind beside the agent's eyes, on a clock that only the test moves: whatever is sealed is
-//! a save that the trainer had finished, byte for byte, and every save that stays long enough is sealed.
+//! Runs scripted trainers of every kind against discovery, on a clock that only the test moves: every sealed step is a
+//! save that the trainer had finished, byte for byte, and every save that exists for long enough is sealed.
 #![allow(
     clippy::disallowed_methods,
     reason = "scripted trainers write and delete as trainers do"
@@ -15,11 +15,11 @@ use std::time::Duration;
 use script::Script;
 use world::World;
 
-/// How long a save must be quiet where nothing else proves that it is over.
+/// How long a save must be unchanged if nothing else proves that it is over.
 const QUIET: Duration = Duration::from_secs(30);
 const SEEDS: [u64; 3] = [0x5EED, 0xBEAD, 0xFACE];
 
-/// A trainer's habits, on several seeds.
+/// Runs one kind of trainer on several seeds.
 async fn soak(trainer: fn(&mut Script)) {
     for seed in SEEDS {
         let mut script = Script::new(seed);

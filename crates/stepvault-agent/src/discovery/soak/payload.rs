@@ -1,9 +1,9 @@
-//! Files that hold together by the rules of their formats, each with bytes of its own.
+//! Files that are valid in their formats, each with bytes of its own.
 
 use std::path::Path;
 use std::process::Command;
 
-/// What `torch.save` writes for a text: an archive, not compressed.
+/// Returns what `torch.save` writes for a text: an uncompressed archive.
 pub(super) fn torch(text: &str) -> Vec<u8> {
     let mut pickle = vec![0x80, 2, b'X'];
     pickle.extend(length(text.len()).to_le_bytes());
@@ -18,7 +18,7 @@ pub(super) fn torch(text: &str) -> Vec<u8> {
     ];
     for (name, body) in records {
         let offset = length(archive.len());
-        // From the version that is needed to the length of the extra field: alike in both headers.
+        // From the required version to the length of the extra field: equal in both headers.
         let mut facts = vec![0; 10];
         facts.extend(crc32(body).to_le_bytes());
         facts.extend(length(body.len()).to_le_bytes().repeat(2));
@@ -42,7 +42,7 @@ pub(super) fn torch(text: &str) -> Vec<u8> {
     archive
 }
 
-/// One tensor with these bytes.
+/// Returns one tensor with these bytes.
 pub(super) fn safetensors(text: &str) -> Vec<u8> {
     let length = text.len();
     let header = format!("{{\"w\":{{\"dtype\":\"U8\",\"shape\":[{length}],\"data_offsets\":[0,{length}]}}}}");
@@ -56,7 +56,7 @@ pub(super) fn json(text: &str) -> Vec<u8> {
     format!("{{\"state\": \"{text}\"}}").into_bytes()
 }
 
-/// The files of a real step of two ranks, `.metadata` last.
+/// Returns the files of a real step of two ranks, `.metadata` last.
 pub(super) fn distributed() -> Vec<(String, Vec<u8>)> {
     let place = tempfile::tempdir().unwrap();
     let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/dcp-2rank.tar.gz");

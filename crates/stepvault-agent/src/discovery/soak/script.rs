@@ -1,39 +1,39 @@
-//! What a trainer will do, and when, as data.
+//! A trainer's future actions and their times, as data.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Something that a trainer does in one instant. Paths are relative to the watched directory.
+/// A trainer's action in one instant. Paths are relative to the watched directory.
 #[derive(Debug, Clone)]
 pub(super) enum Act {
-    /// Makes a directory that is not there yet.
+    /// Creates a directory that does not exist yet.
     Directory(String),
     /// Opens a file for writing, which empties it.
     Begin(String),
-    /// Writes to the end of a file.
+    /// Appends to a file.
     Append(String, Vec<u8>),
-    /// Renames something over whatever is there.
+    /// Renames a path over an existing one.
     Rename(String, String),
-    /// Makes a link under a temporary name and renames it into place.
+    /// Creates a link under a temporary name and renames it into place.
     Link(String, String),
     /// Removes a file.
     RemoveFile(String),
     /// Removes an empty directory.
     RemoveDirectory(String),
-    /// Every byte of the step is there, at these paths: the world notes what it holds. Takes no time.
+    /// Every byte of the step exists at these paths: the world records it. Takes no time.
     Whole(Vec<String>),
-    /// The save is over: from now on the step may be taken. Takes no time.
+    /// The save is over: from now on the step may be sealed. Takes no time.
     Finished(String),
 }
 
-/// What happens some time after what came before it.
+/// An event some time after the previous one.
 #[derive(Debug, Clone)]
 pub(super) struct Event {
     pub(super) wait: Duration,
     pub(super) act: Act,
 }
 
-/// The events of a trainer's life, as they are thought up.
+/// Builder of a trainer's events.
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) events: VecDeque<Event>,
@@ -56,12 +56,12 @@ impl Script {
         }
     }
 
-    /// Nothing happens for a while, of at most this long.
+    /// Adds a pause of at most this long.
     pub(super) fn pause(&mut self, most: Duration) {
         self.wait += most.mul_f64(self.random.share());
     }
 
-    /// A text that was never written before, of up to three thousand letters.
+    /// Returns a text that was never written before, of up to three thousand letters.
     pub(super) fn text(&mut self) -> String {
         self.writes += 1;
         let length = 10 + self.random.below(3000);
@@ -74,7 +74,7 @@ impl Script {
         }
     }
 
-    /// Writes a file in a few pieces, over what is there, with a stall of at most `stall` before each.
+    /// Writes a file in a few pieces, replacing an existing one, with a stall of at most `stall` before each.
     pub(super) fn write(&mut self, path: &str, bytes: &[u8], stall: Duration) {
         self.files.insert(path.to_owned());
         self.pause(stall);
@@ -86,7 +86,7 @@ impl Script {
         }
     }
 
-    /// Whether there is such a file by now.
+    /// Whether such a file exists by now.
     pub(super) fn is_file(&self, path: &str) -> bool {
         self.files.contains(path)
     }
@@ -132,7 +132,7 @@ impl Script {
         }
     }
 
-    /// Begins to delete a step and is killed over it: but for its first file, it stays for ever.
+    /// Begins to delete a step and is killed: the step stays, without its first file.
     pub(super) fn begin_to_remove(&mut self, path: &str) {
         let prefix = format!("{path}/");
         let first = self
@@ -165,13 +165,13 @@ impl Script {
     }
 
     fn act(&mut self, act: Act) {
-        // No two in one instant: files are stamped with it.
+        // No two events in one instant: files are stamped with it.
         let wait = std::mem::take(&mut self.wait) + Duration::from_millis(1);
         self.events.push_back(Event { wait, act });
     }
 }
 
-/// The same numbers for the same seed.
+/// Random numbers, the same for the same seed.
 #[derive(Debug)]
 pub(super) struct Random(u64);
 
@@ -187,12 +187,12 @@ impl Random {
         usize::try_from(self.draw() >> 33).unwrap() % limit
     }
 
-    /// True once in so many times.
+    /// Returns true once in so many times, on average.
     pub(super) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
-    /// From nothing to all.
+    /// Returns a number from 0 to 1.
     fn share(&mut self) -> f64 {
         f64::from(u32::try_from(self.draw() >> 32).unwrap()) / f64::from(u32::MAX)
     }

@@ -1,4 +1,4 @@
-//! How trainers of each kind save, rotate and start again.
+//! How trainers of each kind save, rotate and restart.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use super::payload::{distributed, json, safetensors, torch};
 use super::script::Script;
 
 const SAVES: usize = 20;
-/// Between two saves; some are followed by the next before anybody can be sure of them.
+/// Time between saves; some are followed by the next before they can be known to be finished.
 const TRAINING: Duration = Duration::from_mins(4);
 
-/// A stall that cannot be taken for the end of a save.
+/// A stall too short to be mistaken for the end of a save.
 fn short() -> Duration {
     QUIET * 3 / 4
 }
 
-/// A stall that can, where silence alone is trusted.
+/// A stall long enough to be, where only silence is trusted.
 fn long() -> Duration {
     QUIET * 3
 }
 
-/// The next step: mostly the next number, and now and then an earlier one that is still there, after a restart.
+/// Returns the next step: usually the next number, sometimes an earlier one that still exists, after a restart.
 fn next(script: &mut Script, kept: &[u64], last: u64) -> u64 {
     match kept {
         [first, .., _] if script.random.once_in(3) => *first,
@@ -28,7 +28,7 @@ fn next(script: &mut Script, kept: &[u64], last: u64) -> u64 {
     }
 }
 
-/// The steps of the run after a save, without those that rotation deletes now.
+/// Returns the steps of the run after a save, without those that rotation deletes now.
 fn rotate(script: &mut Script, kept: &mut Vec<u64>, step: u64, most: usize, path: impl Fn(u64) -> String) {
     kept.retain(|other| *other != step);
     kept.push(step);
@@ -71,8 +71,8 @@ pub(super) fn hugging_face(script: &mut Script) {
     }
 }
 
-/// One file a step, whose writing may stall for long: half an archive is told by its structure. `last.ckpt` is a copy,
-/// overwritten in place, and `save_top_k=1` deletes the step before.
+/// One file for each step, whose writing may stall for long: the structure shows an incomplete archive. `last.ckpt` is
+/// a copy, overwritten in place, and `save_top_k=1` deletes the step before.
 pub(super) fn lightning(script: &mut Script) {
     let path = |step: u64| format!("checkpoints/epoch=0-step={step}.ckpt");
     let (mut kept, mut last) = (Vec::new(), 0);
@@ -169,7 +169,7 @@ pub(super) fn megatron(script: &mut Script) {
     }
 }
 
-/// `.metadata` comes by rename once all data is there, after any stall, also over an earlier save of the step.
+/// `.metadata` is renamed into place once all data exists, after any stall, also over an earlier save of the step.
 pub(super) fn distributed_checkpoint(script: &mut Script) {
     let files = distributed();
     let path = |step: u64| format!("step-{step}");
@@ -181,7 +181,7 @@ pub(super) fn distributed_checkpoint(script: &mut Script) {
         for (name, bytes) in files.iter().filter(|(name, _)| name.ends_with(".distcp")) {
             script.write(&format!("{step}/{name}"), bytes, long());
         }
-        // What tells one save from another.
+        // Distinguishes one save from another.
         let text = script.text();
         script.write(&format!("{step}/state.json"), &json(&text), long());
         for (name, bytes) in files.iter().filter(|(name, _)| !name.ends_with(".distcp")) {
@@ -214,7 +214,7 @@ pub(super) fn overwritten_file(script: &mut Script) {
     }
 }
 
-/// A directory a step, whole once the link names it. A save that was cut off is deleted before the next.
+/// A directory for each step, complete once the link names it. An interrupted save is deleted before the next.
 pub(super) fn atomic_link(script: &mut Script) {
     let path = |step: u64| format!("AtomicDirectory_checkpoint_{step}");
     let (mut kept, mut last) = (Vec::new(), 0);
@@ -241,7 +241,8 @@ pub(super) fn atomic_link(script: &mut Script) {
     }
 }
 
-/// A fixed path for each of two directories, overwritten in place at each save: the weights, then what says the step.
+/// A fixed path for each of two directories, overwritten in place at each save: the weights, then the file with the
+/// step number.
 pub(super) fn areal(script: &mut Script) {
     const WEIGHTS: &str = "trial/actor/recover_checkpoint";
     const INFO: &str = "trial/recover_info";
@@ -266,7 +267,7 @@ pub(super) fn areal(script: &mut Script) {
             let text = script.text();
             script.write(&format!("{INFO}/{name}.json"), &json(&text), short());
         }
-        // A pickle of nothing.
+        // An empty pickle.
         script.write(&format!("{INFO}/dataloader_info.pkl"), b"\x80\x04N.", short());
         script.whole_members(&[WEIGHTS, INFO]);
         script.finished(WEIGHTS);

@@ -24,8 +24,8 @@ use crate::options::AgentRun;
 use crate::pause::LONGEST;
 
 const POLL: Duration = Duration::from_secs(5);
-/// A save that stays this long after its end has to be taken: its silence, two looks, the minute for which a step that
-/// was handled is not looked into, and a pause after a race.
+/// A save that exists for this long after its end must be sealed: its quiet time, two scans, the minute for which a
+/// handled step is not scanned, and a pause after a race.
 const ENOUGH: Duration = Duration::from_mins(2);
 
 type Files = BTreeMap<String, Vec<u8>>;
@@ -41,7 +41,7 @@ struct Version {
     sealed: bool,
 }
 
-/// How much happened.
+/// Counts what happened.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) sealed: usize,
@@ -70,7 +70,7 @@ impl World {
         std::fs::create_dir(&root).unwrap();
         let mut run = AgentRun::new(run_name(), Some(root.clone()), Vec::new());
         run.completion = Completion::Auto(QUIET);
-        // In the past, so that a seal need not wait for the clock of the real files to tick.
+        // In the past, so that sealing need not wait for the clock of the real files to tick.
         let begun = SystemTime::now() - Duration::from_hours(1000);
         Self {
             vault: Vault::open_or_create(&place.path().join("vault")).unwrap(),
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// Lives until nothing happens any more, and checks that nothing was missed.
+    /// Runs until nothing happens any more, and checks that nothing was missed.
     pub(super) async fn live(mut self) -> Tally {
         let mut next_look = Instant::now();
         let mut end = None;
@@ -126,7 +126,7 @@ impl World {
         self.tally
     }
 
-    /// The next look at the latest.
+    /// Scans; returns the latest time of the next scan.
     async fn look(&mut self) -> Instant {
         let now = Timestamp::from(self.now());
         let vault = self.vault.clone();
@@ -151,7 +151,7 @@ impl World {
         next.map_or(regular, |next| next.min(regular)).max(shortest)
     }
 
-    /// Seals as the agent does, while the trainer goes on now and then.
+    /// Seals as the agent does, while the trainer continues from time to time.
     async fn take_over(&mut self, ready: &Ready) {
         self.race().await;
         let found = ready.unchanged();
@@ -164,6 +164,7 @@ impl World {
         let sealed = found.and_then(|tree| {
             let request = SealRequest {
                 run: run_name(),
+                attempt: stepvault_local::seal_record::AttemptOrigin::default(),
                 id: StepId::new(
                     Attempt::new(u32::try_from(earlier + 1).unwrap()).unwrap(),
                     ready.step,
@@ -193,7 +194,7 @@ impl World {
         }
     }
 
-    /// What was sealed is a save that was whole.
+    /// Checks that the sealed step is a save that was complete.
     fn check(&mut self, ready: &Ready, step: SealedStep) {
         let files = match step.record().shape {
             Shape::File => files_of(&step.data_root().join(step.name())),
@@ -213,7 +214,7 @@ impl World {
         self.waiting.push((step, files));
     }
 
-    /// Reads a sealed step as an upload does, some time later: what it reads is what was sealed, or it says so.
+    /// Reads a sealed step as an upload does, some time later: it reads what was sealed, or detects the change.
     fn upload_one(&mut self) {
         let (step, sealed) = self.waiting.remove(0);
         let mut changed = false;
@@ -232,11 +233,11 @@ impl World {
                 }
             }
         }
-        // What the trainer overwrote through a hard link is lost, and that is noticed.
+        // Data that the trainer overwrote through a hard link is lost, and that is detected.
         self.tally.uploaded += usize::from(!changed);
     }
 
-    /// The trainer may be quicker than the agent.
+    /// Lets the trainer be quicker than the agent.
     async fn race(&mut self) {
         if self.random.once_in(4) && !self.events.is_empty() {
             tokio::time::advance(Duration::from_millis(1)).await;
@@ -244,7 +245,7 @@ impl World {
         }
     }
 
-    /// The next event, and what takes no time after it.
+    /// Runs the next event, and those after it that take no time.
     fn act(&mut self) {
         if let Some(event) = self.events.pop_front() {
             self.apply(&event.act);
@@ -334,7 +335,7 @@ impl World {
         }
     }
 
-    /// By their paths in the watched directory.
+    /// Returns them by their paths in the watched directory.
     fn files_of_members(&self, members: &[String]) -> Files {
         let inside = |member: &String| {
             let files = files_of(&self.root.join(member)).into_iter();
@@ -345,8 +346,7 @@ impl World {
         members.iter().flat_map(inside).collect()
     }
 
-    /// Stamps what was written with the time that it is, and the directory that it stands in. A rename stamps nothing
-    /// but the directory.
+    /// Sets the current time on what was written and on its directory. A rename changes only the directory's time.
     fn stamp(&self, path: &str, renamed: bool) {
         let path = self.root.join(path);
         let mut written = vec![path.parent().unwrap()];
@@ -371,7 +371,7 @@ fn run_name() -> RunName {
     RunName::new("soak").unwrap()
 }
 
-/// The files of a directory, or the one file, by path.
+/// Returns the files of a directory, or the single file, by path.
 fn files_of(root: &Path) -> Files {
     let mut files = Files::new();
     let mut left = vec![root.to_owned()];

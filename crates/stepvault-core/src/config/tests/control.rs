@@ -1,4 +1,4 @@
-//! Where the agent is controlled and measured.
+//! The agent's control socket and metrics address.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Settings that contradict each other, keys that do not exist, and how all of that is told.
+//! Settings that contradict each other, unknown keys, and how they are reported.
 
 use super::super::{Sources, load};
 use super::{loaded, only_fault, report, sources};
@@ -30,13 +30,13 @@ fn unknown_keys_are_refused_with_the_nearest_known_one() {
         (
             "[upload]\nxyzzy = 1",
             "2: upload.xyzzy",
-            "the keys here are memory-budget, maximum-backlog-steps, incomplete-after",
+            "the keys of this table are memory-budget, maximum-backlog-steps, incomplete-after",
         ),
         (
             "[remote.r]\nurl = \"s3://b\"\nsecret_access_key = \"x\"",
             "3: remote.r.secret_access_key",
-            "credentials do not belong here: give them by the provider's own means (environment, profile, instance \
-             identity)",
+            "do not write credentials here: provide them through the provider's own mechanism (environment, profile, \
+             instance identity)",
         ),
     ] {
         let expected = (
@@ -65,12 +65,11 @@ fn all_faults_are_told_at_once_in_the_order_of_the_file() {
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert_eq!(
         error.to_string(),
-        "the configuration is wrong: 4 faults:\
-         \n  /etc/stepvault.toml:1: nod: there is no such key (did you mean 'node'?)\
-         \n  /etc/stepvault.toml:3: upload.memory-budget: it has no unit (write \"5 B\", \"5 MiB\" or \"5 GiB\")\
-         \n  /etc/stepvault.toml:4: run.r.marker: complete = \"marker\" needs the marker's name (write marker = \
-         \".metadata\", the file that the trainer writes last)\
-         \n  /etc/stepvault.toml:6: run.r.remotes: there is no remote 'gone' (add a table [remote.gone])"
+        "the configuration is invalid: 4 problems:\n  /etc/stepvault.toml:1: nod: there is no such key (did you mean \
+         'node'?)\n  /etc/stepvault.toml:3: upload.memory-budget: it has no unit (write \"5 B\", \"5 MiB\" or \"5 \
+         GiB\")\n  /etc/stepvault.toml:4: run.r.marker: complete = \"marker\" requires the marker's name (write \
+         marker = \".metadata\", the file that the trainer writes last)\n  /etc/stepvault.toml:6: run.r.remotes: \
+         there is no remote 'gone' (add a table [remote.gone])"
     );
 }
 
@@ -79,10 +78,10 @@ fn a_single_fault_lends_the_error_its_hint() {
     let error = load(&sources("[upload]\nmemory-budget = \"1 MiB\"")).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the configuration is wrong: /etc/stepvault.toml:2: upload.memory-budget: it does not hold two parts of the \
-         smallest size"
+        "the configuration is invalid: /etc/stepvault.toml:2: upload.memory-budget: it is smaller than two parts of \
+         the smallest size"
     );
-    assert_eq!(error.hint_text(), Some("give it at least \"16 MiB\""));
+    assert_eq!(error.hint_text(), Some("set it to at least \"16 MiB\""));
 }
 
 #[test]
@@ -97,7 +96,7 @@ fn rules_that_delete_everything_are_refused() {
         assert!(
             error
                 .to_string()
-                .contains("the keep rules would delete everything: every rule that is given is 0"),
+                .contains("the keep rules would delete everything: every given rule is 0"),
             "{error}"
         );
     }
@@ -117,7 +116,7 @@ fn settings_that_contradict_each_other_are_found() {
     for (text, fault) in [
         (
             "[local]\nfree-space-high = \"1 GB\"",
-            "2: local.free-space-high: there is no low mark to go with it",
+            "2: local.free-space-high: the low mark is not set",
         ),
         (
             "[local]\nfree-space-low = \"2 GB\"\nfree-space-high = \"1 GB\"",
@@ -133,42 +132,46 @@ fn settings_that_contradict_each_other_are_found() {
         ),
         (
             "[remote.local]\nurl = \"s3://b\"",
-            "1: remote.local: not a remote's name: \"local\": it takes 1 to 63 letters, digits and ._-=+, may not \
-             begin with a dot, and may not be 'local' or 'all'",
+            "1: remote.local: not a remote's name: \"local\": use 1 to 63 letters, digits and ._-=+; it must not \
+             begin with a dot, and must not be 'local' or 'all'",
         ),
         (
             "[remote.r]\nregion = \"x\"",
-            "1: remote.r.url: a remote needs its URL",
+            "1: remote.r.url: the remote has no URL",
         ),
         (
             "[remote.r]\nurl = \"s3://b\"\nstall-timeout = \"100ms\"",
-            "3: remote.r.stall-timeout: it takes whole seconds, at least one",
+            "3: remote.r.stall-timeout: it must be a whole number of seconds, at least one",
         ),
         (
             "[remote.r]\nurl = \"s3://b\"\nkms-key = \"k\"",
-            "3: remote.r.kms-key: it has no effect without encryption by that service",
+            "3: remote.r.kms-key: it has no effect without aws:kms encryption",
         ),
         (
             "[remote.r]\nurl = \"gs://b\"\nserver-side-encryption = \"aws:kms\"",
-            "3: remote.r.server-side-encryption: a remote of gs:// does not know it",
+            "3: remote.r.server-side-encryption: it does not apply to a gs:// remote",
         ),
         (
             "[remote.r]\nurl = \"s3://b\"\nendpoint = \"http://10.0.0.1:9000\"",
-            "3: remote.r.endpoint: plain http to another machine would show every byte to the network",
+            "3: remote.r.endpoint: plain http to another machine would expose every byte on the network",
         ),
         (
             "[remote.r]\nurl = \"s3://b\"\nendpoint = \"minio:9000\"",
-            "3: remote.r.endpoint: it names no host",
+            "3: remote.r.endpoint: it has no host",
         ),
         (
             "[run.\"a b\"]\nwatch = \"/w\"",
-            "1: run.\"a b\": not a run name: \"a b\": a segment between slashes may hold letters, digits and ._-=+ and may not begin with a dot",
+            "1: run.\"a b\": not a run name: \"a b\": a segment between slashes may contain only letters, digits and \
+             ._-=+ and must not begin with a dot",
         ),
         (
             "[run.r]\nquiet-time = \"0s\"",
-            "2: run.r.quiet-time: it is zero: a step would be taken while it is written",
+            "2: run.r.quiet-time: it is zero: a step would be sealed while it is still being written",
         ),
-        ("[run.r]\npattern = \"a/b\"", "2: run.r.pattern: it holds a slash"),
+        (
+            "[run.r]\npattern = \"a/b\"",
+            "2: run.r.pattern: it contains a slash",
+        ),
         (
             "[run.r]\npattern = \"a[\"",
             "2: run.r.pattern: it is not a pattern: unclosed character class; missing ']'",
@@ -183,16 +186,16 @@ fn settings_that_contradict_each_other_are_found() {
         ),
         (
             "[run.r]\nremotes = []",
-            "2: run.r.remotes: it is empty: no step of the run would ever be safe",
+            "2: run.r.remotes: it is empty: no step of the run would ever become durable",
         ),
         (
             "[run.r]\nseries = []",
-            "2: run.r.series: it is empty: no step would be taken",
+            "2: run.r.series: it is empty: no step would be sealed",
         ),
-        ("profile = \"mine\"", "1: profile: it is no list of tables"),
+        ("profile = \"mine\"", "1: profile: it is not a list of tables"),
         (
             "[run.a]\nwatch = \"/w\"\n[run.b]\nwatch = \"/x/../w\"",
-            "4: run.b.watch: run 'a' watches this directory for the same pattern already",
+            "4: run.b.watch: run 'a' already watches this directory with the same pattern",
         ),
     ] {
         assert_eq!(
@@ -210,15 +213,16 @@ fn the_trainers_own_steps_go_by_rules_that_are_there() {
     for (text, fault) in [
         (
             "[run.r]\nclean-source = true\nkeep.local.last = 2",
-            "2: run.r.clean-source: no remote of the run is required: no step would ever be safe to remove",
+            "2: run.r.clean-source: no remote of the run is required: no step would ever become safe to remove",
         ),
         (
             "[remote.a]\nurl = \"file:///r\"\n[run.r]\nclean-source = true",
-            "4: run.r.clean-source: the local tier keeps every step, and the trainer's own stay as long as that one's",
+            "4: run.r.clean-source: the local tier keeps every step, so none of the trainer's own steps would ever \
+             be removed",
         ),
         (
             "[remote.a]\nurl = \"file:///r\"\n[keep.local]\nlast = 2\n[run.r]\ncomplete = \"rename\"\nclean-source = true",
-            "7: run.r.clean-source: it needs a profile, which knows what the trainer can do without",
+            "7: run.r.clean-source: it requires a profile, which defines what the trainer can do without",
         ),
     ] {
         assert_eq!(
@@ -259,7 +263,7 @@ fn directories_must_not_lie_in_each_other() {
             "/r",
             "run.r.watch: it lies inside the local vault (/v)",
         ),
-        ("/w", "/w", "/r", "run.r.watch: it is the local vault as well"),
+        ("/w", "/w", "/r", "run.r.watch: it is also the local vault"),
         (
             "/v",
             "/w",
@@ -300,7 +304,8 @@ fn settings_without_effect_are_warned_of() {
         ),
         (
             "[run.r]\nmetrics-file = \"m\"\nmetrics = { x = \"/x\" }\nkeep.local.best = [{ metric = \"y\", count = 1, prefer = \"lowest\" }]",
-            "3: run.r.metrics: no metric 'y' is configured: the rule keeps a step only if push gave it one",
+            "3: run.r.metrics: the metric 'y' is not configured: the rule then keeps only steps whose push gave this \
+             metric",
         ),
     ] {
         let report = report(text);

@@ -1,4 +1,4 @@
-//! Whatever is given, the answer is a configuration or its faults.
+//! Every input results in a configuration or in faults.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use super::{flag, sources};
 use crate::ids::RemoteName;
 use crate::remote_settings::RemoteSettings;
 
-/// Text that looks enough like a configuration to get somewhere.
+/// Generates text that resembles a configuration enough to reach the checks.
 fn almost() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         Just("[remote.r]".to_owned()),

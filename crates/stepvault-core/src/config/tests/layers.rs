@@ -1,4 +1,4 @@
-//! Which layer wins, and what is told of it.
+//! Which layer has precedence, and how the source of a value is reported.
 
 use super::super::{Sources, check, load, variable_name};
 use super::{flag, loaded, only_fault, report, sources};
@@ -15,7 +15,7 @@ fn environment(text: &str, pairs: &[(&str, &str)]) -> Sources {
     }
 }
 
-/// Key, value and source as `config show` has them.
+/// Returns key, value and source as `config show` prints them.
 fn shown(sources: &Sources, key: &str) -> String {
     let config = load(sources).unwrap_or_else(|error| panic!("{error}"));
     let entry = config
@@ -87,7 +87,7 @@ fn unknown_variables_are_warned_of_and_bad_values_are_faults() {
     let warning = &report.warnings[0];
     assert_eq!(
         warning.to_string(),
-        "STEPVAULT_UPLOAD_MEMORY_BUGDET: no key has this variable: it changes nothing"
+        "STEPVAULT_UPLOAD_MEMORY_BUGDET: unknown variable: it has no effect"
     );
     assert_eq!(
         warning.hint.as_deref(),
@@ -108,7 +108,8 @@ fn unknown_variables_are_warned_of_and_bad_values_are_faults() {
 fn a_variable_that_could_mean_two_keys_is_a_fault() {
     let text = "[remote.a-b]\nurl = \"s3://b\"\n[remote.a_b]\nurl = \"s3://c\"";
     let report = check(&environment(text, &[("STEPVAULT_REMOTE_A_B_REGION", "x")]));
-    let fault = "STEPVAULT_REMOTE_A_B_REGION: it could mean any of remote.a-b.region, remote.a_b.region";
+    let fault =
+        "STEPVAULT_REMOTE_A_B_REGION: it matches more than one key: remote.a-b.region, remote.a_b.region";
     assert_eq!(report.faults[0].to_string(), fault);
 }
 
@@ -138,7 +139,7 @@ fn a_remote_can_come_from_flags_alone_and_comes_after_those_of_the_file() {
     assert_eq!(
         faults,
         [
-            "--flag: no such key: it is not a dotted key",
+            "--flag: no such key: it is not a valid dotted key",
             "--flag: upload.nothing: there is no such key"
         ]
     );
@@ -184,24 +185,24 @@ fn a_bare_url_gives_a_remote() {
     for (url, text) in [
         (
             "s3://b?reqired=false",
-            "the remote cannot be used: remote.r.url: there is no option 'reqired'",
+            "cannot use the remote: remote.r.url: there is no option 'reqired'",
         ),
         (
             "s3://b?stall-timeout=5",
-            "the remote cannot be used: remote.r.stall-timeout: it has no unit",
+            "cannot use the remote: remote.r.stall-timeout: it has no unit",
         ),
         (
             "nothing",
-            "the remote cannot be used: remote.r.url: not a remote's URL: nothing: it has no scheme",
+            "cannot use the remote: remote.r.url: not a remote's URL: nothing: it has no scheme",
         ),
         (
             "s3://b?endpoint=http://minio:9000",
-            "the remote cannot be used: remote.r.endpoint: plain http to another machine would show every byte to \
-             the network",
+            "cannot use the remote: remote.r.endpoint: plain http to another machine would expose every byte on the \
+             network",
         ),
         (
             "file:///d?region=x",
-            "the remote cannot be used: remote.r.region: a remote of file:// does not know it",
+            "cannot use the remote: remote.r.region: it does not apply to a file:// remote",
         ),
     ] {
         assert_eq!(

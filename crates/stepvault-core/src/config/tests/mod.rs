@@ -29,7 +29,7 @@ fn report(text: &str) -> Report {
     check(&sources(text))
 }
 
-/// The one fault of a configuration: its text and its hint.
+/// Returns the text and the hint of a configuration's only fault.
 fn only_fault(text: &str) -> (String, String) {
     let report = report(text);
     match report.faults.as_slice() {

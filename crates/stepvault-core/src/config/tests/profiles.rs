@@ -1,4 +1,4 @@
-//! How a run says which rule its steps are finished by, and what stands in the file for others to read.
+//! How a run selects the rule by which its steps are finished, and tables of the file that other crates read.
 
 use std::time::Duration;
 

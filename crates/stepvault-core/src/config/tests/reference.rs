@@ -1,4 +1,4 @@
-//! The shipped files: what they say is what the code does.
+//! The shipped files match the behaviour of the code.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::retention::KeepRules;
 
 const REFERENCE: &str = include_str!("../../../../../config/stepvault.toml");
 
-/// The reference file with every key in use.
+/// Returns the reference file with every key set.
 fn uncommented() -> String {
     let in_use = |line: &str| match line.strip_prefix('#') {
         Some(rest) if rest.starts_with(|first: char| first == '[' || first.is_ascii_lowercase()) => {
@@ -50,7 +50,7 @@ fn the_reference_file_as_it_stands_is_the_defaults() {
 #[test]
 fn every_key_stands_in_the_reference_file_with_its_default() {
     let config = loaded(&uncommented());
-    // All keys at once cannot all have an effect.
+    // Some keys have no effect when all are set.
     let warned: Vec<&str> = config
         .warnings
         .iter()

@@ -64,19 +64,15 @@ fn durations_take_units_and_nothing_else() {
 #[test]
 fn values_of_the_wrong_kind_are_told_apart() {
     for (text, fault, hint) in [
-        (
-            "node = 3",
-            "node: a number stands here",
-            "it takes a text in quotes",
-        ),
+        ("node = 3", "node: it is a number", "write a string in quotes"),
         (
             "node = \"\"",
             "node: it is empty",
-            "leave the key out to have its default",
+            "remove the key to use its default",
         ),
         (
             "node = \"a b\"",
-            "node: not a node name: \"a b\": it takes 1 to 63 letters, digits and ._-=+ and may not begin with a dot",
+            "node: not a node name: \"a b\": use 1 to 63 letters, digits and ._-=+; it must not begin with a dot",
             "",
         ),
         (
@@ -106,23 +102,23 @@ fn values_of_the_wrong_kind_are_told_apart() {
         ),
         (
             "local.links = \"auot\"",
-            "local.links: \"auot\" is not one of its words",
-            "did you mean \"auto\"? It takes \"auto\", \"reflink-or-copy\", \"copy\"",
+            "local.links: \"auot\" is not a valid value",
+            "did you mean \"auto\"? Valid values are \"auto\", \"reflink-or-copy\", \"copy\"",
         ),
         (
             "local.directory = \"~/vault\"",
-            "local.directory: it holds '~' or '$', which only a shell resolves",
-            "write the whole path",
+            "local.directory: it contains '~' or '$', which only a shell expands",
+            "write the full path",
         ),
         (
             "local = 3",
-            "local: a value stands where a table is needed",
+            "local: it must be a table, not a value",
             "write it as a table: [local]",
         ),
         (
             "remote.url = \"s3://b\"",
-            "remote.url: 'remote' takes tables under names",
-            "write [remote.NAME], and the key below it",
+            "remote.url: 'remote' must contain named tables",
+            "write [remote.NAME] and put the key below it",
         ),
         (
             "run.r.marker = \"/a\"\nrun.r.complete = \"rename\"",
@@ -161,13 +157,16 @@ fn notices_are_looked_for_where_it_is_said() {
     );
     for (value, why) in [
         ("[\"aws\"]", "\"aws\" is not a source of notices"),
-        ("[\"auto\", \"ec2\"]", "\"auto\" stands beside others"),
+        (
+            "[\"auto\", \"ec2\"]",
+            "\"auto\" cannot be combined with other values",
+        ),
     ] {
         let (fault, hint) = only_fault(&format!("[agent]\nnotices = {value}"));
         assert!(fault.contains("agent.notices") && fault.ends_with(why), "{fault}");
         assert_eq!(
             hint,
-            "write [\"auto\"], some of [\"ec2\", \"gce\"], or [] to look nowhere"
+            "write [\"auto\"], one or both of [\"ec2\", \"gce\"], or [] to disable notices"
         );
     }
     assert!(

@@ -1,4 +1,4 @@
-//! Patterns of files.
+//! Tests of file patterns.
 
 use super::*;
 use crate::path::RelativePath;
@@ -46,7 +46,7 @@ fn a_pattern_that_takes_nothing_or_is_none_is_a_usage_error() {
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert_eq!(
         error.to_string(),
-        "a pattern of --include takes no file: *.pt: the step has 6 files: 1, 2, 3, 4, 5, …"
+        "a pattern of --include matches no file: *.pt: the step has 6 files: 1, 2, 3, 4, 5, …"
     );
     let error = filter.check(&all.iter().take(5).collect::<Vec<_>>()).unwrap_err();
     assert!(error.to_string().ends_with("5 files: 1, 2, 3, 4, 5"), "{error}");

@@ -1,4 +1,4 @@
-//! Which steps are tried, in which order and from where; and what is said when there is none.
+//! Which steps are tried, in which order and from which tiers, and the error when there is none.
 
 mod include;
 mod properties;
@@ -27,7 +27,7 @@ fn remotes() -> Vec<RemoteName> {
     ["s3", "gcs"].map(|name| RemoteName::new(name).unwrap()).to_vec()
 }
 
-/// A commit whose content is `content`.
+/// Returns a commit with the content `content`.
 fn committed(id: StepId, content: &str) -> CandidateState {
     CandidateState::Committed(Box::new(Commit {
         format: FORMAT,
@@ -74,7 +74,7 @@ fn of_step(step: u64) -> RestoreRequest {
     }
 }
 
-/// `2/300 from local, s3`, or the reason why it is skipped.
+/// Returns `2/300 from local, s3`, or the reason why the step is skipped.
 fn told(plan: &RestorePlan) -> Vec<String> {
     let tell = |planned: &PlannedStep| {
         let sources: Vec<String> = planned.sources.iter().map(ToString::to_string).collect();
@@ -181,7 +181,7 @@ fn a_step_that_is_asked_for_is_taken_from_its_newest_attempt_and_no_other_step_i
     );
     assert_eq!(
         error.hint_text(),
-        Some("there are: step 9 (attempt 3), step 5 (attempt 2), step 5 (attempt 1)")
+        Some("available: step 9 (attempt 3), step 5 (attempt 2), step 5 (attempt 1)")
     );
 }
 

@@ -1,4 +1,4 @@
-//! The plan over random tiers.
+//! Properties of plans for random tiers.
 
 use proptest::prelude::*;
 
@@ -100,7 +100,7 @@ proptest! {
         }
     }
 
-    /// The order in which tiers were asked changes nothing.
+    /// The order in which tiers were listed does not matter.
     #[test]
     fn the_plan_does_not_depend_on_the_listing(
         (one, other) in candidates().prop_flat_map(|one| (Just(one.clone()), Just(one).prop_shuffle())),

@@ -1,11 +1,12 @@
-//! What holds for every plan.
+//! Invariants of every plan.
 
 use super::*;
+use crate::retention::guards::Loss;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// S4: whatever is configured, these stay.
+    /// S4: these steps are kept under every configuration.
     #[test]
     fn what_must_stay_stays(view in views(), rules in rules(), limits in limits(), guards in guards()) {
         let dropped = dropped(&plan(&view, &rules, &limits, &guards).unwrap());
@@ -17,7 +18,7 @@ proptest! {
         }
     }
 
-    /// S4 and S6: a local copy goes only when every required remote had it, and never the only copy.
+    /// S4 and S6: a local copy is deleted only after every required remote had it; the only copy never is.
     #[test]
     fn local_copies_wait_for_the_remotes(view in views(), rules in rules(), limits in limits(), guards in guards()) {
         prop_assume!(view.tier == Tier::Local);
@@ -29,7 +30,7 @@ proptest! {
         }
     }
 
-    /// S8: a state that is not known for sure deletes nothing.
+    /// S8: with an uncertain state nothing is deleted.
     #[test]
     fn doubt_deletes_nothing(view in views(), rules in rules(), limits in limits(), which in 0..4) {
         let mut view = view;
@@ -52,7 +53,7 @@ proptest! {
         prop_assert_eq!(refused, rules != KeepRules::default() && !rules.keeps_something());
     }
 
-    /// L1: retention does delete, exactly what it should.
+    /// L1: retention deletes exactly what it should.
     #[test]
     fn with_everything_safe_exactly_the_rest_goes(view in views(), last in 1..8_u32, local in any::<bool>()) {
         let mut view = view;
@@ -60,7 +61,7 @@ proptest! {
         view.tier = if local { Tier::Local } else { Tier::Remote(remotes()[0].clone()) };
         for step in &mut view.steps {
             (step.pinned, step.leased, step.uploading, step.abandoned) = (false, false, false, false);
-            (step.verified, step.durable_on) = (Verified::Yes, remotes().to_vec());
+            (step.verified, step.unproven, step.durable_on) = (Verified::Yes, None, remotes().to_vec());
         }
         let rules = KeepRules { last: Some(last), ..KeepRules::default() };
         let guards = Guards { required_remotes: remotes().to_vec(), maximum_deletions: None };
@@ -75,7 +76,7 @@ proptest! {
     #[test]
     fn rules_add_up(view in views(), one in rules(), other in rules()) {
         prop_assume!(one.keeps_something() && other.keeps_something());
-        // Where both have a number for the same rule, only one of them can be joined.
+        // If both have a number for the same rule, only one of them can be used.
         let other = KeepRules {
             last: other.last.filter(|_| one.last.is_none()),
             every_steps: other.every_steps.filter(|_| one.every_steps.is_none()),
@@ -112,7 +113,7 @@ proptest! {
         prop_assert!(by_rules(&view, &larger).is_subset(&by_rules(&view, &rules)));
     }
 
-    /// The order in which a tier is listed, and how often it is asked, change nothing.
+    /// The order in which a tier is listed, and how often, does not matter.
     #[test]
     fn the_plan_is_a_function_of_what_is_there(
         (view, shuffled) in views().prop_flat_map(|view| (Just(view.clone()), Just(view.steps).prop_shuffle())),
@@ -125,7 +126,7 @@ proptest! {
         );
     }
 
-    /// Every step once, oldest first, with a reason; the sums are right; deletions come in order and within the cap.
+    /// The plan has every step once, oldest first, with a reason; sums are correct; deletions are ordered and limited.
     #[test]
     fn plans_are_well_formed(view in views(), rules in rules(), limits in limits(), guards in guards()) {
         let plan = plan(&view, &rules, &limits, &guards).unwrap();
@@ -142,7 +143,7 @@ proptest! {
         prop_assert!(plan.decisions.iter().all(|one| !(one.guarded && one.verdict == Verdict::Drop)));
     }
 
-    /// The cap lets the first of the uncapped deletions happen, and no others.
+    /// The cap allows the first of the uncapped deletions, and no others.
     #[test]
     fn the_cap_takes_the_first(view in views(), rules in rules(), most in 0..6_u32) {
         let all = plan(&view, &rules, &LocalLimits::default(), &Guards::default()).unwrap();
@@ -153,7 +154,7 @@ proptest! {
         prop_assert_eq!(ids(&capped), first);
     }
 
-    /// L1 for space: a budget is kept, or everything that may go is gone and the shortage is told.
+    /// L1 for space: a budget is met, or everything that may be deleted is and the shortage is reported.
     #[test]
     fn budgets_are_kept_or_the_shortage_is_told(view in views(), rules in rules(), budget in 0..1_000_u64) {
         prop_assume!(view.tier == Tier::Local);
@@ -167,4 +168,99 @@ proptest! {
             prop_assert!(plan.warnings.is_empty());
         }
     }
+
+    /// S4: these steps are never given up, however full the disk is; nor are steps whose removal frees nothing.
+    #[test]
+    fn what_must_stay_is_never_given_up(
+        views in vec(views(), 1..3), limits in limits(), guards in guards(), free in 0..1_000_u64, uploads in 0..1_000_u64,
+    ) {
+        let mut plans = plans_of(&views, &guards);
+        make_room(&mut plans, &limits, Some(free), uploads);
+        for (view, plan) in views.iter().zip(&plans) {
+            let newest_valid =
+                view.steps.iter().filter(|step| step.verified == Verified::Yes).map(|step| step.id).max();
+            for step in &view.steps {
+                if plan.decision(step.id).unwrap().verdict != Verdict::GiveUp {
+                    continue;
+                }
+                prop_assert!(limits.give_up_undurable && view.tier == Tier::Local && plan.refusal.is_none());
+                prop_assert!(Some(step.id) < newest_valid && !step.pinned && !step.leased);
+                prop_assert!(step.reclaimable_bytes > 0);
+                prop_assert!(limits.free_space_low_bytes.is_some_and(|low| free < low));
+            }
+            let removals = plan.deletions().len() + plan.given_up().len();
+            prop_assert!(guards.maximum_deletions.is_none_or(|most| removals <= most as usize));
+        }
+    }
+
+    /// Nothing is given up while a durable step could be evicted instead, nor more steps than needed, nor a step with a
+    /// greater loss while another would suffice.
+    #[test]
+    fn no_more_is_given_up_than_has_to_be(
+        views in vec(views(), 1..3), limits in limits(), low in 1..1_000_u64, percent in 0..100_u64,
+    ) {
+        let (limits, free) = (pressed(limits, low), low * percent / 100);
+        let mut plans = plans_of(&on_local_tiers(views), &Guards::default());
+        make_room(&mut plans, &limits, Some(free), 0);
+        let all: Vec<&Decision> = plans.iter().filter(|plan| plan.refusal.is_none() && plan.tier == Tier::Local)
+            .flat_map(|plan| &plan.decisions).collect();
+        let given_up: Vec<&&Decision> = all.iter().filter(|one| one.verdict == Verdict::GiveUp).collect();
+        if given_up.is_empty() {
+            return Ok(());
+        }
+        let kept = || all.iter().filter(|one| one.verdict == Verdict::Keep && one.reclaimable_bytes > 0);
+        prop_assert!(kept().all(|one| one.guarded), "a durable step is kept");
+        prop_assert!(given_up.iter().all(|one| one.loss != Some(Loss::Uploading)), "no upload is broken off at 0");
+        let last = given_up.iter().map(|one| (one.loss, one.created, one.id)).max().unwrap();
+        prop_assert!(kept().filter(|one| one.loss.is_some_and(|loss| loss != Loss::Uploading))
+            .all(|one| (one.loss, one.created, one.id) >= last), "an older one is kept");
+        // Without the last one the low mark is not reached.
+        let reclaimed: u64 = plans.iter().flat_map(|plan| &plan.decisions)
+            .filter(|one| one.verdict != Verdict::Keep).map(|one| one.reclaimable_bytes).sum();
+        let smallest = given_up.iter().filter(|one| (one.loss, one.created, one.id) == last)
+            .map(|one| one.reclaimable_bytes).max().unwrap();
+        prop_assert!(free + reclaimed - smallest < limits.free_space_low_bytes.unwrap());
+    }
+
+    /// L1 for space: below the low mark space is freed, or nothing is left that could free any.
+    #[test]
+    fn room_is_made_or_nothing_more_could(
+        views in vec(views(), 1..3), limits in limits(), low in 1..1_000_u64, percent in 0..100_u64,
+    ) {
+        let (limits, free) = (pressed(limits, low), low * percent / 100);
+        let mut plans = plans_of(&on_local_tiers(views), &Guards::default());
+        make_room(&mut plans, &limits, Some(free), u64::MAX);
+        let all = || plans.iter().flat_map(|plan| &plan.decisions);
+        let reclaimed: u64 =
+            all().filter(|one| one.verdict != Verdict::Keep).map(|one| one.reclaimable_bytes).sum();
+        if free + reclaimed < limits.free_space_low_bytes.unwrap() {
+            prop_assert!(plans.last().unwrap().warnings.iter().any(|text| text.contains("short of free space")));
+            for plan in plans.iter().filter(|plan| plan.refusal.is_none() && plan.tier == Tier::Local) {
+                prop_assert!(plan.decisions.iter().all(|one| one.verdict != Verdict::Keep
+                    || one.reclaimable_bytes == 0 || one.guarded && one.loss.is_none()));
+            }
+        }
+    }
+}
+
+/// Returns limits with a low mark that allow giving steps up.
+fn pressed(limits: LocalLimits, low: u64) -> LocalLimits {
+    LocalLimits {
+        free_space_low_bytes: Some(low),
+        give_up_undurable: true,
+        ..limits
+    }
+}
+
+fn on_local_tiers(views: Vec<TierView>) -> Vec<TierView> {
+    let on_local = |view| TierView {
+        tier: Tier::Local,
+        ..view
+    };
+    views.into_iter().map(on_local).collect()
+}
+
+fn plans_of(views: &[TierView], guards: &Guards) -> Vec<RetentionPlan> {
+    let of = |view: &TierView| plan(view, &KeepRules::default(), &LocalLimits::default(), guards).unwrap();
+    views.iter().map(of).collect()
 }

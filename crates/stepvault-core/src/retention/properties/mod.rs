@@ -1,4 +1,4 @@
-//! The invariants over random tiers: S4, S6, S8, L1 of the promise, and that rules only ever add.
+//! The invariants S4, S6, S8 and L1 for random tiers, and that additional rules never delete more.
 
 mod invariants;
 
@@ -34,18 +34,26 @@ prop_compose! {
         seconds in 0..2_000_000_i64,
         bytes in 0..100_u64,
         loss in option::of(prop_oneof![9 => -3..3_i32, 1 => Just(99)]),
+        reclaimable in prop_oneof![3 => Just(4_u64), 1 => 0..5_u64],
+        unproven in prop_oneof![
+            8 => Just(None),
+            1 => Just(Some(Unproven::Unanswered("away".to_owned()))),
+            1 => Just(Some(Unproven::Lost("gone".to_owned()))),
+        ],
         (pinned, leased, uploading) in (prop::bool::weighted(0.1), prop::bool::weighted(0.1), prop::bool::weighted(0.1)),
         verified in verified(),
+        needs_other_nodes in prop::bool::weighted(0.2),
         durable_on in some_remotes(),
         retired_on in some_remotes(),
     ) -> StepFacts {
         StepFacts {
-            // Set by whoever places it.
+            // Set when the step is placed.
             id: StepId::new(Attempt::FIRST, Step::MAX),
             name: "step".to_owned(),
             created: Timestamp::from_seconds(seconds),
             written_at: Timestamp::from_seconds(0),
             bytes,
+            reclaimable_bytes: bytes * reclaimable / 4,
             metrics: loss
                 .map(|loss| ("loss".to_owned(), if loss == 99 { f64::NAN } else { f64::from(loss) }))
                 .into_iter()
@@ -56,6 +64,8 @@ prop_compose! {
             durable_on,
             retired_on,
             uploading,
+            unproven,
+            needs_other_nodes,
             abandoned: false,
         }
     }
@@ -113,12 +123,14 @@ fn limits() -> impl Strategy<Value = LocalLimits> {
         option::of(0..1_000_u64),
         option::of(0..1_000_u64),
         option::of(0..2_000_u64),
+        any::<bool>(),
     )
         .prop_map(
-            |(maximum_bytes, free_space_low_bytes, free_space_high_bytes)| LocalLimits {
+            |(maximum_bytes, free_space_low_bytes, free_space_high_bytes, give_up_undurable)| LocalLimits {
                 maximum_bytes,
                 free_space_low_bytes,
                 free_space_high_bytes,
+                give_up_undurable,
             },
         )
 }
@@ -134,7 +146,7 @@ fn dropped(plan: &RetentionPlan) -> BTreeSet<StepId> {
     plan.deletions().into_iter().map(|decision| decision.id).collect()
 }
 
-/// What the rules alone drop: no space limit, no cap.
+/// Returns what the rules alone drop, without space limit and cap.
 fn by_rules(view: &TierView, rules: &KeepRules) -> BTreeSet<StepId> {
     dropped(&plan(view, rules, &LocalLimits::default(), &Guards::default()).unwrap())
 }

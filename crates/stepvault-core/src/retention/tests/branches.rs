@@ -1,4 +1,4 @@
-//! Steps that take no place: not verified, or on an abandoned branch.
+//! Steps that do not count: not verified, or on an abandoned branch.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn abandoned_branches_go_first_once_the_new_one_has_filled_its_places() {
                 .collect(),
         )
     };
-    // Started over at 150: 200 and 300 stay as long as 'last 2' has a place left.
+    // The run started over at 150: 200 and 300 are kept while 'last 2' is not filled.
     assert_eq!(dropped(&planned(&branched(&[150]), &last(2))), [0; 0]);
     let plan = planned(&branched(&[150, 160]), &last(2));
     assert_eq!(dropped(&plan), [200, 300, 100]);
@@ -40,7 +40,7 @@ fn abandoned_branches_go_first_once_the_new_one_has_filled_its_places() {
         plan.decision(id(1, 200)).unwrap().reasons,
         ["no rule keeps it", "on an abandoned branch"]
     );
-    // The archive stays until the new branch has come as far.
+    // The archive is kept until the new branch has come as far.
     let every = KeepRules {
         every_steps: Some(100),
         ..KeepRules::default()

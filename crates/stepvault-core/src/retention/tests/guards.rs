@@ -1,4 +1,4 @@
-//! What holds whatever is configured.
+//! Guards, which apply whatever the configuration is.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn rules_that_would_delete_everything_are_refused() {
     assert_eq!(refused.kind(), ErrorKind::Refused);
     assert_eq!(
         refused.to_string(),
-        "the keep rules would delete everything: every rule that is given is 0"
+        "the keep rules would delete everything: every given rule is 0"
     );
     let best = BestRule {
         metric: "loss".to_owned(),
@@ -114,14 +114,14 @@ fn what_is_not_known_for_sure_deletes_nothing() {
     };
     let mut all = steps([1, 2, 3]);
     all.listing = ListingState::Failed("timed out".to_owned());
-    let reason = "'s3-main' could not be listed: timed out".to_owned();
+    let reason = "cannot list 's3-main': timed out".to_owned();
     assert_eq!(refused(&all), (RefusalKind::ListingFailed, reason));
     let mut all = steps([1, 2, 3]);
     all.unreadable = vec![
         ("a.json".to_owned(), "not JSON".to_owned()),
         ("b.json".to_owned(), "x".to_owned()),
     ];
-    let reason = "a record on 's3-main' cannot be read: a.json: not JSON (and 1 more)".to_owned();
+    let reason = "cannot read a record on 's3-main': a.json: not JSON (and 1 more)".to_owned();
     assert_eq!(refused(&all), (RefusalKind::UnreadableRecord, reason));
     assert_eq!(
         refused(&steps([])),

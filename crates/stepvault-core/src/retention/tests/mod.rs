@@ -1,4 +1,4 @@
-//! Examples.
+//! Tests with example steps.
 
 mod branches;
 mod guards;
@@ -31,6 +31,7 @@ fn step(attempt: u32, number: u64) -> StepFacts {
         created,
         written_at: created,
         bytes: 10,
+        reclaimable_bytes: 10,
         metrics: [("loss".to_owned(), f64::from(u32::try_from(number).unwrap()))].into(),
         pinned: false,
         leased: false,
@@ -38,6 +39,8 @@ fn step(attempt: u32, number: u64) -> StepFacts {
         durable_on: vec![remote("s3-main")],
         retired_on: Vec::new(),
         uploading: false,
+        unproven: None,
+        needs_other_nodes: false,
         abandoned: false,
     }
 }

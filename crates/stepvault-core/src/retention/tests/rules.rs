@@ -1,4 +1,4 @@
-//! One rule each, with the words it gives.
+//! Each keep rule, with the reason that it gives.
 
 use super::*;
 
@@ -49,7 +49,7 @@ fn calendars_keep_the_newest_of_each_bucket_that_has_one() {
         daily: Some(count),
         ..KeepRules::default()
     };
-    // Hours 1 to 80 stand on four days; the days' last ones are 23, 47, 71 and 80.
+    // Hours 1 to 80 are on four days, whose last ones are 23, 47, 71 and 80.
     let plan = planned(&steps(1..=80), &days(3));
     let kept: Vec<String> = told(&plan)
         .into_iter()
@@ -59,7 +59,7 @@ fn calendars_keep_the_newest_of_each_bucket_that_has_one() {
         kept,
         ["+47 daily 3", "+71 daily 3", "+80 daily 3, newest valid step"]
     );
-    // A gap takes no place.
+    // A gap does not count.
     assert_eq!(dropped(&planned(&steps([1, 2, 200, 300]), &days(3))), [1]);
     let hours = KeepRules {
         hourly: Some(2),
@@ -137,7 +137,7 @@ fn a_hundred_thousand_steps_are_planned() {
 #[test]
 fn a_rule_of_0_keeps_nothing_beside_one_that_keeps_something() {
     let mut all = steps([0, 1, 2, 3]);
-    // All came at the same time: that of the tier's clock.
+    // All were stored at the same time, by the tier's clock.
     let now = all.now;
     all.steps.iter_mut().for_each(|step| step.created = now);
     let zeros = KeepRules {

@@ -1,4 +1,4 @@
-//! `.metadata`: which item is in which file, from where to where.
+//! `.metadata`: the file, offset and length of each item.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,35 +9,34 @@ use crate::source::ReadAt;
 
 /// The longest `.metadata` that is read, in bytes: a few million items.
 pub const MAX_METADATA_BYTES: u64 = 1 << 30;
-/// The most attributes that an object of DCP's own can have and be looked into.
+/// The maximum number of attributes of an object of DCP's own whose attributes are read.
 const MAX_ATTRIBUTES: usize = 64;
 
-/// The longest path of a file in a step, in bytes. Paths may be shared between items: of a longer one, every mention
-/// would cost its length.
+/// The longest path of a file in a step, in bytes. Items may share a path, and every mention of a longer one would
+/// cost its length.
 const MAX_PATH_BYTES: usize = 1024;
-/// The Python module of what describes items.
+/// The Python module of the classes that describe items.
 const METADATA_MODULE: &str = "torch.distributed.checkpoint.metadata";
 
-/// Where the bytes of an item are: a `_StorageInfo` of torch/distributed/checkpoint/filesystem.py.
+/// The location of an item's bytes: a `_StorageInfo` of torch/distributed/checkpoint/filesystem.py.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageItem {
     /// The file, relative to the directory of `.metadata`. As written: it may be absolute or lead elsewhere. Shared
     /// by the items of one file.
     pub relative_path: Arc<str>,
-    /// Its first byte there.
+    /// The offset of its first byte in the file.
     pub offset_bytes: u64,
-    /// How many there are.
+    /// Its length.
     pub length_bytes: u64,
-    /// Whether the bytes were transformed on the way, compressed for one: `transform_descriptors` is set.
+    /// Whether the bytes were transformed, for example compressed: `transform_descriptors` is set.
     pub transformed: bool,
 }
 
 /// Reads the items of a `.metadata`, in its order.
 ///
 /// # Errors
-/// [`Fault::Broken`] where it is not one whole pickle of a `Metadata`, or an item does not say its place, or fewer
-/// places are said than there are pieces of items;
-/// [`Fault::Unknown`] where it is of another kind of storage, or too large.
+/// [`Fault::Broken`] if it is not one whole pickle of a `Metadata`, if an item lacks its location, or if it holds
+/// fewer locations than pieces of items; [`Fault::Unknown`] if it is of another kind of storage, or too large.
 pub fn read_metadata(source: &dyn ReadAt) -> Result<Vec<StorageItem>, Fault> {
     let size_bytes = source.size_bytes();
     if size_bytes == 0 {
@@ -47,7 +46,7 @@ pub fn read_metadata(source: &dyn ReadAt) -> Result<Vec<StorageItem>, Fault> {
     }
     if size_bytes > MAX_METADATA_BYTES {
         return Err(Fault::Unknown(format!(
-            "it is {size_bytes} bytes long, more than the {MAX_METADATA_BYTES} that are read"
+            "it is {size_bytes} bytes long, more than the limit of {MAX_METADATA_BYTES}"
         )));
     }
     let pickle = pickle::read_whole(source, 0..size_bytes, Keep::Values)?;
@@ -58,17 +57,17 @@ pub fn read_metadata(source: &dyn ReadAt) -> Result<Vec<StorageItem>, Fault> {
         attributes.get(&pickle, "storage_data"),
     ) else {
         return Err(Fault::broken(
-            "its Metadata does not say which items there are, or not where they are",
+            "its Metadata lacks the list of items or their locations",
         ));
     };
     let described = pickle.entries(described).ok_or_else(|| {
-        Fault::broken("its state_dict_metadata, which says which items there are, is no dictionary")
+        Fault::broken("its state_dict_metadata, which lists the items, is not a dictionary")
     })?;
     let places = match places {
         Value::None if described.is_empty() => &[],
-        places => pickle.entries(places).ok_or_else(|| {
-            Fault::broken("its storage_data, which says where each item is, is no dictionary")
-        })?,
+        places => pickle
+            .entries(places)
+            .ok_or_else(|| Fault::broken("its storage_data, which locates the items, is not a dictionary"))?,
     };
     let pieces: usize = described
         .iter()
@@ -76,7 +75,7 @@ pub fn read_metadata(source: &dyn ReadAt) -> Result<Vec<StorageItem>, Fault> {
         .sum();
     if places.len() < pieces {
         return Err(Fault::broken(format!(
-            "it describes {pieces} pieces, and says where {} of them are",
+            "it describes {pieces} pieces, and locates {} of them",
             places.len()
         )));
     }
@@ -87,7 +86,7 @@ pub fn read_metadata(source: &dyn ReadAt) -> Result<Vec<StorageItem>, Fault> {
         .collect()
 }
 
-/// How many pieces an item is in: a tensor has a list of them, anything else is one.
+/// Returns the number of pieces of an item: a tensor has a list of them, anything else is one piece.
 fn pieces_of(pickle: &Pickle, value: Value) -> usize {
     attributes_of(pickle, value, (METADATA_MODULE, "TensorStorageMetadata"))
         .and_then(|attributes| pickle.elements(attributes.get(pickle, "chunks")?))
@@ -98,7 +97,9 @@ fn item(pickle: &Pickle, value: Value, paths: &mut HashMap<Value, Arc<str>>) -> 
     let class = ("torch.distributed.checkpoint.filesystem", "_StorageInfo");
     let Some(attributes) = attributes_of(pickle, value, class) else {
         return Err(Fault::Unknown(
-            "its items are of another storage than files: where they are is not known here".to_owned(),
+            "its items are stored by something other than the file storage, so their locations are \
+             unknown"
+                .to_owned(),
         ));
     };
     let transforms = attributes
@@ -115,7 +116,7 @@ fn item(pickle: &Pickle, value: Value, paths: &mut HashMap<Value, Arc<str>>) -> 
             transformed: !untransformed,
         })
     };
-    read().ok_or_else(|| Fault::broken("one of its items does not say its file, its offset and its length"))
+    read().ok_or_else(|| Fault::broken("one of its items lacks its file, offset or length"))
 }
 
 /// The attributes of an object.
@@ -128,8 +129,8 @@ impl Attributes<'_> {
     }
 }
 
-/// The attributes that a pickle sets on an object of a class. They may be shared between objects, so that a limit on
-/// their number is what keeps the work in proportion to the file.
+/// Returns the attributes that a pickle sets on an object of a class. Objects may share them, so a limit on their
+/// number keeps the work in proportion to the file.
 fn attributes_of<'a>(pickle: &'a Pickle, value: Value, class: (&str, &str)) -> Option<Attributes<'a>> {
     let call = pickle.call(value)?;
     if pickle.global(call.callable)? != class {

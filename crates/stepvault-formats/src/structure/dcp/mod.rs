@@ -1,18 +1,18 @@
 //! A directory of PyTorch's distributed checkpoint (DCP): `.metadata`, and the files whose pieces it names.
 //!
-//! `.metadata` is a pickle that says for each item in which file it is, from which byte, and how long
+//! `.metadata` is a pickle that gives the file, the first byte and the length of each item
 //! (torch/distributed/checkpoint/filesystem.py). It is written last, under another name, and renamed. Each item is a
 //! `torch.save` file of its own. Files that no item names are ignored: a rank without items leaves an empty one.
 //!
 //! # Blind spots
-//! - How many ranks there were: DCP does not say. Whether all files of a rank are there is known by the items alone.
+//! - The number of ranks, which DCP does not record. Whether all files of a rank exist is known only from the items.
 //! - The bytes of tensors, and two files of equal layout that were swapped.
-//! - In `.metadata`, which carries no checksum: see [`crate::pickle`]. A flipped bit in an item's name or shape makes
-//!   another name or shape; one in its file, offset or length is found.
-//! - Where each node keeps its files on a disk of its own, the table names files of all of them: those of other nodes
-//!   are found missing, unless the node is known to be one of several. Then, on a node without the table, all that can be
-//!   told is whether each file ends where an item does.
-//! - A save over an older one, cut off before the first file was replaced, is the older one, whole.
+//! - `.metadata` carries no checksum (see [`crate::pickle`]). A flipped bit in an item's name or shape makes another
+//!   name or shape; a flipped bit in its file, offset or length is detected.
+//! - If each node keeps its files on its own disk, the table names the files of all nodes. The files of the other
+//!   nodes are reported missing, unless the node is known to be one of several. Then, on a node without the table,
+//!   the check can only test that each file ends where an item ends.
+//! - A save over an older one that was cut off before it replaced the first file leaves the older checkpoint, whole.
 
 mod metadata;
 mod part;
@@ -35,30 +35,30 @@ pub use sizes::{ClaimedFile, claimed_files};
 /// The name of the marker and table of contents.
 const METADATA: &str = ".metadata";
 
-/// Checks a directory that DCP has saved to. `directory` is a path of the tree, `""` the tree's own.
+/// Checks a directory that DCP saved to. `directory` is a path of the tree, `""` the tree's own.
 ///
-/// One finding for each table of contents and for each file that one names, missing ones included; the worst of each.
+/// Returns one finding for each table of contents and for each file that one names, including missing ones; the worst
+/// of each.
 ///
 /// # Errors
 /// When a file could not be read.
 pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> io::Result<Vec<Finding>> {
     let tables = tables(tree, directory);
     if tables.is_empty() {
-        let why =
-            "the directory has no .metadata, which DCP writes last: the save was cut off, or is not done yet";
+        let why = "the directory has no .metadata, which DCP writes last: the save was cut off or is still in progress";
         return Ok(vec![Finding::broken(joined(directory, METADATA), why)]);
     }
     let mut findings = Vec::new();
     if let Some(missing) = missing_rank(&tables) {
         let name = format!("__{missing}{METADATA}");
-        let why = "the rank that writes this table of contents is missing, and ranks above it are there";
+        let why = "the rank that writes this table of contents is missing, and higher ranks are present";
         findings.push(Finding::broken(joined(directory, &name), why));
     }
     findings.extend(check_tables(tree, directory, tables, files, &|_| true)?);
     Ok(findings)
 }
 
-/// Checks tables of contents, and those of the files they name of which `asked` says so.
+/// Checks tables of contents and those of their files for which `asked` returns true.
 fn check_tables(
     tree: &Tree,
     directory: &str,
@@ -112,7 +112,7 @@ fn joined(directory: &str, name: &str) -> String {
     }
 }
 
-/// The tables of contents of a directory: one, or one of each rank where they saved without talking to each other
+/// Returns the tables of contents of a directory: one, or one per rank if the ranks saved without communicating
 /// (`use_collectives=False`).
 fn tables(tree: &Tree, directory: &str) -> Vec<String> {
     let names = || {
@@ -129,12 +129,12 @@ fn tables(tree: &Tree, directory: &str) -> Vec<String> {
     ranks.into_iter().map(|(_, name)| name).collect()
 }
 
-/// The rank of `__7.metadata`.
+/// Returns the rank of `__7.metadata`.
 fn rank_of(name: &str) -> Option<u64> {
     name.strip_prefix("__")?.strip_suffix(METADATA)?.parse().ok()
 }
 
-/// The first rank whose table of contents is missing from a series.
+/// Returns the first rank whose table of contents is missing from a series.
 fn missing_rank(tables: &[String]) -> Option<u64> {
     let ranks = tables.iter().filter_map(|name| rank_of(name));
     (0..)
@@ -143,16 +143,17 @@ fn missing_rank(tables: &[String]) -> Option<u64> {
         .map(|(expected, _)| expected)
 }
 
-/// Why a path that a table of contents names is none of its directory.
+/// Returns why a path in a table of contents is not in its directory.
 fn refusal_of_path(path: &str) -> Option<&'static str> {
     if path.starts_with('/') {
         return Some("which is not in its directory");
     }
     let odd = |segment: &str| matches!(segment, "" | "." | "..");
-    (path.split('/').any(odd) || path.contains('\0')).then_some("which leaves its directory or is no path")
+    (path.split('/').any(odd) || path.contains('\0'))
+        .then_some("which leads outside its directory or is not a path")
 }
 
-/// Checks one file against the items that are said to be in it, in the order of their places.
+/// Checks one file against the items that should be in it, in order of their offsets.
 fn check_file(
     tree: &Tree,
     path: &str,
@@ -164,12 +165,12 @@ fn check_file(
     let entry = tree.get(path);
     let Some(entry) = entry else {
         return Err(Fault::broken(format!(
-            "{table} names this file, and it is not there"
+            "{table} names this file, and it is missing"
         )));
     };
     let EntryKind::File { size_bytes, .. } = entry.kind else {
         return Err(Fault::broken(format!(
-            "{table} names this file, and what is there is no regular file"
+            "{table} names this file, and it is not a regular file"
         )));
     };
     ranges::check(items, size_bytes, &table)?;
@@ -183,7 +184,7 @@ fn check_file(
     let source = files.open(path)?;
     if source.size_bytes() != size_bytes {
         return Err(Fault::Unknown(format!(
-            "it was {size_bytes} bytes long when the directory was read, and is {} now",
+            "it was {size_bytes} bytes long when the directory was read and is {} bytes long now",
             source.size_bytes()
         )));
     }
@@ -201,7 +202,7 @@ fn check_file(
     ranges::check_gaps(items, size_bytes, &table)
 }
 
-/// Checks one item, which is a file of `torch.save` unless it was transformed or is of safetensors.
+/// Checks one item, which is a file of `torch.save` unless it was transformed or is in safetensors format.
 fn check_item(source: &dyn ReadAt, item: &StorageItem) -> Result<(), Fault> {
     let what = format!(
         "the item of {} bytes at byte {}",

@@ -1,4 +1,5 @@
-//! What one node of several has of a directory of DCP: its own ranks' files, and on the first node the table of contents.
+//! The part of a DCP directory on one node of several: the files of its own ranks and, on the first node, the table
+//! of contents.
 
 use std::io;
 
@@ -8,15 +9,15 @@ use crate::soundness::Fault;
 use crate::source::ReadAt;
 use crate::tree::{OpenFile, Tree};
 
-/// How a ZIP archive begins, which an item of `torch.save` is.
+/// The first bytes of a ZIP archive, the format of an item of `torch.save`.
 const LOCAL_HEADER: [u8; 4] = *b"PK\x03\x04";
-/// How the record at its end begins.
+/// The first bytes of the record at its end.
 const END_RECORD: [u8; 4] = *b"PK\x05\x06";
-/// Length of that record, which has no comment behind it.
+/// The length of that record, which is followed by no comment.
 const END_RECORD_BYTES: u64 = 22;
 
-/// Checks the files of a part of what DCP saves: by the table of contents where it is there, which names files of other
-/// nodes as well, and else whether the last item of each file is whole.
+/// Checks the files of a part of a DCP checkpoint. If the table of contents exists, which also names files of other
+/// nodes, the check uses it; otherwise it tests whether the last item of each file is whole.
 ///
 /// # Errors
 /// When a file could not be read.
@@ -37,7 +38,8 @@ pub fn check_part(tree: &Tree, directory: &str, files: &dyn OpenFile) -> io::Res
     Ok(findings)
 }
 
-/// An item that was cut off has no end. A file without items is empty: a rank may have none.
+/// Tests that the last item has an end, which an item that was cut off lacks. A file without items is empty: a rank
+/// may have none.
 fn check_end(source: &dyn ReadAt) -> Result<(), Fault> {
     let length_bytes = source.size_bytes();
     if length_bytes == 0 {
@@ -53,12 +55,11 @@ fn check_end(source: &dyn ReadAt) -> Result<(), Fault> {
         let mut end = [0; END_RECORD.len()];
         source.read_exact_at(at, &mut end)?;
         if end != END_RECORD {
-            let why =
-                "its last item does not end where the file does: the save was cut off, or is not done yet";
+            let why = "its last item does not end where the file does: the save was cut off or is still in progress";
             return Err(Fault::at(at, why));
         }
     }
     Err(Fault::Unknown(
-        "what says which items are in it is on another node".to_owned(),
+        "the table of its items is on another node".to_owned(),
     ))
 }

@@ -1,9 +1,9 @@
-//! Where the items of one file lie: inside it, and not over each other.
+//! Checks that the items of one file lie inside it and do not overlap.
 
 use super::StorageItem;
 use crate::soundness::Fault;
 
-/// Checks that items, in the order of their places, lie inside a file of so many bytes and apart from each other.
+/// Checks that items, in order of their offsets, lie inside a file of `size_bytes` and do not overlap.
 pub(super) fn check(items: &[&StorageItem], size_bytes: u64, table: &str) -> Result<(), Fault> {
     let mut previous_end = 0;
     for item in items {
@@ -15,8 +15,8 @@ pub(super) fn check(items: &[&StorageItem], size_bytes: u64, table: &str) -> Res
             return Err(Fault::at(
                 start,
                 format!(
-                    "{table} names an item of {} bytes at byte {start}, and the file has {size_bytes}: it is cut off, \
-                     or of another save",
+                    "{table} names an item of {} bytes at byte {start}, and the file has {size_bytes}: it is cut \
+                     off or from another save",
                     item.length_bytes
                 ),
             ));
@@ -34,8 +34,8 @@ pub(super) fn check(items: &[&StorageItem], size_bytes: u64, table: &str) -> Res
     Ok(())
 }
 
-/// Checks that the items fill their file. They do wherever DCP itself writes: one after another, nothing between. A
-/// writer of another make may leave room, so that a gap says only that nothing is known of those bytes.
+/// Checks that the items fill their file. DCP itself writes them without gaps. Another writer may leave gaps, so a
+/// gap only means that its bytes are unknown.
 pub(super) fn check_gaps(items: &[&StorageItem], size_bytes: u64, table: &str) -> Result<(), Fault> {
     let mut previous_end = 0;
     let ranges = items.iter().map(|item| (item.offset_bytes, item.length_bytes));
@@ -76,7 +76,8 @@ mod tests {
         assert_eq!(outcome(&[(0, 0), (0, 15), (15, 0)], 15), Ok(()));
         assert_eq!(
             outcome(&[(0, 10), (10, 5)], 14),
-            Err(".metadata names an item of 5 bytes at byte 10, and the file has 14: it is cut off, or of another save"
+            Err(".metadata names an item of 5 bytes at byte 10, and the file has 14: it is cut off or from another \
+                save"
                 .to_owned())
         );
         assert!(outcome(&[(u64::MAX, 5)], 14).is_err());

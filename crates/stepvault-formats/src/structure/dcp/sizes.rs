@@ -1,4 +1,4 @@
-//! How long the files are that a table of contents names.
+//! The lengths of the files that a table of contents names.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,22 @@ use crate::soundness::Fault;
 use crate::source::ReadAt;
 use crate::structure::finding::shown;
 
-/// A file by its items.
+/// A file, described by its items.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimedFile {
     /// Its path, relative to the table's directory.
     pub path: String,
-    /// Where its last item ends. A file that DCP wrote has nothing after it.
+    /// The end of its last item. A file that DCP wrote has nothing after it.
     pub bytes: u64,
-    /// How many items it holds.
+    /// The number of its items.
     pub items: u64,
 }
 
-/// The files that a table of contents names, by name. A rank without items leaves an empty file that none names.
+/// Returns the files that a table of contents names, by name. A rank without items leaves an empty file that no item
+/// names.
 ///
 /// # Errors
-/// As [`read_metadata`]; [`Fault::Broken`] where a name leads elsewhere or an item ends nowhere.
+/// As [`read_metadata`]; [`Fault::Broken`] if a path leads outside the directory or the end of an item overflows.
 pub fn claimed_files(source: &dyn ReadAt) -> Result<Vec<ClaimedFile>, Fault> {
     let mut files: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for item in read_metadata(source)? {
@@ -30,7 +31,9 @@ pub fn claimed_files(source: &dyn ReadAt) -> Result<Vec<ClaimedFile>, Fault> {
             return Err(Fault::broken(format!("it names the file {path}, {why}")));
         }
         let Some(end) = item.offset_bytes.checked_add(item.length_bytes) else {
-            return Err(Fault::broken("one of its items ends beyond what any file holds"));
+            return Err(Fault::broken(
+                "one of its items ends beyond the largest possible file",
+            ));
         };
         let (bytes, items) = files.entry(item.relative_path.to_string()).or_default();
         *bytes = end.max(*bytes);

@@ -1,4 +1,4 @@
-//! The numbers and strings of a GGUF header, one after the other.
+//! Reads the numbers and strings of a GGUF header in order.
 
 use std::io::{self, Read};
 
@@ -6,7 +6,7 @@ use crate::soundness::Fault;
 use crate::source::ReadAt;
 use crate::structure::forward::Forward;
 
-/// The longest header that is walked. A vocabulary has tens of megabytes at most.
+/// The longest header that is read. A vocabulary has tens of megabytes at most.
 pub const LONGEST_HEADER_BYTES: u64 = 256 * 1024 * 1024;
 /// The longest key or name (docs/gguf.md in ggml).
 const LONGEST_NAME_BYTES: u64 = 65_535;
@@ -15,7 +15,7 @@ const LONGEST_NAME_BYTES: u64 = 65_535;
 pub(super) struct Cursor<'a> {
     forward: Forward<'a>,
     big_endian: bool,
-    /// The file goes on after what is walked.
+    /// Whether the file continues after the limit of the header.
     limited: bool,
 }
 
@@ -28,7 +28,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Offset in the file of what comes next.
+    /// Returns the offset in the file of the next byte.
     pub(super) fn position(&self) -> u64 {
         self.forward.position()
     }
@@ -55,7 +55,7 @@ impl<'a> Cursor<'a> {
         self.take::<1>(what).map(|[byte]| byte)
     }
 
-    /// How many of something follow, each of which takes at least `smallest_bytes`: never more than there is room for.
+    /// Reads a count of items of at least `smallest_bytes` each. Refuses a count for which there is no room.
     pub(super) fn count(&mut self, smallest_bytes: u64, what: &str) -> Result<u64, Fault> {
         let at = self.position();
         let count = self.u64(what)?;
@@ -81,7 +81,7 @@ impl<'a> Cursor<'a> {
         ))
     }
 
-    /// A key or a name.
+    /// Reads a key or a name.
     pub(super) fn name(&mut self, what: &str) -> Result<String, Fault> {
         let at = self.position();
         let length = self.count(1, &format!("the length of {what}"))?;
@@ -94,7 +94,7 @@ impl<'a> Cursor<'a> {
         let mut text = vec![0; usize::try_from(length).unwrap_or_default()];
         self.fill(&mut text, what)?;
         String::from_utf8(text)
-            .map_err(|_| Fault::at(at, format!("{what} is no UTF-8 text: the header is damaged")))
+            .map_err(|_| Fault::at(at, format!("{what} is not UTF-8 text: the header is damaged")))
     }
 
     pub(super) fn skip(&mut self, count: u64, what: &str) -> Result<(), Fault> {
@@ -135,6 +135,6 @@ impl<'a> Cursor<'a> {
 
 fn too_long() -> Fault {
     Fault::Unknown(format!(
-        "the header is longer than the {LONGEST_HEADER_BYTES} bytes that are walked"
+        "the header is longer than the limit of {LONGEST_HEADER_BYTES} bytes"
     ))
 }

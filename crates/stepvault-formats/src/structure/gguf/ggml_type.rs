@@ -1,6 +1,6 @@
 //! How ggml packs the elements of a tensor.
 
-/// Elements come in blocks of one length and one size.
+/// The block of a type: all blocks have the same number of elements and the same size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) name: &'static str,
@@ -8,7 +8,7 @@ pub(super) struct Block {
     pub(super) bytes: u64,
 }
 
-/// The block of a type, by its number in the file; `None` for a number that is not in use, or not yet
+/// Returns the block of a type, by its number in the file; `None` for a number that is unused or unknown
 /// (gguf-py/gguf/constants.py, `GGML_QUANT_SIZES`, gguf 0.19.0).
 pub(super) fn block_of(number: u32) -> Option<Block> {
     let (name, elements, bytes) = match number {

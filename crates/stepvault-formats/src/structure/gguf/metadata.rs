@@ -1,15 +1,15 @@
-//! The key-value pairs of a GGUF header, walked for the one that the layout of the tensors depends on.
+//! The key-value pairs of a GGUF header, read to find the one that the layout of the tensors depends on.
 
 use super::cursor::Cursor;
 use super::names::Names;
 use crate::soundness::Fault;
 use crate::structure::text::shown;
 
-/// Alignment of tensors where the header names none (docs/gguf.md in ggml).
+/// The alignment of tensors if the header does not set it (docs/gguf.md in ggml).
 const DEFAULT_ALIGNMENT_BYTES: u64 = 32;
-/// Most pairs that are kept track of; models have some dozens.
-const MOST_PAIRS: u64 = 65_536;
-/// Deepest nesting of arrays that is followed; readers know none.
+/// The maximum number of pairs; models have some dozens.
+const MAX_PAIRS: u64 = 65_536;
+/// The maximum nesting of arrays; readers have no limit.
 const DEEPEST_ARRAY: u32 = 4;
 
 const UINT32: u32 = 4;
@@ -17,11 +17,11 @@ const BOOL: u32 = 7;
 const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 
-/// Walks the pairs, and gives the alignment of tensors in bytes.
+/// Reads the pairs and returns the alignment of tensors in bytes.
 pub(super) fn alignment_bytes(cursor: &mut Cursor<'_>, pairs: u64) -> Result<u64, Fault> {
-    if pairs > MOST_PAIRS {
+    if pairs > MAX_PAIRS {
         return Err(Fault::Unknown(format!(
-            "the header has {pairs} key-value pairs, more than the {MOST_PAIRS} that are kept track of"
+            "the header has {pairs} key-value pairs, more than the limit of {MAX_PAIRS}"
         )));
     }
     let mut alignment = DEFAULT_ALIGNMENT_BYTES;
@@ -34,7 +34,7 @@ pub(super) fn alignment_bytes(cursor: &mut Cursor<'_>, pairs: u64) -> Result<u64
             if kind != UINT32 {
                 return Err(Fault::at(
                     at,
-                    "general.alignment is no 32-bit number: the header is damaged",
+                    "general.alignment is not a 32-bit number: the header is damaged",
                 ));
             }
             alignment = u64::from(cursor.u32("general.alignment")?);
@@ -42,7 +42,7 @@ pub(super) fn alignment_bytes(cursor: &mut Cursor<'_>, pairs: u64) -> Result<u64
                 return Err(Fault::at(
                     at,
                     format!(
-                        "general.alignment is {alignment}, which is no power of two: the header is damaged"
+                        "general.alignment is {alignment}, which is not a power of two: the header is damaged"
                     ),
                 ));
             }
@@ -65,7 +65,7 @@ fn value(cursor: &mut Cursor<'_>, kind: u32, at: u64, key: &str) -> Result<(), F
                 let key = shown(key);
                 return Err(Fault::at(
                     at,
-                    format!("key {key} is neither true nor false, but {flag}"),
+                    format!("key {key} is {flag}, neither true nor false"),
                 ));
             }
             Ok(())
@@ -86,7 +86,7 @@ fn array(cursor: &mut Cursor<'_>, key: &str, depth: u32) -> Result<(), Fault> {
     if depth == DEEPEST_ARRAY {
         let key = shown(key);
         return Err(Fault::Unknown(format!(
-            "key {key} has lists within lists too deep to follow"
+            "key {key} has lists that are nested too deep"
         )));
     }
     // A list takes at least its kind and its length.
@@ -113,7 +113,7 @@ fn elements(cursor: &mut Cursor<'_>, kind: u32, count: u64, at: u64, key: &str) 
             let key = shown(key);
             return Err(Fault::at(
                 at,
-                format!("key {key} has a value of kind {kind}, and there is none: the header is damaged"),
+                format!("key {key} has a value of the unknown kind {kind}: the header is damaged"),
             ));
         }
     };

@@ -1,15 +1,15 @@
-//! GGUF: key-value pairs, a table of tensors, and the tensors one after the other at an alignment.
+//! GGUF: key-value pairs, a table of tensors, and the tensors in order, each aligned.
 //!
 //! The rules are those of docs/gguf.md in ggml and of its readers (gguf-py 0.19.0, `gguf_reader.py`; ggml,
 //! `gguf.cpp`), versions 2 and 3, little and big endian.
 //!
 //! # Blind spots
 //!
-//! - The bytes of tensors and of padding carry no checksum: any change in them goes unnoticed.
-//! - So does a change in a value, in a key or a name, in the version where 2 becomes 3 (both are laid out alike), and
-//!   in the shape or kind of a tensor where the padding after it takes up the difference.
-//! - A version or a kind of tensor that gguf 0.19.0 does not know is `Unknown`, not broken: a later release may have
-//!   brought it. So is a file that goes on after its last tensor: readers do not mind.
+//! - The bytes of tensors and of padding carry no checksum, so no change in them is detected.
+//! - Nor is a change in a value, in a key or a name, in the version from 2 to 3 (both have the same layout), or in
+//!   the shape or kind of a tensor if the padding after it absorbs the difference.
+//! - A version or a kind of tensor that gguf 0.19.0 does not know is `Unknown`, not broken, because a later release
+//!   may have added it. So is a file that continues after its last tensor, which readers accept.
 
 mod cursor;
 mod ggml_type;
@@ -24,8 +24,8 @@ use super::text::{bytes, shown};
 use crate::soundness::{Fault, read_piece};
 use crate::source::ReadAt;
 
-/// Most tensors that are kept track of.
-pub const MOST_TENSORS: u64 = 500_000;
+/// The maximum number of tensors.
+pub const MAX_TENSORS: u64 = 500_000;
 
 /// The magic and the version.
 const PREFIX_BYTES: u64 = 8;
@@ -34,11 +34,11 @@ const SMALLEST_TENSOR_BYTES: u64 = 24;
 /// The length of an empty key, the kind of the value and its one byte.
 const SMALLEST_PAIR_BYTES: u64 = 13;
 
-/// Checks a GGUF file, reading its header only.
+/// Checks a GGUF file, reading only its header.
 ///
 /// # Errors
-/// [`Fault::Broken`] where a rule does not hold, [`Fault::Unknown`] where a limit or the module's blind spots stand
-/// in the way.
+/// [`Fault::Broken`] if a rule is violated, [`Fault::Unknown`] if a limit or a blind spot of the module prevents the
+/// check.
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     let mut cursor = Cursor::new(source, PREFIX_BYTES, is_big_endian(source)?);
     let tensors = cursor.count(SMALLEST_TENSOR_BYTES, "the number of tensors")?;
@@ -66,13 +66,13 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     if there > padded {
         let more = bytes(there - padded);
         return Err(Fault::Unknown(format!(
-            "the file goes on for {more} after the last tensor, which readers do not mind"
+            "the file continues for {more} after the last tensor, which readers accept"
         )));
     }
     Ok(())
 }
 
-/// Checks magic and version.
+/// Checks magic and version, and returns whether the file is big endian.
 fn is_big_endian(source: &dyn ReadAt) -> Result<bool, Fault> {
     let prefix = read_piece(
         source,
@@ -94,16 +94,16 @@ fn is_big_endian(source: &dyn ReadAt) -> Result<bool, Fault> {
         ));
     }
     let version = u32::from_le_bytes(*version);
-    // Versions are small, so one whose low half is empty was written in the other order of bytes.
+    // Versions are small, so one whose low half is empty was written in the other byte order.
     let big_endian = version != 0 && version.trailing_zeros() >= 16;
     match if big_endian { version.swap_bytes() } else { version } {
         0 => Err(Fault::at(
             4,
-            "the GGUF version is 0, and there is none: the file was reserved and never written",
+            "the GGUF version is 0, which does not exist: the file was reserved and never written",
         )),
         2 | 3 => Ok(big_endian),
         other => Err(Fault::Unknown(format!(
-            "the GGUF version is {other}; 2 and 3 are known"
+            "the GGUF version is {other}; only 2 and 3 are known"
         ))),
     }
 }
@@ -112,16 +112,16 @@ fn is_big_endian(source: &dyn ReadAt) -> Result<bool, Fault> {
 struct Placed {
     name: String,
     kind: u32,
-    /// First byte, counted from the start of the data.
+    /// The first byte, counted from the start of the data.
     start: u64,
-    /// `None` for a kind that is not known.
+    /// `None` for an unknown kind.
     size_bytes: Option<u64>,
 }
 
 fn table(cursor: &mut Cursor<'_>, tensors: u64) -> Result<Vec<Placed>, Fault> {
-    if tensors > MOST_TENSORS {
+    if tensors > MAX_TENSORS {
         return Err(Fault::Unknown(format!(
-            "the header has {tensors} tensors, more than the {MOST_TENSORS} that are kept track of"
+            "the header has {tensors} tensors, more than the limit of {MAX_TENSORS}"
         )));
     }
     let mut names = Names::default();
@@ -154,7 +154,7 @@ fn tensor(cursor: &mut Cursor<'_>) -> Result<Placed, Fault> {
         }
     }
     let kind = cursor.u32("the kind of a tensor")?;
-    let start = cursor.u64("the place of a tensor")?;
+    let start = cursor.u64("the offset of a tensor")?;
     let size_bytes = match block_of(kind) {
         Some(block) => Some(size_of(elements, row, block).map_err(|why| {
             Fault::at(
@@ -175,20 +175,21 @@ fn tensor(cursor: &mut Cursor<'_>) -> Result<Placed, Fault> {
 fn size_of(elements: Option<u64>, row: u64, block: Block) -> Result<u64, String> {
     if !row.is_multiple_of(block.elements) {
         return Err(format!(
-            "has rows of {row}, and {} comes in blocks of {}",
+            "has rows of {row}, but {} is stored in blocks of {}",
             block.name, block.elements
         ));
     }
     elements
         .and_then(|elements| (elements / block.elements).checked_mul(block.bytes))
-        .ok_or_else(|| "has a shape of more elements than any file holds".to_owned())
+        .ok_or_else(|| "has a shape with more elements than any file can hold".to_owned())
 }
 
-/// Tensors follow each other at the alignment, as ggml's own reader insists; gives the end of the last.
+/// Checks that tensors follow each other at the alignment, as ggml's own reader requires, and returns the end of the
+/// last.
 fn end_of_data(table: &[Placed], alignment: u64) -> Result<u64, Fault> {
     let mut places: Vec<_> = table.iter().collect();
     places.sort_unstable_by_key(|tensor| (tensor.start, tensor.size_bytes));
-    // `None` after a tensor whose size is not known.
+    // `None` after a tensor of unknown size.
     let mut reached = Some(0);
     let mut end = 0;
     for Placed {
@@ -202,8 +203,8 @@ fn end_of_data(table: &[Placed], alignment: u64) -> Result<u64, Fault> {
         let expected = reached.map_or(Ok(*start), |reached| aligned(reached, alignment))?;
         if *start != expected || !start.is_multiple_of(alignment) {
             return Err(Fault::broken(format!(
-                "tensor {name} begins at byte {start} of the data, and should at {expected}, aligned to \
-                 {alignment} after the one before it: the header is damaged"
+                "tensor {name} begins at byte {start} of the data instead of {expected}, which follows the previous \
+                 one aligned to {alignment}: the header is damaged"
             )));
         }
         reached = match size_bytes {

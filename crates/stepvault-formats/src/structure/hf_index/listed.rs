@@ -1,4 +1,4 @@
-//! What an index says of the files beside it, without a look at them.
+//! What an index states about the files in its directory, without reading them.
 
 use std::marker::PhantomData;
 
@@ -13,14 +13,14 @@ use crate::structure::json;
 /// The files that an index names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// Each file, relative to the index's directory, and how many tensors are placed in it.
+    /// Each file, relative to the index's directory, and the number of its tensors.
     pub files: Vec<(String, u64)>,
-    /// Bytes of all tensors, where the index says so. Writers count it in different ways: tensors that share their
-    /// bytes once or twice.
+    /// The bytes of all tensors, if the index states them. Writers count tensors that share their bytes once or
+    /// twice.
     pub total_bytes: Option<u64>,
 }
 
-/// Reads them.
+/// Reads the files that an index names.
 ///
 /// # Errors
 /// As [`check`](super::check), of the index alone.
@@ -54,7 +54,7 @@ struct Metadata {
     total_size: Option<Total>,
 }
 
-/// A length, or something that is none: it is no more than a remark.
+/// A length, or an invalid value, which is ignored because the total is only informative.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Total {
@@ -91,7 +91,7 @@ mod tests {
         let outside = read(r#"{"weight_map":{"a":"../m"}}"#).unwrap_err();
         assert_eq!(
             outside,
-            "the index places tensors in ../m, which is no file beside it"
+            "the index places tensors in ../m, which is not a file name in its directory"
         );
     }
 }

@@ -1,13 +1,13 @@
-//! Weights split over several files, and the index that says which tensor is in which: `model.safetensors.index.json`,
-//! `pytorch_model.bin.index.json`, `diffusion_pytorch_model.safetensors.index.json`, and what DCP's
-//! `HuggingFaceStorageWriter` leaves.
+//! Weights split over several files, and the index that maps tensors to files: `model.safetensors.index.json`,
+//! `pytorch_model.bin.index.json`, `diffusion_pytorch_model.safetensors.index.json`, and the output of DCP's
+//! `HuggingFaceStorageWriter`.
 //!
 //! # Blind spots
 //!
-//! - Of torch shards (`.bin`) only the names are looked at here: their own check says whether they are whole, and
-//!   nothing says which tensors are in them.
-//! - An index and shards of two saves with the same names of tensors fit each other.
-//! - `metadata.total_size` is not compared: writers count it in different ways.
+//! - For torch shards (`.bin`), only the file names are checked here: another check tests whether the files are
+//!   whole, and no table states which tensors are in them.
+//! - An index and shards of two saves with the same tensor names fit each other.
+//! - `metadata.total_size` is not compared, because writers count it in different ways.
 
 mod listed;
 mod sharded;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 pub use self::listed::{Listed, listed};
 pub use self::sharded::{check_sharded, holds_shards};
-pub use self::weight_map::MOST_WEIGHTS;
+pub use self::weight_map::MAX_WEIGHTS;
 
 use super::holes;
 use super::rank_set::{Gap, RankPattern, are_missing};
@@ -26,23 +26,24 @@ use super::text::{counted, shown};
 use crate::soundness::Fault;
 use crate::tree::{EntryKind, OpenFile, Tree};
 
-/// The paths of all indexes in a tree.
+/// Returns the paths of all indexes in a tree.
 pub fn indexes(tree: &Tree) -> impl Iterator<Item = &str> {
     tree.files().map(|(path, _)| path).filter(|path| is_index(path))
 }
 
-/// Whether a path has the name of an index.
+/// Returns whether a path has the name of an index.
 pub fn is_index(path: &str) -> bool {
     [".safetensors.index.json", ".bin.index.json"]
         .iter()
         .any(|ending| path.ends_with(ending))
 }
 
-/// Checks that every file which an index names is there, numbered without a gap, and that safetensors files among
-/// them are sound and hold the tensors that the index places in them. Reads the index and the files' headers.
+/// Checks that every file which an index names exists, numbered without a gap, and that safetensors files among them
+/// are sound and hold the tensors that the index places in them. Reads the index and the files' headers.
 ///
 /// # Errors
-/// [`Fault::Broken`] where that is not so, [`Fault::Unknown`] where a limit or a symbolic link stands in the way.
+/// [`Fault::Broken`] if a file or a tensor is missing or not sound, [`Fault::Unknown`] if a limit or a symbolic link
+/// prevents the check.
 pub fn check(tree: &Tree, index_path: &str, files: &dyn OpenFile) -> Result<(), Fault> {
     let weights = weight_map::read(&*files.open(index_path)?)?;
     let directory = index_path.rsplit_once('/').map_or("", |(directory, _)| directory);
@@ -59,7 +60,7 @@ pub fn check(tree: &Tree, index_path: &str, files: &dyn OpenFile) -> Result<(), 
     let mut unknown = None;
     for (file, names) in &weights {
         match shard(tree, &joined(directory, file), names, files) {
-            // Another shard may be broken, which is worth more.
+            // Another shard may be broken, which takes precedence.
             Err(Fault::Unknown(why)) => unknown = unknown.or(Some(why)),
             done => done?,
         }
@@ -67,22 +68,22 @@ pub fn check(tree: &Tree, index_path: &str, files: &dyn OpenFile) -> Result<(), 
     unknown.map_or(Ok(()), |why| Err(Fault::Unknown(why)))
 }
 
-/// Refuses a path that leads out of the index's directory.
+/// Refuses a path that leads outside the index's directory.
 fn inside(file: &str) -> Result<(), Fault> {
     let leads_out = file
         .split(['/', '\\'])
         .any(|part| matches!(part, "" | "." | ".."));
-    // `C:` begins an absolute path elsewhere.
+    // `C:` starts an absolute path on Windows.
     if leads_out || file.contains(':') || file.contains('\0') {
         return Err(Fault::broken(format!(
-            "the index places tensors in {}, which is no file beside it",
+            "the index places tensors in {}, which is not a file name in its directory",
             shown(file)
         )));
     }
     Ok(())
 }
 
-/// Files numbered `-00001-of-00003` are numbered from 1 to the last: where they are not, what is missing.
+/// Returns the missing file of a set numbered `-00001-of-00003`, which must be numbered from 1 to the last.
 fn first_gap<'a>(names: impl Iterator<Item = &'a str>) -> Result<Option<Gap>, Fault> {
     let mut sets: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for name in names {
@@ -102,7 +103,7 @@ fn first_gap<'a>(names: impl Iterator<Item = &'a str>) -> Result<Option<Gap>, Fa
     Ok(None)
 }
 
-/// `model-` and `.safetensors` of `model-00001-of-00003.safetensors`.
+/// Returns `model-` and `.safetensors` of `model-00001-of-00003.safetensors`.
 fn around_numbers(name: &str) -> Option<(&str, &str)> {
     let (before, after) = name.rsplit_once("-of-")?;
     let stem = before.trim_end_matches(|character: char| character.is_ascii_digit());
@@ -137,13 +138,14 @@ fn shard(tree: &Tree, path: &str, names: &[String], files: &dyn OpenFile) -> Res
     match lacking {
         None => Ok(()),
         Some(name) => Err(Fault::broken(format!(
-            "the index places tensor {} in {shown_path}, and it is not there: index and file are of different saves",
+            "the index places tensor {} in {shown_path}, which does not have it: index and file are from different \
+             saves",
             shown(name)
         ))),
     }
 }
 
-/// The tensors of a safetensors file that passes its check; faults are told with its path.
+/// Returns the tensors of a safetensors file that passes its check; faults name its path.
 fn tensors_of(path: &str, files: &dyn OpenFile) -> Result<Vec<Tensor>, Fault> {
     let source = files.open(path)?;
     let tensors = safetensors::tensors(&*source).map_err(|fault| of_file(fault, path))?;
@@ -156,7 +158,7 @@ fn tensors_of(path: &str, files: &dyn OpenFile) -> Result<Vec<Tensor>, Fault> {
 fn of_file(fault: Fault, path: &str) -> Fault {
     let path = shown(path);
     match fault {
-        // The offset is one in another file than the index.
+        // The offset is in a file other than the index.
         Fault::Broken { why, .. } => Fault::broken(format!("{path}: {why}")),
         Fault::Unknown(why) => Fault::Unknown(format!("{path}: {why}")),
         Fault::Read(error) => Fault::Read(error),

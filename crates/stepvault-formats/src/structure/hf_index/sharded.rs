@@ -1,26 +1,26 @@
-//! What DCP's `HuggingFaceStorageWriter` leaves before weights are put together: for every rank and every file of the
-//! final set, `shard-<rank>-model-<i>-of-<n>.safetensors`, beside or below the final files
-//! (`hf_storage.py` in `torch.distributed.checkpoint`).
+//! The output of DCP's `HuggingFaceStorageWriter` before the weights are consolidated: for every rank and every file
+//! of the final set, `shard-<rank>-model-<i>-of-<n>.safetensors`, beside or below the final files (`hf_storage.py` in
+//! `torch.distributed.checkpoint`).
 //!
-//! A rank writes no file where it has nothing to write: with pipeline stages that is usual for a file of the set, and
-//! with replicas possible for a whole rank. So it is not the files that are counted but, where the final files are
-//! there to compare with, the elements of every tensor.
+//! A rank that has nothing to write for a file of the set writes no file. This is usual with pipeline stages, and
+//! with replicas it can apply to a whole rank. So the check counts the elements of every tensor, not the files, if
+//! the final files exist for comparison.
 //!
 //! # Blind spots
 //!
-//! Without the final files nothing tells how many ranks there were: the highest may be missing. A shard of another
-//! save of the same model, of the same shapes, fits.
+//! Without the final files, the number of ranks is unknown: the highest may be missing. A shard from another save of
+//! the same model with the same shapes fits.
 
 use std::collections::BTreeMap;
 
 use super::{first_gap, joined, tensors_of};
 use crate::soundness::Fault;
 use crate::structure::rank_set::{RankPattern, are_missing};
-use crate::structure::safetensors::MOST_TENSORS;
+use crate::structure::safetensors::MAX_TENSORS;
 use crate::structure::text::shown;
 use crate::tree::{OpenFile, Tree};
 
-/// Whether a directory of a tree, `""` for its own, holds shards of ranks.
+/// Returns whether a directory of a tree, `""` for its own, holds shards of ranks.
 pub fn holds_shards(tree: &Tree, directory: &str) -> bool {
     tree.children(directory)
         .any(|(name, _)| shard_set(name).is_some() && tree.is_file(&joined(directory, name)))
@@ -31,8 +31,8 @@ pub fn holds_shards(tree: &Tree, directory: &str) -> bool {
 /// the same directory or, for a directory `sharded`, in the one above.
 ///
 /// # Errors
-/// [`Fault::Broken`] where that is not so, [`Fault::Unknown`] where a limit stands in the way, or where a rank below
-/// the highest has no file and there are no final files to say whether it should.
+/// [`Fault::Broken`] if a requirement is not met; [`Fault::Unknown`] if a limit prevents the check, or if a rank
+/// below the highest has no file and no final files show whether it should.
 pub fn check_sharded(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), Fault> {
     let weights = |directory| {
         tree.children(directory)
@@ -63,7 +63,7 @@ pub fn check_sharded(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Resu
         let there = found.0.get(tensor).copied().unwrap_or_default();
         if there < *elements {
             return Err(Fault::broken(format!(
-                "tensor {} has {there} of its {elements} elements in the shards: the file of a rank is missing",
+                "the shards hold {there} of the {elements} elements of tensor {}: the file of a rank is missing",
                 shown(tensor)
             )));
         }
@@ -71,7 +71,7 @@ pub fn check_sharded(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Resu
     Ok(())
 }
 
-/// For `shard-00002-model-00001-of-00003.safetensors`: `00002`, and the name of the final file.
+/// Returns `00002` and the name of the final file for `shard-00002-model-00001-of-00003.safetensors`.
 fn shard_set(name: &str) -> Option<(&str, &str)> {
     let (rank, file) = name.strip_prefix("shard-")?.split_once('-')?;
     let is_number = !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit());
@@ -108,7 +108,7 @@ fn every_rank(shards: &[(&str, (&str, &str))]) -> Result<(), Fault> {
     }
 }
 
-/// How many elements of each tensor files hold together.
+/// The number of elements of each tensor in all files together.
 #[derive(Default)]
 struct Elements(BTreeMap<String, u64>);
 
@@ -118,9 +118,9 @@ impl Elements {
             let total = self.0.entry(tensor.name).or_default();
             *total = total.saturating_add(tensor.elements);
         }
-        if self.0.len() > MOST_TENSORS {
+        if self.0.len() > MAX_TENSORS {
             return Err(Fault::Unknown(format!(
-                "the files hold more than the {MOST_TENSORS} tensors that are kept track of"
+                "the files hold more than {MAX_TENSORS} tensors, the limit"
             )));
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Which tensor an index places in which file.
+//! The index's map from tensors to files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,12 +10,12 @@ use crate::source::ReadAt;
 use crate::structure::json;
 use crate::structure::json_stream::Kind;
 
-/// Most tensors that are kept track of in an index.
-pub const MOST_WEIGHTS: usize = 1_000_000;
-/// Most bytes of names that are held.
-const MOST_NAME_BYTES: usize = 64 * 1024 * 1024;
+/// The maximum number of tensors of an index.
+pub const MAX_WEIGHTS: usize = 1_000_000;
+/// The maximum number of bytes of names.
+const MAX_NAME_BYTES: usize = 64 * 1024 * 1024;
 
-/// Names of tensors, by the file that holds them.
+/// The names of tensors, by the file that holds them.
 pub(super) type WeightMap = BTreeMap<String, Vec<String>>;
 
 pub(super) fn read(source: &dyn ReadAt) -> Result<WeightMap, Fault> {
@@ -23,8 +23,7 @@ pub(super) fn read(source: &dyn ReadAt) -> Result<WeightMap, Fault> {
     let parsed = json::read(source, Root(&mut index));
     match (parsed, index.refused) {
         (Err(Fault::Broken { .. }), true) => Err(Fault::Unknown(format!(
-            "the index names more than {MOST_WEIGHTS} tensors or {MOST_NAME_BYTES} bytes of names, which is more than \
-             is kept track of"
+            "the index names more than {MAX_WEIGHTS} tensors or {MAX_NAME_BYTES} bytes of names, the limits"
         ))),
         (Err(fault), _) => Err(fault),
         (Ok(()), _) if index.files.is_empty() => {
@@ -49,7 +48,7 @@ impl Index {
         if !self.files.contains_key(&file) {
             self.name_bytes = self.name_bytes.saturating_add(file.len());
         }
-        if self.weights > MOST_WEIGHTS || self.name_bytes > MOST_NAME_BYTES {
+        if self.weights > MAX_WEIGHTS || self.name_bytes > MAX_NAME_BYTES {
             self.refused = true;
             return Err("too many tensors");
         }

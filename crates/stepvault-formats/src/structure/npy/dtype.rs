@@ -1,25 +1,25 @@
-//! How many bytes an element of an `.npy` array takes.
+//! The size in bytes of an element of an `.npy` array.
 
 use super::literal::Literal;
 use crate::structure::text::shown;
 
-/// Why the size of an element cannot be told.
+/// Why the size of an element is unknown.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoSize {
-    /// There is no such dtype.
+    /// The dtype does not exist.
     Wrong(String),
-    /// It is one whose bytes only Python can make sense of.
+    /// Only Python can interpret the bytes of this dtype.
     Unknown(String),
 }
 
-/// The size of an element in bytes, as `numpy.lib.format.descr_to_dtype` takes a description: a string, a tuple of a
-/// dtype and a shape, or a list of fields.
+/// Returns the size of an element in bytes. The description has the forms that `numpy.lib.format.descr_to_dtype`
+/// accepts: a string, a tuple of a dtype and a shape, or a list of fields.
 pub(super) fn element_bytes(description: &Literal) -> Result<u64, NoSize> {
     match description {
         Literal::Text(text) => of_text(text),
         Literal::Tuple(pair) => match pair.as_slice() {
             [element, shape] => times(element_bytes(element)?, shape),
-            _ => Err(wrong("a tuple that is not a dtype and a shape")),
+            _ => Err(wrong("a tuple other than a dtype and a shape")),
         },
         Literal::List(fields) => fields.iter().try_fold(0_u64, |total, field| {
             total.checked_add(of_field(field)?).ok_or_else(too_large)
@@ -32,7 +32,7 @@ pub(super) fn element_bytes(description: &Literal) -> Result<u64, NoSize> {
 
 fn of_field(field: &Literal) -> Result<u64, NoSize> {
     let Literal::Tuple(parts) = field else {
-        return Err(wrong("a field that is no tuple"));
+        return Err(wrong("a field that is not a tuple"));
     };
     match parts.as_slice() {
         [_, description] => element_bytes(description),
@@ -49,9 +49,9 @@ fn times(element_bytes: u64, shape: &Literal) -> Result<u64, NoSize> {
     elements.checked_mul(element_bytes).ok_or_else(too_large)
 }
 
-/// The product of a tuple of dimensions.
+/// Returns the product of a tuple of dimensions.
 pub(super) fn elements(shape: &Literal) -> Result<u64, NoSize> {
-    let no_shape = || NoSize::Wrong("the header has a shape that is no tuple of numbers".to_owned());
+    let no_shape = || NoSize::Wrong("the header has a shape that is not a tuple of numbers".to_owned());
     let Literal::Tuple(dimensions) = shape else {
         return Err(no_shape());
     };
@@ -63,7 +63,7 @@ pub(super) fn elements(shape: &Literal) -> Result<u64, NoSize> {
         })
 }
 
-/// `<f4`, `|S5`, `<M8[ns]`: order of bytes, kind, size.
+/// Parses `<f4`, `|S5`, `<M8[ns]`: byte order, kind, size.
 fn of_text(text: &str) -> Result<u64, NoSize> {
     let no_dtype = || wrong(&format!("the dtype {}, which NumPy does not have", shown(text)));
     let rest = text.strip_prefix(['<', '>', '|', '=']).unwrap_or(text);
@@ -73,12 +73,12 @@ fn of_text(text: &str) -> Result<u64, NoSize> {
     let (digits, unit) = rest.split_at(rest.find('[').unwrap_or(rest.len()));
     if kind == 'O' {
         return Err(NoSize::Unknown(
-            "the array holds Python objects: there is a pickle inside, which is not looked into".to_owned(),
+            "the array holds Python objects, stored as a pickle, which is not checked".to_owned(),
         ));
     }
     if kind == 'T' {
         return Err(NoSize::Unknown(
-            "the array holds strings of any length, whose layout is not known".to_owned(),
+            "the array holds variable-length strings, whose layout is unknown".to_owned(),
         ));
     }
     let has_unit = matches!(kind, 'M' | 'm') && unit.ends_with(']');

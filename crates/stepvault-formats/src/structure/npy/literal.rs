@@ -1,6 +1,6 @@
-//! The Python literal in an `.npy` header, read by a grammar of its own and never evaluated.
+//! The Python literal in an `.npy` header, parsed with its own grammar and never evaluated.
 
-/// Deepest nesting that is followed: a dtype of dtypes of dtypes has a handful of levels.
+/// The maximum nesting: a dtype of dtypes of dtypes has a handful of levels.
 const DEEPEST_NESTING: u32 = 16;
 
 /// A literal of the few kinds that describe an array.
@@ -14,15 +14,15 @@ pub(super) enum Literal {
     Dictionary(Vec<(Literal, Literal)>),
 }
 
-/// Where the text is no such literal, and why.
+/// The position of a syntax error, and its reason.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Flaw {
-    /// Offset in the text.
+    /// The offset in the text.
     pub(super) at: usize,
     pub(super) why: &'static str,
 }
 
-/// The literal that the text is, with nothing but white space around it.
+/// Parses a text that is one literal, surrounded only by white space.
 pub(super) fn parse(text: &[u8]) -> Result<Literal, Flaw> {
     let mut parser = Parser { text, at: 0 };
     let literal = parser.literal(0)?;
@@ -53,7 +53,7 @@ impl Parser<'_> {
         self.text.get(self.at).copied()
     }
 
-    /// Takes the byte when it comes next.
+    /// Consumes the byte if it comes next.
     fn take(&mut self, byte: u8) -> bool {
         let comes = self.peek() == Some(byte);
         self.at += usize::from(comes);
@@ -91,7 +91,7 @@ impl Parser<'_> {
             }
             Some(b'T') if self.word("True") => Ok(Literal::Truth(true)),
             Some(b'F') if self.word("False") => Ok(Literal::Truth(false)),
-            Some(_) => Err(self.flaw("this is no value that describes an array")),
+            Some(_) => Err(self.flaw("this value cannot describe an array")),
             None => Err(self.flaw("the description ends in the middle")),
         }
     }
@@ -144,9 +144,9 @@ impl Parser<'_> {
         let start = self.at;
         loop {
             match self.next_byte() {
-                None | Some(b'\n') => return Err(self.flaw("a string has no end")),
+                None | Some(b'\n') => return Err(self.flaw("a string does not end")),
                 byte if byte == quote => break,
-                // What is escaped is not looked into: only that an escaped quote is no end.
+                // Escapes are not decoded: an escaped quote must only not end the string.
                 Some(b'\\') => self.at += 2,
                 Some(_) => self.at += 1,
             }
@@ -222,11 +222,11 @@ mod tests {
         );
         assert_eq!(
             flaw("__import__('os')"),
-            (0, "this is no value that describes an array")
+            (0, "this value cannot describe an array")
         );
-        assert_eq!(flaw("-1"), (0, "this is no value that describes an array"));
-        assert_eq!(flaw("'abc"), (4, "a string has no end"));
-        assert_eq!(flaw("'abc\\"), (6, "a string has no end"));
+        assert_eq!(flaw("-1"), (0, "this value cannot describe an array"));
+        assert_eq!(flaw("'abc"), (4, "a string does not end"));
+        assert_eq!(flaw("'abc\\"), (6, "a string does not end"));
         assert_eq!(
             flaw("18446744073709551616"),
             (19, "a number is larger than any file")
@@ -236,6 +236,6 @@ mod tests {
             (16, "the description is nested too deep")
         );
         assert_eq!(flaw("(2,03)"), (5, "a number begins with a zero"));
-        assert_eq!(flaw("(,)"), (1, "this is no value that describes an array"));
+        assert_eq!(flaw("(,)"), (1, "this value cannot describe an array"));
     }
 }

@@ -1,13 +1,13 @@
-//! `.npy`: a magic, a Python literal that describes the array, and its elements.
+//! `.npy`: a magic number, a Python literal that describes the array, and its elements.
 //!
-//! The rules are those of numpy/lib/format.py (2.4), versions 1.0, 2.0 and 3.0. `np.save` to an open file may put
-//! several arrays one after the other: each is checked.
+//! The rules are those of numpy/lib/format.py (2.4), versions 1.0, 2.0 and 3.0. `np.save` to an open file may write
+//! several arrays one after the other; each is checked.
 //!
 //! # Blind spots
 //!
-//! - The elements carry no checksum: any change in them goes unnoticed. So does a change in the header that leaves an
-//!   array of the same size: another order of bytes, another dtype of that size, `fortran_order`, names of fields,
-//!   white space, a version that is read alike.
+//! - The elements carry no checksum, so no change in them is detected. Nor is a change in the header that leaves an
+//!   array of the same size: another byte order, another dtype of that size, `fortran_order`, field names, white
+//!   space, or a version with the same layout.
 //! - Arrays of Python objects are pickles: `Unknown`.
 
 mod dtype;
@@ -19,21 +19,21 @@ use super::text::bytes;
 use crate::soundness::{Fault, read_piece};
 use crate::source::ReadAt;
 
-/// The longest header that is read. `np.load` itself reads no more than 10,000 bytes unless it is told to.
+/// The longest header that is read. `np.load` itself reads no more than 10,000 bytes by default.
 pub const LONGEST_HEADER_BYTES: u64 = 256 * 1024;
-/// Most arrays in one file that are followed.
-pub const MOST_ARRAYS: u32 = 10_000;
+/// The maximum number of arrays in one file.
+pub const MAX_ARRAYS: u32 = 10_000;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// Checks an `.npy` file, reading headers only.
+/// Checks an `.npy` file, reading only headers.
 ///
 /// # Errors
-/// [`Fault::Broken`] where a rule does not hold, [`Fault::Unknown`] where a limit or a pickle stands in the way.
+/// [`Fault::Broken`] if a rule is violated, [`Fault::Unknown`] if a limit or a pickle prevents the check.
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     let size_bytes = source.size_bytes();
     let mut end = array(source, 0)?;
-    for _ in 1..MOST_ARRAYS {
+    for _ in 1..MAX_ARRAYS {
         if end == size_bytes {
             return Ok(());
         }
@@ -47,18 +47,18 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
             return Err(Fault::at(
                 end,
                 format!(
-                    "the file goes on for {more} after the array: the header is damaged, or something was appended"
+                    "the file continues for {more} after the array: the header is damaged, or data was appended"
                 ),
             ));
         }
         end = array(source, end)?;
     }
     Err(Fault::Unknown(format!(
-        "the file holds more than the {MOST_ARRAYS} arrays that are followed"
+        "the file holds more than {MAX_ARRAYS} arrays, the limit"
     )))
 }
 
-/// Checks the array that begins at `start`, and gives where it ends.
+/// Checks the array that begins at `start`, and returns its end.
 fn array(source: &dyn ReadAt, start: u64) -> Result<u64, Fault> {
     let size_bytes = source.size_bytes();
     let (header_start, header_bytes) = header_place(source, start)?;
@@ -98,7 +98,7 @@ fn array(source: &dyn ReadAt, start: u64) -> Result<u64, Fault> {
     Ok(header_end + data_bytes)
 }
 
-/// Where the description begins, and how long it is.
+/// Returns the offset and the length of the description.
 fn header_place(source: &dyn ReadAt, start: u64) -> Result<(u64, u64), Fault> {
     let piece = |offset: u64, length: u64| {
         let size_bytes = source.size_bytes();
@@ -121,7 +121,7 @@ fn header_place(source: &dyn ReadAt, start: u64) -> Result<(u64, u64), Fault> {
     let Some(version) = prefix.strip_prefix(MAGIC) else {
         return Err(Fault::at(
             start,
-            "the file does not begin as NumPy begins an array: it is another format, or its beginning is lost",
+            "the file does not begin with the magic bytes of NumPy: it has another format, or its beginning is lost",
         ));
     };
     let (length_bytes, known) = match version {
@@ -141,13 +141,13 @@ fn header_place(source: &dyn ReadAt, start: u64) -> Result<(u64, u64), Fault> {
     Ok((start + 8 + length_bytes, u64::from_le_bytes(length)))
 }
 
-/// What the elements take.
+/// Returns the size of the elements.
 fn data_bytes(header: &Literal) -> Result<u64, NoSize> {
     let wrong = |why: &str| NoSize::Wrong(why.to_owned());
     let Literal::Dictionary(entries) = header else {
-        return Err(wrong("the header is no dictionary"));
+        return Err(wrong("the header is not a dictionary"));
     };
-    // As in Python, of a key that stands there twice the last one counts.
+    // As in Python, the last value of a duplicate key counts.
     let field = |name: &str| {
         let entry = entries
             .iter()
@@ -155,12 +155,14 @@ fn data_bytes(header: &Literal) -> Result<u64, NoSize> {
             .find(|(key, _)| matches!(key, Literal::Text(key) if key == name));
         entry
             .map(|(_, value)| value)
-            .ok_or_else(|| NoSize::Wrong(format!("the header does not say {name}")))
+            .ok_or_else(|| NoSize::Wrong(format!("the header lacks {name}")))
     };
     let (description, order, shape) = (field("descr")?, field("fortran_order")?, field("shape")?);
     let own = |key: &Literal| matches!(key, Literal::Text(key) if ["descr", "fortran_order", "shape"].contains(&key.as_str()));
     if !entries.iter().all(|(key, _)| own(key)) {
-        return Err(wrong("the header says more than descr, fortran_order and shape"));
+        return Err(wrong(
+            "the header has keys other than descr, fortran_order and shape",
+        ));
     }
     if !matches!(order, Literal::Truth(_)) {
         return Err(wrong("fortran_order in the header is neither True nor False"));

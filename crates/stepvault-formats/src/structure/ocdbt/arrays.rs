@@ -1,4 +1,4 @@
-//! Which arrays a database holds: their descriptions and chunks, told apart by key.
+//! The arrays of a database: their descriptions and chunks, distinguished by key.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use super::store::Store;
 use crate::soundness::Fault;
 use crate::structure::zarr::{self, Description};
 
-/// The most that the description of one array may be.
+/// The maximum size of the description of one array.
 const MAX_DESCRIPTION_BYTES: u64 = 1 << 20;
 
 /// An array in a database.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoredArray {
-    /// Its shape and chunks, when its description is there.
+    /// Its shape and chunks, if its description exists.
     pub description: Option<Description>,
-    /// Chunks that are there.
+    /// The number of its chunks.
     pub chunks: u64,
 }
 
@@ -28,12 +28,12 @@ pub struct Arrays {
 }
 
 impl Arrays {
-    /// The array of this name, when its description is there.
+    /// Returns the array of this name, if its description exists.
     pub fn get(&self, name: &str) -> Option<&StoredArray> {
         self.by_name.get(name).filter(|array| array.description.is_some())
     }
 
-    /// Every name with its array.
+    /// Returns every name with its array.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &StoredArray)> {
         self.by_name.iter().map(|(name, array)| (name.as_str(), array))
     }
@@ -46,7 +46,7 @@ impl Arrays {
         for (name, array) in &self.by_name {
             if array.description.is_none() && !self.has_below(name) {
                 return Err(Fault::broken(format!(
-                    "{} holds {} chunks of the array {name}, and not the array's description",
+                    "{} holds {} chunks of the array {name}, but not the description of the array",
                     self.manifest_path, array.chunks
                 )));
             }
@@ -54,8 +54,8 @@ impl Arrays {
         Ok(())
     }
 
-    /// Checks that no array lacks a chunk. Only where the writer stores chunks of nothing but the fill value too: it
-    /// may leave them out otherwise.
+    /// Checks that no array lacks a chunk. Applies only if the writer also stores chunks that hold nothing but the
+    /// fill value, which it may otherwise leave out.
     ///
     /// # Errors
     /// [`Fault::Broken`], naming the array.
@@ -76,8 +76,8 @@ impl Arrays {
         Ok(())
     }
 
-    /// Whether there is a described array whose name goes on from this one: then chunks may have been counted here
-    /// that belong there, for its name looks like the end of a chunk's key.
+    /// Returns whether the name of a described array is an extension of this one. Then chunks of that array may have
+    /// been counted here, because its name looks like the end of a chunk's key.
     fn has_below(&self, name: &str) -> bool {
         let prefix = if name.is_empty() {
             String::new()
@@ -91,11 +91,11 @@ impl Arrays {
     }
 }
 
-/// Collects arrays from keys as they come.
+/// Collects arrays from a stream of keys.
 #[derive(Default)]
 pub(super) struct Collector {
     by_name: BTreeMap<String, StoredArray>,
-    /// The array of the chunk before, which most often is that of the next.
+    /// The array of the previous chunk, which usually is that of the next.
     last: (String, u64),
 }
 
@@ -122,7 +122,7 @@ impl Collector {
             };
             budget.spend((bytes.len() + array.len()) as u64, "the descriptions of arrays")?;
             let description = Description::parse(&bytes, kind)
-                .map_err(|why| Fault::broken(format!("{name} describes no array: {why}")))?;
+                .map_err(|why| Fault::broken(format!("{name} does not describe an array: {why}")))?;
             if description.is_some() {
                 self.entry(array).description = description;
             }
@@ -157,13 +157,13 @@ impl Collector {
     }
 }
 
-/// The array that a key describes.
+/// Returns the array that a key describes.
 fn described_array(key: &str) -> Option<(&str, zarr::Version)> {
     let (array, file) = key.rsplit_once('/').unwrap_or(("", key));
     zarr::Version::of_file(file).map(|version| (array, version))
 }
 
-/// The array that a key is a chunk of: what is left without the chunk's indices (`x/0.1`, `x/0/1`, `x/c/0/1`).
+/// Returns the array that a key is a chunk of: the key without the chunk's indices (`x/0.1`, `x/0/1`, `x/c/0/1`).
 fn array_of_chunk(key: &str) -> Option<&str> {
     let mut rest = key;
     while let Some((before, last)) = split_last(rest)
@@ -182,7 +182,7 @@ fn array_of_chunk(key: &str) -> Option<&str> {
     (rest.len() < key.len()).then_some(rest)
 }
 
-/// A path's last part and what is before it; `None` for the empty path.
+/// Returns the last part of a path and the part before it; `None` for the empty path.
 fn split_last(path: &str) -> Option<(&str, &str)> {
     (!path.is_empty()).then(|| path.rsplit_once('/').unwrap_or(("", path)))
 }
@@ -233,7 +233,7 @@ mod tests {
         assert!(arrays(&[("w", true, 2)]).check().is_ok());
         assert_eq!(
             arrays(&[("w", false, 2)]).check().unwrap_err().to_string(),
-            "40/default/manifest.ocdbt holds 2 chunks of the array w, and not the array's description"
+            "40/default/manifest.ocdbt holds 2 chunks of the array w, but not the description of the array"
         );
         // Chunks of an array called `layers/0` look like those of `layers`.
         assert!(

@@ -1,22 +1,23 @@
-//! What one database may make a check unpack and keep.
+//! The limit on what the check of one database may decompress and keep.
 
 use crate::soundness::Fault;
 
-/// The most that keys, paths and nodes of one database may come to, unpacked: some millions of chunks.
+/// The limit on the decompressed keys, paths and nodes of one database: some millions of chunks.
 const MAX_TOTAL_BYTES: u64 = 512 << 20;
-/// How much larger than the files the metadata in them may be. Names and array descriptions compress well, but not
-/// like this.
+/// The limit on how much larger than the files their metadata may be. Names and array descriptions compress well, but
+/// not this well.
 const MAX_RATIO: u64 = 256;
-/// What even the smallest database may take.
+/// The minimum budget, for the smallest databases.
 const LEAST_TOTAL_BYTES: u64 = 1 << 20;
 
-/// Bytes that may still be unpacked. Spending it bounds memory and time at once: whatever is built is paid for here.
+/// The number of bytes that may still be decompressed. It bounds memory and time at once: everything that is built is
+/// charged to it.
 pub(super) struct Budget {
     left_bytes: u64,
 }
 
 impl Budget {
-    /// For a database whose files are `files_bytes` long together.
+    /// Returns the budget of a database whose files are `files_bytes` long together.
     pub(super) fn new(files_bytes: u64) -> Self {
         let by_size = files_bytes
             .saturating_mul(MAX_RATIO)
@@ -26,7 +27,7 @@ impl Budget {
         }
     }
 
-    /// The most that one piece may still be.
+    /// Returns the maximum size of the next piece.
     pub(super) fn piece_limit_bytes(&self) -> u64 {
         self.left_bytes.min(super::MAX_PIECE_BYTES)
     }
@@ -35,7 +36,7 @@ impl Budget {
         let left = self.left_bytes.checked_sub(bytes);
         self.left_bytes = left.ok_or_else(|| {
             Fault::Unknown(format!(
-                "{what} and what was read before it unpack to more than is looked at"
+                "{what} and the data read before it decompress to more than the limit"
             ))
         })?;
         Ok(())

@@ -1,4 +1,4 @@
-//! The table of data files at the start of a manifest or node, in which entries name files by number.
+//! The table of data files at the start of a manifest or node; entries name files by their number in it.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use super::budget::Budget;
 use crate::soundness::Fault;
 use crate::structure::cursor::Cursor;
 
-/// The longest path that is followed; tensorstore writes some fifty bytes.
+/// The longest path; tensorstore writes some fifty bytes.
 const MAX_PATH_BYTES: usize = 4096;
 
 /// A data file.
@@ -14,19 +14,19 @@ const MAX_PATH_BYTES: usize = 4096;
 pub(super) struct DataFile {
     /// Its path below the database's directory.
     pub(super) path: Rc<str>,
-    /// How many bytes of the path are the base that files named in this file are relative to.
+    /// The number of bytes of the path that form the base of paths in this file.
     base_bytes: usize,
 }
 
 impl DataFile {
-    /// What the paths in this file's own table are relative to.
+    /// Returns the base of the paths in this file's own table.
     pub(super) fn base(&self) -> &str {
         self.path.get(..self.base_bytes).unwrap_or_default()
     }
 }
 
-/// Reads a table: lengths column by column, then the paths' ends, each beginning as the one before it does. `base` is
-/// what the paths are relative to.
+/// Reads a table: lengths column by column, then the suffixes of the paths, each of which shares a prefix with the
+/// previous path. `base` is the directory that the paths are relative to.
 pub(super) fn read(
     cursor: &mut Cursor<'_>,
     base: &str,
@@ -66,7 +66,7 @@ pub(super) fn read(
         let full_bytes = base.len() + path.len() + suffix.len();
         if full_bytes > MAX_PATH_BYTES {
             return Err(Fault::Unknown(format!(
-                "{what} names a data file by {full_bytes} bytes, more than the {MAX_PATH_BYTES} that are followed"
+                "{what} names a data file by {full_bytes} bytes, more than the limit of {MAX_PATH_BYTES}"
             )));
         }
         path.extend_from_slice(suffix);
@@ -84,12 +84,12 @@ pub(super) fn read(
     Ok(files)
 }
 
-/// The file that an entry names by `number`.
+/// Returns the file that an entry names by `number`.
 pub(super) fn at<'a>(files: &'a [DataFile], number: u64, what: &str) -> Result<&'a DataFile, Fault> {
     let file = usize::try_from(number).ok().and_then(|index| files.get(index));
     file.ok_or_else(|| {
         Fault::broken(format!(
-            "{what} is damaged: it names data file {number} of a table of {}",
+            "{what} is damaged: it names data file {number}, but the table has {}",
             files.len()
         ))
     })
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(seen, [("x/p0/d/ab", "x/p0/"), ("x/p0/d/cd", "x/p0/")]);
         assert_eq!(
             at(&files, 2, "the node").unwrap_err().to_string(),
-            "the node is damaged: it names data file 2 of a table of 2"
+            "the node is damaged: it names data file 2, but the table has 2"
         );
     }
 
@@ -122,7 +122,7 @@ mod tests {
         for (bytes, why) in [
             (
                 &b"\x09\x00"[..],
-                "the node is damaged: its number of data files is 9, and there is room for 0",
+                "the node is damaged: its number of data files is 9, but there is room for 0 only",
             ),
             (
                 b"\x02\x05\x01\x01\x00\x00ab",

@@ -1,4 +1,4 @@
-//! What every piece of OCDBT metadata is wrapped in: magic number, length, body, checksum.
+//! The frame of every piece of OCDBT metadata: magic number, length, body, checksum.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -10,12 +10,12 @@ use super::budget::Budget;
 use crate::soundness::Fault;
 use crate::structure::cursor::Cursor;
 
-/// Magic number and length, what the smallest version and compression take, checksum.
+/// The size of magic number, length, the shortest version and compression, and checksum.
 const LEAST_BYTES: usize = 4 + 8 + 1 + 1 + 4;
-/// A window larger than this is not needed to unpack what may be unpacked.
+/// The maximum window size: no piece within the limit needs a larger one.
 const MAX_WINDOW_BYTES: u64 = super::MAX_PIECE_BYTES;
 
-/// Which piece a frame holds.
+/// The kind of piece that a frame holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Manifest,
@@ -31,7 +31,7 @@ impl Kind {
     }
 }
 
-/// Checks the frame around `encoded` and unpacks its body. `what` names the piece in refusals.
+/// Checks the frame around `encoded` and decompresses its body. `what` names the piece in messages.
 pub(super) fn unpack<'a>(
     encoded: &'a [u8],
     kind: Kind,
@@ -41,19 +41,19 @@ pub(super) fn unpack<'a>(
     let size_bytes = encoded.len();
     if size_bytes < LEAST_BYTES {
         return Err(Fault::broken(format!(
-            "{what} is {size_bytes} bytes long, less than any: it was cut off"
+            "{what} is {size_bytes} bytes long, less than the minimum: it was cut off"
         )));
     }
     let mut header = Cursor::new(encoded, what);
     if header.array::<4>("magic number")? != kind.magic() {
         return Err(Fault::broken(format!(
-            "{what} does not begin as one: other bytes are there"
+            "{what} does not begin with its magic number: it was overwritten with other bytes"
         )));
     }
     let stated = u64::from_le_bytes(header.array("length")?);
     if stated != size_bytes as u64 {
         return Err(Fault::broken(format!(
-            "{what} says it is {stated} bytes long, and {size_bytes} are there: it was cut off or overwritten"
+            "{what} declares {stated} bytes, but has {size_bytes}: it was cut off or overwritten"
         )));
     }
     let Some((covered, checksum)) = encoded.split_last_chunk::<4>() else {
@@ -61,7 +61,7 @@ pub(super) fn unpack<'a>(
     };
     if Crc32c::of(covered).0 != u32::from_le_bytes(*checksum) {
         return Err(Fault::broken(format!(
-            "{what} does not match its checksum: its bytes are not those that were written"
+            "{what} does not match its checksum: its bytes have changed since they were written"
         )));
     }
     let mut rest = Cursor::new(covered.get(12..).unwrap_or_default(), what);
@@ -75,7 +75,7 @@ pub(super) fn unpack<'a>(
         0 => Ok(Cow::Borrowed(rest.into_rest())),
         1 => unpack_zstd(rest.into_rest(), what, budget).map(Cow::Owned),
         other => Err(Fault::Unknown(format!(
-            "{what} is compressed by a method ({other}) that is not known"
+            "{what} is compressed by the unknown method {other}"
         ))),
     }
 }
@@ -94,13 +94,13 @@ fn unpack_zstd(packed: &[u8], what: &str, budget: &mut Budget) -> Result<Vec<u8>
         .map_err(|error| damaged(&error))?;
     if body.len() as u64 > limit_bytes {
         return Err(Fault::Unknown(format!(
-            "{what} decompresses to more than the {limit_bytes} bytes that are looked at"
+            "{what} decompresses to more than the limit of {limit_bytes} bytes"
         )));
     }
     budget.spend(body.len() as u64, what)?;
     if !source.is_empty() {
         return Err(Fault::broken(format!(
-            "{what} goes on for {} bytes after its compressed body",
+            "{what} continues for {} bytes after its compressed body",
             source.len()
         )));
     }

@@ -1,4 +1,4 @@
-//! `manifest.ocdbt`: which data files there are, and where the newest version's tree begins.
+//! `manifest.ocdbt`: the data files, and the root of the newest version's tree.
 
 use super::budget::Budget;
 use super::file_table::{self, DataFile};
@@ -7,24 +7,24 @@ use super::node::{Location, Statistics};
 use crate::soundness::Fault;
 use crate::structure::cursor::Cursor;
 
-/// The arity of the tree of versions is two to the power of at most this (tensorstore's `kMaxVersionTreeArityLog2`).
+/// The maximum binary logarithm of the arity of the version tree (tensorstore's `kMaxVersionTreeArityLog2`).
 const MAX_VERSION_ARITY_LOG2: u8 = 16;
 
-/// Where the newest version begins.
+/// The root of the newest version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Root {
     pub(super) height: u8,
     pub(super) statistics: Statistics,
-    /// `None` for a database without a key.
+    /// `None` for a database without keys.
     pub(super) place: Option<(DataFile, Location)>,
 }
 
-/// What a manifest says.
+/// The contents of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Manifest {
     /// The newest version's root.
     Root(Root),
-    /// Versions are in files of their own, `manifest.` and the version in sixteen hexadecimal digits.
+    /// The versions are in separate files, named `manifest.` and the version in sixteen hexadecimal digits.
     Numbered,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn read(encoded: &[u8], what: &str, budget: &mut Budget) -> Result<Ma
         1 => drop(cursor.array::<4>("compression level")?),
         other => {
             return Err(Fault::Unknown(format!(
-                "{what} asks for a compression ({other}) that is not known"
+                "{what} requires the unknown compression {other}"
             )));
         }
     }
@@ -55,9 +55,7 @@ pub(super) fn read(encoded: &[u8], what: &str, budget: &mut Budget) -> Result<Ma
         0 => Manifest::Root(newest_root(&mut cursor, what, budget)?),
         1 => Manifest::Numbered,
         other => {
-            return Err(Fault::Unknown(format!(
-                "{what} is of a kind ({other}) that is not known"
-            )));
+            return Err(Fault::Unknown(format!("{what} is of the unknown kind {other}")));
         }
     };
     if cursor.is_empty() {
@@ -86,7 +84,7 @@ fn newest_root(cursor: &mut Cursor<'_>, what: &str, budget: &mut Budget) -> Resu
     }
     let heights = cursor.take(versions as u64, "heights of versions")?;
     let Some(height) = heights.last().copied() else {
-        return Err(Fault::broken(format!("{what} is damaged: it names no version")));
+        return Err(Fault::broken(format!("{what} is damaged: it lists no version")));
     };
     let mut last = |field: &str| {
         let mut value = 0;
@@ -112,7 +110,7 @@ fn newest_root(cursor: &mut Cursor<'_>, what: &str, budget: &mut Budget) -> Resu
     let place = if location == Location::MISSING {
         if height != 0 || statistics != Statistics::default() {
             return Err(Fault::broken(format!(
-                "{what} is damaged: its newest version holds keys and has no tree"
+                "{what} is damaged: its newest version has keys but no tree"
             )));
         }
         None
@@ -126,7 +124,7 @@ fn newest_root(cursor: &mut Cursor<'_>, what: &str, budget: &mut Budget) -> Resu
     })
 }
 
-/// References to the nodes that hold older versions: nothing that is restored is in them.
+/// Skips references to the nodes that hold older versions: nothing that is restored is in them.
 fn skip_older_versions(cursor: &mut Cursor<'_>) -> Result<(), Fault> {
     // Generation, file, offset, length, count, eight bytes of time, height.
     let count = cursor.count("number of older versions", 14)?;

@@ -1,18 +1,18 @@
 //! OCDBT: tensorstore's key-value database in a directory, in which Orbax keeps every array of a checkpoint.
 //!
-//! `manifest.ocdbt` names the root of a B+tree whose nodes and values lie in data files (`d/…`). Checked are: the
-//! frame, the CRC-32C and every field of the manifest and of each node of the newest version; that parents and
-//! children agree on levels, keys and sizes; that each value lies inside its file; that each array has its
-//! description, and, as far as the description tells, how many chunks it has. Older versions are not looked at:
-//! nothing that is restored is in them.
+//! `manifest.ocdbt` names the root of a B+tree whose nodes and values are in data files (`d/…`). The check covers the
+//! frame, the CRC-32C and every field of the manifest and of each node of the newest version. It tests that parents
+//! and children agree on levels, keys and sizes, that each value lies inside its file, and that each array has its
+//! description and, if the description determines it, the right number of chunks. Older versions are not checked,
+//! because nothing in them is restored.
 //!
-//! Rules are those of tensorstore's `tensorstore/kvstore/ocdbt/index.rst` and of the code in `format/` beside it.
+//! The rules are those of tensorstore's `tensorstore/kvstore/ocdbt/index.rst` and of the code in `format/` beside it.
 //!
 //! # Blind spots
 //!
-//! Values carry no checksum, so other bytes in a chunk are not seen; and a data file that is missing or cut off
-//! where nothing of the newest version lies passes: a process's own files (`ocdbt.process_*/d/…`) also hold what it
-//! wrote before the databases were merged.
+//! Values carry no checksum, so changed bytes in a chunk are not detected. A data file that is missing or cut off
+//! where it holds nothing of the newest version passes: a process's own files (`ocdbt.process_*/d/…`) also hold what
+//! it wrote before the databases were merged.
 
 mod arrays;
 mod budget;
@@ -35,21 +35,21 @@ pub use arrays::{Arrays, StoredArray};
 /// The file that makes a directory a database.
 pub const MANIFEST_NAME: &str = "manifest.ocdbt";
 
-/// The most that a manifest or node may be, packed or unpacked. Orbax lets nodes grow to 100 MB.
+/// The maximum size of a manifest or node, compressed or not. Orbax lets nodes grow to 100 MB.
 const MAX_PIECE_BYTES: u64 = 128 << 20;
-/// The most levels that are followed; three hold a billion keys.
+/// The maximum number of levels; three hold a billion keys.
 const MAX_HEIGHT: u8 = 16;
 
-/// Checks a database and says which arrays it holds.
+/// Checks a database and returns its arrays.
 ///
 /// # Errors
-/// [`Fault::Broken`] when a rule is broken, with the file in the text; [`Fault::Unknown`] for versions, kinds and
-/// sizes that are not known; [`Fault::Read`] when a file cannot be read.
+/// [`Fault::Broken`] when a rule is violated, with the file in the text; [`Fault::Unknown`] for unknown versions,
+/// kinds and sizes; [`Fault::Read`] when a file cannot be read.
 pub fn read(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<Arrays, Fault> {
     let manifest_path = joined(directory, MANIFEST_NAME);
     if !tree.is_file(&manifest_path) {
         return Err(Fault::broken(format!(
-            "{manifest_path} is missing, and without it nothing in the directory can be found"
+            "{manifest_path} is missing, and nothing in the directory can be found without it"
         )));
     }
     let mut store = Store::new(tree, directory, files);
@@ -60,7 +60,8 @@ pub fn read(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<Arrays
         Manifest::Numbered => {
             let name = store.newest_numbered().ok_or_else(|| {
                 Fault::broken(format!(
-                    "{manifest_path} says that versions are in files named manifest. and a number, and there is none"
+                    "{manifest_path} keeps its versions in files named manifest. and a number, but no such file \
+                     exists"
                 ))
             })?;
             let bytes = store.whole(&name, MAX_PIECE_BYTES)?;
@@ -68,7 +69,7 @@ pub fn read(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<Arrays
             match manifest::read(&bytes, &path, &mut budget)? {
                 Manifest::Root(root) => root,
                 Manifest::Numbered => {
-                    return Err(Fault::broken(format!("{path} is damaged: it names no version")));
+                    return Err(Fault::broken(format!("{path} is damaged: it lists no version")));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! One node of the tree: keys in order, each with a value (in a leaf) or a child (above).
+//! One node of the tree: keys in order, each with a value (in a leaf) or a child (in an inner node).
 
 use super::budget::Budget;
 use super::file_table::{self, DataFile};
@@ -8,7 +8,7 @@ use crate::structure::cursor::Cursor;
 
 /// The longest key (tensorstore's `kMaxKeyLength`).
 const MAX_KEY_BYTES: usize = 65_535;
-/// The most entries of a node (tensorstore's `kMaxNodeArity`).
+/// The maximum number of entries of a node (tensorstore's `kMaxNodeArity`).
 const MAX_ENTRIES: usize = 1 << 20;
 
 /// A range of a data file.
@@ -19,21 +19,21 @@ pub(super) struct Location {
 }
 
 impl Location {
-    /// What stands for the root of an empty tree.
+    /// The location of the root of an empty tree.
     pub(super) const MISSING: Self = Self {
         offset: u64::MAX,
         length_bytes: u64::MAX,
     };
 }
 
-/// What a reference says of the tree it points to.
+/// What a reference states about the tree that it points to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Statistics {
-    /// Keys in it.
+    /// The number of its keys.
     pub(super) keys: u64,
-    /// Bytes of its nodes, as they are in the files.
+    /// The bytes of its nodes in the files.
     pub(super) tree_bytes: u64,
-    /// Bytes of the values that are in data files.
+    /// The bytes of the values in data files.
     pub(super) value_bytes: u64,
 }
 
@@ -45,7 +45,7 @@ impl Statistics {
     }
 }
 
-/// Where a value is.
+/// The location of a value.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Value<'a> {
     /// In the leaf itself.
@@ -60,21 +60,21 @@ pub(super) struct Child {
     pub(super) file: DataFile,
     pub(super) location: Location,
     pub(super) statistics: Statistics,
-    /// What every key below begins with.
+    /// The prefix of every key below.
     pub(super) prefix: Vec<u8>,
     /// The rest of the smallest key below.
     pub(super) first_key: Vec<u8>,
 }
 
-/// What was in a node.
+/// The contents of a node.
 pub(super) struct Outcome {
-    /// Nodes one level down; none for a leaf.
+    /// The nodes one level down; none for a leaf.
     pub(super) children: Vec<Child>,
-    /// What the node says of the tree below it, itself included.
+    /// What the node states about the tree below it, itself included.
     pub(super) statistics: Statistics,
 }
 
-/// How a node is to be read.
+/// What a node must agree with.
 pub(super) struct Expected<'a> {
     pub(super) height: u8,
     pub(super) base: &'a str,
@@ -82,10 +82,10 @@ pub(super) struct Expected<'a> {
     pub(super) first_key: &'a [u8],
 }
 
-/// What is done with a key and its value.
+/// A callback for each key and its value.
 pub(super) type Visit<'v> = dyn FnMut(&[u8], Value<'_>, &mut Budget) -> Result<(), Fault> + 'v;
 
-/// Reads a node, hands a leaf's keys to `visit`, and returns what is below.
+/// Reads a node, passes a leaf's keys to `visit`, and returns its children and statistics.
 pub(super) fn read(
     encoded: &[u8],
     expected: &Expected<'_>,
@@ -98,7 +98,7 @@ pub(super) fn read(
     let height = cursor.byte("height")?;
     if height != expected.height {
         return Err(Fault::broken(format!(
-            "{what} is on level {height}, and level {} belongs there",
+            "{what} is on level {height} instead of level {}",
             expected.height
         )));
     }
@@ -133,7 +133,7 @@ pub(super) fn read(
     Ok(outcome)
 }
 
-/// A key, by how much of the one before it begins alike.
+/// A key, as the length of the prefix that it shares with the previous key, and the rest.
 struct Key<'a> {
     shared: usize,
     suffix: &'a [u8],
@@ -173,11 +173,13 @@ impl<'c> Reader<'_, 'c> {
             let shared = usize::try_from(shared)
                 .ok()
                 .filter(|shared| *shared <= before_bytes)
-                .ok_or_else(|| self.damaged("a key begins as no key before it"))?;
+                .ok_or_else(|| {
+                    self.damaged("a key shares more bytes with the previous key than that key has")
+                })?;
             let suffix = self.cursor.take(suffix, "keys")?;
             before_bytes = shared + suffix.len();
             if before_bytes > MAX_KEY_BYTES {
-                return Err(self.damaged("a key is longer than any may be"));
+                return Err(self.damaged("a key is longer than the limit"));
             }
             keys.push(Key { shared, suffix });
         }
@@ -190,7 +192,7 @@ impl<'c> Reader<'_, 'c> {
         let kinds = self.cursor.take(self.count as u64, "value kinds")?;
         let stored = match kinds.iter().find(|kind| **kind > 1) {
             None => kinds.iter().map(|kind| usize::from(*kind)).sum(),
-            Some(_) => return Err(self.damaged("a value is of no kind there is")),
+            Some(_) => return Err(self.damaged("a value is of an unknown kind")),
         };
         let mut column = |field| {
             (0..stored)
@@ -210,7 +212,7 @@ impl<'c> Reader<'_, 'c> {
                 Value::Inline(self.cursor.take(length_bytes, "inline values")?)
             } else {
                 let (Some(number), Some(offset)) = (numbers.next(), offsets.next()) else {
-                    return Err(self.damaged("a value is nowhere"));
+                    return Err(self.damaged("a value has no location"));
                 };
                 statistics.value_bytes = statistics.value_bytes.saturating_add(length_bytes);
                 let location = Location { offset, length_bytes };
@@ -248,7 +250,7 @@ impl<'c> Reader<'_, 'c> {
                     full.bytes
                         .split_at_checked(length.checked_add(full.prefix_bytes)?)
                 })
-                .ok_or_else(|| self.damaged("a child's keys begin with more than its own"))?;
+                .ok_or_else(|| self.damaged("the prefix of a child's keys is longer than its first key"))?;
             let (prefix, first_key) = split;
             self.budget
                 .spend((full.bytes.len() + size_of::<Child>()) as u64, self.what)?;
@@ -273,7 +275,7 @@ impl<'c> Reader<'_, 'c> {
     }
 }
 
-/// The key that was read last, in full.
+/// The last key that was read, in full.
 struct FullKey<'a> {
     bytes: Vec<u8>,
     prefix_bytes: usize,
@@ -292,7 +294,7 @@ impl<'a> FullKey<'a> {
     fn go_on(&mut self, key: &Key<'_>) -> Result<(), &'static str> {
         let kept = self.prefix_bytes + key.shared;
         let in_order = match self.first_key.take() {
-            // The parent may name a smaller key than the first there is.
+            // The parent may state a smaller key than the first existing one.
             Some(first) => key.suffix >= first,
             None => self.bytes.get(kept..).is_some_and(|before| before < key.suffix),
         };
@@ -301,7 +303,7 @@ impl<'a> FullKey<'a> {
         }
         self.bytes.truncate(kept);
         if kept + key.suffix.len() > MAX_KEY_BYTES {
-            return Err("a key is longer than any may be");
+            return Err("a key is longer than the limit");
         }
         self.bytes.extend_from_slice(key.suffix);
         Ok(())

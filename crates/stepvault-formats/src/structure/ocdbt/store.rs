@@ -1,4 +1,4 @@
-//! The files of a database: what is in them, and pieces of them.
+//! The files of a database, and access to pieces of them.
 
 use std::rc::Rc;
 
@@ -28,7 +28,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// What may be unpacked of a database as large as this one.
+    /// Returns the budget of a database of this size.
     pub(super) fn budget(&self) -> Budget {
         let prefix = joined(self.directory, "");
         let sizes = self
@@ -39,7 +39,7 @@ impl<'a> Store<'a> {
         Budget::new(sizes.fold(0, u64::saturating_add))
     }
 
-    /// Where a file of the database is in the tree.
+    /// Returns the path in the tree of a file of the database.
     pub(super) fn path_of(&self, path: &str) -> String {
         joined(self.directory, path)
     }
@@ -49,9 +49,7 @@ impl<'a> Store<'a> {
         let Location { offset, length_bytes } = location;
         let whole = self.path_of(path);
         let Some(size_bytes) = self.tree.file_size_bytes(&whole) else {
-            return Err(Fault::broken(format!(
-                "{what} is in {whole}, and that file is missing"
-            )));
+            return Err(Fault::broken(format!("{what} is in {whole}, which is missing")));
         };
         let end = offset.checked_add(length_bytes);
         if end.is_none_or(|end| end > size_bytes) {
@@ -94,7 +92,7 @@ impl<'a> Store<'a> {
         read_piece(&*source, 0, source.size_bytes(), limit_bytes, &path)
     }
 
-    /// The newest of the numbered manifests, by name.
+    /// Returns the newest of the numbered manifests, by name.
     pub(super) fn newest_numbered(&self) -> Option<String> {
         self.tree
             .children(self.directory)

@@ -1,4 +1,4 @@
-//! Databases that no writer at hand makes: several levels, numbered manifests, hostile references.
+//! Databases that no available writer produces: several levels, numbered manifests, hostile references.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{Arrays, check, read};
 use crate::soundness::Fault;
 use crate::structure::files_in_memory::Files;
 
-/// What is said of a database.
+/// The result of the check of a database.
 trait Said {
     fn read(&self) -> Result<Arrays, Fault>;
     fn why(&self) -> String;
@@ -41,7 +41,7 @@ fn varints(values: impl IntoIterator<Item = u64>) -> Vec<u8> {
     values.into_iter().flat_map(varint).collect()
 }
 
-/// A frame around a body that is not compressed.
+/// Returns a frame around an uncompressed body.
 fn frame(magic: u32, body: &[u8]) -> Vec<u8> {
     let mut bytes = magic.to_be_bytes().to_vec();
     bytes.extend((body.len() as u64 + 18).to_le_bytes());
@@ -58,7 +58,7 @@ fn files_table(path: &str) -> Vec<u8> {
     bytes
 }
 
-/// Where something is, and what is below it: keys, bytes of nodes, bytes of values.
+/// The location of a node, and the statistics below it: keys, bytes of nodes, bytes of values.
 #[derive(Clone, Copy)]
 struct Reference {
     offset: u64,
@@ -83,7 +83,7 @@ fn manifest(kind: u8, height: u8, root: Option<(&str, Reference)>) -> Vec<u8> {
     frame(0x0cdb_3a2a, &body)
 }
 
-/// A leaf of values in the node itself.
+/// Returns a leaf with inline values.
 fn leaf(entries: &[(&str, &str)]) -> Vec<u8> {
     let mut body = vec![0];
     body.extend(files_table("d/1"));
@@ -97,7 +97,7 @@ fn leaf(entries: &[(&str, &str)]) -> Vec<u8> {
     frame(0x0cdb_20de, &body)
 }
 
-/// A node above others, each with its smallest key and how much of it all its keys begin with.
+/// Returns an inner node: for each child, its smallest key and the length of the prefix that all its keys share.
 fn interior(height: u8, children: &[(&str, u64, Reference)]) -> Vec<u8> {
     let mut body = vec![height];
     body.extend(files_table("d/1"));
@@ -117,7 +117,7 @@ fn interior(height: u8, children: &[(&str, u64, Reference)]) -> Vec<u8> {
     frame(0x0cdb_20de, &body)
 }
 
-/// Puts a node at the end of the file, and says where.
+/// Appends a node to the file and returns its reference.
 fn place(file: &mut Vec<u8>, node: &[u8], keys: u64, below_bytes: u64) -> Reference {
     let offset = file.len() as u64;
     file.extend(node);
@@ -144,7 +144,7 @@ fn database(root: Reference, height: u8, file: Vec<u8>) -> Files {
     ]))
 }
 
-/// Two leaves under a root, in which the first child's keys all begin with `a/`.
+/// Returns two leaves under a root, in which all keys of the first child begin with `a/`.
 fn two_levels(change: impl FnOnce(&mut [(&str, u64, Reference); 2])) -> Files {
     let mut file = Vec::new();
     let [first, second] = two_leaves(&mut file);
@@ -171,7 +171,7 @@ fn keys_are_put_together_over_levels() {
 fn parents_and_children_agree() {
     assert_eq!(
         two_levels(|children| children[0].2.statistics[0] = 4).why(),
-        "the index node at byte 0 of d/1 holds 3 keys, and what refers to it expects 4"
+        "the index node at byte 0 of d/1 holds 3 keys, but the node that refers to it states 4"
     );
     assert_eq!(
         two_levels(|children| {
@@ -179,7 +179,7 @@ fn parents_and_children_agree() {
             children[1].2.statistics[1] -= 1;
         })
         .why(),
-        "the index node at byte 0 of d/1 holds sizes that what refers to it does not expect"
+        "the index node at byte 0 of d/1 holds sizes other than those stated by the node that refers to it"
     );
     assert!(
         two_levels(|children| children[1].0 = "b/1")
@@ -189,7 +189,7 @@ fn parents_and_children_agree() {
     assert!(
         two_levels(|children| children[0].1 = 10)
             .why()
-            .ends_with("is damaged: a child's keys begin with more than its own")
+            .ends_with("is damaged: the prefix of a child's keys is longer than its first key")
     );
     let cut = two_levels(|children| children[1].2.length += 4096).why();
     assert!(cut.ends_with(": the file was cut off"), "{cut}");
@@ -212,13 +212,13 @@ fn a_node_cannot_be_below_itself() {
     );
     assert_eq!(
         database(root, 1, file).why(),
-        "the index node at byte 0 of d/1 is on level 1, and level 0 belongs there"
+        "the index node at byte 0 of d/1 is on level 1 instead of level 0"
     );
 }
 
 #[test]
 fn nodes_that_are_shared_again_and_again_are_not_followed_for_ever() {
-    // Sixteen levels of two references each to the same node below: 65536 ways to one leaf.
+    // Sixteen levels with two references each to the same node below: 65536 paths to one leaf.
     let mut file = Vec::new();
     let text = "x".repeat(4096);
     let mut below = place(&mut file, &leaf(&[("0", &text)]), 1, 0);
@@ -229,7 +229,7 @@ fn nodes_that_are_shared_again_and_again_are_not_followed_for_ever() {
         below = place(&mut file, &node, keys * 2, bytes * 2);
     }
     let why = database(below, 16, file).why();
-    assert!(why.ends_with("unpack to more than is looked at"), "{why}");
+    assert!(why.ends_with("decompress to more than the limit"), "{why}");
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn an_empty_database_is_sound() {
     };
     assert_eq!(
         database(keys, 0, Vec::new()).why(),
-        "manifest.ocdbt is damaged: its newest version holds keys and has no tree"
+        "manifest.ocdbt is damaged: its newest version has keys but no tree"
     );
 }
 
@@ -259,7 +259,7 @@ fn numbered_manifests_are_followed() {
         .unwrap();
     assert_eq!(
         files.why(),
-        "manifest.ocdbt says that versions are in files named manifest. and a number, and there is none"
+        "manifest.ocdbt keeps its versions in files named manifest. and a number, but no such file exists"
     );
     files
         .0
@@ -269,7 +269,7 @@ fn numbered_manifests_are_followed() {
     files.0.remove("manifest.000000000000000a");
     assert_eq!(
         files.why(),
-        "manifest.0000000000000001 does not begin as one: other bytes are there"
+        "manifest.0000000000000001 does not begin with its magic number: it was overwritten with other bytes"
     );
 }
 
@@ -296,7 +296,7 @@ fn what_is_not_known_is_not_called_broken() {
 
 #[test]
 fn a_manifest_that_decompresses_without_end_is_not_followed() {
-    // Two thousand runs of 128 KiB, in four bytes each.
+    // Two thousand runs of 128 KiB, each in four bytes.
     let mut body = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 0x38];
     for _ in 0..2000 {
         body.extend([2, 0, 0x10, b'x']);
@@ -321,6 +321,6 @@ fn a_manifest_that_decompresses_without_end_is_not_followed() {
 fn a_missing_manifest_is_named() {
     assert_eq!(
         Files(BTreeMap::new()).why(),
-        "manifest.ocdbt is missing, and without it nothing in the directory can be found"
+        "manifest.ocdbt is missing, and nothing in the directory can be found without it"
     );
 }

@@ -1,4 +1,4 @@
-//! From the newest version's root to every key.
+//! Walks from the root of the newest version to every key.
 
 use super::budget::Budget;
 use super::file_table::DataFile;
@@ -8,15 +8,16 @@ use super::store::Store;
 use super::{MAX_HEIGHT, MAX_PIECE_BYTES};
 use crate::soundness::Fault;
 
-/// A node that is still to be read.
+/// A node that has not been read yet.
 struct Pending {
     child: Child,
     height: u8,
 }
 
-/// Reads every node below `root`, checks that each says what its parent says of it, and hands every key to `visit`.
+/// Reads every node below `root`, checks that each agrees with its parent's reference, and passes every key to
+/// `visit`.
 ///
-/// Levels strictly fall and every byte is paid for from the budget, so it ends whatever the nodes say.
+/// Levels strictly decrease and every byte is charged to the budget, so the walk ends whatever the nodes contain.
 pub(super) fn walk(
     store: &mut Store<'_>,
     root: &Root,
@@ -28,7 +29,7 @@ pub(super) fn walk(
     };
     if root.height > MAX_HEIGHT {
         return Err(Fault::Unknown(format!(
-            "the tree of keys has {} levels, more than the {MAX_HEIGHT} that are followed",
+            "the tree of keys has {} levels, more than the limit of {MAX_HEIGHT}",
             root.height
         )));
     }
@@ -65,7 +66,7 @@ pub(super) fn walk(
     Ok(())
 }
 
-/// What is done with a key and its value, with the files at hand.
+/// A callback for each key and its value, with access to the files.
 pub(super) type WalkVisit<'v> =
     dyn FnMut(&mut Store<'_>, &[u8], node::Value<'_>, &mut Budget) -> Result<(), Fault> + 'v;
 
@@ -78,9 +79,12 @@ fn compare(said: Statistics, found: Statistics, what: &str) -> Result<(), Fault>
         return Ok(());
     }
     let why = if said.keys == found.keys {
-        "sizes that what refers to it does not expect".to_owned()
+        "sizes other than those stated by the node that refers to it".to_owned()
     } else {
-        format!("{} keys, and what refers to it expects {}", found.keys, said.keys)
+        format!(
+            "{} keys, but the node that refers to it states {}",
+            found.keys, said.keys
+        )
     };
     Err(Fault::broken(format!("{what} holds {why}")))
 }

@@ -1,4 +1,4 @@
-//! One item of a step: a tree of arrays, JSON, or something of the user's own.
+//! One item of a step: a tree of arrays, JSON, or a user's own kind.
 
 use std::collections::BTreeSet;
 
@@ -12,20 +12,20 @@ use crate::structure::zarr::Presence;
 use crate::structure::{msgpack, ocdbt, zarr};
 use crate::tree::{OpenFile, Tree};
 
-/// Describes a tree of arrays.
+/// The file that describes a tree of arrays.
 const STRUCTURE_NAME: &str = "_METADATA";
-/// The same in older versions, as `MessagePack`, with small arrays inside.
+/// Its counterpart in older versions, as `MessagePack`, with small arrays inside.
 const AGGREGATE_NAME: &str = "checkpoint";
-/// Holds the leaves that are strings.
+/// The file with the leaves that are strings.
 const STRINGS_NAME: &str = "_strings.json";
-/// Says how arrays were spread over devices.
+/// The file that records how arrays were distributed over devices.
 const SHARDING_NAME: &str = "_sharding";
-/// What a JSON item is called.
+/// The file of a JSON item.
 const JSON_NAME: &str = "metadata";
-/// The most that a JSON file of an item may be: a structure names each array once, in some hundred bytes.
+/// The maximum size of a JSON file of an item: a structure names each array once, in some hundred bytes.
 const MAX_JSON_BYTES: u64 = 64 << 20;
 
-/// Whether a directory is a tree of arrays.
+/// Returns whether a directory is a tree of arrays.
 pub(super) fn is_pytree(tree: &Tree, directory: &str) -> bool {
     [STRUCTURE_NAME, AGGREGATE_NAME, ocdbt::MANIFEST_NAME]
         .into_iter()
@@ -63,17 +63,17 @@ fn check_pytree(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<()
     }
     let structure = match structure {
         Some(structure) => structure,
-        // Older versions keep the structure, and whatever is not in files of its own, in one file.
+        // Older versions keep the structure, and all data that has no file of its own, in one file.
         None if tree.is_file(&aggregate_path) => Structure::default(),
         None => {
             return Err(Fault::broken(format!(
-                "{structure_path} is missing, and without it the arrays in {directory} have no structure"
+                "{structure_path} is missing, and the structure of the arrays in {directory} is unknown without it"
             )));
         }
     };
     json::<IgnoredAny>(tree, &joined(directory, SHARDING_NAME), files, MAX_JSON_BYTES)?;
     check_strings(tree, directory, files, &structure)?;
-    // A leaf that the aggregate holds has no array of its own.
+    // A leaf in the aggregate has no separate array.
     let arrays = if tree.is_file(&aggregate_path) {
         BTreeSet::new()
     } else {
@@ -96,7 +96,7 @@ fn check_pytree(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<()
     }
     if structure.is_in_ocdbt() || (!arrays.is_empty() && !holds_arrays(tree, directory)) {
         return Err(Fault::broken(format!(
-            "{directory} holds no array, and {structure_path} names {}",
+            "{directory} holds no array, but {structure_path} names {}",
             arrays.len()
         )));
     }
@@ -154,7 +154,7 @@ fn check_strings(
 
 fn no_array(structure_path: &str, name: &str, place: &str) -> Fault {
     Fault::broken(format!(
-        "{structure_path} names {name}, and {place} does not have it: part of the save is missing"
+        "{structure_path} names {name}, but {place} does not have it: part of the save is missing"
     ))
 }
 

@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-/// How a leaf is kept.
+/// How a leaf is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// As an array.
     Array,
-    /// As a string in a file with the others.
+    /// As a string in a file shared with the others.
     Text,
-    /// In the structure itself (an empty container), or in a way that is not known.
+    /// In the structure itself (an empty container), or in an unknown way.
     Elsewhere,
 }
 
-/// A tree's leaves.
+/// The leaves of a tree.
 #[derive(Deserialize, Default)]
 pub(super) struct Structure {
     #[serde(default)]
@@ -52,7 +52,7 @@ struct Stored {
 }
 
 impl Structure {
-    /// Leaves that are kept so, by the name under which they are: the keys on the way to them, joined with dots
+    /// Returns the names of the leaves that are stored in this way: the keys on the path to them, joined with dots
     /// (`param_name_from_keypath` in `orbax/checkpoint/_src/tree/utils.py`).
     pub(super) fn names(&self, kind: Kind) -> BTreeSet<String> {
         self.tree_metadata
@@ -62,7 +62,7 @@ impl Structure {
             .collect()
     }
 
-    /// Whether a chunk that is absent was lost, and does not just hold the fill value.
+    /// Returns whether a missing chunk was lost, and does not just hold the fill value.
     pub(super) fn stores_every_chunk(&self) -> bool {
         self.store_array_data_equal_to_fill_value
     }

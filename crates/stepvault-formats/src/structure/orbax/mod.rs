@@ -1,19 +1,20 @@
 //! A step that Orbax wrote: a directory with `_CHECKPOINT_METADATA` and a directory for each item.
 //!
-//! Rules are those of `orbax/checkpoint/_src/{path,metadata,handlers}` and of experiments with Orbax 0.12: a step has
-//! its own name (Orbax renames it when it is complete) and says when it was committed; every item that it names is
-//! there; each tree of arrays has its structure (`_METADATA`, or a `MessagePack` file of older versions) and every
+//! The rules come from `orbax/checkpoint/_src/{path,metadata,handlers}` and from experiments with Orbax 0.12. A step
+//! has its final name (Orbax renames it when it is complete) and records its commit time. Every item that it names
+//! exists. Each tree of arrays has its structure (`_METADATA`, or a `MessagePack` file of older versions) and every
 //! array that the structure names, in an OCDBT database or as a Zarr directory.
 //!
-//! `commit_success.txt` proves a step only on object stores; on a filesystem the name does, and Orbax before 0.12.3
-//! wrote none. It is not looked at here. Nor are `ocdbt.process_*/manifest.ocdbt`: nothing is restored through them.
+//! `commit_success.txt` proves a step only on object stores. On a filesystem the name proves it, and Orbax before
+//! 0.12.3 did not write the file, so it is not checked here. `ocdbt.process_*/manifest.ocdbt` is not checked either,
+//! because nothing is restored through it.
 //!
 //! # Blind spots
 //!
-//! Those of [`super::ocdbt`] and [`super::zarr`]. Items of other kinds than trees of arrays and JSON are only looked
-//! at for being there. Where a step has no `_CHECKPOINT_METADATA` (older versions), an item that is missing
-//! altogether does not show. A process whose data was never merged shows by the chunks that are missing, if the
-//! writer stores all chunks (the default), and not otherwise.
+//! The blind spots of [`super::ocdbt`] and [`super::zarr`] apply. Items other than trees of arrays and JSON are only
+//! checked for existence. If a step has no `_CHECKPOINT_METADATA` (older versions), a whole missing item is not
+//! detected. A process whose data was never merged is detected by its missing chunks only if the writer stores all
+//! chunks (the default).
 
 mod item;
 mod leaves;
@@ -31,17 +32,17 @@ use crate::tree::{EntryKind, OpenFile, Tree};
 
 /// The file that describes a step.
 pub const STEP_METADATA_NAME: &str = "_CHECKPOINT_METADATA";
-/// What Orbax has in the name of everything that it has not finished.
+/// The text in the name of everything that Orbax has not finished.
 const TEMPORARY_INFIX: &str = ".orbax-checkpoint-tmp";
-/// The most that the description of a step may be.
+/// The maximum size of the description of a step.
 const MAX_METADATA_BYTES: u64 = 16 << 20;
 
-/// What a step says of itself.
+/// The description of a step.
 #[derive(Deserialize)]
 struct StepMetadata {
     #[serde(default)]
     item_handlers: Option<ItemHandlers>,
-    /// Absent in older versions, null until the step is committed.
+    /// Missing in older versions, null until the step is committed.
     #[serde(default, deserialize_with = "present")]
     commit_timestamp_nsecs: Stamp,
 }
@@ -75,7 +76,7 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Stamp, D
 /// Checks the step in `directory` of the tree; `""` when the tree is the step.
 ///
 /// # Errors
-/// [`Fault::Broken`] with the file in the text; [`Fault::Unknown`] where nothing can be said; [`Fault::Read`] when a
+/// [`Fault::Broken`] with the file in the text; [`Fault::Unknown`] if the check cannot decide; [`Fault::Read`] when a
 /// file cannot be read.
 pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), Fault> {
     unfinished(tree, directory)?;
@@ -85,7 +86,7 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), F
         && metadata.commit_timestamp_nsecs == Stamp::Null
     {
         return Err(Fault::broken(format!(
-            "{path} has no time of commit: the save was not finished"
+            "{path} has no commit time: the save was not finished"
         )));
     }
     let items = items_of(tree, directory, metadata.as_ref())?;
@@ -96,7 +97,7 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), F
             directory
         };
         return Err(Fault::broken(format!(
-            "{step} holds no item: nothing was saved in it"
+            "{step} contains no items: nothing was saved in it"
         )));
     }
     for item in &items {
@@ -112,7 +113,7 @@ pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), F
 /// An item of a step.
 struct Item {
     directory: String,
-    /// The class that wrote it, where the step says so.
+    /// The class that wrote it, if the step names it.
     handler: Option<String>,
 }
 
@@ -143,7 +144,7 @@ fn items_of(tree: &Tree, directory: &str, metadata: Option<&StepMetadata>) -> Re
                     })
                 } else {
                     Err(Fault::broken(format!(
-                        "{} names the item {name}, and there is no directory of that name",
+                        "{} names the item {name}, but no directory of that name exists",
                         joined(directory, STEP_METADATA_NAME)
                     )))
                 }
@@ -157,7 +158,7 @@ fn items_of(tree: &Tree, directory: &str, metadata: Option<&StepMetadata>) -> Re
     }
 }
 
-/// Without a list: the step itself where it is a tree of arrays, and the directories in it otherwise.
+/// Returns the items of a step without a list: the step itself if it is a tree of arrays, otherwise its directories.
 fn items_found(tree: &Tree, directory: &str) -> Vec<Item> {
     let unnamed = |directory: String| Item {
         directory,
@@ -172,7 +173,7 @@ fn items_found(tree: &Tree, directory: &str) -> Vec<Item> {
         .collect()
 }
 
-/// Whether a directory holds arrays in a way that Orbax writes them.
+/// Returns whether a directory holds arrays in a form that Orbax writes.
 fn holds_arrays(tree: &Tree, directory: &str) -> bool {
     tree.is_file(&joined(directory, ocdbt::MANIFEST_NAME))
         || zarr::is_array(tree, directory)

@@ -1,4 +1,4 @@
-//! Files of which each process writes its own.
+//! Files that are written once per process.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,8 @@ use crate::soundness::Fault;
 use crate::structure::place::{joined, json};
 use crate::tree::{OpenFile, Tree};
 
-/// `iter/process_{i}-of-{n}.json`, in which `MaxText` keeps where each process is in its data: one for each of n.
+/// Checks `iter/process_{i}-of-{n}.json`, in which `MaxText` keeps each process's position in its data: one file for
+/// each of n.
 pub(super) fn check_iterators(tree: &Tree, directory: &str, files: &dyn OpenFile) -> Result<(), Fault> {
     let iterators = joined(directory, "iter");
     let mut seen = BTreeSet::new();
@@ -31,8 +32,8 @@ pub(super) fn check_iterators(tree: &Tree, directory: &str, files: &dyn OpenFile
         };
         if *declared.get_or_insert(count) != count {
             return Err(Fault::broken(format!(
-                "{path} says that {count} processes wrote it, and another file beside it says otherwise: \
-                 two saves are mixed"
+                "{path} gives {count} processes, but another file in its directory gives a different number: two \
+                 saves are mixed"
             )));
         }
         seen.insert(index);
@@ -46,8 +47,8 @@ pub(super) fn check_iterators(tree: &Tree, directory: &str, files: &dyn OpenFile
     }
 }
 
-/// `array_metadatas/process_{i}`: a file of each process that wrote. Arrays restore without them, and processes that
-/// hold only copies write none, so a gap proves nothing.
+/// Checks `array_metadatas/process_{i}`: a file of each process that wrote. Arrays can be restored without them, and
+/// processes that hold only copies write none, so a gap proves nothing.
 pub(super) fn check_array_metadatas(tree: &Tree, item: &str, files: &dyn OpenFile) -> Result<(), Fault> {
     let directory = joined(item, "array_metadatas");
     let mut seen = BTreeSet::new();
@@ -61,14 +62,14 @@ pub(super) fn check_array_metadatas(tree: &Tree, item: &str, files: &dyn OpenFil
     let missing = first_gap(&seen);
     match seen.last() {
         Some(last) if missing < *last => Err(Fault::Unknown(format!(
-            "{directory} has a file of process {last} and none of process {missing}: it was lost, or that process \
+            "{directory} has a file of process {last} but none of process {missing}: it was lost, or that process \
              had nothing to write"
         ))),
         _ => Ok(()),
     }
 }
 
-/// The smallest number that is not there.
+/// Returns the smallest missing number.
 fn first_gap(seen: &BTreeSet<u64>) -> u64 {
     (0..)
         .zip(seen)

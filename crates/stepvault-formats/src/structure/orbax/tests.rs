@@ -45,12 +45,12 @@ fn each_piece_is_missed() {
     for (path, expected) in [
         (
             "state/_METADATA",
-            "40/state/_METADATA is missing, and without it the arrays in 40/state have no structure",
+            "40/state/_METADATA is missing, and the structure of the arrays in 40/state is unknown without it",
         ),
         ("state/_strings.json", "40/state/_strings.json is missing"),
         (
             "state/w/.zarray",
-            "40/state holds no array, and 40/state/_METADATA names 1",
+            "40/state holds no array, but 40/state/_METADATA names 1",
         ),
         (
             "state/w/1",
@@ -69,12 +69,12 @@ fn each_piece_must_be_whole() {
         (
             "_CHECKPOINT_METADATA",
             r#"{"item_handlers": {"state": "x"}, "commit_timestamp_nsecs": null}"#,
-            "40/_CHECKPOINT_METADATA has no time of commit: the save was not finished",
+            "40/_CHECKPOINT_METADATA has no commit time: the save was not finished",
         ),
         (
             "_CHECKPOINT_METADATA",
             r#"{"item_handlers": {"params": "x"}, "commit_timestamp_nsecs": 7}"#,
-            "40/_CHECKPOINT_METADATA names the item params, and there is no directory of that name",
+            "40/_CHECKPOINT_METADATA names the item params, but no directory of that name exists",
         ),
         (
             "_CHECKPOINT_METADATA",
@@ -84,12 +84,13 @@ fn each_piece_must_be_whole() {
         (
             "_CHECKPOINT_METADATA",
             "{",
-            "40/_CHECKPOINT_METADATA of 1 bytes is not the JSON it should be (EOF while parsing an object at line 1 column 1)",
+            "40/_CHECKPOINT_METADATA of 1 bytes is not the expected JSON (EOF while parsing an object at line 1 \
+             column 1)",
         ),
         (
             "state/_strings.json",
             "{}",
-            "40/state/_METADATA names s, and 40/state/_strings.json does not have it: part of the save is missing",
+            "40/state/_METADATA names s, but 40/state/_strings.json does not have it: part of the save is missing",
         ),
         (
             "state/w/1",
@@ -99,12 +100,12 @@ fn each_piece_must_be_whole() {
         (
             "state/w/1",
             "c",
-            "40/state/w/1: the chunk is 1 bytes, and 2 belong there: it was cut off or is of another array",
+            "40/state/w/1: the chunk is 1 bytes instead of 2: it was cut off or belongs to another array",
         ),
         (
             "state/w/.zarray",
             "[]",
-            "40/state/w/.zarray describes no array: its zarr_format is not 2",
+            "40/state/w/.zarray does not describe an array: its zarr_format is not 2",
         ),
         (
             "state.orbax-checkpoint-tmp/x",
@@ -139,12 +140,12 @@ fn processes_are_counted() {
     );
     assert_eq!(
         iterators(&["process_0-of-2.json", "process_1-of-3.json"]),
-        "40/iter/process_1-of-3.json says that 3 processes wrote it, and another file beside it says otherwise: \
+        "40/iter/process_1-of-3.json gives 3 processes, but another file in its directory gives a different number: \
          two saves are mixed"
     );
     assert_eq!(
         with("state/array_metadatas/process_1", "{}"),
-        "40/state/array_metadatas has a file of process 1 and none of process 0: it was lost, or that process had \
+        "40/state/array_metadatas has a file of process 1 but none of process 0: it was lost, or that process had \
          nothing to write"
     );
     assert_eq!(with("state/array_metadatas/process_0", "{}"), "sound");
@@ -154,7 +155,7 @@ fn processes_are_counted() {
 fn an_empty_step_holds_nothing() {
     assert_eq!(
         why(&[("commit_success.txt", "")]),
-        "40 holds no item: nothing was saved in it"
+        "40 contains no items: nothing was saved in it"
     );
 }
 

@@ -1,4 +1,4 @@
-//! What a tensor in a safetensors file is made of.
+//! The element types of tensors in a safetensors file.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ use crate::structure::text::shown;
 /// The kind of a tensor's elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Dtype {
-    /// One of those that safetensors 0.8 knows, by the bits of an element.
+    /// A dtype that safetensors 0.8 knows, with the bits of an element.
     Known { name: &'static str, bits: u64 },
-    /// Another one: of a later release, or damaged.
+    /// Any other dtype: of a later release, or damaged.
     Other(String),
 }
 

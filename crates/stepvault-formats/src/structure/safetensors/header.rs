@@ -1,4 +1,4 @@
-//! The header of a safetensors file, read without holding its text.
+//! The header of a safetensors file, read without keeping its text.
 
 use std::fmt;
 
@@ -13,29 +13,29 @@ use crate::structure::text::bytes;
 
 /// Longest header that safetensors itself reads (safetensors/src/tensor.rs, `MAX_HEADER_SIZE`).
 pub const LONGEST_HEADER_BYTES: u64 = 100_000_000;
-/// Most tensors that are kept track of. The largest models of 2026 have fewer in all their files together.
-pub const MOST_TENSORS: usize = 500_000;
-/// Most bytes of names that are held.
-pub const MOST_NAME_BYTES: usize = 32 * 1024 * 1024;
+/// The maximum number of tensors. The largest models of 2026 have fewer in all their files together.
+pub const MAX_TENSORS: usize = 500_000;
+/// The maximum number of bytes of names.
+pub const MAX_NAME_BYTES: usize = 32 * 1024 * 1024;
 
-/// The length that stands in front of the header.
+/// The size of the length before the header.
 const PREFIX_BYTES: u64 = 8;
 
-/// A header whose text has been read; what it claims is not checked yet.
+/// A header whose text has been read; its claims are not checked yet.
 pub(super) struct Header {
-    /// Offset in the file of the first tensor's first byte.
+    /// The offset in the file of the first tensor's first byte.
     pub(super) data_start: u64,
     /// In the order of the header.
     pub(super) tensors: Vec<Claim>,
 }
 
-/// What the header says of one tensor.
+/// What the header states about one tensor.
 pub(super) struct Claim {
     pub(super) name: String,
     pub(super) dtype: Dtype,
-    /// Product of the shape; `None` when that is no 64-bit number.
+    /// The product of the shape; `None` when it exceeds 64 bits.
     pub(super) elements: Option<u64>,
-    /// First byte, counted from the end of the header.
+    /// The first byte, counted from the end of the header.
     pub(super) start: u64,
     /// The byte after the last.
     pub(super) end: u64,
@@ -46,7 +46,7 @@ pub(super) fn read(source: &dyn ReadAt) -> Result<Header, Fault> {
     if size_bytes < PREFIX_BYTES {
         let size = bytes(size_bytes);
         return Err(Fault::broken(format!(
-            "a safetensors file begins with the length of its header, and this one has only {size}"
+            "a safetensors file begins with the length of its header, but this file has only {size}"
         )));
     }
     let prefix = read_piece(source, 0, PREFIX_BYTES, PREFIX_BYTES, "the length of the header")?;
@@ -63,7 +63,7 @@ pub(super) fn read(source: &dyn ReadAt) -> Result<Header, Fault> {
         return Err(Fault::at(
             0,
             format!(
-                "the header would be {length_bytes} bytes long, and safetensors reads no more than \
+                "the header would be {length_bytes} bytes long, but safetensors reads at most \
                  {LONGEST_HEADER_BYTES}: this is not a safetensors file, or its first bytes are damaged"
             ),
         ));
@@ -89,7 +89,7 @@ pub(super) fn read(source: &dyn ReadAt) -> Result<Header, Fault> {
     }
 }
 
-/// Gathers what the header says, and stops when it gets too much.
+/// Collects the contents of the header, and stops at the limits.
 #[derive(Default)]
 struct Claims {
     tensors: Vec<Claim>,
@@ -101,10 +101,9 @@ struct Claims {
 impl Claims {
     fn add(&mut self, name: String, tensor: TensorInfo) -> Result<(), &'static str> {
         self.name_bytes = self.name_bytes.saturating_add(name.len());
-        if self.tensors.len() == MOST_TENSORS || self.name_bytes > MOST_NAME_BYTES {
+        if self.tensors.len() == MAX_TENSORS || self.name_bytes > MAX_NAME_BYTES {
             self.refusal = Some(format!(
-                "the header names more than {MOST_TENSORS} tensors or {MOST_NAME_BYTES} bytes of names, \
-                 which is more than is kept track of"
+                "the header names more than {MAX_TENSORS} tensors or {MAX_NAME_BYTES} bytes of names, the limits"
             ));
             return Err("too many tensors");
         }
@@ -138,7 +137,7 @@ impl<'de> Visitor<'de> for &mut Claims {
         while let Some(name) = entries.next_key::<String>()? {
             if name == "__metadata__" {
                 if std::mem::replace(&mut self.has_metadata, true) {
-                    return Err(A::Error::custom("__metadata__ stands there twice"));
+                    return Err(A::Error::custom("__metadata__ is listed twice"));
                 }
                 entries.next_value::<Option<TextMap>>()?;
             } else {
@@ -150,7 +149,7 @@ impl<'de> Visitor<'de> for &mut Claims {
     }
 }
 
-/// A tensor's entry, as safetensors' own `TensorInfo` has it: fields that are not known pass.
+/// A tensor's entry, as in safetensors' own `TensorInfo`: unknown fields are accepted.
 #[derive(Deserialize)]
 struct TensorInfo {
     dtype: Dtype,
@@ -183,7 +182,7 @@ impl<'de> Deserialize<'de> for ElementCount {
     }
 }
 
-/// `__metadata__`: text by text, dropped as it is read.
+/// `__metadata__`: read text by text without keeping it.
 struct TextMap;
 
 impl<'de> Deserialize<'de> for TextMap {

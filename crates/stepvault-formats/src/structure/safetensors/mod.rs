@@ -1,24 +1,24 @@
-//! safetensors: a length, a JSON header that says where each tensor lies, and the tensors end to end.
+//! safetensors: a length, a JSON header that gives the offsets of each tensor, and the tensors end to end.
 //!
-//! The rules are those of safetensors/src/tensor.rs (0.8.0), and one more: no name may stand twice in the header,
-//! where the library would silently take the last.
+//! The rules are those of safetensors/src/tensor.rs (0.8.0), and one more: no name may occur twice in the header,
+//! where the library would silently use the last.
 //!
 //! # Blind spots
 //!
-//! - The bytes of tensors carry no checksum: any change in them goes unnoticed.
-//! - So does a change in a name or in `__metadata__` that leaves valid JSON, in the white space of the header, and
-//!   in a dtype or a shape that becomes another of the same size (`F32` to `I32`, `[2,3]` to `[3,2]`).
-//! - A dtype that safetensors 0.8 does not know is `Unknown`, not broken: a later release may have brought it.
-//! - 0.8.0-rc.0 wrote the header first, into a file of full length under its final name: whether the tensors have
-//!   followed, the structure cannot tell. Where the filesystem says that the file has holes and its end reads as
-//!   zeros, the file is `Unknown`; see [`holes`].
+//! - The bytes of tensors carry no checksum, so no change in them is detected.
+//! - Nor is a change in a name or in `__metadata__` that leaves valid JSON, in the white space of the header, or in a
+//!   dtype or a shape that becomes another of the same size (`F32` to `I32`, `[2,3]` to `[3,2]`).
+//! - A dtype that safetensors 0.8 does not know is `Unknown`, not broken, because a later release may have added it.
+//! - 0.8.0-rc.0 wrote the header first, into a file of full length under its final name. The structure does not show
+//!   whether the tensors followed. If the filesystem reports holes in the file and its end reads as zeros, the file
+//!   is `Unknown`; see [`holes`].
 
 mod dtype;
 mod header;
 
 use self::dtype::Dtype;
 use self::header::{Claim, Header};
-pub use self::header::{LONGEST_HEADER_BYTES, MOST_NAME_BYTES, MOST_TENSORS};
+pub use self::header::{LONGEST_HEADER_BYTES, MAX_NAME_BYTES, MAX_TENSORS};
 use super::holes;
 use super::text::{bytes, shown};
 use crate::soundness::Fault;
@@ -27,17 +27,17 @@ use crate::source::ReadAt;
 /// A tensor that a file holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
-    /// Its name, of which no other tensor of the file has the same.
+    /// Its name, unique within the file.
     pub name: String,
-    /// How many elements it has.
+    /// The number of its elements.
     pub elements: u64,
 }
 
-/// Checks a safetensors file, reading its header and, where it has holes, samples of its end.
+/// Checks a safetensors file. Reads its header and, if the file has holes, samples of its end.
 ///
 /// # Errors
-/// [`Fault::Broken`] where a rule does not hold, [`Fault::Unknown`] where a limit or the module's blind spots stand
-/// in the way.
+/// [`Fault::Broken`] if a rule is violated, [`Fault::Unknown`] if a limit or a blind spot of the module prevents the
+/// check.
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     tensors(source)?;
     match holes::unwritten_end(source)? {
@@ -46,7 +46,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     }
 }
 
-/// The header, its tensors in the order in which their bytes lie in the file.
+/// Returns the header, with its tensors in the order of their bytes in the file.
 fn in_file_order(source: &dyn ReadAt) -> Result<Header, Fault> {
     let mut header = header::read(source)?;
     header
@@ -55,10 +55,10 @@ fn in_file_order(source: &dyn ReadAt) -> Result<Header, Fault> {
     Ok(header)
 }
 
-/// The tensors of a sound file, in the order of their names' bytes.
+/// Returns the tensors of a sound file, in the byte order of their names.
 ///
 /// # Errors
-/// As [`check`], without a look at holes.
+/// As [`check`], but holes are not checked.
 pub fn tensors(source: &dyn ReadAt) -> Result<Vec<Tensor>, Fault> {
     let mut header = in_file_order(source)?;
     let mut reached = 0;
@@ -67,7 +67,7 @@ pub fn tensors(source: &dyn ReadAt) -> Result<Vec<Tensor>, Fault> {
         reached = tensor.end;
     }
     whole(source.size_bytes(), header.data_start, reached)?;
-    // Before the sizes: a damaged dtype is seen best where everything else holds.
+    // Check dtypes before sizes: a damaged dtype is reported best while everything else holds.
     for tensor in &header.tensors {
         sized(tensor)?;
     }
@@ -99,10 +99,10 @@ pub fn tensors(source: &dyn ReadAt) -> Result<Vec<Tensor>, Fault> {
     Ok(header.tensors.into_iter().map(tensor).collect())
 }
 
-/// What a header says of its file's length, whether or not the tensors are there.
+/// What a header states about its file's length, whether or not the tensors exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClaimedSize {
-    /// How many tensors it names.
+    /// The number of tensors that it names.
     pub tensors: u64,
     /// Bytes before the first tensor.
     pub header_bytes: u64,
@@ -111,18 +111,18 @@ pub struct ClaimedSize {
 }
 
 impl ClaimedSize {
-    /// The length of the whole file; none where that is no 64-bit number.
+    /// Returns the length of the whole file; `None` when it exceeds 64 bits.
     pub fn file_bytes(&self) -> Option<u64> {
         self.header_bytes.checked_add(self.data_bytes)
     }
 }
 
-/// Reads how long a file is when it is whole, by its header alone: of one that is cut off, or of which only the
-/// beginning was fetched.
+/// Reads the length that the whole file should have, from its header alone. Also works for a file that is cut off, or
+/// of which only the beginning was fetched.
 ///
 /// # Errors
-/// [`Fault::Broken`] where the header is not whole or contradicts itself, [`Fault::Unknown`] where a limit stands in the
-/// way.
+/// [`Fault::Broken`] if the header is not whole or contradicts itself, [`Fault::Unknown`] if a limit prevents the
+/// check.
 pub fn claimed_size(source: &dyn ReadAt) -> Result<ClaimedSize, Fault> {
     let header = in_file_order(source)?;
     let mut reached = 0;
@@ -138,7 +138,7 @@ pub fn claimed_size(source: &dyn ReadAt) -> Result<ClaimedSize, Fault> {
     })
 }
 
-/// Each tensor begins where the one before it ends.
+/// Checks that each tensor begins where the previous one ends.
 fn end_to_end(tensor: &Claim, reached: u64) -> Result<(), Fault> {
     let Claim { start, end, .. } = *tensor;
     let name = shown(&tensor.name);
@@ -149,18 +149,18 @@ fn end_to_end(tensor: &Claim, reached: u64) -> Result<(), Fault> {
     }
     if start != reached {
         let how = if start > reached {
-            "nothing is said of the bytes between"
+            "the bytes between belong to no tensor"
         } else {
             "they overlap"
         };
         return Err(Fault::broken(format!(
-            "tensor {name} begins at byte {start} of the data, and the one before it ends at {reached}: {how}"
+            "tensor {name} begins at byte {start} of the data, but the previous one ends at {reached}: {how}"
         )));
     }
     Ok(())
 }
 
-/// Nothing is missing after the last tensor, and nothing follows it.
+/// Checks that the file ends with the last tensor.
 fn whole(size_bytes: u64, data_start: u64, reached: u64) -> Result<(), Fault> {
     let there = size_bytes.saturating_sub(data_start);
     if reached > there {
@@ -178,14 +178,14 @@ fn whole(size_bytes: u64, data_start: u64, reached: u64) -> Result<(), Fault> {
         return Err(Fault::at(
             data_start.saturating_add(reached),
             format!(
-                "the file goes on for {more} after the last tensor: the header is damaged, or something was appended"
+                "the file continues for {more} after the last tensor: the header is damaged, or data was appended"
             ),
         ));
     }
     Ok(())
 }
 
-/// A tensor takes as many bytes as its shape and dtype say.
+/// Checks that a tensor is as long as its shape and dtype require.
 fn sized(tensor: &Claim) -> Result<(), Fault> {
     let Dtype::Known { name: dtype, bits } = tensor.dtype else {
         return Ok(());
@@ -194,7 +194,7 @@ fn sized(tensor: &Claim) -> Result<(), Fault> {
     let total_bits = tensor.elements.and_then(|elements| elements.checked_mul(bits));
     let Some(total_bits) = total_bits else {
         return Err(Fault::broken(format!(
-            "tensor {name} has a shape of more elements than any file holds: the header is damaged"
+            "tensor {name} has a shape with more elements than any file can hold: the header is damaged"
         )));
     };
     if total_bits % 8 != 0 {
@@ -205,7 +205,7 @@ fn sized(tensor: &Claim) -> Result<(), Fault> {
     let (has, needs) = (tensor.end.saturating_sub(tensor.start), total_bits / 8);
     if has != needs {
         return Err(Fault::broken(format!(
-            "tensor {name} needs {} for its shape and dtype {dtype}, and has {has}: the header is damaged",
+            "tensor {name} needs {} for its shape and dtype {dtype}, but has {has}: the header is damaged",
             bytes(needs)
         )));
     }

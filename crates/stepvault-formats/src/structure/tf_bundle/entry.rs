@@ -1,11 +1,11 @@
-//! What the index says of a tensor: the few fields of its protocol buffers that tell where it is.
+//! An index entry of a tensor: the few fields of its protocol buffers that locate the tensor.
 
 use crate::soundness::Fault;
 use crate::structure::cursor::Cursor;
 
 /// The first value of an index.
 pub(super) struct Header {
-    /// How many data files there are.
+    /// The number of data files.
     pub(super) shards: u64,
 }
 
@@ -20,7 +20,7 @@ impl Header {
         })?;
         if shards == 0 || shards > 99_999 {
             return Err(Fault::broken(format!(
-                "the header of the index is damaged: it says that there are {shards} data files"
+                "the header of the index is damaged: it states {shards} data files"
             )));
         }
         Ok(Self { shards })
@@ -31,7 +31,7 @@ impl Header {
 #[derive(Default)]
 pub(super) struct Entry {
     element: u64,
-    /// `None` when its shape is no number of elements.
+    /// `None` when its shape has no known number of elements.
     elements: Option<u64>,
     shard: u64,
     offset: u64,
@@ -53,7 +53,7 @@ impl Entry {
                 (3, Field::Number(value)) => entry.shard = value,
                 (4, Field::Number(value)) => entry.offset = value,
                 (5, Field::Number(value)) => entry.length_bytes = value,
-                // The pieces of a partitioned tensor have entries of their own.
+                // The pieces of a partitioned tensor have separate entries.
                 (7, Field::Bytes(_)) => entry.is_sliced = true,
                 _ => {}
             }
@@ -62,7 +62,7 @@ impl Entry {
         Ok(entry)
     }
 
-    /// Checks that the tensor takes as many bytes as its type and shape say.
+    /// Checks that the tensor is as long as its type and shape require.
     pub(super) fn check_length(&self, name: &str) -> Result<(), Fault> {
         let (false, Some(elements), Some(element_bytes)) =
             (self.is_sliced, self.elements, element_bytes(self.element))
@@ -72,13 +72,13 @@ impl Entry {
         match elements.checked_mul(element_bytes) {
             Some(expected) if expected == self.length_bytes => Ok(()),
             _ => Err(Fault::broken(format!(
-                "tensor {name} is {} bytes long, and {elements} elements of {element_bytes} bytes belong there",
+                "tensor {name} is {} bytes long, but should have {elements} elements of {element_bytes} bytes",
                 self.length_bytes
             ))),
         }
     }
 
-    /// Its data file and where in it it ends; `None` for one that is in pieces.
+    /// Returns its data file and its end in it; `None` for one that is in pieces.
     pub(super) fn place(&self, shards: u64, name: &str) -> Result<Option<(u64, u64)>, Fault> {
         if self.is_sliced {
             return Ok(None);
@@ -100,7 +100,7 @@ enum Field<'a> {
     Other,
 }
 
-/// Goes through the fields of a protocol buffer.
+/// Passes the fields of a protocol buffer to a callback.
 fn each_field(
     bytes: &[u8],
     what: &str,
@@ -119,7 +119,7 @@ fn each_field(
             5 => cursor.array::<4>("fixed number").map(|_| Field::Other)?,
             _ => {
                 return Err(Fault::broken(format!(
-                    "{what} is damaged: a field is of no kind there is"
+                    "{what} is damaged: a field is of an unknown kind"
                 )));
             }
         };
@@ -128,7 +128,7 @@ fn each_field(
     Ok(())
 }
 
-/// How many elements a shape (`tensor_shape.proto`) has.
+/// Returns the number of elements of a shape (`tensor_shape.proto`).
 fn elements(shape: &[u8], what: &str) -> Result<Option<u64>, Fault> {
     let mut product = Some(1_u64);
     each_field(shape, what, &mut |number, field| {
@@ -143,7 +143,7 @@ fn elements(shape: &[u8], what: &str) -> Result<Option<u64>, Fault> {
                 })?;
                 product = product.and_then(|product| product.checked_mul(length));
             }
-            // Of unknown rank.
+            // The rank is unknown.
             (3, Field::Number(1)) => product = None,
             _ => {}
         }
@@ -152,7 +152,7 @@ fn elements(shape: &[u8], what: &str) -> Result<Option<u64>, Fault> {
     Ok(product)
 }
 
-/// Bytes of an element of the types (`types.proto`) that have a fixed length.
+/// Returns the bytes of an element, for types (`types.proto`) of a fixed length.
 fn element_bytes(element: u64) -> Option<u64> {
     match element {
         4 | 6 | 10 | 11 | 12 => Some(1),

@@ -1,17 +1,17 @@
 //! A TensorFlow checkpoint: `PREFIX.index` and `PREFIX.data-00000-of-00002`, … beside it.
 //!
-//! The index is a table as `LevelDB` writes it, from names to where in which data file a tensor is. Checked are every
-//! block's checksum and the order of names, and that each tensor's range is inside its file and as long as its type
-//! and shape say. Rules are those of `tensorflow/core/protobuf/tensor_bundle.proto`,
+//! The index is a table as `LevelDB` writes it. It maps each tensor name to a data file and a range in it. The check
+//! verifies every block's checksum and the order of names, and that each tensor's range is inside its file and as
+//! long as its type and shape require. The rules are those of `tensorflow/core/protobuf/tensor_bundle.proto`,
 //! `tensorflow/core/util/tensor_bundle/tensor_bundle.cc` and `table/format.cc` of `LevelDB`. The tests write their
 //! own tables; of files that TensorFlow wrote, the variables of one saved model (basic-pitch 0.4.0) were tried.
 //!
-//! TensorFlow compresses no index; one that is compressed is not looked into.
+//! TensorFlow does not compress indexes; a compressed index is not checked.
 //!
 //! # Blind spots
 //!
-//! Tensors are not read, so other bytes in them are not seen, though each has a CRC-32C in the index. A data file in
-//! which no tensor lies is not missed.
+//! Tensors are not read, so changed bytes in them are not detected, although each has a CRC-32C in the index. A
+//! missing data file that holds no tensor is not detected.
 
 mod entry;
 mod table;
@@ -22,12 +22,12 @@ use crate::soundness::Fault;
 use crate::structure::place::in_file;
 use crate::tree::{OpenFile, Tree};
 
-/// How the name of an index ends.
+/// The ending of an index's name.
 pub const INDEX_ENDING: &str = ".index";
 /// The longest pointer file that is read.
 const MAX_POINTER_BYTES: usize = 1 << 20;
 
-/// Checks the checkpoint of this prefix, a path in the tree without the ending of the index.
+/// Checks the checkpoint with this prefix: a path in the tree without the ending of the index.
 ///
 /// # Errors
 /// [`Fault::Broken`] with the file in the text; [`Fault::Unknown`] when the index is compressed or too large;
@@ -36,7 +36,7 @@ pub fn check(tree: &Tree, prefix: &str, files: &dyn OpenFile) -> Result<(), Faul
     let index_path = format!("{prefix}{INDEX_ENDING}");
     if !tree.is_file(&index_path) {
         return Err(Fault::broken(format!(
-            "{index_path} is missing, and without it no tensor can be found"
+            "{index_path} is missing, and tensors cannot be found without it"
         )));
     }
     let source = files.open(&index_path)?;
@@ -45,7 +45,7 @@ pub fn check(tree: &Tree, prefix: &str, files: &dyn OpenFile) -> Result<(), Faul
         let Some(shards) = shards else {
             if !key.is_empty() {
                 return Err(Fault::broken(
-                    "the index does not begin with how many data files there are",
+                    "the index does not begin with the number of data files",
                 ));
             }
             shards = Some(Header::parse(value)?.shards);
@@ -65,11 +65,11 @@ pub fn check(tree: &Tree, prefix: &str, files: &dyn OpenFile) -> Result<(), Faul
     .map_err(|fault| in_file(&index_path, fault))?;
     match shards {
         Some(_) => Ok(()),
-        None => Err(Fault::broken(format!("{index_path} holds nothing"))),
+        None => Err(Fault::broken(format!("{index_path} has no entries"))),
     }
 }
 
-/// The prefix that a `checkpoint` file names as the newest, as it says it: relative to the file's directory, or
+/// Returns the prefix that a `checkpoint` file names as the newest, as written: relative to the file's directory, or
 /// absolute.
 ///
 /// # Errors
@@ -94,10 +94,10 @@ pub fn parse_pointer(bytes: &[u8]) -> Result<String, Fault> {
 fn hold(tree: &Tree, path: &str, end: u64, name: &str) -> Result<(), Fault> {
     match tree.file_size_bytes(path) {
         None => Err(Fault::broken(format!(
-            "tensor {name} is in {path}, and that file is missing"
+            "tensor {name} is in {path}, which is missing"
         ))),
         Some(size_bytes) if end > size_bytes => Err(Fault::broken(format!(
-            "tensor {name} goes on to byte {end} of {path}, which ends at byte {size_bytes}: the file was cut off"
+            "tensor {name} extends to byte {end} of {path}, which ends at byte {size_bytes}: the file was cut off"
         ))),
         Some(_) => Ok(()),
     }

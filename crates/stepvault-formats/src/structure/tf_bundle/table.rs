@@ -11,29 +11,29 @@ const FOOTER_BYTES: u64 = 48;
 /// The handles with their padding.
 const HANDLES_BYTES: usize = 40;
 const MAGIC: u64 = 0xdb47_7524_8b80_fb57;
-/// After each block: how it is compressed, and a checksum.
+/// The trailer of each block: its compression, and a checksum.
 const TRAILER_BYTES: u64 = 5;
-/// The largest block; TensorFlow begins a new one after 256 KiB.
+/// The largest block; TensorFlow starts a new one after 256 KiB.
 const MAX_BLOCK_BYTES: u64 = 64 << 20;
 /// The longest key.
 const MAX_KEY_BYTES: usize = 64 << 10;
 
-/// What is done with a key and its value.
+/// A callback for each key and its value.
 type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> Result<(), Fault> + 'v;
 
-/// Where a block is.
+/// The location of a block.
 #[derive(Clone, Copy)]
 struct Handle {
     offset: u64,
     length_bytes: u64,
 }
 
-/// Reads a table block by block, checks it, and hands every key to `visit`.
+/// Reads a table block by block, checks it, and passes every key to `visit`.
 pub(super) fn read(source: &dyn ReadAt, visit: &mut Visit<'_>) -> Result<(), Fault> {
     let size_bytes = source.size_bytes();
     let Some(footer_start) = size_bytes.checked_sub(FOOTER_BYTES) else {
         return Err(Fault::broken(format!(
-            "it is {size_bytes} bytes long, less than any index: it was cut off"
+            "it is {size_bytes} bytes long, less than the minimum of an index: it was cut off"
         )));
     };
     let footer = read_piece(source, footer_start, FOOTER_BYTES, FOOTER_BYTES, "the footer")?;
@@ -43,14 +43,14 @@ pub(super) fn read(source: &dyn ReadAt, visit: &mut Visit<'_>) -> Result<(), Fau
     if u64::from_le_bytes(*magic) != MAGIC {
         return Err(Fault::at(
             footer_start,
-            "it does not end as an index does: it was cut off or overwritten",
+            "it does not end with the magic number of an index: it was cut off or overwritten",
         ));
     }
     let mut handles = Cursor::new(handles, "the footer");
     let meta = handle(&mut handles)?;
     let index = handle(&mut handles)?;
     let padding = handles.into_rest();
-    // A last number that goes on into the padding has its value all the same, and no writer writes it so.
+    // A last number that extends into the padding still decodes to its value, but no writer writes it so.
     let numbers = [meta, index].map(|at| shortest_bytes(at.offset) + shortest_bytes(at.length_bytes));
     let padding_bytes = HANDLES_BYTES.checked_sub(numbers.iter().sum());
     if padding_bytes != Some(padding.len()) || padding.iter().any(|byte| *byte != 0) {
@@ -66,7 +66,7 @@ pub(super) fn read(source: &dyn ReadAt, visit: &mut Visit<'_>) -> Result<(), Fau
     each_entry(&index, &mut |_, value| {
         let mut value = Cursor::new(value, "the index of blocks");
         let at = handle(&mut value)?;
-        // Blocks follow one another, so that none is read twice.
+        // Blocks follow one another, so none is read twice.
         if at.offset < end {
             return Err(Fault::at(
                 at.offset,
@@ -93,19 +93,19 @@ pub(super) fn read(source: &dyn ReadAt, visit: &mut Visit<'_>) -> Result<(), Fau
     })
 }
 
-/// How many bytes a number takes at seven bits each.
+/// Returns the number of bytes that a number takes at seven bits each.
 fn shortest_bytes(value: u64) -> usize {
     (value.checked_ilog2().unwrap_or(0) / 7 + 1) as usize
 }
 
 fn handle(cursor: &mut Cursor<'_>) -> Result<Handle, Fault> {
     Ok(Handle {
-        offset: cursor.varint("place of a block")?,
+        offset: cursor.varint("offset of a block")?,
         length_bytes: cursor.varint("length of a block")?,
     })
 }
 
-/// Reads a block and checks it against its checksum, which `LevelDB` rotates and shifts before it writes it.
+/// Reads a block and verifies its checksum, which `LevelDB` rotates and shifts before it writes it.
 fn block(source: &dyn ReadAt, at: Handle, footer_start: u64) -> Result<Vec<u8>, Fault> {
     let whole_bytes = at.length_bytes.saturating_add(TRAILER_BYTES);
     if at
@@ -132,7 +132,7 @@ fn block(source: &dyn ReadAt, at: Handle, footer_start: u64) -> Result<Vec<u8>, 
     if Crc32c::of(covered).0 != checksum {
         return Err(Fault::at(
             at.offset,
-            "a block does not match its checksum: its bytes are not those that were written",
+            "a block does not match its checksum: its bytes have changed since they were written",
         ));
     }
     let compression = covered.last().copied().unwrap_or_default();
@@ -145,8 +145,8 @@ fn block(source: &dyn ReadAt, at: Handle, footer_start: u64) -> Result<Vec<u8>, 
     Ok(bytes)
 }
 
-/// Hands out a block's entries. Each key begins as the one before it does; a list of the keys that do not ends the
-/// block, and is not needed to read it from its start.
+/// Passes a block's entries to `visit`. Each key shares a prefix with the previous key. The block ends with a list of
+/// the keys that do not, which is not needed to read the block from its start.
 fn each_entry(block: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
     let damaged = |why: &str| Fault::broken(format!("a block is damaged: {why}"));
     let Some((rest, restarts)) = block.split_last_chunk::<4>() else {
@@ -156,7 +156,7 @@ fn each_entry(block: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
         .ok()
         .and_then(|count| count.checked_mul(4))
         .and_then(|bytes| rest.len().checked_sub(bytes))
-        .ok_or_else(|| damaged("its list of restarts is longer than it is"))?;
+        .ok_or_else(|| damaged("its list of restarts is longer than the block"))?;
     let mut cursor = Cursor::new(rest.get(..entries_bytes).unwrap_or_default(), "a block");
     let mut key: Vec<u8> = Vec::new();
     while !cursor.is_empty() {
@@ -166,12 +166,12 @@ fn each_entry(block: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
         let kept = usize::try_from(shared)
             .ok()
             .filter(|kept| *kept <= key.len())
-            .ok_or_else(|| damaged("a name begins as no name before it"))?;
+            .ok_or_else(|| damaged("a name shares more bytes with the previous name than that name has"))?;
         key.truncate(kept);
         key.extend_from_slice(cursor.take(unshared_bytes, "name")?);
         if key.len() > MAX_KEY_BYTES {
             return Err(Fault::Unknown(format!(
-                "a name is longer than the {MAX_KEY_BYTES} bytes that are looked at"
+                "a name is longer than the limit of {MAX_KEY_BYTES} bytes"
             )));
         }
         visit(&key, cursor.take(value_bytes, "value")?)?;

@@ -5,12 +5,12 @@ use stepvault_core::digest::Crc32c;
 use super::{check, parse_pointer};
 use crate::structure::files_in_memory::Files;
 
-/// What is said of a checkpoint.
+/// Returns the result of the check of a checkpoint.
 fn why(files: &Files) -> String {
     check(&files.tree(), "ckpt-7", files).map_or_else(|fault| fault.to_string(), |()| "sound".to_owned())
 }
 
-/// A checkpoint with this index.
+/// Returns a checkpoint with this index.
 fn with(index: Vec<u8>) -> Files {
     Files(BTreeMap::from([
         ("ckpt-7.index".to_owned(), index),
@@ -19,7 +19,7 @@ fn with(index: Vec<u8>) -> Files {
     ]))
 }
 
-/// A block of these entries, whose keys share nothing, with its trailer.
+/// Returns a block of these entries, whose keys share nothing, with its trailer.
 fn block(entries: &[(&[u8], Vec<u8>)], compression: u8) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (key, value) in entries {
@@ -37,7 +37,7 @@ fn block(entries: &[(&[u8], Vec<u8>)], compression: u8) -> Vec<u8> {
     bytes
 }
 
-/// Where a block of so many bytes with its trailer is.
+/// Returns the handle of a block of `whole_bytes` with its trailer.
 fn handle(offset: usize, whole_bytes: usize) -> Vec<u8> {
     let varint = |value: usize| match u8::try_from(value) {
         Ok(byte @ 0..0x80) => vec![byte],
@@ -49,7 +49,7 @@ fn handle(offset: usize, whole_bytes: usize) -> Vec<u8> {
     [varint(offset), varint(whole_bytes - 5)].concat()
 }
 
-/// A table of these blocks, each with the last key in it.
+/// Returns a table of these blocks, each with its last key.
 fn table(blocks: &[(&[u8], Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut index = Vec::new();
@@ -66,7 +66,7 @@ fn table(blocks: &[(&[u8], Vec<u8>)]) -> Vec<u8> {
     [bytes, meta, index, footer].concat()
 }
 
-/// A tensor of floats of one dimension.
+/// Returns a tensor of floats with one dimension.
 fn tensor(length: u8, shard: u8, offset: u8, bytes: u8) -> Vec<u8> {
     let mut entry = vec![8, 1, 18, 4, 18, 2, 8, length];
     entry.extend([24, shard, 32, offset, 40, bytes, 53, 1, 2, 3, 4]);
@@ -117,19 +117,19 @@ fn data_files_hold_every_tensor() {
     }
     assert_eq!(
         cut("ckpt-7.data-00000-of-00002", 23),
-        "ckpt-7.index: tensor b goes on to byte 24 of ckpt-7.data-00000-of-00002, which ends at byte 23: \
-         the file was cut off"
+        "ckpt-7.index: tensor b extends to byte 24 of ckpt-7.data-00000-of-00002, which ends at byte 23: the file \
+         was cut off"
     );
     let mut files = with(index());
     files.0.remove("ckpt-7.data-00001-of-00002");
     assert_eq!(
         why(&files),
-        "ckpt-7.index: tensor c is in ckpt-7.data-00001-of-00002, and that file is missing"
+        "ckpt-7.index: tensor c is in ckpt-7.data-00001-of-00002, which is missing"
     );
     files.0.remove("ckpt-7.index");
     assert_eq!(
         why(&files),
-        "ckpt-7.index is missing, and without it no tensor can be found"
+        "ckpt-7.index is missing, and tensors cannot be found without it"
     );
 }
 
@@ -139,16 +139,17 @@ fn broken_rules_are_named() {
     for (found, why) in [
         (
             why(&with(vec![0; 20])),
-            "ckpt-7.index: it is 20 bytes long, less than any index: it was cut off",
+            "ckpt-7.index: it is 20 bytes long, less than the minimum of an index: it was cut off",
         ),
         (
             why(&with(vec![0; 60])),
-            "ckpt-7.index, at byte 12: it does not end as an index does: it was cut off or overwritten",
+            "ckpt-7.index, at byte 12: it does not end with the magic number of an index: it was cut off or \
+             overwritten",
         ),
-        (why(&with(table(&[]))), "ckpt-7.index holds nothing"),
+        (why(&with(table(&[]))), "ckpt-7.index has no entries"),
         (
             one(&[(b"a", tensor(2, 0, 0, 8))]),
-            "ckpt-7.index: the index does not begin with how many data files there are",
+            "ckpt-7.index: the index does not begin with the number of data files",
         ),
         (
             one(&[
@@ -160,7 +161,7 @@ fn broken_rules_are_named() {
         ),
         (
             one(&[(b"", header(2)), (b"a", tensor(2, 0, 0, 9))]),
-            "ckpt-7.index: tensor a is 9 bytes long, and 2 elements of 4 bytes belong there",
+            "ckpt-7.index: tensor a is 9 bytes long, but should have 2 elements of 4 bytes",
         ),
         (
             one(&[(b"", header(2)), (b"a", tensor(2, 2, 0, 8))]),
@@ -168,11 +169,11 @@ fn broken_rules_are_named() {
         ),
         (
             one(&[(b"", header(0))]),
-            "ckpt-7.index: the header of the index is damaged: it says that there are 0 data files",
+            "ckpt-7.index: the header of the index is damaged: it states 0 data files",
         ),
         (
             one(&[(b"", vec![7])]),
-            "ckpt-7.index: the header of the index is damaged: a field is of no kind there is",
+            "ckpt-7.index: the header of the index is damaged: a field is of an unknown kind",
         ),
     ] {
         assert_eq!(found, why);

@@ -1,11 +1,11 @@
-//! The file of one chunk: that its container is whole, without unpacking it.
+//! The file of one chunk: checks that its container is whole, without decompressing it.
 
 use super::description::{Container, Description};
 use crate::soundness::{Fault, read_piece};
 use crate::source::ReadAt;
 use crate::structure::zstd;
 
-/// A Blosc buffer begins with this many bytes of header.
+/// The size of the header of a Blosc buffer.
 const BLOSC_HEADER_BYTES: u64 = 16;
 
 /// Checks a chunk's file.
@@ -39,13 +39,13 @@ pub(super) fn check(source: &dyn ReadAt, description: &Description) -> Result<()
     }
 }
 
-/// A Blosc header: four bytes of version and flags, then three lengths of four bytes, little-endian: unpacked, block,
-/// packed with the header (`README_CHUNK_FORMAT.rst` of c-blosc).
+/// Checks a Blosc header: four bytes of version and flags, then three lengths of four bytes, little-endian:
+/// decompressed, block, compressed with the header (`README_CHUNK_FORMAT.rst` of c-blosc).
 fn check_blosc(source: &dyn ReadAt, chunk_bytes: Option<u64>) -> Result<(), Fault> {
     let size_bytes = source.size_bytes();
     if size_bytes < BLOSC_HEADER_BYTES {
         return Err(Fault::broken(format!(
-            "the chunk is {size_bytes} bytes long, less than any Blosc buffer: it was cut off"
+            "the chunk is {size_bytes} bytes long, less than the minimum of a Blosc buffer: it was cut off"
         )));
     }
     let header = read_piece(
@@ -63,7 +63,8 @@ fn check_blosc(source: &dyn ReadAt, chunk_bytes: Option<u64>) -> Result<(), Faul
         return Err(Fault::at(
             12,
             format!(
-                "the Blosc buffer says it is {} bytes long, and the file is {size_bytes}: it was cut off or overwritten",
+                "the Blosc buffer states a length of {} bytes, but the file has {size_bytes}: it was cut off or \
+                 overwritten",
                 length(12)
             ),
         ));
@@ -76,7 +77,7 @@ fn check_blosc(source: &dyn ReadAt, chunk_bytes: Option<u64>) -> Result<(), Faul
 
 fn differs(what: &str, found: u64, expected: Option<u64>) -> Fault {
     Fault::broken(format!(
-        "{what} {found} bytes, and {} belong there: it was cut off or is of another array",
+        "{what} {found} bytes instead of {}: it was cut off or belongs to another array",
         expected.unwrap_or_default()
     ))
 }
@@ -106,7 +107,7 @@ mod tests {
         assert_eq!(why(&[], "null"), "the chunk is empty: it was never written");
         assert_eq!(
             why(&[0; 15], "null"),
-            "the chunk is 15 bytes, and 16 belong there: it was cut off or is of another array"
+            "the chunk is 15 bytes instead of 16: it was cut off or belongs to another array"
         );
         assert_eq!(why(&[0; 15], r#"{"id":"lz4"}"#), "sound");
     }
@@ -118,16 +119,16 @@ mod tests {
         assert_eq!(why(&bytes, blosc), "sound");
         assert_eq!(
             why(&bytes[..19], blosc),
-            "the Blosc buffer says it is 20 bytes long, and the file is 19: it was cut off or overwritten"
+            "the Blosc buffer states a length of 20 bytes, but the file has 19: it was cut off or overwritten"
         );
         assert_eq!(
             why(&bytes[..9], blosc),
-            "the chunk is 9 bytes long, less than any Blosc buffer: it was cut off"
+            "the chunk is 9 bytes long, less than the minimum of a Blosc buffer: it was cut off"
         );
         bytes[4] = 17;
         assert_eq!(
             why(&bytes, blosc),
-            "the chunk decompresses to 17 bytes, and 16 belong there: it was cut off or is of another array"
+            "the chunk decompresses to 17 bytes instead of 16: it was cut off or belongs to another array"
         );
     }
 }

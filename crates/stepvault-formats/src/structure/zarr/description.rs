@@ -1,8 +1,8 @@
-//! What `.zarray` and `zarr.json` say of an array.
+//! The array description in `.zarray` or `zarr.json`.
 
 use serde_json::Value;
 
-/// Which version of the format describes an array.
+/// The version of the format that describes an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// `.zarray`.
@@ -12,7 +12,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// The name of the file that holds the description.
+    /// Returns the name of the file that holds the description.
     pub const fn file(self) -> &'static str {
         match self {
             Self::Two => ".zarray",
@@ -20,7 +20,7 @@ impl Version {
         }
     }
 
-    /// The version whose file has this name.
+    /// Returns the version whose file has this name.
     pub fn of_file(name: &str) -> Option<Self> {
         [Self::Two, Self::Three]
             .into_iter()
@@ -28,28 +28,28 @@ impl Version {
     }
 }
 
-/// What a chunk is wrapped in.
+/// The container of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Container {
-    /// Nothing: the elements, and so many bytes after them.
+    /// None: the elements, followed by `trailer_bytes`.
     Raw { trailer_bytes: u64 },
     /// One zstd frame.
     Zstd,
     /// One Blosc buffer.
     Blosc,
-    /// Something that is not looked into.
+    /// A container that is not checked.
     Other,
 }
 
-/// The shape of an array and what its chunks are.
+/// The shape of an array and the form of its chunks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     shape: Vec<u64>,
     chunk_shape: Vec<u64>,
-    /// What comes before the indices in a chunk's key.
+    /// The text before the indices in a chunk's key.
     key_prefix: &'static str,
     separator: char,
-    /// Bytes of an element, where its type has a fixed length that is known.
+    /// The bytes of an element, if its type has a known fixed length.
     element_bytes: Option<u64>,
     pub(super) container: Container,
 }
@@ -58,10 +58,10 @@ impl Description {
     /// Reads a description; `None` for a group.
     ///
     /// # Errors
-    /// Why it describes no array.
+    /// The reason why it does not describe an array.
     pub fn parse(bytes: &[u8], version: Version) -> Result<Option<Self>, String> {
         let value: Value =
-            serde_json::from_slice(bytes).map_err(|error| format!("it is no JSON ({error})"))?;
+            serde_json::from_slice(bytes).map_err(|error| format!("it is not JSON ({error})"))?;
         match version {
             Version::Two => version_two(&value).map(Some),
             Version::Three if value.get("node_type").and_then(Value::as_str) == Some("group") => Ok(None),
@@ -69,12 +69,12 @@ impl Description {
         }
     }
 
-    /// How many chunks the array is cut into; `None` when that is no number.
+    /// Returns the number of chunks of the array; `None` on overflow.
     pub fn chunk_count(&self) -> Option<u64> {
         self.grid().try_fold(1_u64, u64::checked_mul)
     }
 
-    /// Bytes of a chunk before it is compressed, where that is known. Chunks at the edge are as large as the others.
+    /// Returns the bytes of a chunk before compression, if known. Chunks at the edge are as large as the others.
     pub(super) fn chunk_bytes(&self) -> Option<u64> {
         self.chunk_shape
             .iter()
@@ -83,7 +83,7 @@ impl Description {
             })
     }
 
-    /// Whether a path below the array's directory is that of one of its chunks.
+    /// Returns whether a path below the array's directory is that of one of its chunks.
     pub(super) fn is_chunk(&self, key: &str) -> bool {
         let Some(rest) = key.strip_prefix(self.key_prefix) else {
             return false;
@@ -115,16 +115,16 @@ impl Description {
         })
     }
 
-    /// Refuses a shape and chunks that do not go together.
+    /// Refuses a shape and chunks that contradict each other.
     fn of_one_mind(self) -> Result<Self, String> {
         let (dimensions, of_chunks) = (self.shape.len(), self.chunk_shape.len());
         if dimensions != of_chunks {
             return Err(format!(
-                "it has {dimensions} dimensions and its chunks have {of_chunks}"
+                "it has {dimensions} dimensions, but its chunks have {of_chunks}"
             ));
         }
         if self.chunk_shape.contains(&0) {
-            return Err("its chunks are 0 long".to_owned());
+            return Err("its chunks have a length of 0".to_owned());
         }
         Ok(self)
     }
@@ -181,7 +181,7 @@ fn version_three(value: &Value) -> Result<Description, String> {
         (Some("default"), Some(".")) => ("c", '.'),
         (Some("v2"), None | Some(".")) => ("", '.'),
         (Some("v2"), Some("/")) => ("", '/'),
-        _ => return Err("its chunk_key_encoding is none that is known".to_owned()),
+        _ => return Err("its chunk_key_encoding is unknown".to_owned()),
     };
     let codecs: Vec<&Value> = value
         .get("codecs")
@@ -226,7 +226,7 @@ fn lengths(value: Option<&Value>, field: &str) -> Result<Vec<u64>, String> {
     let lengths = value
         .and_then(Value::as_array)
         .and_then(|lengths| lengths.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>());
-    lengths.ok_or_else(|| format!("its {field} is no list of lengths"))
+    lengths.ok_or_else(|| format!("its {field} is not a list of lengths"))
 }
 
 fn container_of(name: Option<&Value>) -> Container {
@@ -237,7 +237,7 @@ fn container_of(name: Option<&Value>) -> Container {
     }
 }
 
-/// `<f4`, `|b1`: byte order, kind, bytes; and the names that tensorstore adds.
+/// Parses `<f4`, `|b1` (byte order, kind, bytes) and the names that tensorstore adds.
 fn version_two_bytes(name: &str) -> Option<u64> {
     match name {
         "bfloat16" => Some(2),
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn a_scalar_is_one_chunk() {
         let scalar = three("[5,4]", "[]").unwrap_err();
-        assert_eq!(scalar, "it has 0 dimensions and its chunks have 2");
+        assert_eq!(scalar, "it has 0 dimensions, but its chunks have 2");
         let text = THREE.replace("[5,4]", "[]").replace("[2,4]", "[]");
         let scalar = Description::parse(text.as_bytes(), Version::Three)
             .unwrap()
@@ -319,20 +319,16 @@ mod tests {
     #[test]
     fn what_describes_no_array_says_why() {
         for (from, to, why) in [
-            ("[5,4]", "[5,-4]", "its shape is no list of lengths"),
-            ("[2,4]", "[2,0]", "its chunks are 0 long"),
+            ("[5,4]", "[5,-4]", "its shape is not a list of lengths"),
+            ("[2,4]", "[2,0]", "its chunks have a length of 0"),
             (":3,", ":4,", "its zarr_format is not 3"),
-            (
-                "\"default\"",
-                "\"odd\"",
-                "its chunk_key_encoding is none that is known",
-            ),
+            ("\"default\"", "\"odd\"", "its chunk_key_encoding is unknown"),
             ("codecs", "codex", "it has no codecs"),
         ] {
             assert_eq!(three(from, to), Err(why.to_owned()));
         }
         let cut = Description::parse(&THREE.as_bytes()[..40], Version::Three).unwrap_err();
-        assert!(cut.starts_with("it is no JSON"), "{cut}");
+        assert!(cut.starts_with("it is not JSON"), "{cut}");
         let huge = three("[5,4]", "[18446744073709551615,18446744073709551615]")
             .unwrap()
             .unwrap();

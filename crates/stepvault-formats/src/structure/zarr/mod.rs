@@ -1,12 +1,12 @@
-//! Zarr arrays, version 2 (`.zarray`) and 3 (`zarr.json`), each a directory with a file a chunk.
+//! Zarr arrays, version 2 (`.zarray`) and 3 (`zarr.json`), each a directory with one file per chunk.
 //!
-//! Rules are those of the specifications at zarr-specs.readthedocs.io. Groups are no arrays.
+//! The rules are those of the specifications at zarr-specs.readthedocs.io. Groups are not arrays.
 //!
 //! # Blind spots
 //!
-//! A chunk that is absent stands for the fill value, so a lost chunk is only seen where the writer says that it
-//! stores every chunk ([`Presence::Required`]). Only the containers of uncompressed, zstd and Blosc chunks are looked
-//! at; of the others, that they are not empty. Chunks carry no checksum here.
+//! A missing chunk stands for the fill value, so a lost chunk is detected only if the writer states that it stores
+//! every chunk ([`Presence::Required`]). The containers of uncompressed, zstd and Blosc chunks are checked; other
+//! chunks must only not be empty. Chunks carry no checksum here.
 
 mod chunk;
 mod description;
@@ -17,34 +17,34 @@ use crate::tree::{OpenFile, Tree};
 
 pub use description::{Description, Version};
 
-/// The most that the description of an array may be.
+/// The maximum size of the description of an array.
 const MAX_DESCRIPTION_BYTES: u64 = 1 << 20;
 
-/// Whether a chunk may be absent.
+/// Whether a chunk may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
-    /// It stands for the fill value then.
+    /// A missing chunk stands for the fill value.
     Optional,
     /// The writer stores every chunk.
     Required,
 }
 
-/// Whether a directory is an array by the file that describes it.
+/// Returns whether a directory is an array, by the file that describes it.
 pub fn is_array(tree: &Tree, directory: &str) -> bool {
     version_of(tree, directory).is_some()
 }
 
-/// Checks an array: that it is described, and each chunk that is there.
+/// Checks an array: its description, and each chunk that exists.
 ///
 /// # Errors
 /// [`Fault::Broken`] with the file in the text; [`Fault::Read`] when a file cannot be read.
 pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile, presence: Presence) -> Result<(), Fault> {
     let version = version_of(tree, directory)
-        .ok_or_else(|| Fault::broken(format!("{directory} holds neither .zarray nor zarr.json")))?;
+        .ok_or_else(|| Fault::broken(format!("{directory} contains neither .zarray nor zarr.json")))?;
     let path = joined(directory, version.file());
     let bytes = whole(tree, &path, files, MAX_DESCRIPTION_BYTES)?.unwrap_or_default();
     let Some(description) = Description::parse(&bytes, version)
-        .map_err(|why| Fault::broken(format!("{path} describes no array: {why}")))?
+        .map_err(|why| Fault::broken(format!("{path} does not describe an array: {why}")))?
     else {
         return Ok(());
     };

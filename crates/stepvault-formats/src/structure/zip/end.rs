@@ -1,4 +1,4 @@
-//! The end records of an archive: where its list of records is, and that all of them say so.
+//! The end records of an archive: where its list of records is, and whether all end records agree on it.
 
 use rawzip::ZipArchive;
 
@@ -6,30 +6,30 @@ use super::{Adapter, number};
 use crate::soundness::{Fault, read_piece};
 use crate::source::ReadAt;
 
-/// Why an archive without an end record is broken.
+/// The reason why an archive without an end record is broken.
 pub(super) const CUT_OFF: &str = "the archive has no end record in its last bytes: the save was cut off";
 
 const END_BYTES: u64 = 22;
 const LOCATOR_BYTES: u64 = 20;
 const LONG_END_BYTES: u64 = 56;
-/// The part of the long end record that its own length leaves out.
+/// The part of the ZIP64 end record that its own length does not count.
 const LONG_END_UNCOUNTED_BYTES: u64 = 12;
 
-/// Where the list of records is.
+/// The location of the list of records.
 pub(super) struct Directory {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) records: u64,
 }
 
-/// Reads the end records that the reader has found, and holds them against it and each other.
+/// Reads the end records that the reader has found, and compares them with the reader's result and with each other.
 pub(super) fn check(source: &dyn ReadAt, archive: &ZipArchive<Adapter<'_>>) -> Result<Directory, Fault> {
     let end_offset = archive.eocd_offset();
     let left_bytes = source.size_bytes().saturating_sub(archive.end_offset());
     if left_bytes > 0 {
         return Err(Fault::at(
             archive.end_offset(),
-            format!("{left_bytes} bytes follow the end of the archive, where nothing should"),
+            format!("{left_bytes} unexpected bytes follow the end of the archive"),
         ));
     }
     let record = read_piece(
@@ -66,7 +66,7 @@ pub(super) fn check(source: &dyn ReadAt, archive: &ZipArchive<Adapter<'_>>) -> R
     if end.disks != [0, 0] || end.records[0] != end.records[1] {
         return Err(Fault::at(
             end_offset,
-            "the archive's end record says that it has other parts",
+            "the archive's end record declares further volumes",
         ));
     }
     let adds_up = end.start.checked_add(end.length) == Some(directory_end)
@@ -76,8 +76,8 @@ pub(super) fn check(source: &dyn ReadAt, archive: &ZipArchive<Adapter<'_>>) -> R
         return Err(Fault::at(
             end_offset,
             format!(
-                "the archive's end record says that its list of records is the {} bytes from byte {}, and it should \
-                 end at byte {directory_end}",
+                "the archive's end record places its list of records in the {} bytes from byte {}, but the list \
+                 should end at byte {directory_end}",
                 end.length, end.start
             ),
         ));
@@ -89,7 +89,7 @@ pub(super) fn check(source: &dyn ReadAt, archive: &ZipArchive<Adapter<'_>>) -> R
     })
 }
 
-/// What either end record says.
+/// The contents of either end record.
 struct End {
     disks: [u64; 2],
     records: [u64; 2],
@@ -97,8 +97,8 @@ struct End {
     start: u64,
 }
 
-/// The long end record and its offset, where the archive has one. torch always writes it; other tools only for large
-/// archives.
+/// Returns the ZIP64 end record and its offset, if the archive has one. torch always writes it; other tools only for
+/// large archives.
 fn long_end(source: &dyn ReadAt, end_offset: u64) -> Result<Option<(End, u64)>, Fault> {
     let Some(locator_offset) = end_offset.checked_sub(LOCATOR_BYTES) else {
         return Ok(None);

@@ -1,11 +1,11 @@
-//! The list of records at the end of a zip archive, held against the archive itself.
+//! The list of records at the end of a zip archive, compared with the archive itself.
 //!
-//! The records are read with `rawzip`, which allocates nothing by what a header says but is made to forgive what
-//! other readers forgive. Here the archive must add up: the list ends where the end records begin, each record's own
-//! header says what the list says of it, and no record reaches into another or into the list.
+//! The records are read with `rawzip`, which never allocates by what a header states but accepts errors that other
+//! readers accept. This check requires a consistent archive: the list ends where the end records begin, each record's
+//! own header agrees with the list, and no record overlaps another record or the list.
 //!
-//! Nothing between the records is looked at, and neither are times, versions, attributes and comments: tools that
-//! rewrite archives differ in them.
+//! Bytes between the records are not checked, and neither are times, versions, attributes and comments, because tools
+//! that rewrite archives differ in them.
 
 mod end;
 mod record;
@@ -21,18 +21,18 @@ pub use record::Record;
 
 /// The longest list of records that is read, in bytes: about a million records.
 pub const MAX_DIRECTORY_BYTES: u64 = 1 << 26;
-/// The end record with the longest comment there can be, in bytes.
+/// The size of the end record with the longest possible comment, in bytes.
 const MAX_END_BYTES: u64 = 22 + 65_535;
 /// Bytes of a record in the list, without its name, extra and comment.
 const LISTED_BYTES: u64 = 46;
-/// What an archive with a record in it begins with.
+/// The first bytes of an archive with a record in it.
 const FIRST_BYTES: [u8; 4] = *b"PK\x03\x04";
 
-/// Reads the list of records of an archive that is the whole of a file and checks every record's place and header,
-/// in the order of the list.
+/// Reads the list of records of an archive that fills a file, and checks every record's offset and header, in the
+/// order of the list.
 ///
 /// # Errors
-/// [`Fault::Broken`] where the archive does not add up, [`Fault::Unknown`] where its list is longer than
+/// [`Fault::Broken`] if the archive contradicts itself, [`Fault::Unknown`] if its list is longer than
 /// [`MAX_DIRECTORY_BYTES`].
 pub fn read(source: &dyn ReadAt) -> Result<Vec<Record>, Fault> {
     let size_bytes = source.size_bytes();
@@ -43,11 +43,11 @@ pub fn read(source: &dyn ReadAt) -> Result<Vec<Record>, Fault> {
     if first != FIRST_BYTES {
         return Err(Fault::at(
             0,
-            "the file does not begin like a zip archive with records in it",
+            "the file does not begin with a record of a ZIP archive",
         ));
     }
     let adapter = Adapter { source, size_bytes };
-    // Room for the end records, and for a comment only where there is one.
+    // Space for the end records; it grows only if there is a comment.
     let mut buffer = vec![0; 1024];
     let archive = ZipLocator::new()
         .max_search_space(MAX_END_BYTES)
@@ -57,8 +57,7 @@ pub fn read(source: &dyn ReadAt) -> Result<Vec<Record>, Fault> {
     let list_bytes = directory.end.saturating_sub(directory.start);
     if list_bytes > MAX_DIRECTORY_BYTES {
         return Err(Fault::Unknown(format!(
-            "the archive's list of records is {list_bytes} bytes long, more than the {MAX_DIRECTORY_BYTES} that \
-             are read"
+            "the archive's list of records is {list_bytes} bytes long, more than the limit of {MAX_DIRECTORY_BYTES}"
         )));
     }
     let longest = u64::try_from(rawzip::MAX_CENTRAL_DIRECTORY_RECORD_SIZE).unwrap_or(u64::MAX);
@@ -95,13 +94,13 @@ pub fn read(source: &dyn ReadAt) -> Result<Vec<Record>, Fault> {
         return Err(Fault::at(
             expected_offset,
             format!(
-                "the archive's list of records holds {} of them, and its end record says {}",
+                "the archive's list holds {} records, but its end record states {}",
                 records.len(),
                 directory.records
             ),
         ));
     }
-    // In the order of the file, so that one look at the next tells whether two overlap.
+    // Sort by offset, so that comparing neighbors detects an overlap.
     places.sort_by_key(|(index, _)| records.get(*index).map(Record::header_offset));
     let mut limit = directory.start;
     for (index, wayfinder) in places.into_iter().rev() {
@@ -134,7 +133,7 @@ impl ReaderAt for Adapter<'_> {
     }
 }
 
-/// What an error of the reader says of the archive: only a failed read says nothing of it.
+/// Turns an error of the reader into a fault of the archive, except a failed read.
 fn zip_fault(error: rawzip::Error, broken: &str) -> Fault {
     match error.into_kind() {
         ErrorKind::IO(error) if error.kind() != io::ErrorKind::UnexpectedEof => Fault::Read(error),
@@ -142,7 +141,7 @@ fn zip_fault(error: rawzip::Error, broken: &str) -> Fault {
     }
 }
 
-/// An unsigned little-endian number of `length` bytes in a header, 0 where the header has none.
+/// Returns an unsigned little-endian number of `length` bytes in a header, 0 if the header is too short.
 fn number(bytes: &[u8], start: usize, length: usize) -> u64 {
     let field = bytes.get(start..start.saturating_add(length)).unwrap_or_default();
     field

@@ -1,4 +1,4 @@
-//! One record of an archive: what the list says of it, and what stands at its place.
+//! One record of an archive: its entry in the list, and the bytes at its offset.
 
 use rawzip::{CompressionMethod, ZipArchive, ZipArchiveEntryWayfinder, ZipFileHeaderRecord};
 
@@ -11,11 +11,11 @@ use crate::structure::finding::shown;
 const HEADER_BYTES: u64 = 30;
 /// Flag bit 3: checksum and sizes follow the data.
 const HAS_DESCRIPTOR: u16 = 1 << 3;
-/// What a descriptor behind a record's data begins with, mostly.
+/// The signature that usually starts the descriptor after a record's data.
 const DESCRIPTOR_MARK: &[u8] = b"PK\x07\x08";
-/// Bytes of that mark.
+/// The size of that signature.
 const MARK_BYTES: u64 = 4;
-/// The longest descriptor behind a record's data, in bytes.
+/// The longest descriptor after a record's data, in bytes.
 const MAX_DESCRIPTOR_BYTES: u64 = 24;
 
 /// A record of an archive.
@@ -32,37 +32,37 @@ pub struct Record {
 }
 
 impl Record {
-    /// Its path in the archive.
+    /// Returns its path in the archive.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether its bytes stand in the archive as they are, not compressed.
+    /// Returns whether its bytes are stored uncompressed.
     pub fn is_stored(&self) -> bool {
         self.method == CompressionMethod::STORE
     }
 
-    /// The CRC-32 of its bytes by the list. torch writes 0 for all when checksums are turned off.
+    /// Returns the CRC-32 of its bytes from the list. torch writes 0 for all when checksums are turned off.
     pub fn crc32(&self) -> u32 {
         self.crc32
     }
 
-    /// Its length in bytes, once unpacked.
+    /// Returns its decompressed length in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// The offset in the file of its own header.
+    /// Returns the offset in the file of its own header.
     pub fn header_offset(&self) -> u64 {
         self.header_offset
     }
 
-    /// The offset in the file of its bytes.
+    /// Returns the offset in the file of its bytes.
     pub fn data_offset(&self) -> u64 {
         self.data_offset
     }
 
-    /// What the list says.
+    /// Reads an entry of the list.
     pub(super) fn listed(entry: &ZipFileHeaderRecord<'_>, damaged: &str) -> Result<Self, Fault> {
         let name = entry.file_path();
         let at = entry.central_directory_offset();
@@ -84,7 +84,7 @@ impl Record {
             return Err(Fault::at(
                 at,
                 format!(
-                    "{} is {} bytes long, and takes {} without being compressed",
+                    "{} is {} bytes long, but takes {} although it is not compressed",
                     shown(name),
                     record.size_bytes,
                     record.stored_bytes
@@ -94,8 +94,8 @@ impl Record {
         Ok(record)
     }
 
-    /// Holds the header and the descriptor at the record's place against the list. All of it must end before `limit`,
-    /// where the next record or the list begins.
+    /// Compares the header and the descriptor at the record's offset with the list. All of it must end before
+    /// `limit`, where the next record or the list begins.
     pub(super) fn check_place(
         &mut self,
         source: &dyn ReadAt,
@@ -107,13 +107,13 @@ impl Record {
         let damaged = || {
             Fault::at(
                 self.header_offset,
-                format!("the header of {name} is damaged: it does not say what the archive's list says"),
+                format!("the header of {name} is damaged: it differs from the archive's list"),
             )
         };
         let overlaps = || {
             Fault::at(
                 self.header_offset,
-                format!("{name} reaches over what comes behind it in the archive"),
+                format!("{name} overlaps what follows it in the archive"),
             )
         };
         if self
@@ -124,7 +124,7 @@ impl Record {
             return Err(overlaps());
         }
         let absent = format!(
-            "the archive's list says that {name} begins at byte {}, and no record does",
+            "the archive's list places {name} at byte {}, where no record begins",
             self.header_offset
         );
         let entry = archive
@@ -134,7 +134,7 @@ impl Record {
         if data_end > limit {
             return Err(overlaps());
         }
-        // Not more than what has just been found to lie inside the file, and at most 128 KiB.
+        // At most the bytes that were just found to lie inside the file, and at most 128 KiB.
         let variable_bytes = data_start
             .saturating_sub(self.header_offset)
             .saturating_sub(HEADER_BYTES);
@@ -159,7 +159,7 @@ impl Record {
         if self.has_descriptor() && !self.is_described(source, data_end, limit)? {
             return Err(Fault::at(
                 data_end,
-                format!("the checksum and length behind {name} are not those of the archive's list"),
+                format!("the checksum and length after {name} differ from those in the archive's list"),
             ));
         }
         self.data_offset = data_start;
@@ -170,20 +170,20 @@ impl Record {
         self.flags & HAS_DESCRIPTOR != 0
     }
 
-    /// Whether the bytes behind the data repeat checksum and lengths. With or without a mark in front; and with
-    /// lengths of four or eight bytes, whatever the list uses: torch writes eight as soon as the record *begins*
+    /// Returns whether the bytes after the data repeat checksum and lengths: with or without a signature, and with
+    /// lengths of four or eight bytes, whatever the list uses. torch writes eight as soon as the record *begins*
     /// beyond 4 GiB, however short it is (`mz_zip_writer_add_mem_ex_v2` in its miniz).
     fn is_described(&self, source: &dyn ReadAt, data_end: u64, limit: u64) -> Result<bool, Fault> {
-        // The header lies in front of the data, so that there always are so many bytes to look back on.
+        // The header lies before the data, so there are always that many bytes to look back.
         let start = data_end.saturating_sub(MARK_BYTES);
         let length = limit.saturating_sub(start).min(MARK_BYTES + MAX_DESCRIPTOR_BYTES);
-        let around = read_piece(source, start, length, length, "the checksum behind a record")?;
+        let around = read_piece(source, start, length, length, "the checksum after a record")?;
         let Some((before, behind)) = around.split_at_checked(DESCRIPTOR_MARK.len()) else {
             return Ok(false);
         };
         let fields = match behind.strip_prefix(DESCRIPTOR_MARK) {
             Some(fields) => fields,
-            // The mark is taken for data: the data is said to end too late.
+            // The signature is part of the stated data: the stated data ends too late.
             None if before == DESCRIPTOR_MARK => return Ok(false),
             None => behind,
         };

@@ -17,14 +17,14 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
 }
 
-/// What `MANIFEST.json` says of each fixture.
+/// Returns the entry of each fixture in `MANIFEST.json`.
 pub(crate) fn manifest() -> Vec<Value> {
     let bytes = std::fs::read(directory().join("MANIFEST.json")).unwrap();
     let manifest: Value = serde_json::from_slice(&bytes).unwrap();
     manifest["fixtures"].as_array().unwrap().clone()
 }
 
-/// A fixture, unpacked for as long as this lives. Opens its files.
+/// A fixture, unpacked for as long as this value lives. Opens its files.
 pub(crate) struct Fixture {
     pub(crate) root: PathBuf,
     pub(crate) tree: Tree,
@@ -32,7 +32,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// By the name of its archive without ending.
+    /// Unpacks a fixture, by the name of its archive without ending.
     pub(crate) fn unpack(name: &str) -> Self {
         let archive = ["tar", "tar.gz"]
             .map(|ending| directory().join(format!("{name}.{ending}")))
@@ -61,13 +61,13 @@ impl Fixture {
         std::fs::read(self.root.join(path)).unwrap()
     }
 
-    /// Paths of its regular files, relative to its root, in order.
+    /// Returns the paths of its regular files, relative to its root, in order.
     pub(crate) fn files(&self) -> Vec<String> {
         self.tree.files().map(|(path, _)| path.to_owned()).collect()
     }
 }
 
-/// A directory on disk as a tree.
+/// Reads a directory on disk as a tree.
 pub(crate) fn scan(root: &Path) -> Tree {
     let mut entries = BTreeMap::new();
     let mut pending = vec![root.to_path_buf()];

@@ -1,4 +1,4 @@
-//! Directories written by hand, a line an entry.
+//! Directories written by hand, one line per entry.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +9,7 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::source::ReadAt;
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
 
-/// A directory in memory. Entries are written one second after another; what is read of files is counted.
+/// A directory in memory. Entries are written one second after another; bytes read from files are counted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Memory {
     entries: BTreeMap<String, Entry>,
@@ -87,7 +87,7 @@ impl Memory {
         Tree::new(self.entries.clone())
     }
 
-    /// A time by which everything has been quiet for long.
+    /// Returns a time long after the last write.
     pub(crate) fn settled(&self) -> Timestamp {
         Timestamp::from_seconds(self.clock_seconds + 1_000_000)
     }

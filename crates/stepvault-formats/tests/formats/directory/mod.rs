@@ -1,4 +1,4 @@
-//! Directories to look at: on disk, from the archives of real checkpoints, and written by hand.
+//! Directories for tests: on disk, from the archives of real checkpoints, and written by hand.
 
 pub(crate) mod archive;
 pub(crate) mod memory;

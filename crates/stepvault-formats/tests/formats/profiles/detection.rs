@@ -1,4 +1,4 @@
-//! Which of several frameworks that fit is taken.
+//! Which of several matching frameworks is selected.
 
 use stepvault_formats::detect::detect;
 use stepvault_formats::find::{FindOptions, find_steps};
@@ -20,15 +20,18 @@ fn the_most_telling_framework_wins_and_the_others_are_named() {
     assert_eq!(
         detection.why,
         [
-            "5000/params/_METADATA is there",
-            "5000/train_state/_METADATA is there"
+            "5000/params/_METADATA exists",
+            "5000/train_state/_METADATA exists"
         ]
     );
     assert_eq!(detection.others, ["orbax"]);
     let nothing = Memory::new(&["notes.txt"]);
     let detection = detect(&nothing.tree(), &nothing, &profiles).unwrap();
     assert_eq!(detection.profile.name, "generic");
-    assert_eq!(detection.why, ["nothing in it is the mark of a known framework"]);
+    assert_eq!(
+        detection.why,
+        ["it contains no file that identifies a known framework"]
+    );
 }
 
 #[test]

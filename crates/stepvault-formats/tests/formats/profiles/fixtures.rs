@@ -1,4 +1,4 @@
-//! Every archive of real checkpoints against what its manifest says.
+//! Every archive of real checkpoints, compared with its manifest.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use stepvault_formats::resume::{Resumed, moved_aside_before_restore, resumed_by_
 
 use crate::directory::archive::{Fixture, manifest};
 
-/// Which profile each fixture is.
+/// The profile of each fixture.
 const EXPECTED: [(&str, &str); 30] = [
     ("torch-formats", "generic"),
     ("safetensors-llama", "generic"),
@@ -46,7 +46,7 @@ const EXPECTED: [(&str, &str); 30] = [
     ("enospc-torch-save", "generic"),
 ];
 
-/// Steps that are cut off in a way that no name and no marker shows: the structure of their files decides.
+/// Steps that are cut off in a way that no name and no marker shows: the check of their files decides.
 const STRUCTURE_DECIDES: [(&str, &str); 4] = [
     ("killed-torch-save", "step_2.pt"),
     ("killed-torch-save-small", "step_3.pt"),
@@ -109,7 +109,7 @@ fn steps_and_whether_they_are_complete_are_those_of_the_manifest() {
             .as_array()
             .unwrap()
             .iter()
-            // Files that are samples of a format, and no steps.
+            // Some files are samples of a format, not steps.
             .filter(|step| !step["step"].is_null())
             .map(|step| {
                 let path = text(step, "path");
@@ -173,8 +173,8 @@ fn pointers_say_what_the_manifest_says() {
     });
 }
 
-/// What the framework goes on from, once the newest complete step was restored, its pointer written, and what stood in
-/// the way moved aside, is that step.
+/// Once the newest complete step was restored, its pointer written, and the files in the way moved aside, the
+/// framework resumes from that step.
 #[test]
 fn a_framework_goes_on_from_what_was_restored() {
     each_fixture(|fixture, profile, unpacked, profiles| {
@@ -203,7 +203,7 @@ fn a_framework_goes_on_from_what_was_restored() {
         match resumed_by_framework(profile, &after, unpacked) {
             Resumed::Step(path) => assert_eq!(path, newest, "{}", fixture["name"]),
             Resumed::Unknown => assert!(["dcp", "generic", "timm"].contains(&profile.name.as_str())),
-            // Weights alone are nothing that a trainer goes on from.
+            // A trainer cannot resume from weights alone.
             Resumed::Nothing => assert_eq!(fixture["name"], "prime-rl-weights-old"),
             other @ Resumed::Fails { .. } => panic!("{}: {other:?}", fixture["name"]),
         }

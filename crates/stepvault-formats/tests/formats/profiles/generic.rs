@@ -1,4 +1,4 @@
-//! The generic profile, with the rule that a configuration names: it says what `completeness` says.
+//! The generic profile, with the rule that a configuration names: it agrees with `completeness`.
 
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::completeness::{FileFacts, Rule, StepFacts, Verdict, verdict};

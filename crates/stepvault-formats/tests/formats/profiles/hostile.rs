@@ -1,4 +1,4 @@
-//! Directories with any names and contents: nothing panics, and little is read.
+//! Directories with arbitrary names and contents: nothing panics, and little is read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use proptest::prelude::*;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::detect::detect;
-use stepvault_formats::expendable::expendable;
 use stepvault_formats::find::{Completeness, FindOptions, find_steps};
 use stepvault_formats::pointer::pointer_after_restore;
 use stepvault_formats::profile::ProfileSet;
+use stepvault_formats::prunable::prunable;
 use stepvault_formats::resume::{moved_aside_before_restore, resume_text, resumed_by_framework};
 
 use crate::directory::memory::Memory;
 
-/// More than any of these directories could ask for: each file is read a few times, by each profile.
+/// More than any of these directories may require: each profile reads each file a few times.
 const READ_LIMIT_BYTES: u64 = 16 << 20;
 
-/// Names that some framework gives, and names that only look so.
+/// Names that some framework uses, and similar names.
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![
         prop::sample::select(vec![
@@ -109,7 +109,7 @@ fn line() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    // Each case goes through every profile.
+    // Each case is run with every profile.
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
@@ -135,7 +135,7 @@ proptest! {
                 let _ = resume_text(profile, "/run", &step.path);
             }
             let _ = resumed_by_framework(profile, &tree, &memory);
-            for step in expendable(profile, &tree, &memory, &found) {
+            for step in prunable(profile, &tree, &memory, &found) {
                 prop_assert!(step.is_complete());
                 prop_assert_ne!(Some(&step.path), found.newest_complete().map(|step| &step.path));
                 let named = |pointer: &stepvault_formats::pointer::PointerFound| {
@@ -143,7 +143,7 @@ proptest! {
                 };
                 prop_assert!(!found.pointers.iter().any(named));
             }
-            // The same directory, the same answer.
+            // The same directory gives the same result.
             prop_assert_eq!(found, find_steps(profile, &tree, &memory, now, &FindOptions::default()));
         }
         prop_assert!(memory.read_bytes.load(Ordering::Relaxed) < READ_LIMIT_BYTES);

@@ -3,7 +3,7 @@
 mod detection;
 mod fixtures;
 mod generic;
-mod handover;
+mod handoff;
 mod hostile;
 mod layouts;
 mod parts;

@@ -1,4 +1,4 @@
-//! What one node of several has of a step: what proves it there, and what must not be taken for all of it.
+//! The part of a step on one node of several: the proof on that node, and what must not count as the whole step.
 
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::find::{Extent, FindOptions, FoundStep, find_steps};
@@ -6,7 +6,7 @@ use stepvault_formats::profile::ProfileSet;
 
 use crate::directory::memory::Memory;
 
-/// Why each step is not complete; empty for one that is.
+/// Returns why each step is not complete; empty for a complete one.
 fn reasons(profile: &str, extent: Extent, lines: &[&str], now: Option<Timestamp>) -> Vec<String> {
     let (profiles, memory) = (ProfileSet::default(), Memory::new(lines));
     let options = FindOptions {
@@ -33,11 +33,11 @@ fn a_node_without_rank_0_has_silence_for_proof() {
     let now = Some(Timestamp::from_seconds(4));
     assert_eq!(
         reasons("dcp", Extent::OtherPart, &SHARDS_OF_NODE_1, now),
-        ["it was written 2 s ago, and must be quiet for 30 s"]
+        ["it was written 2 s ago, and must be unchanged for 30 s"]
     );
     assert_eq!(
         reasons("dcp", Extent::Whole, &SHARDS_OF_NODE_1, None),
-        ["none of .metadata, __*.metadata is there yet"]
+        ["none of .metadata, __*.metadata exists yet"]
     );
 }
 
@@ -47,13 +47,13 @@ fn a_save_that_was_cut_off_is_never_proved_where_rank_0_runs() {
     assert_eq!(
         reasons("dcp", Extent::LeadingPart, &shards, None),
         [
-            "none of .metadata, __*.metadata is there yet (of several nodes the first by name has to be that of rank 0, \
-             which writes it)"
+            "none of .metadata, __*.metadata exists yet (rank 0 writes it; the node of rank 0 must be the first by \
+             name)"
         ]
     );
     let proved = [shards[0], shards[1], "step-5/.metadata"];
     assert_eq!(reasons("dcp", Extent::LeadingPart, &proved, None), [""]);
-    // The marker of the save before, next to new shards.
+    // The marker of the previous save, next to new shards.
     let overwritten = [shards[0], "step-5/.metadata", shards[1]];
     assert_eq!(reasons("dcp", Extent::LeadingPart, &overwritten, None).len(), 1);
     assert_ne!(reasons("dcp", Extent::LeadingPart, &overwritten, None), [""]);
@@ -72,10 +72,10 @@ fn ranks_of_other_nodes_are_not_missing_and_empty_files_of_its_own_are() {
         reasons("verl", Extent::OtherPart, &empty, None),
         ["actor/model_world_size_8_rank_5.pt is empty (0 bytes)"]
     );
-    // Which required file is whose is told of the first node alone.
+    // Only the first node is told which required files it must have.
     assert_eq!(
         reasons("verl", Extent::LeadingPart, &node_1, None),
-        ["none of data.pt, data_*.pt is there yet"]
+        ["none of data.pt, data_*.pt exists yet"]
     );
 }
 
@@ -96,7 +96,7 @@ fn a_pointer_that_a_restore_left_behind_holds_up_nothing() {
     );
     let first = reasons("megatron", Extent::LeadingPart, &lines, None);
     assert!(
-        first[1].contains("latest_checkpointed_iteration.txt still says 10"),
+        first[1].contains("latest_checkpointed_iteration.txt still names 10"),
         "{first:?}"
     );
 }

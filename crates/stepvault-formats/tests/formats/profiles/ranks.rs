@@ -1,4 +1,4 @@
-//! A loss of the highest ranks leaves no gap: what shows it, and what must not be taken for it.
+//! A loss of the highest ranks leaves no gap: what detects it, and what must not be mistaken for it.
 
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::find::{FindOptions, FoundStep, find_steps};
@@ -6,7 +6,7 @@ use stepvault_formats::profile::ProfileSet;
 
 use crate::directory::memory::Memory;
 
-/// Accelerate steps with so many ranks each.
+/// Returns Accelerate steps with these numbers of ranks.
 fn run(ranks: &[u32]) -> Memory {
     let mut memory = Memory::default();
     for (step, ranks) in ranks.iter().enumerate() {
@@ -36,9 +36,9 @@ fn fewer_ranks_than_before_are_a_save_that_was_cut_off() {
     let memory = run(&[4, 3]);
     assert_eq!(
         steps(&memory, memory.settled(), &FindOptions::default())[1].reasons(),
-        ["3 ranks wrote it, and 4 wrote the step before"]
+        ["3 ranks wrote it, but 4 wrote the previous step"]
     );
-    // Cut off, and then gone on with all of them.
+    // One step was cut off; the run then continued with all ranks.
     assert_eq!(verdicts(&[4, 3, 4], FindOptions::default()), [true, false, true]);
 }
 
@@ -74,28 +74,28 @@ fn a_gap_is_seen_by_itself() {
     memory.write("- checkpoints/checkpoint_0/random_states_1.pkl");
     assert_eq!(
         steps(&memory, memory.settled(), &FindOptions::default())[0].reasons(),
-        ["the random states (random_states_*.pkl) of rank 1 are not there: 2 of 3 are"]
+        ["the random states (random_states_*.pkl) of rank 1 are missing: 2 of 3 exist"]
     );
 }
 
 #[test]
 fn a_step_is_over_when_a_newer_one_was_begun() {
     let memory = run(&[1, 1]);
-    // A second after the last write nothing has been quiet yet.
+    // One second after the last write, nothing counts as quiet yet.
     let now = Timestamp::from_seconds(memory.clock_seconds + 1);
     let seen = steps(&memory, now, &FindOptions::default());
     assert!(seen[0].is_complete());
     assert_eq!(
         seen[1].reasons(),
-        ["it was written 1 s ago, and must be quiet for 30 s"]
+        ["it was written 1 s ago, and must be unchanged for 30 s"]
     );
-    // A run that went back writes an old number again, while the newer one still stands.
+    // A run that went back writes an old number again, while the newer step still exists.
     let mut back = memory.clone();
     back.write("checkpoints/checkpoint_0/model.safetensors");
     let now = Timestamp::from_seconds(back.clock_seconds + 1);
     let seen = steps(&back, now, &FindOptions::default());
     assert_eq!(
         seen[0].reasons(),
-        ["it was written 1 s ago, and must be quiet for 30 s"]
+        ["it was written 1 s ago, and must be unchanged for 30 s"]
     );
 }

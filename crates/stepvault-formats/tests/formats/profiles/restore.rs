@@ -1,9 +1,9 @@
-//! What is written, moved aside and said at a restore, and what a clean-up may remove.
+//! What a restore writes, moves aside and reports, and what a clean-up may remove.
 
-use stepvault_formats::expendable::expendable;
 use stepvault_formats::find::{FindOptions, find_steps};
 use stepvault_formats::pointer::{PointerContent, PointerWrite, pointer_after_restore};
 use stepvault_formats::profile::{Effect, Profile, ProfileSet};
+use stepvault_formats::prunable::prunable;
 use stepvault_formats::resume::{Resumed, moved_aside_before_restore, resume_text, resumed_by_framework};
 
 use crate::directory::memory::Memory;
@@ -210,7 +210,7 @@ fn a_newer_step_that_the_trainer_would_take_is_moved_aside() {
         memory.write(&format!("{restored}/"));
         assert_eq!(aside(name, &memory, restored), [newer], "{name}");
         assert_eq!(resumed(name, &memory), step(newer), "{name}");
-        // Once it is out of the way, the trainer takes the restored one.
+        // Once it is moved aside, the trainer loads the restored one.
         let mut cleared = memory.clone();
         cleared.write(&format!("- {newer}"));
         cleared.write(&format!("{restored}/.metadata"));
@@ -260,7 +260,7 @@ fn a_pointer_to_nothing_makes_the_trainer_fail() {
         resumed("deepspeed", &memory),
         Resumed::Fails {
             path: "latest".to_owned(),
-            words: "it says \"global_step9\", and there is no such step".to_owned()
+            words: "it names \"global_step9\", and no such step exists".to_owned()
         }
     );
     assert_eq!(
@@ -269,7 +269,7 @@ fn a_pointer_to_nothing_makes_the_trainer_fail() {
     );
 }
 
-/// Table 0b of what the frameworks' scans stumble over.
+/// Table 0b: names that the frameworks' scans mishandle.
 #[test]
 fn names_that_must_never_be_created() {
     for (name, path, effect) in [
@@ -364,7 +364,7 @@ fn removable(name: &str, memory: &Memory) -> Vec<String> {
     let profile = profile(name);
     let options = FindOptions::default();
     let found = find_steps(&profile, &memory.tree(), memory, memory.settled(), &options);
-    expendable(&profile, &memory.tree(), memory, &found)
+    prunable(&profile, &memory.tree(), memory, &found)
         .into_iter()
         .map(|step| step.path.clone())
         .collect()

@@ -1,6 +1,6 @@
 //! Zip archives, taken apart and put together byte by byte.
 
-/// A field of a header: what it is called, where it is, how long.
+/// A field of a header: its name, offset and length.
 pub(super) type Field = (&'static str, usize, usize);
 
 const END: [Field; 7] = [
@@ -77,7 +77,7 @@ pub(super) struct Placed {
     pub(super) data_length: usize,
 }
 
-/// Where everything is in an archive that torch wrote.
+/// The positions of everything in an archive that torch wrote.
 pub(super) struct Layout {
     pub(super) records: Vec<Placed>,
     pub(super) fields: Vec<Field>,
@@ -93,7 +93,7 @@ pub(super) fn number(bytes: &[u8], start: usize, length: usize) -> usize {
 }
 
 impl Layout {
-    /// Takes an archive apart that has long end records and descriptors, and no comments.
+    /// Parses an archive that has long end records and descriptors, and no comments.
     pub(super) fn of(bytes: &[u8]) -> Self {
         let mut layout = Self {
             records: Vec::new(),
@@ -150,7 +150,7 @@ impl Layout {
     }
 }
 
-/// An archive as another tool would write it: no long end records, nothing aligned, nothing behind the data.
+/// An archive as another tool would write it: no long end records, no alignment, no descriptors after the data.
 #[derive(Default)]
 pub(super) struct Builder {
     pub(super) bytes: Vec<u8>,
@@ -189,7 +189,7 @@ impl Builder {
         self
     }
 
-    /// Lists the last record once more.
+    /// Lists the last record a second time.
     pub(super) fn list_again(mut self, from: usize) -> Self {
         let again = self.list[from..].to_vec();
         self.list.extend(again);
@@ -217,12 +217,12 @@ impl Builder {
     }
 }
 
-/// A pickle of one storage.
+/// Returns a pickle of one storage.
 pub(super) fn pickle_of_storage(class: &str, key: &str, elements: u32) -> Vec<u8> {
     format!("(Vstorage\nctorch\n{class}\nV{key}\nVcpu\nI{elements}\ntQ.").into_bytes()
 }
 
-/// A small file of `torch.save`, as another tool would pack it.
+/// Returns a small file of `torch.save`, as another tool would pack it.
 pub(super) fn small_archive(pickle: &[u8]) -> Builder {
     Builder::default()
         .add("model/data.pkl", pickle)

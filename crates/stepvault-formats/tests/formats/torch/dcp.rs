@@ -1,15 +1,15 @@
-//! Directories of DCP: cut off, mixed up, and led astray.
+//! Directories of DCP: cut off, mixed up, and with misleading paths.
 
 use stepvault_formats::soundness::{Soundness, judged};
 use stepvault_formats::structure::dcp::{StorageItem, check, check_part, read_metadata};
 
 use super::support::{Fixture, InMemory, Numbers, cuts};
 
-/// How a `.metadata` begins that describes no items, up to where they are.
+/// The beginning of a `.metadata` that describes no items, up to their locations.
 const METADATA: &str =
     "ctorch.distributed.checkpoint.metadata\nMetadata\n)R(dVstate_dict_metadata\n(dsVstorage_data\n";
 
-/// A `.metadata` of items: file, offset, length and, in words of a pickle, more attributes.
+/// Returns a `.metadata` of items: file, offset, length and further attributes, as pickle instructions.
 pub(super) fn metadata_of(items: &[(&str, u64, u64)], more: &str) -> Vec<u8> {
     let mut pickle = METADATA.to_owned() + "(d";
     for (index, (path, offset, length)) in items.iter().enumerate() {
@@ -23,8 +23,8 @@ pub(super) fn metadata_of(items: &[(&str, u64, u64)], more: &str) -> Vec<u8> {
     pickle.into_bytes()
 }
 
-/// What is said of each file that is not sound.
-fn complaints(files: &InMemory) -> Vec<(String, Soundness)> {
+/// Returns the result for each file that is not sound.
+fn problems(files: &InMemory) -> Vec<(String, Soundness)> {
     check(&files.tree(), "", files)
         .unwrap()
         .into_iter()
@@ -35,9 +35,9 @@ fn complaints(files: &InMemory) -> Vec<(String, Soundness)> {
 
 #[track_caller]
 fn assert_broken(files: &InMemory, path: &str, why: &str) {
-    let complaints = complaints(files);
-    let [(said_path, Soundness::Broken { why: said, .. })] = complaints.as_slice() else {
-        panic!("{complaints:?}")
+    let problems = problems(files);
+    let [(said_path, Soundness::Broken { why: said, .. })] = problems.as_slice() else {
+        panic!("{problems:?}")
     };
     assert_eq!((said_path.as_str(), said.as_str()), (path, why));
 }
@@ -50,7 +50,7 @@ fn small_step() -> InMemory {
     InMemory::of(&Fixture::unpack("dcp-2rank-zero-byte-shard"), "step_1")
 }
 
-/// A directory with one file of one torch archive in it, twice.
+/// Returns a directory with one file that contains one torch archive twice.
 fn two_items() -> (InMemory, usize) {
     let archive = small_step().0["__0_0.distcp"].0.clone();
     let length = archive.len();
@@ -82,10 +82,10 @@ fn the_table_of_a_real_step() {
             transformed: false,
         }]
     );
-    // The empty file of the rank that had nothing to save is not named, and no fault.
+    // The empty file of the rank that had nothing to save is not named, which is not a fault.
     let files = small_step();
     assert_eq!(files.0["__1_0.distcp"].0.len(), 0);
-    assert_eq!(complaints(&files), []);
+    assert_eq!(problems(&files), []);
 }
 
 #[test]
@@ -94,9 +94,9 @@ fn a_table_cut_off_anywhere_is_broken() {
     let whole = files.0[".metadata"].0.clone();
     for length in 0..whole.len() {
         whole[..length].clone_into(files.bytes(".metadata"));
-        let complaints = complaints(&files);
-        let [(path, Soundness::Broken { why, .. })] = complaints.as_slice() else {
-            panic!("{length}: {complaints:?}")
+        let problems = problems(&files);
+        let [(path, Soundness::Broken { why, .. })] = problems.as_slice() else {
+            panic!("{length}: {problems:?}")
         };
         assert_eq!(path, ".metadata");
         assert!(
@@ -118,15 +118,15 @@ fn a_file_cut_off_anywhere_is_broken() {
         .collect();
     for length in cuts(whole.len(), &boundaries) {
         whole[..length].clone_into(files.bytes("__1_0.distcp"));
-        let complaints = complaints(&files);
-        let [(path, Soundness::Broken { why, .. })] = complaints.as_slice() else {
-            panic!("{length}: {complaints:?}")
+        let problems = problems(&files);
+        let [(path, Soundness::Broken { why, .. })] = problems.as_slice() else {
+            panic!("{length}: {problems:?}")
         };
         assert_eq!(path, "__1_0.distcp");
         assert!(why.starts_with(".metadata names an item of "), "{why}");
         assert!(
             why.ends_with(&format!(
-                "and the file has {length}: it is cut off, or of another save"
+                "and the file has {length}: it is cut off or from another save"
             )),
             "{why}"
         );
@@ -137,10 +137,10 @@ fn a_file_cut_off_anywhere_is_broken() {
 fn a_file_of_the_right_length_with_other_bytes_is_broken() {
     let mut files = step();
     let whole = files.0["__1_0.distcp"].0.clone();
-    // Written from the start and cut off, in a file that was given its length before.
+    // Written from the start and cut off, in a file whose full length was set before.
     let half = whole.len() / 2;
     files.bytes("__1_0.distcp")[half..].fill(0);
-    let said = complaints(&files);
+    let said = problems(&files);
     let [(path, Soundness::Broken { offset, why })] = said.as_slice() else {
         panic!("{said:?}")
     };
@@ -158,23 +158,23 @@ fn the_places_of_items_go_unseen_nowhere() {
     let whole = files.0[".metadata"].0.clone();
     let find = |text: &[u8]| whole.windows(text.len()).position(|part| part == text).unwrap();
     let path = find(b"__0_0.distcp");
-    // BININT1 0 for the offset, by the pickle's own slot for the word; BININT2 1641 for the length.
+    // The offset is BININT1 0, after the memo slot of its attribute name; the length is BININT2 1641.
     let offset = path + b"__0_0.distcp".len() + 4;
     let length = find(b"M\x69\x06") + 1;
     assert_eq!(whole[offset - 1..=offset], *b"K\x00");
     for at in (path..path + 12).chain([offset, length, length + 1]) {
         for bit in 0..8 {
             files.bytes(".metadata")[at] ^= 1 << bit;
-            let said = complaints(&files);
-            // Its own shard is no longer where it says, or no longer named at all.
+            let said = problems(&files);
+            // Its own shard is no longer at the stated location, or is no longer named at all.
             assert!(!said.is_empty(), "byte {at}, bit {bit}");
             files.bytes(".metadata")[at] ^= 1 << bit;
         }
     }
-    assert_eq!(complaints(&files), []);
+    assert_eq!(problems(&files), []);
 }
 
-/// No checksum: what is seen of a flipped bit is where it breaks the pickle or a place.
+/// `.metadata` has no checksum: a flipped bit is detected only if it breaks the pickle or a location.
 #[test]
 fn names_and_shapes_of_items_are_a_blind_spot() {
     let mut files = small_step();
@@ -182,7 +182,7 @@ fn names_and_shapes_of_items_are_a_blind_spot() {
     let find = |text: &[u8]| whole.windows(text.len()).position(|part| part == text).unwrap();
     for at in [find(b"only"), find(b"1.0.0"), find(b"ckpt"), find(b"cb0db6a2")] {
         files.bytes(".metadata")[at] ^= 1;
-        assert_eq!(complaints(&files), [], "byte {at}");
+        assert_eq!(problems(&files), [], "byte {at}");
         files.bytes(".metadata")[at] ^= 1;
     }
 }
@@ -194,13 +194,13 @@ fn a_file_that_is_missing_or_no_file_is_broken() {
     assert_broken(
         &files,
         "__1_0.distcp",
-        ".metadata names this file, and it is not there",
+        ".metadata names this file, and it is missing",
     );
     let mut files = step();
     let shard = files.0.remove("__1_0.distcp").unwrap();
     files.0.insert("__1_0.distcp/inner".to_owned(), shard);
-    let complaints = complaints(&files);
-    assert!(matches!(complaints.as_slice(), [(path, Soundness::Broken { .. })] if path == "__1_0.distcp"));
+    let problems = problems(&files);
+    assert!(matches!(problems.as_slice(), [(path, Soundness::Broken { .. })] if path == "__1_0.distcp"));
 }
 
 #[test]
@@ -208,17 +208,17 @@ fn a_file_written_after_the_table_is_of_a_save_that_was_cut_off() {
     let mut files = step();
     let table_time = files.0[".metadata"].1;
     files.0.get_mut("__1_0.distcp").unwrap().1 = table_time;
-    assert_eq!(complaints(&files), []);
+    assert_eq!(problems(&files), []);
     files.0.get_mut("__1_0.distcp").unwrap().1 = table_time + 1;
     assert_broken(
         &files,
         "__1_0.distcp",
         "it was written after .metadata, which is written last: a save over an older one was cut off",
     );
-    // A file that the table does not name may be of any time.
+    // A file that the table does not name may have any time.
     let mut files = small_step();
     files.0.get_mut("__1_0.distcp").unwrap().1 = 1_000;
-    assert_eq!(complaints(&files), []);
+    assert_eq!(problems(&files), []);
 }
 
 #[test]
@@ -227,12 +227,12 @@ fn files_outside_the_directory_are_refused() {
         ("/etc/passwd", "which is not in its directory"),
         (
             "../step-200/__0_0.distcp",
-            "which leaves its directory or is no path",
+            "which leads outside its directory or is not a path",
         ),
-        ("a/../../b", "which leaves its directory or is no path"),
-        ("a//b", "which leaves its directory or is no path"),
-        ("./a", "which leaves its directory or is no path"),
-        ("", "which leaves its directory or is no path"),
+        ("a/../../b", "which leads outside its directory or is not a path"),
+        ("a//b", "which leads outside its directory or is not a path"),
+        ("./a", "which leads outside its directory or is not a path"),
+        ("", "which leads outside its directory or is not a path"),
     ] {
         let files = with_items(&InMemory::default(), &[(path, 0, 10)], "");
         assert_broken(&files, ".metadata", &format!("it names the file {path}, {why}"));
@@ -245,7 +245,7 @@ fn items_may_neither_overlap_nor_leave_the_file() {
     let length = length as u64;
     let name = "__0_0.distcp";
     assert_eq!(
-        complaints(&with_items(
+        problems(&with_items(
             &files,
             &[(name, length, length), (name, 0, length)],
             ""
@@ -264,8 +264,8 @@ fn items_may_neither_overlap_nor_leave_the_file() {
         &with_items(&files, &[(name, u64::from(u32::MAX) << 31, length)], ""),
         name,
         &format!(
-            ".metadata names an item of {length} bytes at byte {}, and the file has {}: it is cut off, or of another \
-             save",
+            ".metadata names an item of {length} bytes at byte {}, and the file has {}: it is cut off or from \
+             another save",
             u64::from(u32::MAX) << 31,
             2 * length
         ),
@@ -284,7 +284,7 @@ fn items_may_neither_overlap_nor_leave_the_file() {
 #[test]
 fn a_gap_says_only_that_nothing_is_known_of_it() {
     let (files, length) = two_items();
-    let said = complaints(&with_items(
+    let said = problems(&with_items(
         &files,
         &[("__0_0.distcp", length as u64, length as u64)],
         "",
@@ -307,13 +307,13 @@ fn transformed_items_cannot_be_told() {
     let name = "__0_0.distcp";
     let items = [(name, 0, length), (name, length, length)];
     for none in ["Vtransform_descriptors\nNs", "Vtransform_descriptors\n(ls"] {
-        assert_eq!(complaints(&with_items(&files, &items, none)), []);
+        assert_eq!(problems(&with_items(&files, &items, none)), []);
     }
     let zstd = "Vtransform_descriptors\n(lVzstd\nas";
     let mut files = with_items(&files, &items, zstd);
     files.bytes(name).fill(7);
     assert_eq!(
-        complaints(&files),
+        problems(&files),
         [(
             name.to_owned(),
             Soundness::Unknown {
@@ -334,17 +334,17 @@ fn ranks_that_save_without_talking_write_a_table_each() {
         tables.0.insert(format!("__{rank}.metadata"), (table(&shard), 2));
         tables.0.insert(shard, files.0["__0_0.distcp"].clone());
     }
-    assert_eq!(complaints(&tables), []);
+    assert_eq!(problems(&tables), []);
     tables.0.remove("__3.metadata");
     assert_broken(
         &tables,
         "__3.metadata",
-        "the rank that writes this table of contents is missing, and ranks above it are there",
+        "the rank that writes this table of contents is missing, and higher ranks are present",
     );
     tables
         .0
         .insert(".metadata".to_owned(), (table("__0_0.distcp"), 3));
-    assert_eq!(complaints(&tables), [], "one for all counts before those of each");
+    assert_eq!(problems(&tables), [], "one for all counts before those of each");
 }
 
 #[test]
@@ -368,22 +368,21 @@ fn tables_that_say_too_little() {
         said(format!("{class}I1\nsb.").as_bytes()),
         broken(
             None,
-            "its storage_data, which says where each item is, is no dictionary"
+            "its storage_data, which locates the items, is not a dictionary"
         )
     );
     assert_eq!(
         said(format!("{class}(dI0\nNssb.").as_bytes()),
         Soundness::Unknown {
-            why: "its items are of another storage than files: where they are is not known here".to_owned()
+            why: "its items are stored by something other than the file storage, so their locations are \
+                unknown"
+                .to_owned()
         }
     );
     let item = "ctorch.distributed.checkpoint.filesystem\n_StorageInfo\n)R(dVrelative_path\nVa\nsb";
     assert_eq!(
         said(format!("{class}(dI0\n{item}ssb.").as_bytes()),
-        broken(
-            None,
-            "one of its items does not say its file, its offset and its length"
-        )
+        broken(None, "one of its items lacks its file, offset or length")
     );
     let tensor = "ctorch.distributed.checkpoint.metadata\nTensorStorageMetadata\n)R(dVchunks\n(lNaNasb";
     let described = format!("(dVweight\n{tensor}sVstep\nNs");
@@ -393,7 +392,7 @@ fn tables_that_say_too_little() {
     );
     assert_eq!(
         said(format!("{described}(dsb.").as_bytes()),
-        broken(None, "it describes 3 pieces, and says where 0 of them are")
+        broken(None, "it describes 3 pieces, and locates 0 of them")
     );
     assert_eq!(
         said(METADATA.replace("Vstorage_data", "Vstorage_dat_").as_bytes()),
@@ -404,24 +403,18 @@ fn tables_that_say_too_little() {
     );
     assert_eq!(
         said(format!("{}(dsb.", METADATA.replace("Vstorage_data", "Vstorage_dat_")).as_bytes()),
-        broken(
-            None,
-            "its Metadata does not say which items there are, or not where they are"
-        )
+        broken(None, "its Metadata lacks the list of items or their locations")
     );
     let mut trailing = metadata_of(&[], "");
     let end = trailing.len() as u64;
     trailing.push(0);
     assert_eq!(
         said(&trailing),
-        broken(
-            Some(end),
-            "1 bytes follow the end of the pickle, where nothing should"
-        )
+        broken(Some(end), "1 unexpected bytes follow the end of the pickle")
     );
 }
 
-/// Attributes that are shared by all items, and long: looking into them for each would take forever.
+/// The attributes are long and shared by all items: reading them for each item would take forever.
 #[test]
 fn shared_attributes_do_not_multiply_the_work() {
     let mut pickle = b"(dp0\n".to_vec();
@@ -449,7 +442,7 @@ fn damage_at_random_never_passes_for_another_layout() {
     for _ in 0..500 {
         let (at, bit) = (numbers.below(length), numbers.below(8));
         files.bytes(".metadata")[at] ^= 1 << bit;
-        if complaints(&files).is_empty() {
+        if problems(&files).is_empty() {
             assert_eq!(
                 read_metadata(&files.0[".metadata"].0).unwrap(),
                 items,
@@ -472,14 +465,14 @@ fn of_a_part_only_what_is_there_is_checked() {
             });
         broken.collect::<Vec<_>>()
     };
-    // Rank 0's node has the table, which names the other's file too.
+    // Rank 0's node has the table, which also names the file of the other node.
     let mut first = step();
     first.0.remove("__1_0.distcp");
     assert_eq!(part(&first), Vec::<String>::new());
     let length = first.0["__0_0.distcp"].0.len();
     first.bytes("__0_0.distcp").truncate(length - 1);
     assert_eq!(part(&first).len(), 1, "its own file is cut off");
-    // The other has its file alone.
+    // The other node has only its own file.
     let mut other = step();
     other.0.remove(".metadata");
     other.0.remove("__0_0.distcp");
@@ -489,7 +482,7 @@ fn of_a_part_only_what_is_there_is_checked() {
         let mut cut_off = other.clone();
         cut_off.bytes("__1_0.distcp").truncate(length - cut);
         let said = part(&cut_off);
-        // Two bytes do not say yet what they are the beginning of.
+        // Two bytes are not enough to identify a format.
         assert_eq!(said.len(), usize::from(length - cut > 2), "{cut}: {said:?}");
     }
     other.bytes("__1_0.distcp").clear();

@@ -6,7 +6,7 @@ use stepvault_formats::structure::deepspeed::{check, read_partition_count, read_
 use super::archive::small_archive;
 use super::support::{Fixture, InMemory};
 
-/// A model file that says so many ranks, and whose optimizer is elsewhere.
+/// Returns a model file that states these numbers of ranks, and whose optimizer state is in other files.
 fn model(data_parallel: u64, model_parallel: u64) -> Vec<u8> {
     let pickle = format!(
         "(dVdp_world_size\nI{data_parallel}\nsVmp_world_size\nI{model_parallel}\nsVoptimizer\nNsVds_config\n\
@@ -70,8 +70,8 @@ fn each_missing_file_is_named() {
             (3, 4)
         };
         let why = format!(
-            "it is missing: {first} says dp_world_size 2 and mp_world_size 2, and {there} of {wanted} such files are \
-             there"
+            "it is missing: {first} gives dp_world_size 2 and mp_world_size 2, and {there} of {wanted} such files \
+             exist"
         );
         assert_eq!(findings(&files), [(name.clone(), broken(&why))]);
     }
@@ -119,26 +119,30 @@ fn numbers_that_cannot_be_or_are_not_there() {
     let only = |bytes| directory(&[("mp_rank_00_model_states.pt".to_owned(), bytes)]);
     let first = "mp_rank_00_model_states.pt".to_owned();
     for (data, model_ranks) in [(0, 1), (1, 0), (u64::MAX >> 1, 4), (1 << 21, 1)] {
-        let why = format!("it says dp_world_size {data} and mp_world_size {model_ranks}, which cannot be");
+        let why =
+            format!("it gives dp_world_size {data} and mp_world_size {model_ranks}, which is impossible");
         assert_eq!(
             findings(&only(model(data, model_ranks))),
             [(first.clone(), broken(&why))]
         );
     }
-    assert_eq!(findings(&only(small_archive(b"(d.").finish(b""))), [(
-        first.clone(),
-        Soundness::Unknown {
-            why: "it does not say dp_world_size and mp_world_size: how many files there must be is not known".to_owned()
-        }
-    )]);
-    // A million ranks, and one file: not a million findings.
+    assert_eq!(
+        findings(&only(small_archive(b"(d.").finish(b""))),
+        [(
+            first.clone(),
+            Soundness::Unknown {
+                why: "it lacks dp_world_size and mp_world_size, so the number of files is unknown".to_owned()
+            }
+        )]
+    );
+    // A million ranks and one file must not give a million findings.
     let said = findings(&only(model(1 << 20, 1)));
     assert_eq!(said.len(), 16);
     assert_eq!(
         findings(&InMemory::default()),
         [(
             first.clone(),
-            broken("it is missing, and so is every other model file: the save was cut off")
+            broken("it and every other model file are missing: the save was cut off")
         )]
     );
     assert_eq!(
@@ -146,7 +150,7 @@ fn numbers_that_cannot_be_or_are_not_there() {
         [(
             first,
             Soundness::Unknown {
-                why: "the file is none of torch.save".to_owned()
+                why: "the file was not written by torch.save".to_owned()
             }
         )]
     );
@@ -163,7 +167,7 @@ fn partitions_that_contradict_the_ranks_are_told() {
         [(
             name.to_owned(),
             Soundness::Unknown {
-                why: "it says 4 partitions, and the model file says dp_world_size 2 and mp_world_size 2"
+                why: "it gives 4 partitions, and the model file gives dp_world_size 2 and mp_world_size 2"
                     .to_owned()
             }
         )]

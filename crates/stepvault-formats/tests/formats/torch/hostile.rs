@@ -1,4 +1,4 @@
-//! Bytes of any kind: no panic, and no more read or kept than their length allows.
+//! Arbitrary bytes: no panic, and no more is read or kept than their length allows.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use stepvault_formats::structure::{dcp, deepspeed, torch, torch_legacy, torch_zi
 
 use super::support::{Check, Counting, Fixture, InMemory};
 
-/// What a check may read of a file: a few times its length, and a little more.
+/// The number of bytes that a check may read of a file: a few times its length, and a little more.
 fn limit_bytes(length: usize) -> u64 {
     4 * length as u64 + 64 * 1024
 }
@@ -35,7 +35,7 @@ fn world_size(source: &dyn ReadAt) -> Result<(), Fault> {
 fn try_all(bytes: &[u8]) {
     for check in CHECKS {
         let counted = Counting::new(bytes.to_vec());
-        // A fault of the medium would be one of the check: the medium is memory.
+        // The medium is memory, so a read fault would come from the check.
         assert!(!matches!(check(&counted), Err(Fault::Read(_))));
         let read_bytes = counted.read_bytes();
         assert!(
@@ -72,7 +72,7 @@ static REAL: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 static STEP: LazyLock<InMemory> =
     LazyLock::new(|| InMemory::of(&Fixture::unpack("dcp-2rank-zero-byte-shard"), "step_1"));
 
-/// Instructions of pickles, more often than chance would have them, and small operands.
+/// Instructions of pickles, more often than at random, and small operands.
 fn instructions() -> impl Strategy<Value = Vec<u8>> {
     let opcodes =
         b"(.012FIJKLMNPQRSTUVXabc}eghilj]opqr)stuGBC\x80\x81\x82\x83\x84\x85\x86\x87\x88\x89\x8a\x8b\x8c\
@@ -88,7 +88,7 @@ fn instructions() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// A long text that is shared by many, where each mention could cost its length.
+/// A long text that is shared by many values, where each mention could cost its length.
 #[test]
 fn long_texts_that_are_shared_do_not_multiply_the_work() {
     const MENTIONS: usize = 200_000;
@@ -121,7 +121,7 @@ fn long_texts_that_are_shared_do_not_multiply_the_work() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::default())]
 
     #[test]
     fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
@@ -132,7 +132,7 @@ proptest! {
     fn any_instructions(bytes in instructions()) {
         try_all(&bytes);
         let whole = |keep| read_whole(&bytes, 0..bytes.len() as u64, keep).is_ok();
-        // What is not kept changes nothing of what is a pickle.
+        // The values that are kept do not change whether the bytes are a pickle.
         prop_assert_eq!(whole(Keep::Values), whole(Keep::Shape));
     }
 
@@ -148,7 +148,7 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = byte;
         }
-        // The end of an archive is where everything hangs.
+        // The end of an archive locates everything else.
         for (back, byte) in from_end {
             let at = bytes.len() - 1 - back;
             bytes[at] = byte;

@@ -12,7 +12,7 @@ fn file() -> Vec<u8> {
     Fixture::unpack("torch-formats").read("legacy.pt")
 }
 
-/// Where its five pickles end.
+/// Returns the ends of its five pickles.
 fn pickle_ends(bytes: &[u8]) -> Vec<usize> {
     let mut ends = vec![0];
     for _ in 0..5 {
@@ -23,7 +23,7 @@ fn pickle_ends(bytes: &[u8]) -> Vec<usize> {
     ends
 }
 
-/// Where its storages begin, and the end of the file.
+/// Returns the starts of its storages, and the end of the file.
 fn storage_starts(bytes: &[u8]) -> Vec<usize> {
     let ends = pickle_ends(bytes);
     let pickle_at = |index: usize| {
@@ -75,7 +75,7 @@ fn what_is_counted_twice_must_agree() {
     let ends = pickle_ends(&bytes);
     let starts = storage_starts(&bytes);
     let mut seen: Vec<(String, usize, usize)> = vec![
-        // The length and the ten bytes of the number; the instruction in front of them.
+        // The length and the ten bytes of the number, after their instruction.
         ("magic number".to_owned(), 2, 12),
         ("protocol version".to_owned(), ends[1] + 3, 2),
     ];
@@ -109,7 +109,7 @@ fn what_is_counted_twice_must_agree() {
     }
 }
 
-/// There is no checksum: these are the parts of the file in which a flipped bit can go unseen, and no others.
+/// The format has no checksum: these are the only parts of the file in which a flipped bit can go undetected.
 #[test]
 fn what_is_written_once_goes_unseen() {
     let mut bytes = file();
@@ -137,12 +137,12 @@ fn what_is_written_once_goes_unseen() {
             .iter()
             .flat_map(|start| *start..start + 9),
     ) {
-        // One of each byte: together with the test above, every kind of place is met.
+        // One bit of each byte: together with the test above, every kind of position is covered.
         let flip = 1 << (at % 8);
         bytes[at] ^= flip;
         let places = match verdict(torch::check, &bytes) {
             Soundness::Broken { .. } => &mut told,
-            // A storage class with another name is one that is not known.
+            // A storage class with another name is unknown.
             Soundness::Sound | Soundness::Unknown { .. } => &mut unseen,
         };
         places.insert(part(at));
@@ -166,7 +166,7 @@ fn what_is_written_once_goes_unseen() {
     );
 }
 
-/// A legacy file of an object without tensors, in text pickles.
+/// Returns a legacy file of an object without tensors, in text pickles.
 fn without_tensors(object: &str, keys: &str) -> Vec<u8> {
     format!("L119547037146038801333356L\n.I1001\n.(d.{object}{keys}").into_bytes()
 }
@@ -197,7 +197,7 @@ fn refusals_say_what_is_wrong() {
     for (bytes, why) in [
         (
             without_tensors(&format!("{float}."), "(l."),
-            "the object names storage 9, which the list of storages does not have",
+            "the object names storage 9, which is not in the list of storages",
         ),
         (
             without_tensors("N.", "(lV9\na."),
@@ -205,15 +205,15 @@ fn refusals_say_what_is_wrong() {
         ),
         (
             without_tensors("N.", "(lI9\na."),
-            "the list of storages is not one of names",
+            "the list of storages is not a list of names",
         ),
         (
             without_tensors("N.", "N."),
-            "the list of storages is not one of names",
+            "the list of storages is not a list of names",
         ),
         (
             with_data(without_tensors("N.", "(l."), b"abc"),
-            "3 bytes follow the last storage, where nothing should",
+            "3 unexpected bytes follow the last storage",
         ),
         (
             with_data(
@@ -227,14 +227,14 @@ fn refusals_say_what_is_wrong() {
                 without_tensors(&format!("{float}."), "(lV9\na."),
                 &[2, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4],
             ),
-            "storage 9 says that it has 2 elements, and the object says 1",
+            "storage 9 states 2 elements, but the object states 1",
         ),
         (
             with_data(
                 without_tensors(&format!("{float}."), "(lV9\na."),
                 &[1, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3],
             ),
-            "storage 9 takes 12 bytes, and 11 are left of the file: the save was cut off",
+            "storage 9 takes 12 bytes, and 11 are left in the file: the save was cut off",
         ),
         (
             without_tensors(
@@ -245,11 +245,11 @@ fn refusals_say_what_is_wrong() {
         ),
         (
             b"L119547037146038801333356L\n.I1002\n.".to_vec(),
-            "the protocol version is not 1001, the only one there is",
+            "the protocol version is not 1001, the only one that exists",
         ),
         (
             b"L119547037146038801333356L\n.I1001\n.N.".to_vec(),
-            "the facts about the system are no dictionary",
+            "the facts about the system are not a dictionary",
         ),
         (
             b"L119547037146038801333356L\n.I1001\n.(d.(l".to_vec(),
@@ -266,7 +266,7 @@ fn refusals_say_what_is_wrong() {
     assert_eq!(
         verdict(torch::check, &odd),
         Soundness::Unknown {
-            why: "storage 9 is of a class whose elements are not known here".to_owned()
+            why: "storage 9 is of a class whose element size is unknown".to_owned()
         }
     );
 }

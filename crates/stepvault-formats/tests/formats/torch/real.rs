@@ -1,11 +1,11 @@
-//! What frameworks wrote: sound where it loads, broken for the right reason where it does not.
+//! Files that frameworks wrote: sound if they load, broken for the right reason if they do not.
 
 use stepvault_formats::soundness::Soundness;
 use stepvault_formats::structure::{dcp, deepspeed, torch};
 
 use super::support::{Fixture, verdict, why_broken};
 
-/// Fixtures, and the ends of names of the files in them that torch wrote and that stand alone.
+/// Fixtures, and the endings of the names of the files in them that torch wrote and that can be checked alone.
 const FIXTURES: [&str; 27] = [
     "accelerate-1rank",
     "accelerate-2rank",
@@ -37,7 +37,7 @@ const FIXTURES: [&str; 27] = [
 ];
 const ENDINGS: [&str; 6] = [".pt", ".pth", ".bin", ".pkl", ".ckpt", ".tar"];
 
-/// The files that a cut-off save left behind, and what is wrong with them.
+/// The files that a cut-off save left behind, and their faults.
 const BROKEN: [(&str, &str, &str); 4] = [
     (
         "enospc-torch-save",
@@ -132,7 +132,7 @@ fn a_directory_of_dcp_without_its_metadata_is_not_finished() {
         finding.soundness,
         Soundness::Broken {
             offset: None,
-            why: "the directory has no .metadata, which DCP writes last: the save was cut off, or is not done yet"
+            why: "the directory has no .metadata, which DCP writes last: the save was cut off or is still in progress"
                 .to_owned()
         }
     );
@@ -169,8 +169,8 @@ fn deepspeed_says_how_many_shards_there_must_be() {
         finding.soundness,
         Soundness::Broken {
             offset: None,
-            why: "it is missing: global_step20/mp_rank_00_model_states.pt says dp_world_size 2 and mp_world_size 1, \
-                  and 1 of 2 such files are there"
+            why: "it is missing: global_step20/mp_rank_00_model_states.pt gives dp_world_size 2 and mp_world_size \
+                1, and 1 of 2 such files exist"
                 .to_owned()
         }
     );
@@ -184,18 +184,18 @@ fn what_is_no_file_of_torch_at_all() {
     );
     assert_eq!(
         why_broken(torch::check, &[0; 5000]),
-        "the file begins with zeros: its room was reserved and never written"
+        "the file begins with zeros: its space was reserved and never written"
     );
     assert_eq!(
         why_broken(torch::check, b"\xff\xff"),
-        "byte 0xff is no instruction of a pickle"
+        "byte 0xff is not a pickle instruction"
     );
     let mut tar = vec![b'a'; 512];
     tar[257..262].copy_from_slice(b"ustar");
     assert_eq!(
         verdict(torch::check, &tar),
         Soundness::Unknown {
-            why: "the file is a tar archive, as torch wrote before 0.1.10".to_owned()
+            why: "the file is a tar archive, which torch wrote before 0.1.10".to_owned()
         }
     );
 }

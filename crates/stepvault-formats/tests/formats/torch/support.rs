@@ -1,4 +1,4 @@
-//! Directories in memory with times, and what checks say.
+//! Directories in memory with times, and helpers for the results of checks.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ pub(super) use crate::support::{Counting, Fixture, Numbers, cuts};
 pub(super) struct InMemory(pub(super) BTreeMap<String, (Vec<u8>, i64)>);
 
 impl InMemory {
-    /// A directory of a fixture, with the times in it rounded to their order.
+    /// Returns a directory of a fixture; its times are rounded but keep their order.
     pub(super) fn of(fixture: &Fixture, directory: &str) -> Self {
         let tree = fixture.tree.below(directory);
         let mut times: Vec<_> = tree.files().map(|(_, entry)| entry.mtime).collect();
@@ -59,7 +59,7 @@ pub(super) fn verdict(check: Check, bytes: &[u8]) -> Soundness {
     judged(check(&bytes.to_vec())).unwrap()
 }
 
-/// Why a check says that bytes are broken.
+/// Returns why a check reports bytes as broken.
 #[track_caller]
 pub(super) fn why_broken(check: Check, bytes: &[u8]) -> String {
     match verdict(check, bytes) {

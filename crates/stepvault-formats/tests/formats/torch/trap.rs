@@ -1,4 +1,4 @@
-//! A pickle that would run a command, in every format that holds one: it is read, and nothing runs.
+//! A pickle that would run a command, in every format that contains pickles: it is read, and nothing is executed.
 
 use stepvault_formats::pickle::{Keep, Pickle, read_whole};
 use stepvault_formats::soundness::Soundness;

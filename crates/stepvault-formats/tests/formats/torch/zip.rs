@@ -12,8 +12,8 @@ use super::support::{Counting, Fixture, cuts, verdict, why_broken};
 
 const WHOLE: [&str; 4] = ["zip_crc.pt", "zip_nocrc.pt", "no_tensor.pt", "odd.pt"];
 
-/// Fields of headers in which a flipped bit is not seen: torch reads none of them either, and other tools write
-/// other things into them. In the padding in front of the data, nothing is ever looked at.
+/// Fields of headers in which a flipped bit is not detected: torch does not read them either, and other tools write
+/// other values into them. The padding before the data is never checked.
 const UNSEEN: [&str; 12] = [
     "header: date",
     "header: extra",
@@ -28,7 +28,7 @@ const UNSEEN: [&str; 12] = [
     "listed: time",
     "long end: made by",
 ];
-/// And one more, of the end record.
+/// One more such field, of the end record.
 const UNSEEN_LAST: &str = "long end: needed";
 
 #[test]
@@ -48,7 +48,7 @@ fn cut_off_anywhere_it_is_broken() {
                 if begun {
                     "the archive has no end record in its last bytes: the save was cut off"
                 } else {
-                    "the file does not begin like a zip archive with records in it"
+                    "the file does not begin with a record of a ZIP archive"
                 },
                 "{name} cut to {length}"
             );
@@ -63,7 +63,7 @@ fn a_flipped_bit_in_a_header_is_seen_unless_nobody_reads_it() {
         let mut bytes = fixture.read(name);
         let layout = Layout::of(&bytes);
         let mut unseen = BTreeSet::new();
-        // Of the fields that each record has, those of a few records.
+        // Of the fields that each record has, test those of a few records.
         let names: BTreeSet<_> = layout.fields.iter().map(|(field, _, _)| *field).collect();
         let some_of = |name| {
             let places: Vec<_> = layout
@@ -113,7 +113,7 @@ fn a_flipped_bit_in_a_record_that_describes_the_others_is_seen_by_its_checksum()
             let bit = 1 << (at % 8);
             bytes[at] ^= bit;
             if is_tensor {
-                // Tensors are not read: only a digest tells.
+                // Tensors are not read: only a digest detects the change.
                 assert_eq!(verdict(check, &bytes), Soundness::Sound, "{}", record.name);
                 bytes[at] ^= bit;
                 break;
@@ -121,7 +121,7 @@ fn a_flipped_bit_in_a_record_that_describes_the_others_is_seen_by_its_checksum()
             let name = record.name.strip_prefix("odd/").unwrap();
             assert_eq!(
                 why_broken(check, &bytes),
-                format!("{name} does not have the checksum that was written with it")
+                format!("{name} does not match its checksum")
             );
             bytes[at] ^= bit;
         }
@@ -146,14 +146,14 @@ fn without_checksums_the_pickle_must_still_make_sense() {
             .or_default() += 1;
         bytes[at] ^= 0x10;
     }
-    // Names, shapes and values are all that is left to be wrong in the ones that pass.
+    // In those that pass, only names, shapes and values can be wrong.
     assert!(said["broken"] > said["sound"] / 2, "{said:?}");
     assert!(!said.contains_key("unknown"), "{said:?}");
     let version = Layout::of(&bytes).record("version").data_start;
     bytes[version] = b'x';
     assert_eq!(
         why_broken(check, &bytes),
-        "the archive's version record is no number"
+        "the archive's version record is not a number"
     );
 }
 
@@ -179,7 +179,7 @@ fn what_other_tools_write_is_sound() {
         small_archive(&float)
             .add("model/data/0", &[1; 12])
             .finish(b"packed again"),
-        // Compressed, as long as it is not the pickle: what counts is how long it is when unpacked.
+        // Compressed, but not the pickle: only the decompressed length counts.
         small_archive(&float)
             .add("model/byteorder", b"little")
             .add("other/readme", b"")
@@ -191,7 +191,7 @@ fn what_other_tools_write_is_sound() {
             .add("model/data.pkl", b"N.")
             .add("model/.data/version", b"6")
             .finish(b""),
-        // A class that is not known: it is there, and how long it must be cannot be told.
+        // An unknown class: the storage exists, but its required length is unknown.
         small_archive(&pickle_of_storage("QUInt4x2Storage", "0", 3))
             .add("model/data/0", &[1; 2])
             .finish(b""),
@@ -212,7 +212,7 @@ fn what_is_missing_or_does_not_fit_is_said() {
         ),
         (
             small_archive(&float).add("model/data/0", &[1; 11]).finish(b""),
-            "data.pkl names storage 0 of 12 bytes, and data/0 holds 11",
+            "data.pkl names storage 0 of 12 bytes, but data/0 holds 11",
         ),
         (
             small_archive(&pickle_of_storage("SomeStorage", "7", 3)).finish(b""),
@@ -226,7 +226,7 @@ fn what_is_missing_or_does_not_fit_is_said() {
         ),
         (
             small_archive(b"N.x").finish(b""),
-            "data.pkl: 1 bytes follow the end of the pickle, where nothing should",
+            "data.pkl: 1 unexpected bytes follow the end of the pickle",
         ),
         (
             small_archive(b"}").finish(b""),
@@ -234,29 +234,29 @@ fn what_is_missing_or_does_not_fit_is_said() {
         ),
         (
             Builder::default().add("model/data.pkl", b"N.").finish(b""),
-            "the archive has no version record, without which torch does not open it: the save was cut off",
+            "the archive has no version record, which torch requires: the save was cut off",
         ),
         (
             small_archive(b"N.").add("model/byteorder", b"middle").finish(b""),
-            "the archive's byteorder record says neither little nor big",
+            "the archive's byteorder record is neither little nor big",
         ),
         (
             Builder::default()
                 .add("data.pkl", b"N.")
                 .add("version", b"3")
                 .finish(b""),
-            "the archive has no data.pkl in its first record's folder, which torch.save writes first",
+            "the archive has no data.pkl, which torch.save writes first, in the folder of its first record",
         ),
         (
             Builder::default().add("model/version", b"3").finish(b""),
-            "the archive has no data.pkl in its first record's folder, which torch.save writes first",
+            "the archive has no data.pkl, which torch.save writes first, in the folder of its first record",
         ),
         (
             twice
                 .add("model/data/0", &[1; 12])
                 .list_again(twice_from)
                 .finish(b""),
-            "model/data/0 reaches over what comes behind it in the archive",
+            "model/data/0 overlaps what follows it in the archive",
         ),
         (
             small_archive(&float)
@@ -273,7 +273,7 @@ fn what_is_missing_or_does_not_fit_is_said() {
         ),
         (
             Builder::default().finish(b""),
-            "the file does not begin like a zip archive with records in it",
+            "the file does not begin with a record of a ZIP archive",
         ),
     ] {
         assert_eq!(why_broken(check, &archive), why);
@@ -295,7 +295,7 @@ fn what_cannot_be_told_is_said() {
                 .add("model/.data/extern_modules", b"")
                 .add("model/.data/version", b"6")
                 .finish(b""),
-            "the archive is one of torch.package, whose pickles are not looked into",
+            "the archive was written by torch.package, whose pickles are not checked",
         ),
     ] {
         assert_eq!(
@@ -312,11 +312,11 @@ fn what_follows_the_archive_is_said() {
     bytes.extend([0; 9]);
     assert_eq!(
         why_broken(check, &bytes),
-        "9 bytes follow the end of the archive, where nothing should"
+        "9 unexpected bytes follow the end of the archive"
     );
 }
 
-/// A file of which only a few pieces are not zeros.
+/// A file that is zero except for a few pieces.
 struct Sparse {
     size_bytes: u64,
     pieces: Vec<(u64, Vec<u8>)>,
@@ -340,8 +340,8 @@ impl ReadAt for Sparse {
     }
 }
 
-/// Beyond 4 GiB, lengths and offsets move to extra fields, and what is behind the data gets wider: by where the
-/// record begins, not by how long it is. The layout is that of torch's own writer.
+/// Beyond 4 GiB, lengths and offsets move to extra fields, and the descriptor after the data gets wider, depending on
+/// where the record begins, not on its length. The layout is that of torch's own writer.
 #[test]
 fn an_archive_beyond_4_gib() {
     const TENSOR_BYTES: u64 = 5 << 30;
@@ -423,7 +423,7 @@ fn an_archive_beyond_4_gib() {
     };
     file.pieces.push((at, tail));
     assert_eq!(judged(check(&file)).unwrap(), Soundness::Sound);
-    // One element less in the pickle, and the record is too long for it.
+    // One element less in the pickle, so the record is too long for it.
     let (_, header) = &mut file.pieces[0];
     let digits = elements.to_string();
     let place = header
@@ -436,7 +436,7 @@ fn an_archive_beyond_4_gib() {
         judged(check(&file)).unwrap(),
         Soundness::Broken {
             offset: Some(40),
-            why: "data.pkl does not have the checksum that was written with it".to_owned()
+            why: "data.pkl does not match its checksum".to_owned()
         }
     );
 }

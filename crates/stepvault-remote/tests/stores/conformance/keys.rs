@@ -46,7 +46,7 @@ pub(super) async fn odd_keys_mean_themselves(store: Store) -> Outcome {
         listed(&*store, "odd/").await.map_err(text)? == wanted,
         "the listing has other keys"
     );
-    if store.abilities().copies {
+    if store.capabilities().copies {
         for key in keys {
             let to = format!("copied-{key}");
             store.copy(key, &to).await.map_err(text)?;
@@ -117,7 +117,7 @@ pub(super) async fn missing_objects_are_told_from_errors(store: Store) -> Outcom
             text(error)
         );
     }
-    if store.abilities().copies {
+    if store.capabilities().copies {
         let error = store
             .copy("missing/object", "missing/copy")
             .await

@@ -15,7 +15,7 @@ pub(super) async fn an_upload_in_parts_becomes_one_object(store: Store) -> Outco
         .map_err(text)?;
     // Whether a store can tell may only show when it is asked.
     let pending = store.pending_uploads("parts/").await.map_err(text)?;
-    if store.abilities().lists_pending_uploads {
+    if store.capabilities().lists_pending_uploads {
         ensure!(
             pending.iter().any(|one| one.key == key && one.upload == upload),
             "it is not pending: {pending:?}"
@@ -57,7 +57,7 @@ pub(super) async fn an_upload_in_parts_becomes_one_object(store: Store) -> Outco
         got == slice(&file.bytes, &range),
         "the seam of two parts is wrong"
     );
-    if store.abilities().lists_pending_uploads {
+    if store.capabilities().lists_pending_uploads {
         let pending = store.pending_uploads("parts/").await.map_err(text)?;
         ensure!(pending.is_empty(), "still pending: {pending:?}");
     }
@@ -75,7 +75,7 @@ pub(super) async fn an_empty_upload_becomes_an_empty_object(store: Store) -> Out
 }
 
 pub(super) async fn an_upload_never_replaces(store: Store) -> Outcome {
-    if !store.abilities().multipart_is_create_only {
+    if !store.capabilities().multipart_is_create_only {
         return Ok(());
     }
     let (key, first, second) = ("parts/taken", bytes(30, 1), File::new((8 << 20) + 1, 2));
@@ -118,7 +118,7 @@ pub(super) async fn an_aborted_upload_leaves_nothing(store: Store) -> Outcome {
 }
 
 pub(super) async fn wrong_digests_are_refused(store: Store) -> Outcome {
-    if !store.abilities().checks_checksums {
+    if !store.capabilities().checks_checksums {
         return Ok(());
     }
     let body = bytes(1_000, 1);
@@ -183,7 +183,7 @@ pub(super) async fn a_wrong_digest_of_the_whole_is_noticed(store: Store) -> Outc
 }
 
 pub(super) async fn copies_keep_bytes_and_proof(store: Store) -> Outcome {
-    if !store.abilities().copies {
+    if !store.capabilities().copies {
         return Ok(());
     }
     let small = File::new(3_000, 7);
@@ -226,7 +226,7 @@ pub(super) async fn copies_keep_bytes_and_proof(store: Store) -> Outcome {
 }
 
 pub(super) async fn copied_parts_are_what_was_asked_for(store: Store) -> Outcome {
-    if !store.abilities().copies_parts {
+    if !store.capabilities().copies_parts {
         return Ok(());
     }
     let (from, key) = ("copy/parts", "copy/parts-2");

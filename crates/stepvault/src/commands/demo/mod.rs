@@ -1,7 +1,7 @@
-//! `demo`: the whole loop on one machine, without a server.
+//! `demo`: seal, upload, restore and prune on one machine, without a server.
 //!
-//! It calls what `push`, `restore`, `prune` and `list` call; only the trainer, the lost node and the damage are
-//! staged.
+//! It calls the same code as `push`, `restore`, `prune` and `list`; only the trainer, the lost node and the damage are
+//! simulated.
 
 mod node;
 mod scene;
@@ -19,31 +19,31 @@ use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
 use scene::Scene;
 
-/// Run the whole loop once on a temporary directory: no server, under a minute
+/// Run seal, upload, restore and prune once in a temporary directory: no server, under a minute
 ///
-/// A trainer writes five safetensors checkpoints; each is sealed and uploaded to a directory that plays the remote;
+/// A trainer writes five safetensors checkpoints; each is sealed and uploaded to a directory that serves as the remote;
 /// the node is lost; the newest remote copy is damaged; the newest valid step is restored and compared; the remote
-/// is pruned. Ends with an error if anything is not as it has to be.
+/// is pruned. The command fails if any result is not as expected.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArguments {
-    /// Work in DIR and leave everything there, to look at
+    /// Run in DIR and keep all files there
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
 }
 
-/// What happened.
+/// The result of the demo.
 #[derive(Debug, Serialize)]
 struct DemoDocument {
-    /// Where everything was left; null when it was removed.
+    /// Directory with all files; null if it was removed.
     directory: Option<PathBuf>,
     stages: Vec<Stage>,
     restored_step: u64,
-    /// Steps on the remote in the end, the newest first.
+    /// Steps on the remote at the end, the newest first.
     remaining_steps: Vec<u64>,
     seconds: f64,
 }
 
-/// One thing that was done.
+/// One stage of the demo.
 #[derive(Debug, Serialize)]
 struct Stage {
     what: String,
@@ -51,7 +51,7 @@ struct Stage {
     seconds: f64,
 }
 
-/// The stages so far, and their clock.
+/// The stages so far, with the start time of the current one.
 #[derive(Debug)]
 struct Stages<'a> {
     session: &'a Session,
@@ -60,7 +60,7 @@ struct Stages<'a> {
 }
 
 impl Stages<'_> {
-    /// Notes what was done since the last stage.
+    /// Records a stage that ends now.
     fn done(&mut self, what: &str, outcome: String) {
         let length = self.began.elapsed();
         tracing::info!("{what}: {outcome}");
@@ -88,7 +88,7 @@ pub(crate) async fn run(session: &Session, arguments: DemoArguments) -> Result<E
         Err(error) => {
             let directory = scene.leave();
             return Err(error.hint(format!(
-                "everything was left in {} to look at",
+                "inspect the files of the demo in {}",
                 directory.display()
             )));
         }
@@ -128,7 +128,7 @@ async fn play(scene: &Scene, stages: &mut Stages<'_>) -> Result<(u64, Vec<u64>)>
     let reasons: Vec<String> = restored
         .skipped
         .iter()
-        .map(|step| format!("; passed over step {}: {}", step.step, step.reasons.join("; ")))
+        .map(|step| format!("; skipped step {}: {}", step.step, step.reasons.join("; ")))
         .collect();
     stages.done("restore", format!("step {}{}", restored.step, reasons.concat()));
     let outcome = node::compare(&restored, &written)?;
@@ -141,12 +141,12 @@ async fn play(scene: &Scene, stages: &mut Stages<'_>) -> Result<(u64, Vec<u64>)>
     Ok((restored.step, remaining))
 }
 
-/// What is not as it has to be.
+/// Fails unless `holds`.
 fn expect(holds: bool, what: &str, found: impl std::fmt::Display) -> Result<()> {
     if holds {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Failed, "the demo went wrong")
+    Err(Error::new(ErrorKind::Failed, "the demo failed")
         .on(what)
         .because(format!("found {found}")))
 }
@@ -162,9 +162,9 @@ impl Report for DemoDocument {
         let place = self
             .directory
             .as_ref()
-            .map(|directory| format!("; it is all in {}", directory.display()));
+            .map(|directory| format!("; the files are in {}", directory.display()));
         format!(
-            "{}\n\neverything was as it has to be, in {total}{}",
+            "{}\n\nall results were as expected, in {total}{}",
             table::text(&stages),
             place.unwrap_or_default()
         )

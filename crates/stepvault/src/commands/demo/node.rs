@@ -1,4 +1,4 @@
-//! A node with a local disk: trains, is lost, takes over.
+//! A node with a local disk, which trains and is lost, or replaces the lost one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use crate::commands::restore::restore_context;
 use crate::context::Tiers;
 use crate::output::human;
 
-/// A node at work.
+/// A node of the demo.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) disk: Option<TempDir>,
@@ -34,7 +34,7 @@ pub(super) struct Node {
     pub(super) written: BTreeMap<u64, WrittenCheckpoint>,
 }
 
-/// What was restored.
+/// A restored step.
 #[derive(Debug)]
 pub(super) struct Restored {
     pub(super) step: u64,
@@ -60,10 +60,11 @@ impl Node {
             name: None,
             step: None,
             attempt: None,
-            // Whatever launcher the demonstration is run under.
+            // Independent of the launcher that the demo runs under.
             writer: Writer::alone(self.tiers.writer.place.node().clone()),
             launch_since: Timestamp::default(),
             in_launch: true,
+            not_before: None,
             metrics: BTreeMap::new(),
             metrics_source: metrics_source(&self.tiers),
             links: self.tiers.links,
@@ -76,7 +77,7 @@ impl Node {
         Ok("sealed, uploaded, read back, durable".to_owned())
     }
 
-    /// The node is reclaimed: its whole disk is gone. What it had written is known only to the audience.
+    /// Removes the node's disk, as when the node is reclaimed. Returns what it had written, for the later comparison.
     pub(super) fn lose(mut self) -> Result<BTreeMap<u64, WrittenCheckpoint>> {
         if let Some(disk) = self.disk.take() {
             let path = disk.path().to_owned();
@@ -101,7 +102,7 @@ impl Node {
         let skipped: Vec<u64> = decision.skipped.iter().map(|step| step.step).collect();
         expect(
             skipped == [REMAINING_STEPS[0]],
-            "only the damaged step is passed over",
+            "only the damaged step is skipped",
             format!("{skipped:?}"),
         )?;
         Ok(Restored {
@@ -111,7 +112,7 @@ impl Node {
         })
     }
 
-    /// Keeps the last two and the best one.
+    /// Prunes the remote to the last two steps and the best one.
     pub(super) async fn prune(&self, session: &Session) -> Result<String> {
         let best = BestRule {
             metric: "loss".to_owned(),
@@ -151,7 +152,7 @@ impl Node {
         ))
     }
 
-    /// What the remote holds in the end.
+    /// Returns the steps that the remote holds at the end.
     pub(super) async fn list(&self) -> Result<Vec<u64>> {
         let inventory = Inventory::gather(&self.tiers).await?;
         if let Some((_, error)) = inventory.failed.into_iter().next() {
@@ -167,7 +168,7 @@ impl Node {
     }
 }
 
-/// Compares what was restored with what had been written: names, bytes and times.
+/// Compares the restored files with the written ones: names, bytes and times.
 pub(super) fn compare(restored: &Restored, written: &BTreeMap<u64, WrittenCheckpoint>) -> Result<String> {
     let original = written.get(&restored.step);
     let files = original
@@ -194,13 +195,13 @@ pub(super) fn compare(restored: &Restored, written: &BTreeMap<u64, WrittenCheckp
         let same = Sha256Digest::of(&bytes) == file.sha256 && file.modified == modified.into();
         expect(
             same,
-            "the restored file has the bytes and the time that it was written with",
+            "the restored file has its original bytes and time",
             path.display(),
         )?;
         bytes_compared += bytes.len() as u64;
     }
     Ok(format!(
-        "{}, {}: every byte and every time is the trainer's",
+        "{}, {}: all bytes and times match the trainer's",
         human::count(files.len() as u64, "file"),
         human::bytes(bytes_compared)
     ))

@@ -1,4 +1,4 @@
-//! Where the demo plays: two nodes with local disks, and a directory that is the remote.
+//! The setup of the demo: two nodes with local disks, and a directory that serves as the remote.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -20,14 +20,14 @@ use crate::context::{DefaultVault, Settings, Tiers, vault_beside};
 use crate::output::Output;
 
 const RUN: &str = "demo";
-/// The steps and their losses. The best is not among the last two, so that keeping it is a rule of its own.
+/// The steps and their losses. The best is not among the last two, so that only the rule for the best keeps it.
 pub(super) const LOSSES: [(u64, f64); 5] = [(10, 2.91), (20, 2.35), (30, 1.98), (40, 2.05), (50, 2.01)];
 const NEWEST: &str = "000000000050.a1";
 const NEWEST_NAME: &str = "step_50";
 pub(super) const NEWEST_VALID_STEP: u64 = 40;
 pub(super) const REMAINING_STEPS: [u64; 3] = [50, 40, 30];
 
-/// The place.
+/// The directory of the demo.
 #[derive(Debug)]
 pub(super) struct Scene {
     root: PathBuf,
@@ -41,13 +41,13 @@ pub(super) fn fault(what: &str, path: &Path, error: std::io::Error) -> Error {
 }
 
 impl Scene {
-    /// In a directory of its own, or in `keep`, which has to be empty.
+    /// Creates the setup in a temporary directory, or in `keep`, which must be empty.
     pub(super) async fn set(keep: Option<PathBuf>) -> Result<Self> {
         blocking(move || {
             let Some(directory) = keep else {
                 let temporary = tempfile::Builder::new().prefix("stepvault-demo-").tempdir();
                 let temporary = temporary
-                    .map_err(|error| fault("cannot make a directory", &std::env::temp_dir(), error))?;
+                    .map_err(|error| fault("cannot create a directory", &std::env::temp_dir(), error))?;
                 return Ok(Self {
                     root: temporary.path().to_owned(),
                     temporary: Some(temporary),
@@ -55,13 +55,13 @@ impl Scene {
             };
             durable::create_directories(&directory)?;
             let root =
-                std::path::absolute(&directory).map_err(|error| fault("not a path", &directory, error))?;
+                std::path::absolute(&directory).map_err(|error| fault("invalid path", &directory, error))?;
             let mut entries = std::fs::read_dir(&root).map_err(|error| fault("cannot list", &root, error))?;
             if entries.next().is_some() {
-                return Err(Error::new(ErrorKind::Usage, "will not play here")
+                return Err(Error::new(ErrorKind::Usage, "refusing to run the demo here")
                     .on(root.display())
                     .because("the directory is not empty")
-                    .hint("name an empty directory, or one that does not exist yet"));
+                    .hint("give an empty directory, or one that does not exist yet"));
             }
             Ok(Self {
                 root,
@@ -71,12 +71,12 @@ impl Scene {
         .await
     }
 
-    /// Leaves everything where it is.
+    /// Keeps all files and returns their directory.
     pub(super) fn leave(self) -> PathBuf {
         self.temporary.map_or(self.root, TempDir::keep)
     }
 
-    /// Removes everything, unless it was to be kept.
+    /// Removes all files, unless they are to be kept; returns their directory then.
     pub(super) fn clear(self) -> Result<Option<PathBuf>> {
         match self.temporary {
             Some(temporary) => temporary
@@ -96,18 +96,18 @@ impl Scene {
         self.node("node-1-", session, DefaultVault::Created).await
     }
 
-    /// The node that takes over, with nothing on its disk.
+    /// The replacement node, with an empty disk.
     pub(super) async fn second_node(&self, session: &Session) -> Result<Node> {
         self.node("node-2-", session, DefaultVault::Existing).await
     }
 
     async fn node(&self, name: &str, session: &Session, vault: fn(PathBuf) -> DefaultVault) -> Result<Node> {
         let disk = tempfile::Builder::new().prefix(name).tempdir_in(&self.root);
-        let disk = disk.map_err(|error| fault("cannot make a node's disk", &self.root, error))?;
+        let disk = disk.map_err(|error| fault("cannot create a node's disk", &self.root, error))?;
         let checkpoints = disk.path().join("checkpoints");
         let settings = Settings::of(&self.sources(), RunName::new(RUN)?)?;
         let vault = vault(vault_beside(&checkpoints.join("step"))?);
-        // The stages tell what happens; bars between them would not help.
+        // The stages are logged, so no progress is shown.
         let silent = Output::new(session.output.is_json(), true);
         let tiers = Tiers::open(&settings, vault, &silent).await?;
         Ok(Node {
@@ -118,7 +118,7 @@ impl Scene {
         })
     }
 
-    /// The configuration, as a file would give it.
+    /// Returns the configuration, with the keys that a file would set.
     fn sources(&self) -> Sources {
         let keys = [
             ("remote.demo.url", file_url(&self.remote())),
@@ -141,10 +141,10 @@ impl Scene {
         }
     }
 
-    /// Flips a byte in the middle of the newest step's model, on the remote.
+    /// Flips a byte in the middle of the newest step's model on the remote.
     pub(super) fn damage_newest(&self) -> Result<String> {
         let id = StepId::from_label(NEWEST)
-            .ok_or_else(|| Error::new(ErrorKind::Failed, "not a label").on(NEWEST))?;
+            .ok_or_else(|| Error::new(ErrorKind::Failed, "invalid step label").on(NEWEST))?;
         let keys = RunKeys::new(RunName::new(RUN)?);
         let path =
             self.remote()
@@ -166,7 +166,7 @@ impl Scene {
     }
 }
 
-/// A directory as a URL.
+/// Returns the URL of a directory.
 fn file_url(directory: &Path) -> String {
     let mut url = "file://".to_owned();
     for byte in directory.as_os_str().as_encoded_bytes() {

@@ -1,4 +1,4 @@
-//! A trainer that writes real safetensors checkpoints, the way trainers do: under a temporary name, then renamed.
+//! A trainer that writes real safetensors checkpoints as trainers do: under a temporary name, then renamed.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write as _;
@@ -13,7 +13,7 @@ const HIDDEN: u64 = 256;
 const VOCABULARY: u64 = 1024;
 const LAYERS: u64 = 4;
 
-/// What a checkpoint's file held when it was written.
+/// A file of a checkpoint as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WrittenFile {
     pub(super) name: &'static str,
@@ -22,7 +22,7 @@ pub(super) struct WrittenFile {
     pub(super) modified: Timestamp,
 }
 
-/// A checkpoint that was written.
+/// A written checkpoint.
 #[derive(Debug, Clone)]
 pub(super) struct WrittenCheckpoint {
     pub(super) path: PathBuf,
@@ -113,7 +113,7 @@ pub(super) fn write_checkpoint(directory: &Path, step: u64, loss: f64) -> Result
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "this plays the trainer, which knows nothing of durable renames"
+    reason = "this simulates a trainer, which uses no durable renames"
 )]
 fn rename_as_trainers_do(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::rename(from, to)
@@ -143,7 +143,7 @@ fn optimizer_tensors() -> Vec<(String, Vec<u64>)> {
     model_tensors().into_iter().flat_map(of_tensor).collect()
 }
 
-/// The format by hand: the header's length in eight bytes, the header in JSON, the tensors' bytes.
+/// Builds a safetensors file: the header's length in eight bytes, the header in JSON, the tensors' bytes.
 fn safetensors(tensors: &[(String, Vec<u64>)], dtype: DataType, seed: u64) -> Result<Vec<u8>> {
     let mut data = Vec::new();
     let mut header = serde_json::Map::new();
@@ -154,7 +154,7 @@ fn safetensors(tensors: &[(String, Vec<u64>)], dtype: DataType, seed: u64) -> Re
         for _ in 0..shape.iter().product::<u64>() {
             let bits = random.weight().to_bits();
             match dtype {
-                // The upper half of a float is the same number in bfloat16.
+                // The upper half of an f32 is the number in bfloat16.
                 DataType::Bf16 => data.extend_from_slice(&bits.to_le_bytes()[2..]),
                 DataType::F32 => data.extend_from_slice(&bits.to_le_bytes()),
             }
@@ -168,7 +168,7 @@ fn safetensors(tensors: &[(String, Vec<u64>)], dtype: DataType, seed: u64) -> Re
         header.insert(name.clone(), entry);
     }
     let mut header = serde_json::to_vec(&header).map_err(header_fault)?;
-    // Tensors begin at a multiple of eight bytes.
+    // Tensors start at a multiple of eight bytes.
     header.resize(header.len().next_multiple_of(8), b' ');
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.append(&mut header);
@@ -194,7 +194,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A small number of either sign, as trained weights are.
+    /// Returns a small number of either sign, like a trained weight.
     fn weight(&mut self) -> f32 {
         let bits = u16::try_from(self.next() >> 48).unwrap_or_default();
         (f32::from(bits) / 65_536.0 - 0.5) * 0.1

@@ -1,22 +1,22 @@
-//! What was found, as a table and as a document.
+//! The findings, as a table and as a document.
 
 use std::time::Duration;
 
 use serde::Serialize;
-use stepvault_core::doctor::feasibility::Feasibility;
-use stepvault_core::doctor::{Finding, Outcome, worst};
+use stepvault_diagnose::doctor::feasibility::Feasibility;
+use stepvault_diagnose::doctor::{Finding, Outcome, worst};
 
 use crate::output::{Report, human, table};
 
-/// What was found.
+/// The result of `doctor`.
 #[derive(Debug, Serialize)]
 pub(super) struct DoctorDocument {
-    /// The worst of all.
+    /// The worst outcome of all findings.
     outcome: Outcome,
     findings: Vec<Finding>,
-    /// What the measurements mean for each run.
+    /// Feasibility for each run, from the measurements.
     feasibility: Vec<Finding>,
-    /// Lines of configuration that would make feasible what is not.
+    /// Configuration lines that would make infeasible runs feasible.
     suggested: Vec<String>,
     seconds: f64,
 }
@@ -33,12 +33,12 @@ impl DoctorDocument {
         }
     }
 
-    /// The worst of all.
+    /// Returns the worst outcome of all findings.
     pub(super) fn outcome(&self) -> Outcome {
         self.outcome
     }
 
-    /// `1 fails, 2 warnings, 12 pass; 2.3s`.
+    /// Returns `1 failed, 2 warned, 12 passed, in 2.3s`.
     fn summary(&self) -> String {
         let all = || self.findings.iter().chain(&self.feasibility);
         let count = |outcome: Outcome| all().filter(|finding| finding.outcome == outcome).count();
@@ -54,12 +54,12 @@ impl DoctorDocument {
 
 impl Report for DoctorDocument {
     fn human(&self) -> String {
-        let mut parts = vec![lines(&self.findings, "what was looked at")];
+        let mut parts = vec![lines(&self.findings, "check")];
         if !self.feasibility.is_empty() {
-            parts.push(lines(&self.feasibility, "what fits"));
+            parts.push(lines(&self.feasibility, "feasibility"));
         }
         if !self.suggested.is_empty() {
-            let title = "These lines of configuration would fit:".to_owned();
+            let title = "This configuration would be feasible:".to_owned();
             parts.push([&[title], self.suggested.as_slice()].concat().join("\n"));
         }
         parts.push(self.summary());
@@ -67,9 +67,9 @@ impl Report for DoctorDocument {
     }
 }
 
-/// One line a finding, and below it what to do.
+/// Formats one line per finding, with the remedy below it.
 fn lines(findings: &[Finding], title: &str) -> String {
-    let mut rows = table::table(&["", title, "of", "measured"], &[]);
+    let mut rows = table::table(&["", title, "subject", "measured"], &[]);
     for finding in findings {
         let outcome = match finding.outcome {
             Outcome::Pass => "pass",
@@ -108,11 +108,11 @@ mod tests {
         assert_eq!(document.outcome(), Outcome::Fail);
         assert_eq!(
             document.human(),
-            "      WHAT WAS LOOKED AT  OF           MEASURED\n\
-             pass  directory           vault /v     works\n\
-             FAIL  free bytes          vault on /v  0 B of 1.0 GiB free\n\
-             \x20                                      -> delete something\n\n\
-             These lines of configuration would fit:\n[keep.local]\nlast = 2\n\n\
+            "      CHECK       SUBJECT      MEASURED\n\
+             pass  directory   vault /v     works\n\
+             FAIL  free bytes  vault on /v  0 B of 1.0 GiB free\n\
+             \x20                              -> delete something\n\n\
+             This configuration would be feasible:\n[keep.local]\nlast = 2\n\n\
              1 failed, 0 warned, 1 passed, in 1.5s"
         );
     }

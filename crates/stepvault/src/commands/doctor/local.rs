@@ -1,34 +1,34 @@
-//! What of this machine is to be looked at, by the configuration and the arguments.
+//! Selects the local checks from the configuration and the arguments.
 
 use std::path::{Path, PathBuf};
 
 use stepvault_agent::SystemClock;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::config::{Completion, RunSettings};
-use stepvault_core::doctor::variables::Value;
 use stepvault_core::ids::RunName;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_diagnose::doctor::variables::Value;
 use stepvault_engine::doctor::local::{GivenForecast, LocalToCheck, RunToCheck};
 
 use super::DoctorArguments;
 use crate::context::{Settings, absolute, vault_beside};
 
-/// Where everybody's temporary files go unless TMPDIR says otherwise.
+/// Default directory for temporary files, unless TMPDIR is set.
 const SYSTEM_TEMPORARY: &str = "/tmp";
 
-/// A run to look at.
+/// A run to check.
 #[derive(Debug)]
 pub(super) struct ChosenRun {
-    /// What it is called: its name, or its directory where it has none.
+    /// The name to display: the run's name, else its directory.
     title: String,
-    /// Its name, where it has one.
+    /// The run's name, if any.
     pub(super) name: Option<RunName>,
-    /// Its rules.
+    /// The run's settings.
     pub(super) settings: RunSettings,
 }
 
 impl ChosenRun {
-    /// The table that says what the vault keeps of it.
+    /// Returns the configuration table with the run's local keep rules.
     pub(super) fn keep_table(&self) -> String {
         match &self.name {
             Some(name) => format!("run.\"{name}\".keep.local"),
@@ -37,7 +37,7 @@ impl ChosenRun {
     }
 }
 
-/// The run that was named, the one of the directory that was given, or else all that are configured.
+/// Returns the named run, the run of the given directory, or else all configured runs.
 pub(super) fn chosen_runs(settings: &Settings, directory: Option<&Path>) -> Result<Vec<ChosenRun>> {
     let named = settings.named_run().map(|name| settings.config.run(name));
     let of = |run: RunSettings| ChosenRun {
@@ -57,7 +57,7 @@ pub(super) fn chosen_runs(settings: &Settings, directory: Option<&Path>) -> Resu
                 watch: Some(directory),
                 ..run
             }),
-            // Any name has every key's default.
+            // A run with any name has the default of every key.
             None => ChosenRun {
                 title: directory.display().to_string(),
                 name: None,
@@ -77,14 +77,14 @@ pub(super) fn chosen_runs(settings: &Settings, directory: Option<&Path>) -> Resu
         && settings.config.remotes.is_empty()
         && settings.config.doctor.required_environment.is_empty();
     if nothing {
-        return Err(Error::new(ErrorKind::Usage, "there is nothing to look at")
+        return Err(Error::new(ErrorKind::Usage, "nothing to check")
             .because("no directory is given, and no run, vault or remote is configured")
             .hint("give the directory of the checkpoints, --local DIR, --remote URL, or a configuration with --config FILE"));
     }
     Ok(runs)
 }
 
-/// Everything of this machine that counts for these runs.
+/// Returns the local checks for these runs.
 pub(super) fn to_check(
     settings: &Settings,
     runs: &[ChosenRun],
@@ -98,6 +98,7 @@ pub(super) fn to_check(
     Ok(LocalToCheck {
         runs: runs.iter().map(run_to_check).collect(),
         vault: settings.local_directory().or_else(beside),
+        vault_parents: settings.vault_parents(),
         temporary: temporary(),
         variables: config
             .doctor
@@ -135,7 +136,7 @@ fn run_to_check(run: &ChosenRun) -> RunToCheck {
     }
 }
 
-/// The directories that frameworks and libraries write temporary files into.
+/// Returns the directories into which frameworks and libraries write temporary files.
 fn temporary() -> Vec<(String, PathBuf)> {
     let own = std::env::var_os("TMPDIR").filter(|value| !value.is_empty());
     let own = own.map(|path| ("TMPDIR".to_owned(), PathBuf::from(path)));

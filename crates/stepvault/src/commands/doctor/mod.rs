@@ -1,4 +1,4 @@
-//! `doctor`: whether everything that the service needs works, before training begins.
+//! `doctor`: checks before training that everything the service needs works.
 
 mod document;
 mod local;
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use stepvault_core::Result;
-use stepvault_core::doctor::feasibility::{Feasibility, Notice, Situation, feasibility};
-use stepvault_core::doctor::{Finding, Outcome};
+use stepvault_diagnose::doctor::feasibility::{Feasibility, Notice, Situation, feasibility};
+use stepvault_diagnose::doctor::{Finding, Outcome};
 use stepvault_engine::doctor::local::{RunLook, check_local};
 
 use self::document::DoctorDocument;
@@ -23,34 +23,36 @@ use crate::arguments::values;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
 
-/// Look before training whether everything works: directories, disks, limits, leftovers, and what fits into the time
+/// Check directories, disks, limits, remotes and throughput before training
 ///
-/// It does what the service is going to do, for a moment: writes, syncs, renames, links and deletes files of its own in
-/// each directory, measures each disk with at most 256 MiB in a few seconds, and leaves nothing behind. On each remote it
-/// puts, refuses to overwrite, reads, lists and deletes objects of its own below the run's keys, and measures both ways.
-/// A mount or a store that does not answer is a finding. Each line is pass, warn (works, and costs something) or fail, with what was measured
-/// and what to do. Run it as the trainer's user and in the trainer's environment. Ends with code 14 when a line fails.
+/// It briefly performs the operations of the service: it writes, syncs, renames, links and deletes its own test files
+/// in each directory, measures each disk with at most 256 MiB in a few seconds, and removes its files. On each remote
+/// it creates objects of its own below the run's keys, checks that they cannot be overwritten, reads, lists and deletes
+/// them, and measures both directions. It also reports leftovers, and whether saves, uploads and notices fit into the
+/// available time and space. A mount or a store that does not answer is a finding. Each line is pass, warn (works, but
+/// at a cost) or fail, with the measurement and a remedy. Run it as the trainer's user, in the trainer's environment.
+/// The exit code is 14 if a check fails.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
-    /// The directory that a trainer writes its steps into; by default those of the configured runs
+    /// Directory that the trainer writes its steps to; by default those of the configured runs
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// How large the next step is going to be, such as "60 GB"; by default what the steps so far were
+    /// Expected size of the next step, such as "60 GB"; by default estimated from the existing steps
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     step_size: Option<u64>,
-    /// How many files it is going to have
+    /// Expected number of files of the next step
     #[arg(long, value_name = "N")]
     step_files: Option<u64>,
-    /// How often steps are saved, such as "10m"; by default as often as so far
+    /// Interval between saves, such as "10m"; by default estimated from the existing steps
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     save_interval: Option<Duration>,
-    /// Bytes that a remote takes in a second, such as "200 MB", in place of what is measured
+    /// Upload rate of a remote in bytes per second, such as "200 MB", instead of the measured one
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     upload_rate: Option<u64>,
-    /// Leave the remotes alone
+    /// Skip the remotes
     #[arg(long)]
     no_remotes: bool,
-    /// How long before the machine goes away it is told so; by default what the provider of this machine gives
+    /// Notice period before the machine is taken away; by default that of this machine's provider
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     notice: Option<Duration>,
 }
@@ -61,7 +63,7 @@ pub(crate) async fn run(session: &Session, arguments: DoctorArguments) -> Result
     let settings = Settings::load(session)?;
     let runs = local::chosen_runs(&settings, arguments.directory.as_deref())?;
     let check = local::to_check(&settings, &runs, &arguments)?;
-    // The remotes are asked while the disks are looked at: neither waits for the other.
+    // Remotes and disks are checked concurrently.
     let wanted = Wanted {
         none: arguments.no_remotes,
         upload_rate: arguments.upload_rate,
@@ -70,6 +72,11 @@ pub(crate) async fn run(session: &Session, arguments: DoctorArguments) -> Result
     let looking = remotes::look(&settings, &runs, wanted, &swept);
     let (local, remote) = tokio::join!(check_local(&check), looking);
     let remote = remote?;
+    let devices = if arguments.no_remotes {
+        Vec::new()
+    } else {
+        remotes::devices(&settings, &runs, check.vault.clone()).await?
+    };
     let (notices, said) = notices::counted(&settings, arguments.notice);
     let mut feasible = Feasibility::default();
     for (run, look) in runs.iter().zip(&local.runs) {
@@ -81,6 +88,7 @@ pub(crate) async fn run(session: &Session, arguments: DoctorArguments) -> Result
         .findings
         .into_iter()
         .chain(said)
+        .chain(devices)
         .chain(remote.findings)
         .collect();
     let document = DoctorDocument::new(findings, feasible, began.elapsed());
@@ -91,7 +99,7 @@ pub(crate) async fn run(session: &Session, arguments: DoctorArguments) -> Result
     })
 }
 
-/// What is feasible for one run.
+/// Computes the feasibility for one run.
 fn answer(
     settings: &Settings,
     run: &ChosenRun,
@@ -104,7 +112,7 @@ fn answer(
             findings: vec![Finding::pass(
                 "forecast",
                 look.title.clone(),
-                "no step is there yet to go by: --step-size and --save-interval say what is going to come",
+                "no step exists yet: give --step-size and --save-interval for a forecast",
             )],
             suggested: Vec::new(),
         };

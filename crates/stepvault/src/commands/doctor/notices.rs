@@ -1,30 +1,30 @@
-//! The notices that count for what fits: those that this machine may get.
+//! The notices that this machine may receive, for the feasibility check.
 
 use std::path::Path;
 use std::time::Duration;
 
 use stepvault_agent::NoticeOptions;
 use stepvault_core::config::{NoticeSource, Notices};
-use stepvault_core::doctor::Finding;
-use stepvault_core::doctor::feasibility::Notice;
-use stepvault_core::doctor::notices::{notices, provider};
+use stepvault_diagnose::doctor::Finding;
+use stepvault_diagnose::doctor::feasibility::Notice;
+use stepvault_diagnose::doctor::notices::{notices, provider};
 use stepvault_engine::doctor::firmware::{DIRECTORY, firmware};
 
 use crate::context::Settings;
 
-/// What EC2 gives.
+/// Notice period of EC2.
 const EC2_SECONDS: u64 = 120;
-/// What Compute Engine gives.
+/// Notice period of Compute Engine.
 const GCE_SECONDS: u64 = 30;
 
-/// The notices, and what is to be said of them; nothing where the command line gives the time.
+/// Returns the notices and a finding about them; no finding if the command line gives the notice period.
 pub(super) fn counted(settings: &Settings, given: Option<Duration>) -> (Vec<Notice>, Option<Finding>) {
     let notice = |name: String, seconds: u64| Notice { name, seconds };
     if let Some(given) = given {
         return (vec![notice("a notice of".to_owned(), given.as_secs())], None);
     }
     let agent = &settings.config.agent;
-    // By the same rules as the agent, of which each question ends by itself where nobody answers it.
+    // The same rules as the agent's; each query times out if nobody answers.
     let options = NoticeOptions::of(agent, &|name| std::env::var(name).ok());
     let ec2 = options.ec2_endpoint.map(|_| NoticeSource::Ec2);
     let gce = options.gce_endpoint.map(|_| NoticeSource::Gce);

@@ -1,33 +1,37 @@
-//! The remotes' part of the look.
+//! The checks of the remotes.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use futures::future::join_all;
 use stepvault_agent::SystemClock;
 use stepvault_core::Result;
-use stepvault_core::doctor::Finding;
-use stepvault_core::doctor::feasibility::MeasuredRemote;
 use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::keys::RunKeys;
-use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::remote_settings::{RemoteSettings, Scheme};
+use stepvault_diagnose::doctor::Finding;
+use stepvault_diagnose::doctor::feasibility::MeasuredRemote;
+use stepvault_diagnose::doctor::remote::{self as judge, Subject};
+use stepvault_engine::blocking::blocking;
 use stepvault_engine::doctor::remote::{RemoteToCheck, check_remote};
+use stepvault_local::space;
 use stepvault_remote::open::OpenOptions;
 
 use super::local::ChosenRun;
 use super::sweeps::Sweeps;
 use crate::context::Settings;
 
-/// What was found at the remotes.
+/// The findings and rates of the remotes.
 #[derive(Debug, Default)]
 pub(super) struct RemoteLook {
-    /// In the order of the remotes.
+    /// The findings, in the order of the remotes.
     pub(super) findings: Vec<Finding>,
-    /// What each took and gave in a second.
+    /// The measured rates of each remote.
     measured: BTreeMap<RemoteName, MeasuredRemote>,
 }
 
 impl RemoteLook {
-    /// What the remotes of a run were measured to do.
+    /// Returns the measured rates of a run's remotes.
     pub(super) fn rates_of(&self, settings: &Settings, run: &ChosenRun) -> Vec<MeasuredRemote> {
         let remotes = settings.remotes(&run.settings);
         let rates = |remote: &RemoteSettings| {
@@ -38,16 +42,16 @@ impl RemoteLook {
     }
 }
 
-/// What is asked of the remotes.
+/// Which checks of the remotes to run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
-    /// They are to be left alone.
+    /// Whether to skip the remotes.
     pub(super) none: bool,
-    /// A rate that takes the place of one that is measured.
+    /// An upload rate that replaces the measured one.
     pub(super) upload_rate: Option<u64>,
 }
 
-/// Looks at every remote of the runs, all at once.
+/// Checks every remote of the runs concurrently.
 pub(super) async fn look(
     settings: &Settings,
     runs: &[ChosenRun],
@@ -81,13 +85,37 @@ pub(super) async fn look(
     Ok(look)
 }
 
-/// The run under whose keys it is tried: rights may be given for one run's keys alone.
+/// Checks whether the directory remotes are on another filesystem than the vault. Where that is unknown, there is no
+/// finding.
+pub(super) async fn devices(
+    settings: &Settings,
+    runs: &[ChosenRun],
+    vault: Option<PathBuf>,
+) -> Result<Vec<Finding>> {
+    let Some(vault) = vault else {
+        return Ok(Vec::new());
+    };
+    let directories: Vec<RemoteSettings> = remotes_of(settings, runs)
+        .into_iter()
+        .filter(|remote| remote.url.scheme == Scheme::File)
+        .collect();
+    blocking(move || {
+        let finding = |remote: &RemoteSettings| {
+            let is_vaults = space::on_one_filesystem(&vault, Path::new(&remote.url.prefix))?;
+            Some(judge::device(&Subject::of(remote), is_vaults))
+        };
+        Ok(directories.iter().filter_map(finding).collect())
+    })
+    .await
+}
+
+/// Returns the run whose keys are used for the checks, because permissions may cover only one run's keys.
 fn probed_run(runs: &[ChosenRun]) -> Result<RunName> {
     let named = runs.iter().find_map(|run| run.name.clone());
     named.map_or_else(|| RunName::new("stepvault-doctor"), Ok)
 }
 
-/// Each remote once; without a run every one that is configured or was named.
+/// Returns each remote once; without a run every configured or named remote.
 fn remotes_of(settings: &Settings, runs: &[ChosenRun]) -> Vec<RemoteSettings> {
     let named = |name: &RemoteName| settings.named_remotes().is_none_or(|names| names.contains(name));
     let of_runs = |name: &RemoteName| {
@@ -101,7 +129,7 @@ fn remotes_of(settings: &Settings, runs: &[ChosenRun]) -> Vec<RemoteSettings> {
         .collect()
 }
 
-/// No faster than the configuration lets it be.
+/// Caps a rate at the configured bandwidth limit.
 fn allowed(rate: u64, remote: &RemoteSettings) -> u64 {
     remote
         .bandwidth_limit_bytes_per_second

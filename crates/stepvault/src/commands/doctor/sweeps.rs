@@ -1,10 +1,9 @@
-//! The `stepvault gc` for what is found, as it has to be typed here.
-
-use std::path::Path;
+//! The `stepvault gc` commands that remedies quote.
 
 use stepvault_core::Result;
 use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::keys::RunKeys;
+use stepvault_core::words::shell_word;
 use stepvault_engine::doctor::left_uploads::SweptRun;
 use stepvault_engine::explain::quoted;
 
@@ -12,17 +11,17 @@ use super::local::ChosenRun;
 use crate::commands::Session;
 use crate::context::{Settings, choose_remotes, given_remotes};
 
-/// The runs, and the command for each.
+/// The runs, and the parts of the command for each.
 #[derive(Debug)]
 pub(super) struct Sweeps {
-    /// None where no run has a name.
+    /// Empty if no run has a name.
     runs: Vec<RunName>,
     config: Option<String>,
-    /// The remotes that the command line or its variable names, as they name them.
+    /// The remotes that the command line or its variable names, as given.
     given: Vec<(RemoteName, String)>,
 }
 
-/// What is common to the commands of all remotes.
+/// Collects the parts that are common to the commands of all remotes.
 pub(super) fn sweeps(session: &Session, settings: &Settings, runs: &[ChosenRun]) -> Result<Sweeps> {
     let global = &session.global;
     let (given, _) = given_remotes(global)?;
@@ -36,17 +35,17 @@ pub(super) fn sweeps(session: &Session, settings: &Settings, runs: &[ChosenRun])
 }
 
 impl Sweeps {
-    /// What is looked for on this remote.
+    /// Returns the runs to check on this remote.
     pub(super) fn of(&self, remote: &RemoteName) -> Vec<SweptRun> {
         if self.runs.is_empty() {
             return vec![SweptRun {
                 keys: None,
-                command: self.command(remote, "NAME") + ", with the run that the path begins with",
+                command: self.command(remote, "NAME") + ", with the run name that the path starts with",
             }];
         }
         let swept = |run: &RunName| SweptRun {
             keys: Some(RunKeys::new(run.clone())),
-            command: self.command(remote, &quoted(Path::new(run.as_str()))),
+            command: self.command(remote, &shell_word(run.as_str())),
         };
         self.runs.iter().map(swept).collect()
     }
@@ -58,7 +57,7 @@ impl Sweeps {
         format!(
             "stepvault gc{} --run {run} --remote {}",
             config.collect::<String>(),
-            quoted(Path::new(remote))
+            shell_word(remote)
         )
     }
 }
@@ -104,7 +103,7 @@ mod tests {
         assert!(swept[0].keys.is_none());
         assert_eq!(
             swept[0].command,
-            "stepvault gc --run NAME --remote main, with the run that the path begins with"
+            "stepvault gc --run NAME --remote main, with the run name that the path starts with"
         );
     }
 }

@@ -1,32 +1,32 @@
-//! What an estimate says, for programs. Sizes are bytes.
+//! The JSON document of an estimate. Sizes are in bytes.
 
 use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 use stepvault_core::Result;
-use stepvault_core::estimate::{Part, Saving, ShuffleBuffer, Spread, StepSize, VaultCopy, Written};
+use stepvault_diagnose::estimate::{Part, Saving, ShuffleBuffer, Spread, StepSize, VaultCopy, Written};
 
 /// An estimate.
 #[derive(Debug, Serialize)]
 pub(super) struct EstimateDocument {
-    /// The step, on all nodes.
+    /// The step, over all nodes.
     #[serde(flatten, serialize_with = "step_members")]
     pub(super) step: Written,
-    /// What is there; null for an estimate from numbers.
+    /// The measured files; null for an estimate from numbers.
     pub(super) found: Option<FoundDocument>,
-    /// What its headers say.
+    /// The headers that were read.
     pub(super) headers: Vec<HeaderDocument>,
     /// Headers that could not be read.
     pub(super) unreadable_headers: Vec<UnreadDocument>,
-    /// The model; null for what is there.
+    /// The model; null for an estimate from files.
     pub(super) model: Option<ModelDocument>,
-    /// The data loader's buffer; null where none was given.
+    /// The data loader's buffer; null if none was given.
     pub(super) shuffle_buffer: Option<BufferDocument>,
     /// The local tier of the first node while a step is saved.
     pub(super) saving: Option<SavingDocument>,
-    /// Every tier after all saves; null where no run was given.
+    /// Every tier after all saves; null if no run was given.
     pub(super) run: Option<RunDocument>,
-    /// What a person has to know of how it was reckoned.
+    /// Assumptions and limitations of the estimate.
     pub(super) notes: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ impl EstimateDocument {
     }
 }
 
-/// The members of a step as it is written.
+/// The members that describe a step.
 #[derive(Serialize)]
 struct StepMembers {
     bytes: u64,
@@ -69,7 +69,7 @@ struct PartDocument {
     part: &'static str,
     bytes: u64,
     files: u64,
-    /// Whether every node has a share of it, or the first node all.
+    /// Whether every node has a share of it; else the first node has all of it.
     on_all_nodes: bool,
 }
 
@@ -103,38 +103,38 @@ fn members_of(step: &Written) -> Result<StepMembers> {
     })
 }
 
-/// What stands at a path.
+/// The files found at a path.
 #[derive(Debug, Serialize)]
 pub(super) struct FoundDocument {
     pub(super) path: PathBuf,
-    /// Which of several steps it is; null where the path itself is the step.
+    /// The chosen step if the path holds several; null if the path itself is the step.
     pub(super) step: Option<String>,
     pub(super) bytes: u64,
-    /// What the filesystem has given to it.
+    /// Bytes that the filesystem has allocated.
     pub(super) allocated_bytes: Option<u64>,
     pub(super) files: u64,
     pub(super) directories: u64,
     pub(super) inodes: u64,
 }
 
-/// A header, and what it says.
+/// A header and its contents.
 #[derive(Debug, Serialize)]
 pub(super) struct HeaderDocument {
     pub(super) path: String,
     pub(super) kind: &'static str,
-    /// Tensors, or pieces of them.
+    /// Number of tensors, or of their shards.
     pub(super) entries: u64,
     pub(super) payload_bytes: Option<u64>,
     pub(super) files: Vec<HeaderFileDocument>,
 }
 
-/// A file that a header tells of.
+/// A file that a header describes.
 #[derive(Debug, Serialize)]
 pub(super) struct HeaderFileDocument {
     pub(super) path: String,
-    /// Null where no header that is there says it.
+    /// Null if no header gives it.
     pub(super) expected_bytes: Option<u64>,
-    /// Null where the file is missing.
+    /// Null if the file is missing.
     pub(super) bytes: Option<u64>,
 }
 
@@ -156,13 +156,13 @@ pub(super) struct ModelDocument {
     pub(super) layout: &'static str,
     pub(super) sharding: &'static str,
     pub(super) ranks: u64,
-    /// How often the tensors are written.
+    /// How many times the tensors are written.
     pub(super) copies: u64,
     pub(super) weights_bytes: u64,
     pub(super) master_bytes: u64,
     pub(super) optimizer_bytes: u64,
     pub(super) extra_bytes: u64,
-    /// What the format and the framework's own files take beside them.
+    /// Bytes of the file format and of the framework's own files.
     pub(super) format_bytes: u64,
 }
 
@@ -173,9 +173,9 @@ pub(super) struct BufferDocument {
     pub(super) sample_bytes: u64,
     /// The samples alone.
     pub(super) payload_bytes: u64,
-    /// What the framework makes of them.
+    /// Bytes on disk, with the framework's overhead.
     pub(super) bytes: u64,
-    /// The same with fewer samples; null where it is no larger than that.
+    /// The same with fewer samples; null if the buffer is no larger than that.
     pub(super) smaller: Option<Box<BufferDocument>>,
 }
 
@@ -225,16 +225,16 @@ impl SavingDocument {
     }
 }
 
-/// A run, when it is over and everything is durable.
+/// A run at its end, with every step durable.
 #[derive(Debug, Serialize)]
 pub(super) struct RunDocument {
     pub(super) saves: u64,
-    /// Bytes that it writes over all of its time.
+    /// Bytes that all saves write.
     pub(super) written_bytes: u64,
     pub(super) tiers: Vec<TierDocument>,
 }
 
-/// One tier then.
+/// One tier at the end of the run.
 #[derive(Debug, Serialize)]
 pub(super) struct TierDocument {
     pub(super) tier: String,
@@ -242,7 +242,7 @@ pub(super) struct TierDocument {
     pub(super) bytes: u64,
     /// Inodes of the steps' data, or objects on a remote.
     pub(super) inodes: u64,
-    /// The most at any time, the trainer's own steps included; null for a remote.
+    /// The peak, including the trainer's own steps; null for a remote.
     pub(super) peak_bytes: Option<u64>,
     pub(super) peak_inodes: Option<u64>,
 }

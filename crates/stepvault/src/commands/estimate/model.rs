@@ -1,17 +1,17 @@
-//! An estimate from a model's numbers.
+//! Estimates a step from a model's numbers.
 
 use stepvault_core::Result;
-use stepvault_core::estimate::{Dtype, Layout, Model, Optimizer, Ranks, Sharding, Written, written};
+use stepvault_diagnose::estimate::{Dtype, Layout, Model, Optimizer, Ranks, Sharding, Written, written};
 
 use super::ModelArguments;
 use super::document::{EstimateDocument, ModelDocument};
 use crate::context::Settings;
 
-/// Where `save_pretrained` of transformers 5 begins another file: `max_shard_size` in modeling_utils.py. Before, it was
-/// 5 GB.
+/// Default maximum file size of `save_pretrained` in transformers 5: `max_shard_size` in `modeling_utils.py`. It was
+/// 5 GB before.
 const LARGEST_FILE_BYTES: u64 = 50_000_000_000;
 
-/// What the numbers come to; a step without files where no model is given.
+/// Computes the document; a step without files if no model is given.
 pub(super) fn document(arguments: &ModelArguments, settings: &Settings) -> Result<EstimateDocument> {
     let nodes = settings
         .config
@@ -69,29 +69,29 @@ pub(super) fn document(arguments: &ModelArguments, settings: &Settings) -> Resul
     Ok(document)
 }
 
-/// What a person has to know of how it was reckoned.
+/// Returns the assumptions and limitations of the estimate.
 fn notes(arguments: &ModelArguments, model: &Model, layout: Layout) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |text: &str| notes.push(text.to_owned());
     match model.optimizer {
         Optimizer::Adafactor => {
-            note("adafactor: a row and a column of each tensor, all taken for square matrices; no momentum");
+            note("adafactor: a row and a column of each tensor, assuming square matrices; no momentum");
         }
         Optimizer::Muon(_) if arguments.adamw_params.is_none() => {
             note(
-                "muon: one momentum of every parameter; those that AdamW updates have two: --adamw-params N",
+                "muon: one momentum per parameter; give --adamw-params N for parameters that AdamW updates, which have two",
             );
         }
         Optimizer::Adam8Bit => {
-            note("adamw-8bit: tensors of fewer than 4096 elements are kept as fp32, which is not reckoned");
+            note("adamw-8bit: tensors of fewer than 4096 elements are kept as fp32, which is not counted");
         }
         _ => {}
     }
     match layout {
-        Layout::Orbax => note("orbax compresses what it writes: this is the most that it takes"),
+        Layout::Orbax => note("orbax compresses what it writes: this is an upper bound"),
         Layout::DeepSpeed | Layout::DeepSpeedZero3 if model.master.is_none() => {
             note(
-                "DeepSpeed's optimizer always keeps a copy of the weights: as fp32, unless --master says else",
+                "DeepSpeed's optimizer always keeps a copy of the weights, as fp32 unless --master is given",
             );
         }
         _ => {}

@@ -1,6 +1,6 @@
-//! What an estimate says, for people.
+//! The text output of an estimate.
 
-use stepvault_core::estimate::Spread;
+use stepvault_diagnose::estimate::Spread;
 
 use super::document::{
     BufferDocument, EstimateDocument, FoundDocument, HeaderDocument, ModelDocument, RunDocument,
@@ -20,7 +20,7 @@ impl Report for EstimateDocument {
         blocks.extend(self.run.as_ref().map(run));
         let unread = self.unreadable_headers.iter();
         let mut notes: Vec<String> = unread
-            .map(|header| format!("note: {} cannot be read: {}", header.path, header.reason))
+            .map(|header| format!("note: cannot read {}: {}", header.path, header.reason))
             .collect();
         notes.extend(self.notes.iter().map(|note| format!("note: {note}")));
         if !notes.is_empty() {
@@ -33,7 +33,7 @@ impl Report for EstimateDocument {
 fn found(found: &FoundDocument) -> String {
     let path = found.path.display();
     let mut lines = vec![match &found.step {
-        Some(step) => format!("{path}: its step {step}"),
+        Some(step) => format!("{path}: step {step}"),
         None => path.to_string(),
     }];
     let directories = match found.directories {
@@ -48,7 +48,7 @@ fn found(found: &FoundDocument) -> String {
         human::count(found.inodes, "inode"),
     ));
     if let Some(allocated) = found.allocated_bytes {
-        lines.push(format!("{} on its disk", human::decimal_bytes(allocated)));
+        lines.push(format!("{} on disk", human::decimal_bytes(allocated)));
     }
     lines.join("\n")
 }
@@ -59,14 +59,7 @@ fn headers(headers: &[HeaderDocument]) -> Option<String> {
     }
     let mut rows = table::table(
         &[
-            "header",
-            "kind",
-            "entries",
-            "tensors",
-            "files",
-            "missing",
-            "as it says",
-            "there",
+            "header", "kind", "entries", "tensors", "files", "missing", "expected", "found",
         ],
         &[2, 3, 4, 5, 6, 7],
     );
@@ -113,8 +106,8 @@ fn model(model: &ModelDocument) -> String {
         ("weights", model.weights_bytes),
         ("copy of the weights", model.master_bytes),
         ("optimizer", model.optimizer_bytes),
-        ("others", model.extra_bytes),
-        ("around them", model.format_bytes),
+        ("other tensors", model.extra_bytes),
+        ("file format", model.format_bytes),
     ] {
         if bytes > 0 {
             rows.add_row([what.to_owned(), human::decimal_bytes(bytes)]);
@@ -128,7 +121,7 @@ fn model(model: &ModelDocument) -> String {
 }
 
 fn buffer(buffer: &BufferDocument) -> String {
-    let mut rows = table::table(&["shuffle buffer", "samples", "on the disk"], &[1, 2]);
+    let mut rows = table::table(&["shuffle buffer", "samples", "on disk"], &[1, 2]);
     let mut add = |buffer: &BufferDocument| {
         rows.add_row([
             format!(
@@ -147,7 +140,7 @@ fn buffer(buffer: &BufferDocument) -> String {
     let text = table::text(&rows);
     match &buffer.smaller {
         Some(smaller) => format!(
-            "{text}\na buffer of {} samples takes the second line",
+            "{text}\nthe second line is for a buffer of {} samples",
             smaller.samples
         ),
         None => text,
@@ -156,9 +149,9 @@ fn buffer(buffer: &BufferDocument) -> String {
 
 fn files(document: &EstimateDocument) -> String {
     let step = &document.step;
-    // Every sum was made once before the document was.
+    // Overflow was already checked when the document was created.
     let total = step.bytes().unwrap_or_default();
-    let mut rows = table::table(&["a step", "size", "files", "on"], &[1, 2]);
+    let mut rows = table::table(&["part", "size", "files", "on"], &[1, 2]);
     for part in &step.parts {
         rows.add_row([
             part.what.to_owned(),
@@ -173,7 +166,7 @@ fn files(document: &EstimateDocument) -> String {
         ]);
     }
     rows.add_row([
-        "all together".to_owned(),
+        "total".to_owned(),
         human::decimal_bytes(total),
         step.files().unwrap_or_default().to_string(),
         String::new(),
@@ -209,7 +202,7 @@ fn saving(saving: &SavingDocument) -> String {
     let in_both = match (saving.vault, saving.steps_in_both) {
         (_, 0) => String::new(),
         ("copy", both) => format!(", {both} of them in both"),
-        (_, both) => format!(", {both} of them in both and there once"),
+        (_, both) => format!(", {both} of them shared"),
     };
     let older = if saving.vault == "none" {
         format!("older steps: {} of the trainer", saving.trainer_steps)
@@ -231,7 +224,7 @@ fn saving(saving: &SavingDocument) -> String {
         add("in TMPDIR".to_owned(), saving.temporary_bytes);
     }
     add(
-        format!("the most at one time, in {} inodes", saving.peak_inodes),
+        format!("peak, in {} inodes", saving.peak_inodes),
         saving.peak_bytes,
     );
     table::text(&rows)
@@ -251,7 +244,7 @@ fn run(run: &RunDocument) -> String {
         ]);
     }
     format!(
-        "{}\n{} come to {} written",
+        "{}\n{}: {} written in total",
         table::text(&rows),
         human::count(run.saves, "save"),
         human::decimal_bytes(run.written_bytes)

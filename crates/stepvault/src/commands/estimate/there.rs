@@ -1,11 +1,11 @@
-//! An estimate from what is there: a step, or headers.
+//! Estimates a step from its files and headers.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use stepvault_agent::SystemClock;
 use stepvault_core::Result;
-use stepvault_core::estimate::{Part, Spread, Written};
+use stepvault_diagnose::estimate::{Part, Spread, Written};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::inspect::InspectRequest;
 use stepvault_engine::size::{Measured, measure};
@@ -16,10 +16,11 @@ use stepvault_formats::sizes::{HeaderKind, Told};
 use super::document::{EstimateDocument, FoundDocument, HeaderDocument, HeaderFileDocument, UnreadDocument};
 use crate::context::Settings;
 
-/// Most reasons for which a step may not be whole that are told; 'stepvault inspect' has all.
-const MOST_DOUBTS: usize = 4;
+/// Maximum number of doubts about completeness to report; `stepvault inspect` shows all.
+const MAX_DOUBTS: usize = 4;
 
-/// What is there, and what it will be when it is whole; and the profile of a framework that may overwrite its files.
+/// Returns the present and the expected files of the step, and the profile of its framework if that may overwrite
+/// finished files.
 pub(super) async fn document(path: &Path, settings: &Settings) -> Result<(EstimateDocument, Option<String>)> {
     let (looked_at, profiles) = (path.to_owned(), settings.profiles()?);
     let known = Arc::clone(&profiles);
@@ -41,16 +42,15 @@ pub(super) async fn document(path: &Path, settings: &Settings) -> Result<(Estima
     step.directories = measured.directories;
     step.parts.push(part("files", measured.files, measured.bytes));
     if lacking.bytes > 0 || lacking.files > 0 {
-        step.parts
-            .push(part("not there yet", lacking.files, lacking.bytes));
+        step.parts.push(part("missing", lacking.files, lacking.bytes));
     }
-    // Refuses what cannot be counted, before anything else is reckoned with it.
+    // Check for overflow before anything is computed from it.
     step.bytes()?;
     let mut document = EstimateDocument::new(step);
-    let doubts = measured.doubts.iter().take(MOST_DOUBTS);
+    let doubts = measured.doubts.iter().take(MAX_DOUBTS);
     document
         .notes
-        .extend(doubts.map(|doubt| format!("the step is not known to be whole: {doubt}")));
+        .extend(doubts.map(|doubt| format!("the step may be incomplete: {doubt}")));
     document.notes.extend(lacking.notes);
     document.headers = measured.told.iter().map(header).collect();
     document.unreadable_headers = unread(&measured);
@@ -100,7 +100,7 @@ fn header(told: &Told) -> HeaderDocument {
     }
 }
 
-/// What headers tell of and is not there.
+/// What headers describe and is missing.
 #[derive(Debug, Default)]
 struct Lacking {
     bytes: u64,
@@ -128,7 +128,7 @@ impl Lacking {
                 (None, Some(_)) => self.notes.push(format!("{} is missing", file.path)),
                 (Some(real), Some(expected)) if real != expected => {
                     self.notes.push(format!(
-                        "{} has {real} bytes, and its header says {expected}",
+                        "{} has {real} bytes, but its header says {expected}",
                         file.path
                     ));
                 }
@@ -148,9 +148,9 @@ impl Lacking {
             (HeaderKind::Index, Some(payload)) => {
                 let rest = payload.saturating_sub(there_bytes);
                 self.bytes = self.bytes.saturating_add(rest);
-                "their bytes are what the index's total_size leaves, without their headers"
+                "their size is the rest of the index's total_size, without their headers"
             }
-            _ => "nothing that is there says how long they are: the step is larger than this",
+            _ => "their size is unknown: the step is larger than this",
         };
         self.notes
             .push(format!("{}: missing: {names}: {rest}", told.path));

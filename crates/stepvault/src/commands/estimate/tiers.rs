@@ -1,20 +1,20 @@
-//! What the local tier takes while a step is saved, and every tier over a run.
+//! Estimates the local tier while a step is saved, and every tier over a run.
 
 use stepvault_core::Result;
-use stepvault_core::config::Links;
-use stepvault_core::estimate::{MOST_SAVES, Saves, Saving, TierRules, VaultCopy, held, saving};
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::Tier;
 use stepvault_core::retention::KeepRules;
+use stepvault_diagnose::estimate::{MAX_SAVES, Saves, Saving, TierRules, VaultCopy, held, saving};
 
 use super::TierArguments;
 use super::document::{EstimateDocument, RunDocument, SavingDocument, TierDocument};
 use crate::context::Settings;
 
-/// The remote that is assumed where none is configured.
+/// The remote that is assumed if none is configured.
 const SOME_REMOTE: &str = "remote";
 
-/// The rules in force.
+/// The effective keep rules.
 struct Rules {
     local: KeepRules,
     remote: KeepRules,
@@ -22,8 +22,8 @@ struct Rules {
     notes: Vec<String>,
 }
 
-/// Adds both to the document. `overwritten_by` is the profile of a framework that may overwrite finished files: those are
-/// not linked.
+/// Adds both to the document. `overwritten_by` is the profile of a framework that may overwrite finished files, which
+/// are then not linked.
 pub(super) fn add(
     document: &mut EstimateDocument,
     arguments: &TierArguments,
@@ -32,32 +32,33 @@ pub(super) fn add(
 ) -> Result<()> {
     let mut rules = rules(arguments, settings)?;
     if rules.local.is_unset() && arguments.steps.is_none() {
-        let note = "no rule says what the vault keeps, so it keeps every step; one is counted: give --steps and --every";
+        let note =
+            "no keep rule is set, so the vault keeps every step; one is counted: give --steps and --every";
         rules.notes.push(note.to_owned());
     }
     let first = document.step.on_first_node()?;
     let links = match (arguments.vault, settings.config.local.links, overwritten_by) {
         (Some(given), ..) => given,
-        (None, Links::Auto, Some(profile)) => {
+        (None, LinkPolicy::Auto, Some(profile)) => {
             rules.notes.push(format!(
-                "by profile '{profile}' finished files may be overwritten in place, so that a copy in the vault is \
-                 counted; for a filesystem that shares blocks give --vault reflink"
+                "by profile '{profile}' finished files may be overwritten in place, so a copy in the vault is counted; \
+                 for a filesystem that shares blocks give --vault reflink"
             ));
             VaultCopy::Copy
         }
-        (None, Links::Auto, None) => VaultCopy::HardLink,
-        (None, Links::ReflinkOrCopy, _) => VaultCopy::Reflink,
-        (None, Links::Copy, _) => VaultCopy::Copy,
+        (None, LinkPolicy::Auto, None) => VaultCopy::HardLink,
+        (None, LinkPolicy::ReflinkOrCopy, _) => VaultCopy::Reflink,
+        (None, LinkPolicy::Copy, _) => VaultCopy::Copy,
     };
     let interval_seconds = arguments.save_interval.map(|interval| interval.as_secs());
     let saves = match (arguments.steps, arguments.every) {
         (Some(steps), Some(every)) => Some(Saves::new(steps, every, interval_seconds)?),
         _ => None,
     };
-    // Without a run: as many saves as fill the rule that keeps the newest, which is the state that lasts.
+    // Without a run: as many saves as fill the rule that keeps the newest, which is the steady state.
     let enough = u64::from(rules.local.last.unwrap_or(1))
         .saturating_add(1)
-        .min(MOST_SAVES);
+        .min(MAX_SAVES);
     let played = saves.map_or_else(|| Saves::new(enough, 1, interval_seconds), Ok)?;
     let local = TierRules {
         tier: &Tier::Local,
@@ -145,7 +146,8 @@ fn rules(arguments: &TierArguments, settings: &Settings) -> Result<Rules> {
     } else {
         if config.runs.len() > 1 {
             notes.push(
-                "several runs are configured: the general [keep] counts; name one with --run".to_owned(),
+                "several runs are configured: the general [keep] rules apply; select one with --run"
+                    .to_owned(),
             );
         }
         let names = config.remotes.iter().map(|remote| remote.name.clone()).collect();
@@ -172,17 +174,20 @@ fn rules(arguments: &TierArguments, settings: &Settings) -> Result<Rules> {
     };
     if (by_time(&local) || by_time(&remote)) && arguments.save_interval.is_none() {
         notes.push(
-            "some rules go by time, and --save-interval is not given: all saves count as of one time"
+            "some rules are based on time, but --save-interval is not given: all saves count as simultaneous"
                 .to_owned(),
         );
     }
     if !local.best.is_empty() || !remote.best.is_empty() {
         notes.push(
-            "the oldest steps are taken for the best: rules that keep the best then keep the most".to_owned(),
+            "the oldest steps are assumed to be the best, so that rules for the best keep the most steps"
+                .to_owned(),
         );
     }
     let remotes = if remotes.is_empty() {
-        notes.push("no remote is given: one is assumed, as without any the vault lets no step go".to_owned());
+        notes.push(
+            "no remote is given: one is assumed, because without remotes the vault evicts no step".to_owned(),
+        );
         vec![RemoteName::new(SOME_REMOTE)?]
     } else {
         remotes

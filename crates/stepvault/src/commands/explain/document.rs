@@ -1,17 +1,17 @@
-//! What `explain` prints.
+//! The output of `explain`.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use stepvault_core::explain::{Cause, Evidence, Explanation, Kind, Likelihood};
 use stepvault_core::ids::RunName;
+use stepvault_diagnose::explain::{Cause, Evidence, Explanation, Kind, Likelihood};
 use stepvault_engine::explain::NotLookedAt;
 
 use super::resume::ResumeDocument;
 use crate::output::{Report, human};
 
-/// Most pieces of evidence for one cause that people are told.
+/// Maximum number of pieces of evidence to print for one cause.
 const MAXIMUM_EVIDENCE_TOLD: usize = 4;
 
 /// Why a run failed.
@@ -19,9 +19,9 @@ const MAXIMUM_EVIDENCE_TOLD: usize = 4;
 pub(super) struct ExplainDocument {
     run: Option<String>,
     directories: Vec<PathBuf>,
-    /// The likeliest first.
+    /// Causes, the most likely first.
     causes: Vec<CauseDocument>,
-    /// The step to go on from; null when none was found.
+    /// The step to resume from; null if none was found.
     resume: Option<ResumeDocument>,
     not_looked_at: Vec<NotLookedAtDocument>,
 }
@@ -109,7 +109,7 @@ impl CauseDocument {
         );
         let untold = self.evidence.len().saturating_sub(MAXIMUM_EVIDENCE_TOLD);
         if untold > 0 {
-            lines.push(format!("   - and {untold} more; --json has them"));
+            lines.push(format!("   - and {untold} more, see --json"));
         }
         lines.push(format!("   to do: {}", self.remedy));
     }
@@ -169,11 +169,11 @@ impl ResumeDocument {
             .step
             .map_or_else(String::new, |step| format!("step {step}, "));
         let from = if self.tiers.is_empty() {
-            "as it stands there".to_owned()
+            "already in place".to_owned()
         } else {
             format!("from {}", self.tiers.join(", then "))
         };
-        lines.push(format!("to go on from {step}{} ({from}):", self.path.display()));
+        lines.push(format!("to resume from {step}{} ({from}):", self.path.display()));
         lines.extend(self.commands.iter().map(|command| format!("  {command}")));
         lines.extend(self.trainer.iter().map(|text| format!("  {text}")));
     }
@@ -183,15 +183,15 @@ impl Report for ExplainDocument {
     fn human(&self) -> String {
         let mut lines = Vec::new();
         if self.causes.is_empty() {
-            lines.push("nothing was found that explains a failure".to_owned());
+            lines.push("no cause of a failure was found".to_owned());
         }
         for (position, cause) in self.causes.iter().enumerate() {
             cause.lines(position + 1, &mut lines);
         }
         if !self.not_looked_at.is_empty() {
             lines.push(String::new());
-            let what = human::count(self.not_looked_at.len() as u64, "thing");
-            lines.push(format!("{what} could not be looked at, or not wholly:"));
+            let what = human::count(self.not_looked_at.len() as u64, "source");
+            lines.push(format!("{what} could not be read, or only in part:"));
             lines.extend(
                 self.not_looked_at
                     .iter()
@@ -202,9 +202,9 @@ impl Report for ExplainDocument {
         match &self.resume {
             Some(resume) => resume.lines(&mut lines),
             None if self.run.is_none() && self.directories.is_empty() => {
-                lines.push("name the directory of the steps to be told the one to go on from".to_owned());
+                lines.push("give the directory of the steps to find the step to resume from".to_owned());
             }
-            None => lines.push("no valid step to go on from was found".to_owned()),
+            None => lines.push("no valid step to resume from was found".to_owned()),
         }
         lines.join("\n")
     }
@@ -212,7 +212,7 @@ impl Report for ExplainDocument {
 
 #[cfg(test)]
 mod tests {
-    use stepvault_core::explain::{Place, explanations};
+    use stepvault_diagnose::explain::{Place, explanations};
 
     use super::*;
 
@@ -253,7 +253,7 @@ mod tests {
                 "1. disk-full, very likely: {}\n   - /out: 0 B of 2.0 MiB free\n   - trainer.log:214 (the last of 3): \
                  OSError: [Errno 28] No space left on device [the C library, ENOSPC]\n   to do: {}\n\
                  2. interrupted-save, likely: {}\n   - /out/step_2.pt: the save was cut off\n   to do: {}\n\n\
-                 to go on from step 1, /out/step_1.pt (as it stands there):\n  load /out/step_1.pt",
+                 to resume from step 1, /out/step_1.pt (already in place):\n  load /out/step_1.pt",
                 disk.explanation(),
                 disk.remedy(),
                 save.explanation(),
@@ -269,8 +269,8 @@ mod tests {
         };
         assert_eq!(
             said(&[PathBuf::from("/out")]),
-            "nothing was found that explains a failure\n\nno valid step to go on from was found"
+            "no cause of a failure was found\n\nno valid step to resume from was found"
         );
-        assert!(said(&[]).ends_with("\n\nname the directory of the steps to be told the one to go on from"));
+        assert!(said(&[]).ends_with("\n\ngive the directory of the steps to find the step to resume from"));
     }
 }

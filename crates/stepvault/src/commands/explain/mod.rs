@@ -1,4 +1,4 @@
-//! `explain`: why a run failed, and from which step it goes on.
+//! `explain`: reports why a run failed, and from which step it can resume.
 
 mod document;
 mod resume;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use clap::Args;
 use stepvault_agent::{SystemClock, read_note};
-use stepvault_core::explain::explanations;
 use stepvault_core::ids::RunName;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_diagnose::explain::explanations;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::explain::{ExplainRequest, Log, LogSource, NotLookedAt, gather};
 use stepvault_local::vault::Vault;
@@ -21,35 +21,35 @@ use crate::exit_code::ExitCode;
 use document::ExplainDocument;
 use resume::{Resume, resume_from};
 
-/// What stands for standard input.
+/// The argument that selects standard input.
 const STANDARD_INPUT: &str = "-";
-/// Most runs of a vault whose records are looked at where none is named.
+/// Maximum number of a vault's runs whose records are read if no run is named.
 const MAXIMUM_RUNS: usize = 32;
-/// Where temporary files go where no variable says so.
+/// Directories for temporary files if TMPDIR is not set.
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
-/// Say why a run failed, by what its directories, its records and its logs show, and which step to go on from
+/// Explain why a run failed, from its directories, records and logs, and which step to resume from
 ///
-/// Looks at each DIR and at TMPDIR (space, inodes, mount, rights), at the steps (torn files, saves that were cut off), at
-/// the vault (starts and how they ended, uploads that stopped, what the agent said last), at the cgroup's count of
-/// killed processes and at the kernel's log where it may be read; and recognises the error texts of frameworks, kernels
-/// and stores in the logs. The causes come in order of likelihood, each with its evidence and what to do; then the newest
-/// valid step, with the commands to go on from it. It writes nothing.
+/// Examines each DIR and TMPDIR (space, inodes, mount, permissions), the steps (truncated files, interrupted saves),
+/// the vault (starts and how they ended, stalled uploads, the agent's last state), the cgroup's count of killed
+/// processes and, if readable, the kernel log; and recognises the error messages of frameworks, kernels and stores in
+/// the logs. Prints the causes in order of likelihood, each with its evidence and a remedy, then the newest valid step
+/// with the commands to resume from it. It writes nothing.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArguments {
-    /// Directories of the run: where its trainer writes steps; the run's 'watch' by default
+    /// Directories that the trainer writes steps to; by default the run's 'watch'
     #[arg(value_name = "DIR")]
     directories: Vec<PathBuf>,
-    /// A log of the run, of any size; repeatable; - reads standard input
+    /// Log of the run, of any size; repeatable; - reads standard input
     #[arg(long, value_name = "FILE")]
     log: Vec<PathBuf>,
-    /// The trainer's TMPDIR, where it is another than this shell's [env: TMPDIR]
+    /// The trainer's TMPDIR, if it differs from this shell's [env: TMPDIR]
     #[arg(long, value_name = "DIR")]
     tmpdir: Option<PathBuf>,
-    /// The run failed on another machine: its logs and directories are looked at, and nothing of this one
+    /// The run failed on another machine: examine its logs and directories, but not this machine
     #[arg(long)]
     elsewhere: bool,
-    /// The framework whose checkpoints these are; found out when not given
+    /// Framework that wrote the checkpoints; detected by default
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
 }
@@ -115,16 +115,16 @@ pub(crate) async fn run(session: &Session, arguments: ExplainArguments) -> Resul
     })
 }
 
-/// The directories that are given, or else the run's own.
+/// Returns the given directories, else the run's own.
 fn directories(settings: &Settings, arguments: &ExplainArguments) -> Result<Vec<PathBuf>> {
     let mut directories = arguments.directories.clone();
     if directories.is_empty() {
         directories.extend(settings.run().ok().and_then(|run| run.watch));
     }
     if directories.is_empty() && arguments.log.is_empty() && settings.local_directory().is_none() {
-        return Err(Error::new(ErrorKind::Usage, "what is there to explain?")
-            .because("no directory and no log is given, and none is configured")
-            .hint("name the directory that the trainer writes to, and its logs: stepvault explain DIR --log FILE"));
+        return Err(Error::new(ErrorKind::Usage, "nothing to explain")
+            .because("no directory or log is given, and none is configured")
+            .hint("give the directory that the trainer writes to, and its logs: stepvault explain DIR --log FILE"));
     }
     directories
         .iter()
@@ -140,14 +140,14 @@ fn logs(paths: &[PathBuf]) -> Result<Vec<Log>> {
                 source: LogSource::Input(Box::new(std::io::stdin())),
             });
         }
-        // A name that was mistyped must not pass for a log without a word in it.
+        // A mistyped name must not count as an empty log.
         if path
             .symlink_metadata()
             .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
         {
             return Err(Error::new(ErrorKind::Usage, "cannot read the log")
                 .on(path.display())
-                .because("there is no such file"));
+                .because("no such file"));
         }
         Ok(Log {
             name: path.display().to_string(),
@@ -157,7 +157,7 @@ fn logs(paths: &[PathBuf]) -> Result<Vec<Log>> {
     paths.iter().map(log).collect()
 }
 
-/// Where the trainer's temporary files went: as it is told, or as this shell has it.
+/// Returns the directories of the trainer's temporary files: the given one, else this shell's.
 fn temporary(given: Option<&Path>) -> Result<Vec<PathBuf>> {
     let own = std::env::var_os("TMPDIR").filter(|path| !path.is_empty());
     match given.or(own.as_deref().map(Path::new)) {
@@ -170,20 +170,21 @@ fn temporary(given: Option<&Path>) -> Result<Vec<PathBuf>> {
     }
 }
 
-/// The configured vault, or else one beside the first directory that has one.
+/// Opens the configured vault, else the one beside the first directory that has one.
 async fn find_vault(settings: &Settings, directories: &[PathBuf]) -> Result<Option<Vault>> {
     let places: Vec<PathBuf> = match settings.local_directory() {
         Some(directory) => vec![directory],
-        // The steps stand in it, or in a directory of it.
+        // The steps are in the directory itself or in a subdirectory.
         None => directories
             .iter()
             .flat_map(|directory| [directory.join("step"), directory.join("steps/step")])
             .filter_map(|step| vault_beside(&step).ok())
             .collect(),
     };
+    let parents = settings.vault_parents();
     blocking(move || {
         for place in &places {
-            if let Some(vault) = Vault::open(place)? {
+            if let Some(vault) = Vault::open_below(place, parents)? {
                 return Ok(Some(vault));
             }
         }
@@ -192,7 +193,7 @@ async fn find_vault(settings: &Settings, directories: &[PathBuf]) -> Result<Opti
     .await
 }
 
-/// The run that is named or configured, the one that watches these directories, or else all that the vault knows.
+/// Returns the named or configured run, else the runs that watch these directories, else all runs in the vault.
 fn runs(settings: &Settings, directories: &[PathBuf], vault: Option<&Vault>) -> Vec<RunName> {
     if let Ok(run) = settings.run() {
         return vec![run.name];
@@ -215,7 +216,7 @@ fn runs(settings: &Settings, directories: &[PathBuf], vault: Option<&Vault>) -> 
     known
 }
 
-/// What the vault's agent noted last of each run: why remotes are waited for, and why steps were given up.
+/// Returns the agent's last records of each run: why it waited for remotes, and why uploads failed.
 async fn records(
     vault: Option<&Vault>,
     runs: &[RunName],
@@ -228,7 +229,7 @@ async fn records(
         let note = match blocking(move || read_note(&vault, &name)).await {
             Ok(note) => note,
             Err(error) => {
-                not_looked_at.push(missed("what the agent noted", &error));
+                not_looked_at.push(missed("the agent's records", &error));
                 continue;
             }
         };
@@ -241,7 +242,10 @@ async fn records(
                 ));
             }
             for failed in remote.failed {
-                let what = format!("why the agent gave up {} of '{run}' on {name}", failed.id);
+                let what = format!(
+                    "why the agent could not upload {} of '{run}' on {name}",
+                    failed.id
+                );
                 records.push((what, failed.reason));
             }
         }

@@ -1,10 +1,11 @@
-//! The step to go on from, and the commands that do it.
+//! The step to resume from, and the commands for it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
 use stepvault_core::ids::RunName;
+use stepvault_core::words::shell_word;
 use stepvault_core::{ErrorKind, Result};
 use stepvault_engine::explain::{NotLookedAt, ResumeOnDisk, quoted};
 use stepvault_engine::restore::{RestoreDecision, RestoreRequest, Target, plan};
@@ -15,10 +16,10 @@ use crate::commands::restore::restore_context;
 use crate::commands::starts::demoted_steps;
 use crate::context::{DefaultVault, Settings, Tiers};
 
-/// How long the tiers may take to tell what they have.
+/// Timeout for listing the tiers.
 const TIERS_DEADLINE: Duration = Duration::from_mins(1);
 
-/// What the choice goes by.
+/// The inputs of the choice.
 pub(super) struct Resume<'a> {
     pub(super) session: &'a Session,
     pub(super) settings: &'a Settings,
@@ -29,23 +30,23 @@ pub(super) struct Resume<'a> {
     pub(super) not_looked_at: &'a mut Vec<NotLookedAt>,
 }
 
-/// A step to go on from.
+/// A step to resume from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct ResumeDocument {
     pub(super) step: Option<u64>,
     pub(super) attempt: Option<u32>,
-    /// Where it is to stand, or stands.
+    /// Where the step is or will be.
     pub(super) path: PathBuf,
-    /// The tiers that have it; empty for one that stands in the trainer's directory alone.
+    /// The tiers that have it; empty if only the trainer's directory has it.
     pub(super) tiers: Vec<String>,
-    /// What to call, in this order; nothing where the trainer finds it by itself.
+    /// The commands to run, in this order; empty if the trainer finds the step by itself.
     pub(super) commands: Vec<String>,
-    /// How to start the trainer; null where the commands say so.
+    /// How to start the trainer; null if the commands print it.
     pub(super) trainer: Option<String>,
     pub(super) passed_over: Vec<PassedOver>,
 }
 
-/// A newer step that no tier has whole.
+/// A newer step that no tier has completely.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct PassedOver {
     step: u64,
@@ -53,7 +54,7 @@ pub(super) struct PassedOver {
     reasons: Vec<String>,
 }
 
-/// The newest valid step of the tiers, or of the trainer's directories where one of them has a newer.
+/// Returns the newest valid step of the tiers, or of the trainer's directories if they have a newer one.
 pub(super) async fn resume_from(resume: Resume<'_>) -> Option<ResumeDocument> {
     let found = resume.on_disk.iter();
     let newest = found.max_by_key(|found| (found.resumable, found.step)).cloned();
@@ -97,7 +98,7 @@ fn missed(why: String) -> NotLookedAt {
     }
 }
 
-/// What a restore would take, where there is a run with a tier. Nothing is fetched.
+/// Returns what a restore would choose, if there is a run with a tier. Fetches no data.
 async fn on_tiers(
     resume: &Resume<'_>,
     on_disk: Option<&ResumeOnDisk>,
@@ -140,7 +141,7 @@ fn from_disk(found: ResumeOnDisk) -> ResumeDocument {
 
 fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, decision: RestoreDecision) -> ResumeDocument {
     let global = &resume.session.global;
-    // A vault that nobody has named was found, and is to be found again.
+    // The command must name a vault that was found without being configured.
     let found = resume
         .vault
         .filter(|_| resume.settings.local_directory().is_none());
@@ -152,14 +153,14 @@ fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, decision: Restore
     let mut words = vec!["stepvault restore --into".to_owned(), quoted(into)];
     words.push(format!(
         "--step {step} --attempt {attempt} --run {}",
-        quoted(Path::new(run.as_str()))
+        shell_word(run.as_str())
     ));
     let path =
         |flag: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!("--{flag} {}", quoted(path)));
     words.extend(path("config", &global.config));
     words.extend(path("local", &local));
     let remotes = global.remote.iter();
-    words.extend(remotes.map(|remote| format!("--remote {}", quoted(Path::new(remote)))));
+    words.extend(remotes.map(|remote| format!("--remote {}", shell_word(remote))));
     words.extend(global.node.as_ref().map(|node| format!("--node {node}")));
     ResumeDocument {
         step: Some(step),
@@ -181,10 +182,10 @@ fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, decision: Restore
 }
 
 impl PassedOver {
-    /// For people.
+    /// Formats the step for people.
     pub(super) fn line(&self) -> String {
         format!(
-            "passed over step {} (attempt {}): {}",
+            "skipped step {} (attempt {}): {}",
             self.step,
             self.attempt,
             self.reasons.join("; ")

@@ -1,4 +1,4 @@
-//! What a prune decided and did, for people and programs.
+//! The decisions and results of a prune, for people and programs.
 
 use serde::Serialize;
 use stepvault_core::Result;
@@ -8,8 +8,8 @@ use stepvault_core::retention::{RefusalKind, RetentionPlan, Verdict};
 use stepvault_engine::prune::PruneReport;
 
 use crate::exit_code::ExitCode;
-use crate::output::json::ErrorInfo;
 use crate::output::{Report, human, table};
+use stepvault_core::document::ErrorInfo;
 
 #[derive(Serialize)]
 pub(super) struct PruneDocument {
@@ -23,7 +23,7 @@ struct PrunedTier {
     tier: String,
     plan: Option<RetentionPlan>,
     removed: Vec<StepId>,
-    /// Steps that the plan drops and that stayed in the end.
+    /// Steps that the plan drops but that were kept.
     spared: Vec<SparedStep>,
     error: Option<ErrorInfo>,
 }
@@ -36,7 +36,7 @@ struct SparedStep {
 }
 
 impl PruneDocument {
-    /// From what each tier came to.
+    /// Builds the document from the result of each tier.
     pub(super) fn new(run: &RunName, dry_run: bool, results: Vec<(Tier, Result<PruneReport>)>) -> Self {
         let tiers = results
             .into_iter()
@@ -50,7 +50,7 @@ impl PruneDocument {
     }
 }
 
-/// A plan that is refused fails, except for an empty vault: on a fresh node there is nothing to do.
+/// Returns the exit code. A refused plan is a failure, except for an empty vault: a fresh node has nothing to prune.
 pub(super) fn exit_code(results: &[(Tier, Result<PruneReport>)]) -> ExitCode {
     let refused = results.iter().any(|(tier, result)| {
         let refusal = result
@@ -61,7 +61,7 @@ pub(super) fn exit_code(results: &[(Tier, Result<PruneReport>)]) -> ExitCode {
     });
     match results {
         _ if refused => ExitCode::Failed,
-        // The only tier's own kind says more than 'failed'.
+        // With a single tier, the kind of its error is more specific than `Failed`.
         [(_, Err(error))] => ExitCode::from(error.kind()),
         several => ExitCode::of_tiers(several.iter().map(|(_, result)| result.as_ref().map(|_| ()))),
     }
@@ -98,7 +98,7 @@ impl PrunedTier {
     fn human(&self, dry_run: bool) -> String {
         let Some(plan) = &self.plan else {
             let why = self.error.as_ref().map_or("", |error| error.message.as_str());
-            return format!("{}: not pruned: {why}", self.tier);
+            return format!("{}: prune failed: {why}", self.tier);
         };
         let mut lines = Vec::new();
         if let Some(refusal) = &plan.refusal {
@@ -194,6 +194,7 @@ mod tests {
             Ok(PruneReport {
                 plan,
                 removed: Vec::new(),
+                given_up: Vec::new(),
                 spared: Vec::new(),
             }),
         )

@@ -1,4 +1,4 @@
-//! `prune`: retention, looked at or carried out.
+//! `prune`: plans retention and carries it out.
 
 mod document;
 
@@ -12,7 +12,7 @@ use stepvault_core::retention::{KeepRules, RetentionPlan};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::catalog::pins;
 use stepvault_engine::prune::{
-    LocalPrune, PruneReport, RemotePrune, evict_planned, plan_local, plan_remote, prune_remote,
+    LocalPrune, PruneReport, RemotePrune, plan_local, plan_remote, prune_local, prune_remote,
 };
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
@@ -24,19 +24,19 @@ use crate::context::{DefaultVault, Settings, Tiers};
 use crate::exit_code::ExitCode;
 use document::{PruneDocument, exit_code};
 
-/// Remove the steps that no rule keeps
+/// Delete the steps that no keep rule selects
 ///
-/// The newest valid step, pins, steps that are being read, and local copies that are not durable elsewhere stay
-/// whatever the rules say. Without any rule every step stays.
+/// The newest valid step, pinned steps, steps that are being read, and local copies that are not durable elsewhere are
+/// always kept. Without any rule every step is kept.
 #[derive(Debug, Args)]
 pub(crate) struct PruneArguments {
-    /// Print each step with keep or drop and the reason, and do nothing
+    /// Print each step with keep or drop and the reason, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Which tiers: local, remote, all, or a remote's name
+    /// Tiers: local, remote, all, or a remote's name
     #[arg(long, value_name = "TIER", default_value_t)]
     tier: TierChoice,
-    /// Remove at most so many steps from a tier; the rest waits for the next time
+    /// Delete at most N steps from a tier; later prunes delete the rest
     #[arg(long, value_name = "N")]
     max_delete: Option<u32>,
     #[command(flatten)]
@@ -50,7 +50,7 @@ pub(crate) async fn run(session: &Session, arguments: &PruneArguments) -> Result
     tiers.require_any()?;
     let remotes = tiers.all_remotes(&settings).await?;
     let mut results: Vec<(Tier, Result<PruneReport>)> = Vec::new();
-    // Remotes first: a local copy may go because its step was retired on purpose everywhere else.
+    // Remotes first: a local copy may be removed because its step was removed from every remote on purpose.
     for remote in tiers
         .remotes
         .iter()
@@ -72,6 +72,7 @@ pub(crate) async fn run(session: &Session, arguments: &PruneArguments) -> Result
             rules: arguments.keep.over(&tiers.run.keep_local),
             limits: tiers.limits,
             maximum_deletions: arguments.max_delete,
+            uploading: BTreeSet::new(),
             observer: tiers.observer(),
         };
         results.push((Tier::Local, prune_vault(&prune, arguments.dry_run).await));
@@ -89,16 +90,16 @@ pub(crate) async fn run(session: &Session, arguments: &PruneArguments) -> Result
     Ok(code)
 }
 
-/// How far to go.
+/// Limits of a prune.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
-    /// Most steps to remove.
+    /// Maximum number of steps to delete.
     pub(super) maximum_deletions: Option<u32>,
-    /// Only plan.
+    /// Whether to plan only.
     pub(super) dry_run: bool,
 }
 
-/// Plans one remote, and carries the plan out unless it is a dry run. A pin on any tier holds here too.
+/// Plans one remote, and carries out the plan unless it is a dry run. Pins on other tiers apply here too.
 pub(super) async fn prune_remote_tier(
     tiers: &Tiers,
     all_remotes: &[RunRemote],
@@ -111,10 +112,10 @@ pub(super) async fn prune_remote_tier(
     for other in all_remotes.iter().filter(|other| other.name() != remote.name()) {
         match pins(other).await {
             Ok(ids) => pinned_elsewhere.extend(ids),
-            // Pins stand on every tier; one that is down must not keep the others from being pruned.
+            // Every tier holds the pins; an unreachable one must not prevent pruning the others.
             Err(error) => session
                 .output
-                .warn(&format!("pins on {} could not be read: {error}", other.name())),
+                .warn(&format!("cannot read the pins on {}: {error}", other.name())),
         }
     }
     let prune = RemotePrune {
@@ -136,14 +137,14 @@ async fn prune_vault(prune: &LocalPrune, dry_run: bool) -> Result<PruneReport> {
     }
     let vault: Vault = prune.vault.clone();
     let _lock = blocking(move || vault.lock()).await?;
-    let plan = plan_local(prune).await?;
-    evict_planned(prune, plan).await
+    prune_local(prune).await
 }
 
 fn planned(plan: RetentionPlan) -> PruneReport {
     PruneReport {
         plan,
         removed: Vec::new(),
+        given_up: Vec::new(),
         spared: Vec::new(),
     }
 }

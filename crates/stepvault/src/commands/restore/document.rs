@@ -1,61 +1,70 @@
-//! What a restore says of itself.
+//! The output of a restore.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use stepvault_core::given_up::GivenUpStep;
 use stepvault_core::ids::StepId;
+use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::restore::{RestoreDecision, RestoreReport, SkippedStep};
-use stepvault_formats::handover::{HandoverPlan, PlannedPointer};
+use stepvault_formats::handoff::{HandoffPlan, PlannedPointer};
 use stepvault_formats::pointer::PointerContent;
 
+use crate::commands::given_up::{GivenUpDocument, known_records};
 use crate::context::Tiers;
 use crate::output::{Report, human};
 
-/// What a restore came to, or would.
+/// The result or the plan of a restore.
 #[derive(Serialize)]
 pub(in crate::commands) struct RestoreDocument {
     run: String,
     step: u64,
     attempt: u32,
     path: PathBuf,
-    /// Every path that the step has there.
+    /// Every path of the step at the target.
     paths: Vec<PathBuf>,
-    /// What the handover's paths are relative to.
+    /// The directory to which the paths of the resume handoff are relative.
     #[serde(skip)]
     directory: PathBuf,
     files: u64,
     bytes: u64,
     sources: Vec<SourceDocument>,
     skipped: Vec<SkippedStep>,
-    /// Those of them that the trainer did not survive.
+    /// The skipped steps from which the trainer crashed repeatedly.
     #[serde(skip)]
     demoted: Vec<u64>,
     unreachable: Vec<UnreachableDocument>,
-    /// Whether nothing was done because only the plan was wanted.
+    /// Steps that nodes gave up to free space: newer ones, and those given up after this one was written.
+    given_up: Vec<GivenUpDocument>,
+    #[serde(skip)]
+    id: StepId,
+    #[serde(skip)]
+    written_at: Timestamp,
+    /// Whether this is only a plan.
     planned: bool,
-    /// Whether the target held just this before.
+    /// Whether the target already held exactly this step.
     already_there: bool,
-    /// Bytes that an interrupted restore had left, and that were right.
+    /// Valid bytes reused from an interrupted restore.
     resumed_bytes: u64,
     pub(super) seconds: f64,
-    /// The profile that the trainer's directory was taken for.
+    /// The profile detected for the trainer's directory.
     framework: Option<String>,
-    /// What was moved out of the trainer's way.
+    /// Paths that were moved aside so that the trainer resumes from the step.
     moved_aside: Vec<MovedDocument>,
-    /// What the trainer reads to find the step.
+    /// The pointers that the trainer reads to find the step.
     pointers: Vec<PointerDocument>,
-    /// A newer step that was in the directory and on no tier.
+    /// A newer complete step in the directory that no tier has.
     kept: Option<PathBuf>,
-    /// How to start the trainer so that it goes on from the step; null for some of its files.
+    /// How to start the trainer so that it resumes from the step; null if only some files were restored.
     resume: Option<String>,
 }
 
 #[derive(Serialize)]
 struct SourceDocument {
     tier: String,
-    /// Bytes that came from there; null in a plan.
+    /// Bytes fetched from the tier; null in a plan.
     bytes: Option<u64>,
 }
 
@@ -68,7 +77,7 @@ struct UnreachableDocument {
 #[derive(Serialize)]
 struct MovedDocument {
     path: PathBuf,
-    /// Where it is now; null in a plan.
+    /// The new path; null in a plan.
     to: Option<PathBuf>,
 }
 
@@ -76,15 +85,15 @@ struct MovedDocument {
 struct PointerDocument {
     path: PathBuf,
     says: String,
-    /// For the line that people read.
+    /// Whether the pointer is a copy of the step; for the text output.
     #[serde(skip)]
     is_copy: bool,
-    /// Whether it said so before.
+    /// Whether the pointer already had this content.
     #[serde(skip)]
     is_right: bool,
 }
 
-/// What would be done.
+/// Builds the document of a plan.
 pub(in crate::commands) fn planned(
     tiers: &Tiers,
     decision: RestoreDecision,
@@ -118,6 +127,9 @@ pub(in crate::commands) fn planned(
                 message,
             })
             .collect(),
+        given_up: Vec::new(),
+        id: decision.id,
+        written_at: decision.written_at,
         planned: true,
         already_there: false,
         resumed_bytes: 0,
@@ -131,13 +143,13 @@ pub(in crate::commands) fn planned(
         paths: decision.paths,
         directory: decision.directory,
     };
-    if let Some(plan) = decision.handover {
+    if let Some(plan) = decision.handoff {
         document.add(plan);
     }
     document
 }
 
-/// What was done.
+/// Builds the document of a finished restore.
 pub(in crate::commands) fn restored(
     tiers: &Tiers,
     report: RestoreReport,
@@ -169,7 +181,24 @@ pub(in crate::commands) fn restored(
 }
 
 impl RestoreDocument {
-    fn add(&mut self, plan: HandoverPlan) {
+    /// Adds the given-up steps recorded in the vault and on the remotes that answered: newer steps, and those given up
+    /// since this one was written.
+    pub(in crate::commands) async fn ask_given_up(&mut self, tiers: &Tiers) {
+        let mut remotes = tiers.remotes.clone();
+        remotes.retain(|remote| {
+            !self
+                .unreachable
+                .iter()
+                .any(|tier| tier.tier == remote.name().as_str())
+        });
+        let records = known_records(tiers.vault.as_ref(), &remotes, tiers.run_name()).await;
+        let (id, written_at) = (self.id, self.written_at);
+        let is_missed = |step: &GivenUpStep| step.id > id || step.given_up_at > written_at;
+        let missed = |record| GivenUpDocument::of(record, is_missed);
+        self.given_up = records.iter().filter_map(missed).collect();
+    }
+
+    fn add(&mut self, plan: HandoffPlan) {
         let directory = self.directory.clone();
         let pointer = |PlannedPointer { write, is_right }| PointerDocument {
             path: directory.join(write.path),
@@ -192,7 +221,7 @@ impl RestoreDocument {
         self.resume = Some(plan.resume);
     }
 
-    /// Where the step is, for people.
+    /// Returns the location of the step for people.
     fn place(&self) -> String {
         match self.paths.as_slice() {
             [first, rest @ ..] if !rest.is_empty() => format!("{} and {} more", first.display(), rest.len()),
@@ -200,29 +229,29 @@ impl RestoreDocument {
         }
     }
 
-    /// The one line for scripts.
+    /// Returns how to start the trainer, for `--print-resume`.
     pub(super) fn resume_line(&self) -> Result<&str> {
         self.resume.as_deref().ok_or_else(|| {
-            Error::new(ErrorKind::Usage, "there is nothing to go on from")
+            Error::new(ErrorKind::Usage, "cannot print how to resume")
                 .on(self.path.display())
-                .because("only some of the step's files were asked for")
+                .because("only some of the step's files were restored")
                 .hint("restore the whole step, without --include")
         })
     }
 
-    /// What was done for the trainer, a line each.
-    fn handover_lines(&self) -> Vec<String> {
+    /// Returns the actions of the resume handoff, one line each.
+    fn handoff_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for moved in &self.moved_aside {
             let path = moved.path.display();
             lines.push(match &moved.to {
-                Some(to) => format!("moved {path} out of the trainer's way, to {}", to.display()),
-                None => format!("would move {path} out of the trainer's way"),
+                Some(to) => format!("moved {path} aside, to {}", to.display()),
+                None => format!("would move {path} aside"),
             });
         }
         if let Some(kept) = &self.kept {
             lines.push(format!(
-                "the trainer goes on from {}, which is complete, newer, and on no tier; to go back, restore with --step {}",
+                "the trainer resumes from {}, which is complete, newer, and on no tier; to use the older step, restore with --step {}",
                 kept.display(),
                 self.step
             ));
@@ -231,12 +260,12 @@ impl RestoreDocument {
             let says = match (pointer.is_copy, self.planned && !pointer.is_right) {
                 (true, false) => "is a copy of",
                 (true, true) => "would be a copy of",
-                (false, false) => "says",
-                (false, true) => "would say",
+                (false, false) => "points to",
+                (false, true) => "would point to",
             };
             lines.push(format!("{} {says} {}", pointer.path.display(), pointer.says));
         }
-        lines.extend(self.resume.as_ref().map(|resume| format!("to go on: {resume}")));
+        lines.extend(self.resume.as_ref().map(|resume| format!("to resume: {resume}")));
         lines
     }
 }
@@ -246,7 +275,7 @@ impl Report for RestoreDocument {
         let mut lines = Vec::new();
         for step in &self.skipped {
             lines.push(format!(
-                "passed over step {} (attempt {}): {}",
+                "skipped step {} (attempt {}): {}",
                 step.step,
                 step.attempt,
                 step.reasons.join("; ")
@@ -255,13 +284,14 @@ impl Report for RestoreDocument {
         lines.extend(
             self.demoted
                 .first()
-                .map(|step| format!("to take step {step} all the same: --step {step}")),
+                .map(|step| format!("to restore step {step} anyway: --step {step}")),
         );
         lines.extend(
             self.unreachable
                 .iter()
-                .map(|tier| format!("could not ask {}: {}", tier.tier, tier.message)),
+                .map(|tier| format!("cannot list {}: {}", tier.tier, tier.message)),
         );
+        lines.extend(self.given_up.iter().map(|node| node.text().to_owned()));
         let sources: Vec<String> = self
             .sources
             .iter()
@@ -281,23 +311,27 @@ impl Report for RestoreDocument {
         let path = self.place();
         lines.push(match (self.planned, self.already_there) {
             (true, _) => format!("would restore {what} from {} to {path}", sources.join(", then ")),
-            (false, true) if self.paths.len() > 1 => format!("{path} hold {what} already"),
-            (false, true) => format!("{path} holds {what} already"),
+            (false, true) if self.paths.len() > 1 => format!("{path} already hold {what}"),
+            (false, true) => format!("{path} already holds {what}"),
             (false, false) => {
                 let mut parts = sources;
                 if self.resumed_bytes > 0 {
-                    parts.push(format!("{} kept from before", human::bytes(self.resumed_bytes)));
+                    parts.push(format!(
+                        "{} reused from an interrupted restore",
+                        human::bytes(self.resumed_bytes)
+                    ));
                 }
                 format!("restored {what} ({}) to {path}", parts.join(", "))
             }
         });
-        lines.extend(self.handover_lines());
+        lines.extend(self.handoff_lines());
         lines.join("\n")
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use stepvault_core::ids::{Attempt, Step};
     use stepvault_formats::pointer::PointerWrite;
 
     use super::*;
@@ -320,9 +354,13 @@ mod tests {
                 step: 50,
                 attempt: 1,
                 reasons: vec!["main: damaged".to_owned()],
+                unread: false,
             }],
             demoted: Vec::new(),
             unreachable: Vec::new(),
+            given_up: Vec::new(),
+            id: StepId::new(Attempt::FIRST, Step::new(40).unwrap()),
+            written_at: Timestamp::from_seconds(0),
             planned: false,
             already_there: false,
             resumed_bytes: 0,
@@ -335,8 +373,8 @@ mod tests {
         }
     }
 
-    fn handed_over() -> HandoverPlan {
-        HandoverPlan {
+    fn handed_over() -> HandoffPlan {
+        HandoffPlan {
             framework: "deepspeed".to_owned(),
             why: Vec::new(),
             kept: None,
@@ -356,7 +394,7 @@ mod tests {
     fn says_what_was_passed_over_and_what_was_restored() {
         assert_eq!(
             document().human(),
-            "passed over step 50 (attempt 1): main: damaged\n\
+            "skipped step 50 (attempt 1): main: damaged\n\
              restored step 40 (attempt 1) of 'demo': 3 files, 4.0 KiB (4.0 KiB from main) to /data/global_step40"
         );
     }
@@ -367,8 +405,8 @@ mod tests {
         demoted.skipped[0].reasons = vec!["restored 3 times, and the trainer crashed".to_owned()];
         demoted.demoted = vec![50];
         assert!(demoted.human().starts_with(
-            "passed over step 50 (attempt 1): restored 3 times, and the trainer crashed\n\
-             to take step 50 all the same: --step 50\n"
+            "skipped step 50 (attempt 1): restored 3 times, and the trainer crashed\n\
+             to restore step 50 anyway: --step 50\n"
         ));
     }
 
@@ -385,7 +423,7 @@ mod tests {
         let last = text.lines().last().unwrap();
         assert_eq!(
             last,
-            "/data/ep1-rank0.pt and 1 more hold step 40 (attempt 1) of 'demo': 3 files, 4.0 KiB already"
+            "/data/ep1-rank0.pt and 1 more already hold step 40 (attempt 1) of 'demo': 3 files, 4.0 KiB"
         );
     }
 
@@ -399,14 +437,14 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "moved /data/global_step50 out of the trainer's way, to /.stepvault/moved-aside/0001-global_step50",
-                "/data/latest says global_step40",
-                "to go on: call load_checkpoint",
+                "moved /data/global_step50 aside, to /.stepvault/moved-aside/0001-global_step50",
+                "/data/latest points to global_step40",
+                "to resume: call load_checkpoint",
             ]
         );
         let mut plan = document();
         plan.planned = true;
-        plan.add(HandoverPlan {
+        plan.add(HandoffPlan {
             kept: Some("global_step60".to_owned()),
             ..handed_over()
         });
@@ -415,17 +453,17 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "would move /data/global_step50 out of the trainer's way",
-                "the trainer goes on from /data/global_step60, which is complete, newer, and on no tier; to go back, \
-                 restore with --step 40",
-                "/data/latest would say global_step40",
-                "to go on: call load_checkpoint",
+                "would move /data/global_step50 aside",
+                "the trainer resumes from /data/global_step60, which is complete, newer, and on no tier; to use the \
+                 older step, restore with --step 40",
+                "/data/latest would point to global_step40",
+                "to resume: call load_checkpoint",
             ]
         );
         assert_eq!(plan.resume_line().unwrap(), "call load_checkpoint");
         assert_eq!(
             document().resume_line().unwrap_err().to_string(),
-            "there is nothing to go on from: /data/global_step40: only some of the step's files were asked for"
+            "cannot print how to resume: /data/global_step40: only some of the step's files were restored"
         );
     }
 

@@ -1,22 +1,22 @@
-//! What a trainer finds in its environment beside what stepvault itself was started with.
+//! Environment variables that are set for the trainer in addition to stepvault's own environment.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use stepvault_core::ids::StepId;
 
-/// The step that a trainer goes on from.
+/// The step that a trainer resumes from.
 #[derive(Debug, Clone)]
 pub(super) struct RestoredStep {
     /// The step.
     pub(super) id: StepId,
-    /// Where it is.
+    /// The step's path.
     pub(super) path: PathBuf,
-    /// Whether the trainer's directory holds a newer one that no tier has, which it will take instead.
+    /// Whether the trainer's directory holds a newer step that no tier has, from which the trainer resumes instead.
     pub(super) is_outrun: bool,
 }
 
-/// The variables; empty where there is no step, so that one of an outer start is not taken for this one's.
+/// Returns the variables; empty values if there is no step, so that values of an outer `stepvault run` do not apply.
 pub(super) fn launch_environment(restored: Option<&RestoredStep>) -> Vec<(&'static str, OsString)> {
     let step = restored.map(|step| step.id.step.number().to_string());
     let path = restored.map(|step| step.path.clone().into_os_string());

@@ -1,4 +1,4 @@
-//! What is noted of a trainer's start, from its beginning to its end.
+//! Records a start of the trainer and its end.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use stepvault_local::vault::Vault;
 use crate::context::Tiers;
 use crate::output::Output;
 
-/// How long copying the history to the remotes may take.
+/// Timeout for copying the history to the remotes.
 const COPY_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The note of one start.
+/// The record of one start.
 #[derive(Clone)]
 pub(super) struct StartNote {
     vault: Option<Vault>,
@@ -31,11 +31,11 @@ pub(super) struct StartNote {
 }
 
 impl StartNote {
-    /// Notes that a start begins. A history that cannot be written is missed and keeps nobody from starting.
+    /// Records the start. A history that cannot be written causes a warning, but does not prevent the start.
     ///
     /// # Errors
-    /// [`ErrorKind::Held`] when the trainer of the last start outlived its `stepvault run` and still runs: two of them
-    /// would write over each other.
+    /// [`ErrorKind::Held`] if the trainer of an earlier start still runs after its `stepvault run` was killed: two
+    /// trainers would overwrite each other's files.
     pub(super) async fn begin(tiers: &Tiers, output: &Output) -> Result<Self> {
         let mut note = Self {
             vault: tiers.vault.clone(),
@@ -60,7 +60,7 @@ impl StartNote {
         };
         let (run, start) = (note.run.clone(), note.start.clone());
         let noted = blocking(move || {
-            // An unreadable history is no history.
+            // An unreadable history counts as empty.
             let orphan = vault.starts(&run).unwrap_or_default().iter().find_map(orphan);
             match orphan {
                 Some(process) => Ok(Err(process)),
@@ -74,18 +74,18 @@ impl StartNote {
                     .on(format!("process {id}"))
                     .because("the 'stepvault run' that started it was killed, and the trainer was not")
                     .hint(format!(
-                        "end it and what it started: kill -TERM -- -{id}; a second one would write into the same directory"
+                        "end it and its child processes: kill -TERM -- -{id}; a second trainer would write into the same directory"
                     )));
             }
             Err(error) => {
                 note.vault = None;
-                output.warn(&format!("this start is not remembered: {error}"));
+                output.warn(&format!("cannot record this start: {error}"));
             }
         }
         Ok(note)
     }
 
-    /// Changes what is noted.
+    /// Changes the record.
     pub(super) async fn change(&mut self, change: impl Fn(&mut Start) + Send + 'static) {
         change(&mut self.start);
         let Some(vault) = self.vault.clone() else {
@@ -93,12 +93,11 @@ impl StartNote {
         };
         let (run, id) = (self.run.clone(), self.start.id.clone());
         if let Err(error) = blocking(move || vault.change_start(&run, &id, change)).await {
-            self.output
-                .warn(&format!("this start is not remembered: {error}"));
+            self.output.warn(&format!("cannot record this start: {error}"));
         }
     }
 
-    /// Takes over what the remotes remember of this node, for a vault whose disk is new.
+    /// Imports this node's history from the remotes, for a vault on a new disk.
     pub(super) async fn adopt(&self, known: &[Start]) {
         let Some(vault) = self.vault.clone() else {
             return;
@@ -110,11 +109,11 @@ impl StartNote {
             .collect();
         let run = self.run.clone();
         if let Err(error) = blocking(move || vault.adopt_starts(&run, own)).await {
-            tracing::debug!(%error, "what the remotes remember was not taken over");
+            tracing::debug!(%error, "cannot import the history from the remotes");
         }
     }
 
-    /// Leaves the remotes a copy, for nodes whose disks do not outlive them. As far as that is possible in time.
+    /// Copies the history to the remotes, for nodes whose disks are lost with them. Gives up at a timeout.
     pub(super) async fn copy(self) {
         let Some(vault) = self.vault.clone() else {
             return;
@@ -125,13 +124,13 @@ impl StartNote {
             write_starts(&self.remotes, &self.node, &starts).await
         };
         let faults = tokio::time::timeout(COPY_DEADLINE, copied).await;
-        for fault in faults.unwrap_or_else(|_| vec!["not in time".to_owned()]) {
-            tracing::debug!(fault, "the history of starts is not on every remote");
+        for fault in faults.unwrap_or_else(|_| vec!["timed out".to_owned()]) {
+            tracing::debug!(fault, "cannot copy the history of starts to every remote");
         }
     }
 }
 
-/// The number of a trainer that runs although whoever started it does not.
+/// Returns the process ID of a trainer that still runs although the `stepvault run` that started it does not.
 fn orphan(start: &Start) -> Option<u32> {
     let trainer = start.trainer.as_ref().filter(|_| start.end.is_none())?;
     let is_kept = start.process.as_ref().is_none_or(process::is_running);

@@ -1,7 +1,7 @@
-//! As process 1 of a container: nothing but an init, which is what every orphan in there becomes a child of.
+//! `run` as process 1 of a container: acts only as an init, which becomes the parent of every orphan process.
 //!
-//! The work is done by the same program once more, as its child. Waiting for any child at all would take the ends of
-//! children that libraries wait for by themselves (helpers that fetch credentials); this process has none of those.
+//! A child with the same command line does the work. Reaping every child would also reap those that libraries wait for
+//! themselves (credential helpers); the init process has no such children.
 
 use std::process::Command;
 
@@ -12,13 +12,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::signals::Signals;
 use crate::exit_code::ExitCode;
 
-/// Whether this process has to be an init.
+/// Returns whether this process must act as an init.
 pub(super) fn is_needed() -> bool {
     std::process::id() == 1
 }
 
-/// Starts the same command line as a child, passes signals on to it, reaps every orphan, and ends as the child ends:
-/// the kernel then ends whatever is left in the container.
+/// Starts the same command line as a child, forwards signals to it, reaps every orphan, and exits with the child's
+/// code. The kernel then kills all remaining processes of the container.
 pub(super) async fn run() -> Result<ExitCode> {
     let fault = |error: std::io::Error| {
         Error::new(ErrorKind::Failed, "cannot start as process 1")
@@ -39,7 +39,7 @@ pub(super) async fn run() -> Result<ExitCode> {
         }
         tokio::select! {
             received = signals.next() => {
-                // Stopping the whole container is nothing that its first process could do.
+                // The first process of a container cannot stop the container.
                 if received.signal != Signal::TSTP {
                     let _ = kill_process(worker, received.signal);
                 }
@@ -49,7 +49,7 @@ pub(super) async fn run() -> Result<ExitCode> {
     }
 }
 
-/// Takes the ends of all that have ended; the worker's code once it is among them.
+/// Reaps all processes that have ended; returns the worker's exit code once it is among them.
 fn reap(worker: Pid) -> Option<u8> {
     while let Ok(Some((id, status))) = wait(WaitOptions::NOHANG) {
         if id != worker {

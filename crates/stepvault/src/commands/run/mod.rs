@@ -1,4 +1,4 @@
-//! `run`: a trainer from its restore to its drain, with the agent beside it.
+//! `run`: restores, runs the trainer with an agent, and drains.
 
 mod environment;
 mod history;
@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Session;
+use super::left_undone::LeftUndone;
 use super::restore::NodesArguments;
 use crate::arguments::values::checked;
 use crate::context::Tiers;
@@ -37,47 +38,53 @@ use serving::Serving;
 use signals::{Signals, shares_terminal};
 use trainer::{Ended, Trainer};
 
-/// Restore, start the trainer, watch for its checkpoints, and drain at its end
+/// Restore, start the trainer, watch for its checkpoints, and drain when it ends
 ///
-/// Puts the newest valid step in place as 'restore --into' does, starts CMD, serves the configured runs as 'agent' does
-/// while it runs, passes signals on to it, uploads what it left when it ends, and returns its exit code (128 and the
-/// signal when one killed it).
+/// Restores the newest valid step as 'restore --into' does, starts CMD, serves the configured runs as 'agent' does
+/// while CMD runs, forwards signals to it, uploads the remaining steps when it ends, and exits with its exit code (128
+/// plus the signal number if a signal killed it).
 ///
-/// Where no checkpoint exists yet the trainer begins anew. Where some exist and none can be had it is not started. A step
-/// after which the trainer crashed several times running is passed over, and the one before is taken. The trainer finds
-/// STEPVAULT_RESTORED_STEP and STEPVAULT_RESTORED_PATH in its environment, both empty at a first start.
+/// If no checkpoint exists yet, the trainer starts from scratch. If checkpoints exist but none can be restored, the
+/// trainer is not started. A step from which the trainer crashed several times in a row is skipped in favour of the
+/// previous one. The trainer's environment has STEPVAULT_RESTORED_STEP and STEPVAULT_RESTORED_PATH, both empty at a
+/// first start.
 ///
-/// The trainer's checkpoints are saved as well as can be: when the agent cannot work, that is said and training goes on.
-/// After SIGTERM the trainer has three quarters of agent.drain-deadline to end before its processes are killed, and the
-/// rest is for what it saved last. A notice that the machine is taken away, and 'stepvault drain', are passed on as
-/// SIGTERM.
+/// If the agent fails, a warning is printed and training continues. After SIGTERM the trainer has three quarters of
+/// agent.drain-deadline to exit before its processes are killed; the rest is for uploading its last steps. A notice
+/// that the machine is being taken away, and 'stepvault drain', are forwarded as SIGTERM.
 #[derive(Debug, Args)]
 #[expect(clippy::doc_markdown, reason = "the comments are the help texts")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct RunArguments {
-    /// The directory that the trainer writes steps to and looks for them in; the run's 'watch' by default
+    /// Directory that the trainer writes steps to and resumes from; by default the run's 'watch'
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
-    /// This step instead of the newest valid one, also when the trainer did not survive it
+    /// Restore this step instead of the newest valid one, even if the trainer crashed from it
     #[arg(long, value_name = "N", value_parser = checked::<Step>)]
     step: Option<Step>,
-    /// Of this attempt
+    /// Attempt to restore from
     #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
     attempt: Option<Attempt>,
-    /// Put the step in the place of something else that has its name
+    /// Replace other content that has the step's name
     #[arg(long)]
     replace: bool,
-    /// The framework whose checkpoints these are; found out when not given
+    /// Resume from an older step if a newer one exists but cannot be read
+    ///
+    /// Without this flag the trainer is not started then, and the exit code is 12.
+    #[arg(long)]
+    allow_older: bool,
+    /// Framework that wrote the checkpoints; detected by default
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// Leave the trainer's pointers, and everything else in DIR, as they are
+    /// Do not change the trainer's pointers or anything else in DIR
     #[arg(long)]
     no_pointer: bool,
     #[command(flatten)]
     nodes: NodesArguments,
-    /// Start the trainer also when checkpoints exist, or may exist, and none could be restored
+    /// Start the trainer even if checkpoints exist, or may exist, but none could be restored
     #[arg(long)]
     start_anyway: bool,
-    /// The trainer, with its arguments
+    /// Command that starts the trainer, with its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -85,9 +92,9 @@ pub(crate) struct RunArguments {
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<ExitCode> {
     if session.output.is_json() {
-        return Err(Error::new(ErrorKind::Usage, "--json does not go with 'run'")
-            .because("stdout is the trainer's")
-            .hint("'stepvault status --json' tells how the steps and the last starts are"));
+        return Err(Error::new(ErrorKind::Usage, "cannot use --json with 'run'")
+            .because("stdout belongs to the trainer")
+            .hint("run 'stepvault status --json' to see the steps and the last starts"));
     }
     if init::is_needed() {
         return init::run().await;
@@ -135,7 +142,7 @@ pub(crate) async fn run(session: &Session, arguments: RunArguments) -> Result<Ex
     Ok(ExitCode::Trainer(ended?.code()))
 }
 
-/// The restore, and what to do when it fails.
+/// Restores a step, and applies `--start-anyway` if that fails.
 async fn prepare(
     session: &Session,
     arguments: &RunArguments,
@@ -154,7 +161,7 @@ async fn prepare(
     }
 }
 
-/// From the trainer's start to the end of the drain.
+/// Runs the agent from the trainer's start to the end of the drain.
 async fn accompany(
     session: &Session,
     place: Place,
@@ -196,14 +203,14 @@ async fn accompany(
         let say = |text: &str| session.output.warn(text);
         let ended = trainer.wait(&mut *signals, &stop, drain_deadline, say).await;
         let (mut deadline, mut was_asked) = (Instant::now() + drain_deadline, false);
-        // An older copy must not come after the newer one.
+        // The copy under way must not overwrite the newer one below.
         copying.abort();
         if let Ok(ended) = &ended {
             note_end(note, ended.lasted, ending(ended)).await;
             tell_of_end(session, ended);
             if let Some(asked_for) = ended.deadline {
                 deadline = asked_for;
-                session.leave_by.set(asked_for.into_std());
+                session.exit_deadline.set(asked_for.into_std());
             }
             was_asked = ended.asked_by.is_some();
         }
@@ -215,7 +222,7 @@ async fn accompany(
         tokio::select! {
             () = drained => {}
             () = hurried(session, signals, was_asked) => {
-                tell(session, "what is not safe yet is left for the next start");
+                tell(session, "uploads stop; the next start continues them");
                 cut_off.cancel();
             }
         }
@@ -223,11 +230,16 @@ async fn accompany(
     };
     let (report, ended) = tokio::join!(serve, follow);
     serving.progress.finish();
-    for step in report.iter().flat_map(|report| &report.not_durable) {
-        session.output.warn(&format!(
-            "{} of '{}' is not durable on {}: {}",
-            step.id, step.run, step.remote, step.reason
-        ));
+    if let Some(report) = &report {
+        let left = LeftUndone {
+            not_durable: &report.not_durable,
+            unsealed: &report.unsealed,
+            unreadable: &report.unreadable,
+            unserved: &report.unserved,
+        };
+        for line in left.lines() {
+            session.output.warn(&line);
+        }
     }
     ended
 }
@@ -235,18 +247,18 @@ async fn accompany(
 fn tell_of_end(session: &Session, ended: &Ended) {
     tell(session, &format!("the trainer ended: {}", ending(ended)));
     if ended.left_others {
-        let text = "processes that the trainer started still run, and are left alone";
+        let text = "processes that the trainer started are still running and are not stopped";
         session.output.warn(text);
     }
 }
 
-/// Ends when a signal asks for the end that was asked for already.
+/// Resolves when a signal asks to end although an end was already requested.
 async fn hurried(session: &Session, signals: &mut Signals, was_asked: bool) {
     if !was_asked {
         signals.next_end().await;
         tell(
             session,
-            "uploads go on until the drain deadline; asked again, it ends at once",
+            "uploads continue until the drain deadline; a second signal ends them at once",
         );
     }
     signals.next_end().await;
@@ -271,7 +283,7 @@ fn not_started(error: &Error) -> Ending {
 fn ending(ended: &Ended) -> Ending {
     match ended.asked_by {
         Some(signal) if ended.was_killed => {
-            Ending::stopped(format!("{signal}, and killed since it did not end"))
+            Ending::stopped(format!("{signal}, and killed because it did not exit"))
         }
         Some(signal) => Ending::stopped(format!("{signal}, with {}", by_itself(ended))),
         None => by_itself(ended),

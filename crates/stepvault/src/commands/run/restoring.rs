@@ -1,4 +1,4 @@
-//! The restore before the trainer's start.
+//! Restores a step before the trainer starts.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::StepId;
 use stepvault_core::starts::{Who, demoted, restart_loop};
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::restore::{HandoverOptions, RestoreRequest, Target, restore};
+use stepvault_engine::restore::{HandoffOptions, RestoreRequest, Target, restore};
 use stepvault_local::staging::Existing;
 
 use super::RunArguments;
@@ -21,10 +21,10 @@ use crate::commands::starts::known_starts;
 use crate::context::Tiers;
 use crate::output::Report as _;
 
-/// Puts the step in place that the trainer is to go on from; `None` when there is none yet.
+/// Restores the step that the trainer resumes from; returns `None` if no step exists yet.
 ///
 /// # Errors
-/// When there may be one that cannot be had: beginning anew would be worse than not to begin.
+/// If a step may exist but cannot be restored: starting from scratch would be worse than not starting.
 pub(super) async fn restore_step(
     session: &Session,
     arguments: &RunArguments,
@@ -40,28 +40,30 @@ pub(super) async fn restore_step(
         attempt: arguments.attempt,
         parts: arguments.nodes.parts(&tiers.writer),
         together: Some(arguments.nodes.together(&tiers.writer)),
+        resumes: true,
         include: Vec::new(),
         existing: if arguments.replace {
             Existing::Replace
         } else {
             Existing::Refuse
         },
-        handover: Some(HandoverOptions {
+        handoff: Some(HandoffOptions {
             profiles: place.settings.profiles()?,
             profile: arguments.profile.clone().or_else(|| tiers.run.profile.clone()),
             write: !arguments.no_pointer,
         }),
         demoted,
+        allow_older: arguments.allow_older,
     };
     let asked_for_one = request.step.is_some() || request.attempt.is_some();
     let report = match restore(&restore_context(tiers), &request).await {
         Ok(report) => report,
         Err(error) if error.kind() == ErrorKind::NotFound && !asked_for_one => {
-            // A vault that cannot be looked into may hold what no remote has.
+            // A vault that cannot be read may hold steps that no remote has.
             if let Some(fault) = &place.vault_fault {
                 return Err(fault.duplicate());
             }
-            tell(session, "no checkpoint exists yet: this is a first start");
+            tell(session, "no checkpoint exists yet: this is the first start");
             return Ok(None);
         }
         Err(error) => return Err(error),
@@ -71,15 +73,17 @@ pub(super) async fn restore_step(
         id: decision.id,
         path: decision.path.clone(),
         is_outrun: decision
-            .handover
+            .handoff
             .as_ref()
-            .is_some_and(|handover| handover.kept.is_some()),
+            .is_some_and(|handoff| handoff.kept.is_some()),
     };
-    tell(session, &restored(tiers, report, &request.demoted).human());
+    let mut document = restored(tiers, report, &request.demoted);
+    document.ask_given_up(tiers).await;
+    tell(session, &document.human());
     Ok(Some(restored_step))
 }
 
-/// What earlier starts have to say: a restart loop, and steps that the trainer does not survive.
+/// Checks earlier starts: warns of a restart loop, and returns the steps from which the trainer crashes.
 async fn look_back(
     session: &Session,
     place: &Place,
@@ -102,7 +106,7 @@ async fn look_back(
     demoted(&known, rules.demotion)
 }
 
-/// Says something on stderr: stdout is the trainer's.
+/// Prints text on stderr, because stdout belongs to the trainer.
 pub(super) fn tell(session: &Session, text: &str) {
     if !session.output.is_quiet() {
         for line in text.lines() {
@@ -111,14 +115,13 @@ pub(super) fn tell(session: &Session, text: &str) {
     }
 }
 
-/// Says what to do when a start is refused although the trainer could begin anew.
+/// Adds the hint for a start that is refused because checkpoints may exist.
 pub(super) fn refused(error: Error) -> Error {
     let own = error
         .hint_text()
-        .filter(|hint| !hint.is_empty())
         .map_or_else(String::new, |hint| format!("{hint}; "));
     error.hint(format!(
-        "{own}the trainer was not started, since it might begin anew beside checkpoints that exist; --start-anyway \
-         starts it all the same"
+        "{own}the trainer was not started, because it might start from scratch although checkpoints exist; give \
+         --start-anyway to start it anyway"
     ))
 }

@@ -1,4 +1,4 @@
-//! The agent beside the trainer. Whatever becomes of it, the trainer goes on.
+//! Runs the agent beside the trainer. A failure of the agent does not affect the trainer.
 
 use std::cell::{Cell, RefCell};
 use std::panic::AssertUnwindSafe;
@@ -15,7 +15,7 @@ use crate::context::attempt;
 use crate::output::Output;
 use crate::progress::Progress;
 
-/// How long an agent that could not go on is left alone before it is started again.
+/// Pause before a failed agent is started again.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// The agent of one trainer.
@@ -24,9 +24,9 @@ pub(super) struct Serving {
     pub(super) writer: Writer,
     pub(super) progress: Progress,
     pub(super) output: Output,
-    /// What was said last of why it does not work.
+    /// The last warning, so that it is not repeated.
     said: RefCell<String>,
-    /// Whether trying again could not help.
+    /// Whether a retry cannot succeed.
     is_hopeless: Cell<bool>,
 }
 
@@ -42,8 +42,8 @@ impl Serving {
         }
     }
 
-    /// Serves until `stop` is requested, and drains; what came of it. Started again, after a pause, when it breaks down:
-    /// at the latest for the drain.
+    /// Serves until `stop` is requested, then drains; returns the agent's report. Restarts a failed agent after a
+    /// pause, at the latest for the drain.
     pub(super) async fn serve(&self, stop: &Stop) -> Option<AgentReport> {
         loop {
             let is_last = stop.is_requested();
@@ -66,16 +66,16 @@ impl Serving {
         }
     }
 
-    /// One life of the agent; `None` when it broke down, which is said.
+    /// Runs the agent once; prints a warning and returns `None` if it fails.
     async fn try_once(&self, stop: &Stop) -> Option<AgentReport> {
         let error = match AssertUnwindSafe(self.live(stop)).catch_unwind().await {
             Ok(Ok(report)) => return Some(report),
             Ok(Err(error)) => error,
-            Err(_) => Error::new(ErrorKind::Failed, "the agent broke down"),
+            Err(_) => Error::new(ErrorKind::Failed, "the agent panicked"),
         };
         self.is_hopeless.set(error.kind() == ErrorKind::Usage);
         let mut text = if error.kind() == ErrorKind::Held {
-            format!("checkpoints are left to the process that holds the vault: {error}")
+            format!("another process holds the vault and must save the checkpoints: {error}")
         } else {
             format!("the trainer's checkpoints are not saved: {error}")
         };

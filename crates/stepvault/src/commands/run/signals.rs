@@ -1,4 +1,4 @@
-//! The signals that are passed on to the trainer.
+//! The signals that are forwarded to the trainer.
 
 use std::task::Poll;
 
@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Each with its name, and whether the terminal sends it to a whole group by itself.
+/// The forwarded signals, each with its name and whether the terminal sends it to the whole foreground group.
 const PASSED_ON: [(Signal, &str, bool); 9] = [
     (Signal::TERM, "SIGTERM", false),
     (Signal::INT, "SIGINT", true),
@@ -19,29 +19,29 @@ const PASSED_ON: [(Signal, &str, bool); 9] = [
     (Signal::CONT, "SIGCONT", true),
 ];
 
-/// A signal that came.
+/// A received signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Received {
     pub(super) signal: Signal,
     pub(super) name: &'static str,
-    /// Whether a trainer that shares the terminal's foreground has it already.
+    /// Whether the terminal also sends it to a trainer in the same foreground group.
     pub(super) from_terminal: bool,
 }
 
 impl Received {
-    /// Whether whoever sent it wants the trainer to end.
+    /// Returns whether the signal asks the trainer to end.
     pub(super) fn asks_to_end(&self) -> bool {
         [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].contains(&self.signal)
     }
 }
 
-/// Listens from its making on.
+/// Streams of the forwarded signals.
 pub(super) struct Signals {
     streams: Vec<(Received, tokio::signal::unix::Signal)>,
 }
 
 impl Signals {
-    /// Begins to listen. Where the terminal's own job control is to work on the process, stopping it is left alone.
+    /// Starts to listen. If the process shares the terminal, leaves SIGTSTP, SIGCONT and SIGWINCH to job control.
     pub(super) fn listen(shares_terminal: bool) -> Result<Self> {
         let mut streams = Vec::new();
         for (signal_, name, from_terminal) in PASSED_ON {
@@ -63,7 +63,7 @@ impl Signals {
         Ok(Self { streams })
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     pub(super) async fn next(&mut self) -> Received {
         std::future::poll_fn(|context| {
             for (received, stream) in &mut self.streams {
@@ -76,7 +76,7 @@ impl Signals {
         .await
     }
 
-    /// The next one that asks to end.
+    /// Waits for the next signal that asks to end.
     pub(super) async fn next_end(&mut self) -> Received {
         loop {
             let received = self.next().await;
@@ -87,8 +87,8 @@ impl Signals {
     }
 }
 
-/// Whether this process is in the foreground of the terminal on its stdin: then the shell's job control and Ctrl-C are
-/// for it and the trainer together.
+/// Returns whether this process is in the foreground of the terminal on its stdin. The shell's job control and Ctrl-C
+/// then affect it and the trainer together.
 pub(super) fn shares_terminal() -> bool {
     rustix::termios::tcgetpgrp(std::io::stdin()).is_ok_and(|group| group == rustix::process::getpgrp())
 }

@@ -1,4 +1,4 @@
-//! The trainer's process, and whatever it starts.
+//! The trainer's process and its child processes.
 
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -15,38 +15,38 @@ use tokio::time::Instant;
 
 use super::signals::{Received, Signals};
 
-/// How often it is looked whether the last of the trainer's processes has gone: nobody tells.
+/// Interval at which to check for remaining processes of the trainer's group; the kernel does not report their end.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// Of the drain deadline so much is the trainer's; the rest is for what it saved last.
+/// The trainer's share of the drain deadline; the rest is for uploading its last steps.
 const TRAINERS_SHARE: f64 = 0.75;
 
-/// A trainer that was started.
+/// A running trainer.
 pub(super) struct Trainer {
     id: Pid,
-    /// Whether it has a process group of its own.
+    /// Whether the trainer has its own process group.
     own_group: bool,
     pub(super) process: Option<Process>,
     begun: Instant,
     waiting: oneshot::Receiver<std::io::Result<ExitStatus>>,
 }
 
-/// How it ended.
+/// How the trainer ended.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) status: ExitStatus,
     pub(super) lasted: Duration,
-    /// The first signal that asked it to.
+    /// The first signal that asked it to end.
     pub(super) asked_by: Option<&'static str>,
     /// Whether it had to be killed.
     pub(super) was_killed: bool,
-    /// When everything is to be over; of a trainer that nobody asked with SIGTERM there is no such time.
+    /// When the drain must be finished; `None` if the trainer got neither SIGTERM nor a drain request.
     pub(super) deadline: Option<Instant>,
-    /// Whether processes that it started still run.
+    /// Whether processes that the trainer started are still running.
     pub(super) left_others: bool,
 }
 
 impl Ended {
-    /// The code as a shell has it.
+    /// Returns the exit code as a shell reports it.
     pub(super) fn code(&self) -> u8 {
         let signalled = || {
             self.status
@@ -58,10 +58,10 @@ impl Ended {
 }
 
 impl Trainer {
-    /// Starts it. Its streams are this process's own.
+    /// Starts the trainer. It inherits this process's standard streams.
     ///
-    /// In the foreground of a terminal it stays in this process's group, so that it may read from the terminal and is
-    /// reached by Ctrl-C and Ctrl-Z; everywhere else it has a group of its own, whose every process signals reach.
+    /// In the foreground of a terminal it stays in this process's group, so that it may read from the terminal and
+    /// receives Ctrl-C and Ctrl-Z. Otherwise it has its own group, and signals are sent to every process of the group.
     pub(super) fn start(
         command: &[OsString],
         environment: Vec<(&'static str, OsString)>,
@@ -80,7 +80,7 @@ impl Trainer {
             fault()
                 .on(program.to_string_lossy())
                 .caused_by(error)
-                .hint("name the program behind '--', with its path unless it is in PATH")
+                .hint("give the program after '--', with its path unless it is in PATH")
         })?;
         let begun = Instant::now();
         let id = Pid::from_child(&child);
@@ -105,9 +105,9 @@ impl Trainer {
         })
     }
 
-    /// Waits for its end, and passes signals on until then. After SIGTERM its group has a share of `drain_deadline`;
-    /// what is left of it by then is killed. The same when the agent beside it is told to drain: a machine that is taken
-    /// away takes the trainer with it.
+    /// Waits for the trainer to end, and forwards signals until then. After SIGTERM its group has a share of
+    /// `drain_deadline` to exit; then remaining processes are killed. The same applies when the agent is asked to
+    /// drain, because the trainer is lost with the machine.
     pub(super) async fn wait(
         mut self,
         signals: &mut Signals,
@@ -145,8 +145,8 @@ impl Trainer {
                     was_told = true;
                     let now = Instant::now();
                     if let Some(request) = stop.requested() {
-                        say(&format!("drained by {}: the trainer is asked to end", request.reason));
-                        let deadline = request.leave_by(drain_deadline);
+                        say(&format!("drain requested by {}: sending SIGTERM to the trainer", request.reason));
+                        let deadline = request.exit_deadline(drain_deadline);
                         let left = deadline.saturating_duration_since(now);
                         times.get_or_insert((now + left.mul_f64(TRAINERS_SHARE), deadline));
                     }
@@ -154,7 +154,7 @@ impl Trainer {
                     self.signal(Signal::TERM);
                 }
                 () = until(kill_at) => {
-                    say("the trainer has not ended in time after SIGTERM: it is killed");
+                    say("the trainer did not exit in time after SIGTERM: killing it");
                     was_killed = true;
                     self.signal(Signal::KILL);
                 }
@@ -177,7 +177,7 @@ impl Trainer {
         }
     }
 
-    /// One that has gone meanwhile needs no signal.
+    /// Sends a signal to the trainer. A trainer that has exited is not an error.
     fn signal(&self, signal: Signal) {
         let sent = if self.own_group {
             kill_process_group(self.id, signal)
@@ -185,11 +185,11 @@ impl Trainer {
             kill_process(self.id, signal)
         };
         if let Err(error) = sent {
-            tracing::debug!(%error, ?signal, "the signal did not reach the trainer");
+            tracing::debug!(%error, ?signal, "cannot send the signal to the trainer");
         }
     }
 
-    /// Whether its group has processes left.
+    /// Returns whether the trainer's group still has processes.
     fn has_others(&self) -> bool {
         let group = u32::try_from(self.id.as_raw_pid());
         self.own_group && group.is_ok_and(process::group_is_running)

@@ -1,4 +1,4 @@
-//! What the vault and the remotes remember of starts, for the commands that go by it.
+//! The history of starts, from the vault and the remotes.
 
 pub(super) mod status;
 
@@ -13,15 +13,18 @@ use stepvault_engine::starts::read_starts;
 use crate::context::{Settings, Tiers};
 use crate::output::Output;
 
-/// How long the remotes may take to tell: what they remember is worth less than a start in time.
+/// Timeout for reading the remotes' histories, so that they do not delay a start.
 const READ_DEADLINE: Duration = Duration::from_secs(15);
 
-/// Every start that is remembered anywhere. What cannot be read is warned of, and is as good as none.
+/// Returns every recorded start. Histories that cannot be read cause a warning and count as empty.
 pub(super) async fn known_starts(tiers: &Tiers, output: &Output) -> Vec<Start> {
     let (mut elsewhere, mut faults) = (Vec::new(), Vec::new());
     match tokio::time::timeout(READ_DEADLINE, read_starts(&tiers.remotes)).await {
         Ok((starts, unreadable)) => (elsewhere, faults) = (starts, unreadable),
-        Err(_) => faults.push(format!("no remote told it within {} s", READ_DEADLINE.as_secs())),
+        Err(_) => faults.push(format!(
+            "the remotes did not answer within {} s",
+            READ_DEADLINE.as_secs()
+        )),
     }
     let mut here = Vec::new();
     if let Some(vault) = tiers.vault.clone() {
@@ -33,13 +36,13 @@ pub(super) async fn known_starts(tiers: &Tiers, output: &Output) -> Vec<Start> {
     }
     for fault in faults {
         output.warn(&format!(
-            "earlier starts are not all known, and a step that the trainer does not survive may be taken again: {fault}"
+            "cannot read all earlier starts, so a step from which the trainer crashes may be restored again: {fault}"
         ));
     }
     merged(elsewhere, here)
 }
 
-/// The steps that a restore passes over because the trainer does not survive them, and why.
+/// Returns the steps that a restore skips because the trainer crashed from them repeatedly, with the reasons.
 pub(super) async fn demoted_steps(
     settings: &Settings,
     tiers: &Tiers,

@@ -1,4 +1,4 @@
-//! What `status` says of starts: what this vault remembers, without asking any remote.
+//! The starts that `status` shows, from this vault's history alone.
 
 use serde::Serialize;
 use stepvault_agent::SystemClock;
@@ -10,16 +10,16 @@ use stepvault_core::starts::{RestartLoop, Start, Who, demoted, restart_loop};
 use stepvault_local::process;
 use stepvault_local::vault::Vault;
 
-/// Most starts that are told, the latest.
+/// Maximum number of starts to show, the latest.
 const MAXIMUM_TOLD: usize = 8;
 
-/// Starts, and what follows from them.
+/// The latest starts, restart loops and demoted steps.
 #[derive(Debug, Default, Serialize)]
 pub(in crate::commands) struct StartsStatus {
     /// The latest starts, the latest first.
     starts: Vec<StartStatus>,
     restart_loops: Vec<RestartLoop>,
-    /// Steps that restores pass over because the trainer does not survive them.
+    /// Steps that restores skip because the trainer crashed from them repeatedly.
     demoted: Vec<DemotedStep>,
 }
 
@@ -28,7 +28,7 @@ struct StartStatus {
     who: Who,
     node: NodeName,
     started_at: String,
-    /// The step that the trainer went on from.
+    /// The step that the trainer resumed from.
     restored_step: Option<u64>,
     lasted_seconds: Option<u64>,
     ending: String,
@@ -42,7 +42,7 @@ struct DemotedStep {
 }
 
 impl StartsStatus {
-    /// From the vault's history.
+    /// Reads the vault's history.
     pub(in crate::commands) fn look(
         vault: &Vault,
         run: &RunName,
@@ -71,7 +71,7 @@ impl StartsStatus {
         })
     }
 
-    /// For people, a line each.
+    /// Returns the lines for people.
     pub(in crate::commands) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for who in [Who::Trainer, Who::Agent] {
@@ -82,7 +82,7 @@ impl StartsStatus {
         lines.extend(self.restart_loops.iter().map(ToString::to_string));
         lines.extend(self.demoted.iter().map(|step| {
             format!(
-                "step {} (attempt {}) is passed over: {}",
+                "step {} (attempt {}) is skipped: {}",
                 step.step, step.attempt, step.reason
             )
         }));

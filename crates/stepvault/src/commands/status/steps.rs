@@ -1,10 +1,10 @@
-//! The newest steps, tier by tier.
+//! The newest steps, by tier.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use stepvault_agent::RemoteNote;
-use stepvault_agent::control::RemotePace;
+use stepvault_agent::control::RemoteRate;
 use stepvault_core::Result;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::upload::missing_bytes;
@@ -14,7 +14,7 @@ use stepvault_local::vault::Vault;
 use crate::commands::inventory::is_durable_on;
 use crate::output::{human, table};
 
-/// Most steps that are shown, the newest.
+/// Maximum number of steps to show, the newest.
 const SHOWN: usize = 8;
 
 /// One of the newest steps in the vault.
@@ -22,21 +22,23 @@ const SHOWN: usize = 8;
 pub(super) struct StepStatus {
     step: u64,
     attempt: u32,
+    /// Whether the attempt may still change, because no remote has answered since the step was sealed.
+    provisional: bool,
     bytes: u64,
     /// By remote, in the configured order.
     remotes: Vec<StepOnRemote>,
 }
 
-/// How far a step has come on one remote.
+/// The progress of a step on one remote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct StepOnRemote {
     remote: String,
     state: State,
-    /// Bytes that the remote has not been sent.
+    /// Bytes that have not been sent to the remote.
     missing_bytes: u64,
-    /// At the rate of the last uploads; null where it is not being uploaded, or nothing was measured.
+    /// Remaining time at the rate of the last uploads; null if it is not being uploaded or no rate was measured.
     seconds_left: Option<u64>,
-    /// What keeps it from being durable, as the agent has it.
+    /// Why it is not durable, as the agent reports it.
     reason: Option<String>,
 }
 
@@ -44,37 +46,38 @@ struct StepOnRemote {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
-    /// It waits for its turn.
+    /// It is queued for upload.
     Staged,
     /// It is being sent.
     Uploading,
-    /// All bytes are there, and the commit is not.
+    /// It is fully uploaded but not committed.
     Uploaded,
     /// Other nodes' parts are missing.
     Waiting,
-    /// It is not tried again before the next start.
+    /// Its upload failed and needs an operator.
     Failed,
-    /// It is safe.
+    /// It is durable.
     Durable,
 }
 
-/// The newest steps on all remotes, the newest first. Blocks.
+/// Returns the newest steps on all remotes, the newest first. Blocks.
 pub(super) fn look(
     vault: &Vault,
     steps: &[SealedStep],
     remotes: &[RunRemote],
     notes: &[RemoteNote],
-    paces: &[RemotePace],
+    rates: &[RemoteRate],
 ) -> Result<Vec<StepStatus>> {
     let newest = steps.iter().rev().take(SHOWN);
     newest
         .map(|step| {
             let on = remotes
                 .iter()
-                .map(|remote| on_remote(vault, step, remote, notes, paces));
+                .map(|remote| on_remote(vault, step, remote, notes, rates));
             Ok(StepStatus {
                 step: step.id().step.number(),
                 attempt: step.id().attempt.number(),
+                provisional: step.record().is_provisional(),
                 bytes: step.record().data_bytes(),
                 remotes: on.collect::<Result<_>>()?,
             })
@@ -87,7 +90,7 @@ fn on_remote(
     step: &SealedStep,
     remote: &RunRemote,
     notes: &[RemoteNote],
-    paces: &[RemotePace],
+    rates: &[RemoteRate],
 ) -> Result<StepOnRemote> {
     let mut found = StepOnRemote {
         remote: remote.name().to_string(),
@@ -100,17 +103,20 @@ fn on_remote(
         return Ok(found);
     }
     let note = notes.iter().find(|note| note.remote == *remote.name());
-    let reason_in = |list: &[stepvault_agent::FailedStep]| {
-        let known = list.iter().find(|known| known.id == step.id());
-        known.map(|known| known.reason.clone())
+    let known_in = |list: &[stepvault_agent::FailedStep]| {
+        let mut known = list.iter().filter(|known| known.id == step.id());
+        known.next().cloned()
     };
-    let failed = note.and_then(|note| reason_in(&note.failed));
-    let lacking = note.and_then(|note| reason_in(&note.lacking_parts));
+    let failing = note.and_then(|note| known_in(&note.failed));
+    let failed = failing.clone().filter(|failing| failing.needs_operator);
+    let failed = failed.map(|failed| failed.reason);
+    let lacking = note.and_then(|note| known_in(&note.lacking_parts));
+    let lacking = lacking.map(|lacking| lacking.reason);
     let is_uploading = note.is_some_and(|note| note.uploading == Some(step.id()));
     let is_uploaded = step
         .remote_state(remote.name())?
         .is_some_and(|state| state.state == UploadState::Uploaded && state.url == remote.store.url());
-    // A journal that cannot be read is begun anew, and so is the step.
+    // An unreadable journal is restarted, and so is the upload of the step.
     found.missing_bytes =
         missing_bytes(vault, step, remote.name()).unwrap_or_else(|_| step.record().data_bytes());
     (found.state, found.reason) = match (failed, lacking) {
@@ -123,13 +129,17 @@ fn on_remote(
             } else {
                 State::Staged
             };
-            (state, note.and_then(|note| note.last_error.clone()))
+            let of_step = failing.map(|failing| failing.reason);
+            (
+                state,
+                of_step.or_else(|| note.and_then(|note| note.last_error.clone())),
+            )
         }
     };
-    let pace = paces.iter().find(|pace| pace.remote == *remote.name());
+    let rate = rates.iter().find(|rate| rate.remote == *remote.name());
     if found.state == State::Uploading {
-        found.seconds_left = pace
-            .and_then(|pace| pace.bytes_per_second)
+        found.seconds_left = rate
+            .and_then(|rate| rate.bytes_per_second)
             .and_then(|rate| found.missing_bytes.checked_div(rate));
     }
     Ok(found)
@@ -158,7 +168,7 @@ impl StepOnRemote {
     }
 }
 
-/// The steps as a table: one column for each tier.
+/// Formats the steps as a table with one column for each tier.
 pub(super) fn text(steps: &[StepStatus]) -> Option<String> {
     let first = steps.first()?;
     let remotes = first.remotes.iter().map(|on| on.remote.as_str());
@@ -171,7 +181,11 @@ pub(super) fn text(steps: &[StepStatus]) -> Option<String> {
         let on = step.remotes.iter().map(|on| on.text(step.bytes));
         let row = [
             step.step.to_string(),
-            step.attempt.to_string(),
+            if step.provisional {
+                format!("{}?", step.attempt)
+            } else {
+                step.attempt.to_string()
+            },
             human::bytes(step.bytes),
             "sealed".to_owned(),
         ];
@@ -199,6 +213,7 @@ mod tests {
         let step = |step, remotes| StepStatus {
             step,
             attempt: 1,
+            provisional: step == 20,
             bytes: 2048,
             remotes,
         };
@@ -221,7 +236,7 @@ mod tests {
         assert_eq!(
             text(&steps).unwrap(),
             "STEP  ATTEMPT     SIZE  LOCAL   S3                          GCS\n\
-             \u{20} 20        1  2.0 KiB  sealed  uploading 50 %, 1m 5s left  staged\n\
+             \u{20} 20       1?  2.0 KiB  sealed  uploading 50 %, 1m 5s left  staged\n\
              \u{20} 10        1  2.0 KiB  sealed  durable                     waits for other nodes"
         );
         assert_eq!(text(&[]), None);

@@ -1,4 +1,4 @@
-//! What a check found, for people and programs.
+//! The output of `verify`, for people and programs.
 
 use std::fmt::Write as _;
 
@@ -9,8 +9,8 @@ use stepvault_engine::verify::StepHealth;
 use super::Findings;
 use crate::commands::list::FailedTier;
 use crate::exit_code::ExitCode;
-use crate::output::json::ErrorInfo;
 use crate::output::{Report, human, table};
+use stepvault_core::document::ErrorInfo;
 
 #[derive(Serialize)]
 pub(super) struct VerifyDocument {
@@ -74,8 +74,8 @@ pub(super) fn of_findings(run: &RunName, findings: Findings) -> VerifyDocument {
     }
 }
 
-/// Damage outweighs a tier that could not be asked: it is what somebody has to act on. A step counts as lost only
-/// when no copy of it is sound.
+/// Returns the exit code. Damage takes precedence over a tier that could not be checked, because it needs action. The
+/// code is `NoneValid` only if no checked copy is sound.
 pub(super) fn exit_code(document: &VerifyDocument) -> ExitCode {
     let some_copy_sound = document
         .steps
@@ -134,7 +134,7 @@ impl Report for VerifyDocument {
         if unproved > 0 {
             let _ = write!(
                 text,
-                "; of {} only presence and size are known: --deep reads them back",
+                "; only presence and size of {} were checked: use --deep to read them back",
                 human::count(unproved, "file")
             );
         }
@@ -212,7 +212,7 @@ mod tests {
         assert!(
             document
                 .human()
-                .ends_with("of 3 files only presence and size are known: --deep reads them back")
+                .ends_with("only presence and size of 3 files were checked: use --deep to read them back")
         );
     }
 }

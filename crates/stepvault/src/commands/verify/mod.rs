@@ -1,8 +1,8 @@
-//! `verify`: whether what the tiers hold is what was saved.
+//! `verify`: checks that the tiers hold what was saved.
 
 mod document;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clap::Args;
@@ -10,7 +10,7 @@ use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::observe::{Observer, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::catalog::{committed_ids, tombstones};
+use stepvault_engine::catalog::{committed_ids, is_outage, outage, removed_steps};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::verify::{Depth, StepHealth, check_remote, check_sealed};
 
@@ -22,29 +22,29 @@ use document::{exit_code, of_findings};
 
 const SECONDS_IN_A_DAY: u64 = 86_400;
 
-/// Check that what the tiers hold is what was saved
+/// Verify that the copies on the tiers match what was saved
 ///
-/// Without --deep or --sample the store's own checksums are compared; where a store keeps none, presence and size.
+/// Without --deep or --sample, compare the store's own checksums; if a store keeps none, check presence and size.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArguments {
-    /// Only this step
+    /// Check only this step
     #[arg(value_name = "STEP", value_parser = checked::<Step>)]
     step: Option<Step>,
-    /// Of this attempt
+    /// Check only this attempt
     #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
     attempt: Option<Attempt>,
     /// Read every byte back
     #[arg(long, conflicts_with = "sample")]
     deep: bool,
-    /// Read one file in N back, others each day: N days in a row read everything
+    /// Read back one file in N, a different sample each day: N consecutive days cover all files
     #[arg(long, value_name = "1/N")]
     sample: Option<SampleRate>,
-    /// Which tiers: local, remote, all, or a remote's name
+    /// Tiers: local, remote, all, or a remote's name
     #[arg(long, value_name = "TIER", default_value_t)]
     tier: TierChoice,
 }
 
-/// What was found, by step.
+/// The findings, by step.
 #[derive(Default)]
 struct Findings {
     by_step: BTreeMap<StepId, Vec<(Tier, StepHealth)>>,
@@ -80,7 +80,7 @@ pub(crate) async fn run(session: &Session, arguments: &VerifyArguments) -> Resul
         return Err(nothing_checked(&tiers, arguments, findings.failed));
     }
     for (tier, error) in &findings.failed {
-        session.output.warn(&format!("{tier} was not checked to the end"));
+        session.output.warn(&format!("the check of {tier} is incomplete"));
         session.output.error_beside_report(error);
     }
     let document = of_findings(tiers.run_name(), findings);
@@ -100,7 +100,7 @@ fn depth(arguments: &VerifyArguments) -> Depth {
     }
 }
 
-/// The turn for samples: each day another.
+/// Returns the turn for samples, which changes daily.
 #[expect(
     clippy::disallowed_methods,
     reason = "which files a sample reads may follow the wall clock"
@@ -125,7 +125,14 @@ async fn check_vault(
     let run = tiers.run_name().clone();
     let scan = blocking(move || vault.steps(&run)).await?;
     for step in scan.steps.iter().rev().filter(|step| wanted(step.id())) {
-        let health = check_sealed(step, depth, observer).await?;
+        let health = match check_sealed(step, depth, observer).await {
+            Ok(health) => health,
+            Err(error) if is_outage(&error) => {
+                findings.failed.push((Tier::Local.to_string(), error));
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         findings
             .by_step
             .entry(step.id())
@@ -138,6 +145,8 @@ async fn check_vault(
             .and_then(|name| name.to_str())
             .and_then(StepId::from_label);
         match id.filter(|id| wanted(*id)) {
+            // The step may be sound: it could not be read.
+            Some(_) if is_outage(&error) => findings.failed.push((Tier::Local.to_string(), outage(error))),
             Some(id) => {
                 let health = StepHealth {
                     faults: vec![error.to_string()],
@@ -163,13 +172,13 @@ async fn check_run_on(
     observer: &Arc<dyn Observer>,
     by_step: &mut BTreeMap<StepId, Vec<(Tier, StepHealth)>>,
 ) -> Result<()> {
-    let condemned: BTreeSet<StepId> = tombstones(remote).await?.into_iter().collect();
+    let removed = removed_steps(remote).await?;
     let committed = committed_ids(remote).await?;
-    // The newest first: it is the one that would be restored.
+    // The newest first, because it is the one that would be restored.
     for id in committed
         .into_keys()
         .rev()
-        .filter(|id| wanted(*id) && !condemned.contains(id))
+        .filter(|id| wanted(*id) && !removed.contains(*id))
     {
         let health = check_remote(remote, id, depth, observer).await?;
         by_step.entry(id).or_default().push((remote.tier.clone(), health));
@@ -177,7 +186,7 @@ async fn check_run_on(
     Ok(())
 }
 
-/// A check of nothing must not pass for a check: a wrong bucket is empty, too.
+/// Returns the error for a check that covered no step: it must not count as success, as a wrong bucket is empty too.
 fn nothing_checked(tiers: &Tiers, arguments: &VerifyArguments, failed: Vec<(String, Error)>) -> Error {
     if let Some((_, error)) = failed.into_iter().next() {
         return error;
@@ -189,5 +198,5 @@ fn nothing_checked(tiers: &Tiers, arguments: &VerifyArguments, failed: Vec<(Stri
             None => format!("any step of run '{run}'"),
         })
         .because(format!("no tier of '{}' has it", arguments.tier))
-        .hint("'stepvault list' shows what there is")
+        .hint("run 'stepvault list' to see the steps")
 }

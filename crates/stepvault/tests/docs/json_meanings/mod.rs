@@ -1,4 +1,4 @@
-//! What each member of a JSON document means. A member without a line here fails the test.
+//! The meaning of each member of the JSON documents. A member without an entry here fails the test.
 
 mod anywhere;
 mod of_documents;

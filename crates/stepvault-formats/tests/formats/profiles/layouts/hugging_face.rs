@@ -39,7 +39,7 @@ fn hf_trainer_in_two_processes() {
         "checkpoint-5/rng_state_1.pth",
         "checkpoint-5/trainer_state.json = {}",
     ];
-    // Rank 0 is done before rank 1 has begun: no barrier.
+    // Rank 0 finishes before rank 1 has started: there is no barrier.
     let writes = [
         "checkpoint-10/model.safetensors",
         "checkpoint-10/optimizer.pt",
@@ -53,7 +53,7 @@ fn hf_trainer_in_two_processes() {
     saved.write("checkpoint-5/checkpoint-is-incomplete.txt");
     assert_eq!(
         look("hf-trainer", &saved).steps[0].reasons(),
-        ["checkpoint-is-incomplete.txt is there, which says that it is not complete"]
+        ["checkpoint-is-incomplete.txt exists, which marks the step as incomplete"]
     );
 }
 
@@ -71,7 +71,7 @@ fn hf_trainer_with_sharded_state() {
     memory.write("- checkpoint-5/pytorch_model_fsdp_0/.metadata");
     assert_eq!(
         look("hf-trainer", &memory).steps[0].reasons(),
-        ["pytorch_model_fsdp_0/.metadata is not there yet"]
+        ["pytorch_model_fsdp_0/.metadata does not exist yet"]
     );
     assert_eq!(detected(&memory), "hf-trainer");
 }

@@ -24,7 +24,7 @@ fn openpi_with_jax() {
     let mut empty = Memory::new(&before);
     empty.write("15000/");
     let found = look("openpi-jax", &empty);
-    assert_eq!(found.steps[1].reasons(), ["it holds no file yet"]);
+    assert_eq!(found.steps[1].reasons(), ["it contains no files yet"]);
     // JAX's own rule is less careful.
     assert_eq!(complete("openpi-jax", &empty), ["5000"]);
 }

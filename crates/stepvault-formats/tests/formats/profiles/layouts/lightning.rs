@@ -40,7 +40,7 @@ fn lightning_moved_from_another_filesystem() {
         found.steps[1].reasons(),
         ["epoch=0-step=20.ckpt is empty (0 bytes)"]
     );
-    // With bytes of its own it is a step; its number is inside.
+    // With its own bytes it is a step; its number is inside.
     assert_eq!(
         (found.steps[2].path.as_str(), found.steps[2].step),
         ("checkpoints/last.ckpt", None)

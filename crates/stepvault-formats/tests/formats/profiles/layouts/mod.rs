@@ -1,5 +1,5 @@
-//! Frameworks without an archive of real checkpoints: directories written by hand, in the order in which the framework
-//! writes, looked at after each write.
+//! Frameworks without an archive of real checkpoints: directories written by hand, in the order in which the
+//! framework writes, and checked after each write.
 
 use stepvault_formats::detect::detect;
 use stepvault_formats::find::{FindOptions, Found, find_steps};
@@ -31,7 +31,7 @@ pub(super) fn look(name: &str, memory: &Memory) -> Found {
     find_steps(&profile(name), &memory.tree(), memory, memory.settled(), &options)
 }
 
-/// The paths of the complete steps.
+/// Returns the paths of the complete steps.
 pub(super) fn complete(name: &str, memory: &Memory) -> Vec<String> {
     let found = look(name, memory);
     found
@@ -43,8 +43,8 @@ pub(super) fn complete(name: &str, memory: &Memory) -> Vec<String> {
 }
 
 /// Writes a step after `before`, and checks that it is complete after the last write and after none before, even when
-/// nothing happens for long: each prefix of the writes is what a kill leaves. `tells_nothing` lists those after which it
-/// looks complete although it is not: nothing in the framework's layout tells.
+/// nothing happens for long: each prefix of the writes is what a kill leaves. `tells_nothing` lists the writes after
+/// which it looks complete although it is not, because the framework's layout does not show it.
 pub(super) fn killed_after_each_write(
     name: &str,
     before: &[&str],

@@ -61,7 +61,7 @@ const AREAL_SAVE: [&str; 9] = [
 #[test]
 fn areal_is_one_unit_that_is_overwritten() {
     killed_after_each_write("areal", &[], &AREAL_SAVE, "actor/recover_checkpoint", &[]);
-    // The second save over the first: every write but the last is seen by its time alone.
+    // The second save over the first: every write but the last is detected only by its time.
     killed_after_each_write("areal", &AREAL_SAVE, &AREAL_SAVE, "actor/recover_checkpoint", &[]);
     let mut memory = Memory::new(&AREAL_SAVE);
     memory.write("actor/weight_update/model.safetensors");
@@ -84,8 +84,8 @@ fn areal_is_one_unit_that_is_overwritten() {
     assert_eq!(
         unit.reasons(),
         [
-            "critic/recover_checkpoint/model.safetensors was written after recover_info/step_info.json: the weights are of \
-          a newer save than the rest"
+            "critic/recover_checkpoint/model.safetensors was written after recover_info/step_info.json: the weights \
+             are newer than the rest of the step"
         ]
     );
     assert_eq!(found.ignored, ["actor/weight_update"]);
@@ -104,7 +104,7 @@ fn areal_must_be_quiet_even_when_its_times_are_in_order() {
     );
     assert_eq!(
         found.steps[0].reasons(),
-        ["it was written 3 s ago, and must be quiet for 30 s"]
+        ["it was written 3 s ago, and must be unchanged for 30 s"]
     );
 }
 
@@ -152,7 +152,7 @@ fn verl_whose_pointer_is_never_written() {
     ]);
     assert_eq!(
         look("verl", &hole).steps[0].reasons(),
-        ["the files (global_step_5/actor/model_world_size_3_rank_*.pt) of rank 0 are not there: 1 of 3 are"
+        ["the files (global_step_5/actor/model_world_size_3_rank_*.pt) of rank 0 are missing: 1 of 3 exist"
             .replace("global_step_5/", "")]
     );
 }

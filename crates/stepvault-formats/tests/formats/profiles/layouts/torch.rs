@@ -49,8 +49,8 @@ fn dcp_overwritten_in_place() {
     assert_eq!(
         found.steps[0].reasons(),
         [
-            "__0_0.distcp was written after .metadata, which comes after it in a save: the step is being overwritten, or \
-          was copied without its times"
+            "__0_0.distcp was written after .metadata, which a save writes later: the step is being overwritten, or \
+             was copied without its modification times"
         ]
     );
 }
@@ -101,9 +101,9 @@ fn megatron() {
     assert_eq!(
         look("megatron", &cut_off).steps[1].reasons(),
         [
-            "none of .metadata, mp_rank_*/model_optim_rng.pt, *_model_states.pt is there yet",
-            ".metadata is not there yet",
-            "latest_checkpointed_iteration.txt still says 10",
+            "none of .metadata, mp_rank_*/model_optim_rng.pt, *_model_states.pt exists yet",
+            ".metadata does not exist yet",
+            "latest_checkpointed_iteration.txt still names 10",
         ]
     );
     cut_off.write("latest_checkpointed_iteration.txt = release");
@@ -121,7 +121,7 @@ fn torchtune() {
     let mut memory = Memory::new(&before);
     memory.write("epoch_1/");
     assert_eq!(complete("torchtune", &memory), ["epoch_0"]);
-    // The last save of a run has no recipe state, so that a missing one says nothing.
+    // The last checkpoint of a run has no recipe state, so a missing one proves nothing.
     let writes = [
         "epoch_1/model-00001-of-00001.safetensors",
         "epoch_1/recipe_state.pt",
@@ -153,7 +153,7 @@ fn composer() {
     assert!(found.steps[0].is_complete());
     assert_eq!(
         found.steps[1].reasons(),
-        ["latest-rank1.pt still says ep0-ba100-rank1.pt"]
+        ["latest-rank1.pt still names ep0-ba100-rank1.pt"]
     );
     let sharded = ["ep1-ba300/__0_0.distcp", "ep1-ba300/.metadata"];
     killed_after_each_write("composer", &before, &sharded, "ep1-ba300", &[]);
@@ -241,7 +241,7 @@ fn fairseq() {
     );
 }
 
-/// Blind spots: what only some runs write is known from an earlier step, and the first has none.
+/// Blind spots: files that only some runs write are known from an earlier step, and the first step has none.
 #[test]
 fn the_first_step_of_a_run_tells_less() {
     let hugging_face = [
@@ -250,7 +250,7 @@ fn the_first_step_of_a_run_tells_less() {
         "checkpoint-5/optimizer.pt",
         "checkpoint-5/rng_state.pth",
     ];
-    // Weights and state alone are what save_only_model leaves.
+    // save_only_model leaves only weights and state.
     killed_after_each_write(
         "hf-trainer",
         &[],

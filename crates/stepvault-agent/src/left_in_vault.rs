@@ -1,0 +1,191 @@
+//! Finds the steps in the vault that are not safe elsewhere, for every run, served or not.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use stepvault_core::Result;
+use stepvault_core::ids::RunName;
+use stepvault_engine::blocking::blocking;
+use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::upload::missing_bytes;
+use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
+use stepvault_local::vault::Vault;
+
+use crate::assembly::{on_remote, remotes_of};
+use crate::options::{AgentOptions, AgentRun};
+use crate::report::{AgentReport, NotDurable, SkippedEntry, StepOnRemote, UnservedRun};
+use crate::shared::Shared;
+
+/// Why a step of an unserved run waits.
+const NOT_SERVED: &str = "the agent does not serve the run";
+
+/// The contents of the vault that are not safe elsewhere.
+#[derive(Debug, Default)]
+pub(crate) struct LeftInVault {
+    /// One entry for each step and remote that it is not durable on, the oldest step first within each run.
+    pub(crate) not_durable: Vec<NotDurable>,
+    /// Steps that are unreadable or in quarantine and not known to be durable.
+    pub(crate) unreadable: Vec<SkippedEntry>,
+    /// Unserved runs with such steps.
+    pub(crate) unserved: Vec<UnservedRun>,
+}
+
+impl LeftInVault {
+    /// Scans every run in the vault. Blocks.
+    ///
+    /// A run that is not configured is compared with every configured remote, because its own remotes are unknown.
+    ///
+    /// # Errors
+    /// When the vault cannot be listed.
+    pub(crate) fn look(vault: &Vault, options: &AgentOptions) -> Result<Self> {
+        let mut left = Self::default();
+        for run in vault.runs()? {
+            let is_it = |known: &&AgentRun| known.run == run;
+            let served = options.runs.iter().find(is_it);
+            let remotes = if let Some(known) = served.or_else(|| options.other_runs.iter().find(is_it)) {
+                remotes_of(known, &options.remotes, vault)
+            } else {
+                let all = options.remotes.iter();
+                all.map(|remote| on_remote(&run, remote, vault)).collect()
+            };
+            left.look_at(vault, &run, &remotes, served.is_some())?;
+        }
+        Ok(left)
+    }
+
+    fn look_at(
+        &mut self,
+        vault: &Vault,
+        run: &RunName,
+        remotes: &[RunRemote],
+        is_served: bool,
+    ) -> Result<()> {
+        let scan = vault.steps(run)?;
+        let mut unsafe_steps = 0;
+        for step in &scan.steps {
+            let missing = missing_on(remotes, |remote| step.remote_state(remote.name()).ok().flatten());
+            unsafe_steps += u64::from(missing.iter().any(|(_, required)| *required));
+            let not_durable = missing
+                .into_iter()
+                .map(|(remote, required)| not_durable(vault, step, remote, required));
+            self.not_durable.extend(not_durable);
+        }
+        let unreadable = |path: PathBuf, reason: String| SkippedEntry {
+            run: run.clone(),
+            path,
+            reason,
+        };
+        let faults = scan.faults.into_iter();
+        self.unreadable
+            .extend(faults.map(|(path, error)| unreadable(path, error.to_string())));
+        for step in vault.quarantined(run)? {
+            let missing = missing_on(remotes, |remote| step.remote_state(remote.name()).ok().flatten());
+            if missing.iter().any(|(_, required)| *required) {
+                let reason = format!("it is in quarantine and not known to be durable: {}", step.reason);
+                self.unreadable.push(unreadable(step.directory, reason));
+            }
+        }
+        if !is_served && unsafe_steps > 0 {
+            self.unserved.push(UnservedRun {
+                run: run.clone(),
+                steps: unsafe_steps,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Returns the remotes that a step is not durable on, and whether each makes it unsafe. If no remote is required, one
+/// that has the step is enough.
+fn missing_on(
+    remotes: &[RunRemote],
+    state: impl Fn(&RunRemote) -> Option<RemoteState>,
+) -> Vec<(&RunRemote, bool)> {
+    let is_durable = |remote: &RunRemote| {
+        state(remote)
+            .is_some_and(|state| state.state == UploadState::Durable && state.url == remote.store.url())
+    };
+    let some_required = remotes.iter().any(|remote| remote.settings.required);
+    let (durable, missing): (Vec<&RunRemote>, Vec<&RunRemote>) =
+        remotes.iter().partition(|remote| is_durable(remote));
+    missing
+        .into_iter()
+        .map(|remote| {
+            let required = if some_required {
+                remote.settings.required
+            } else {
+                durable.is_empty()
+            };
+            (remote, required)
+        })
+        .collect()
+}
+
+fn not_durable(vault: &Vault, step: &SealedStep, remote: &RunRemote, required: bool) -> NotDurable {
+    NotDurable {
+        run: step.run().clone(),
+        id: step.id(),
+        remote: remote.name().clone(),
+        required,
+        failed: false,
+        // An unreadable journal is restarted, and so is the step.
+        missing_bytes: missing_bytes(vault, step, remote.name())
+            .unwrap_or_else(|_| step.record().data_bytes()),
+        reason: NOT_SERVED.to_owned(),
+    }
+}
+
+/// Builds the final report of a service. `lost` is what was not durable in vaults that were deleted under it.
+pub(crate) async fn report(
+    options: &AgentOptions,
+    shared: &Arc<Shared>,
+    lost: &[NotDurable],
+) -> Result<AgentReport> {
+    let mut report = shared.status.report();
+    let (vault, asked) = (shared.vault.clone(), options.clone());
+    let left = blocking(move || LeftInVault::look(&vault, &asked)).await?;
+    let served = |run: &RunName| options.runs.iter().any(|served| served.run == *run);
+    let explained = left.not_durable.into_iter().map(|step| {
+        if !served(&step.run) {
+            return step;
+        }
+        let here = StepOnRemote {
+            run: step.run,
+            id: step.id,
+            remote: step.remote,
+        };
+        shared
+            .status
+            .why_not_durable(here, step.required, step.missing_bytes)
+    });
+    report.not_durable = explained.collect();
+    // Steps that the trainer still had were sealed again and count like any other.
+    let sealed_again = |step: &&NotDurable| {
+        let mut sealed = report.sealed.latest.iter();
+        !sealed.any(|sealed| sealed.run == step.run && sealed.id.step == step.id.step)
+    };
+    let lost: Vec<NotDurable> = lost.iter().filter(sealed_again).cloned().collect();
+    report.not_durable.extend(lost);
+    report.unreadable = left.unreadable;
+    report.unserved = left.unserved;
+    for run in &options.runs {
+        let entry = |path: PathBuf, reason: String| SkippedEntry {
+            run: run.run.clone(),
+            path,
+            reason,
+        };
+        let unsealed = shared.status.unsealed_of(&run.run, usize::MAX).into_iter();
+        report
+            .unsealed
+            .extend(unsealed.map(|(path, reason)| entry(path, reason)));
+        let is_asked = shared.stopping.is_requested();
+        if let Some(directory) = &run.watch_directory
+            && is_asked
+            && !shared.status.has_looked_last(&run.run)
+        {
+            let reason = "there was no time to scan it again, and it may hold a finished step".to_owned();
+            report.unsealed.push(entry(directory.clone(), reason));
+        }
+    }
+    Ok(report)
+}

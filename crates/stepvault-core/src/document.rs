@@ -1,0 +1,83 @@
+//! The frame of JSON documents, on standard output and on the control socket: the version of the format, then the body.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind};
+
+/// Version of the shape of all documents. Within a version members may be added.
+pub const FORMAT: u32 = 1;
+
+/// A document.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Document<Body> {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// What it holds.
+    #[serde(flatten)]
+    pub body: Body,
+}
+
+impl<Body> Document<Body> {
+    /// Frames a body.
+    pub const fn new(body: Body) -> Self {
+        Self { format: FORMAT, body }
+    }
+}
+
+/// The body of a document about an error.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorAnswer {
+    /// The error.
+    pub error: ErrorInfo,
+}
+
+/// An error in a document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorInfo {
+    /// For programs: the error's kind in kebab-case.
+    pub kind: String,
+    /// For people: what failed, on what, and why.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+impl From<&Error> for ErrorInfo {
+    fn from(error: &Error) -> Self {
+        Self {
+            kind: error.kind().name().to_owned(),
+            message: error.to_string(),
+            hint: error.hint_text().map(str::to_owned),
+        }
+    }
+}
+
+impl ErrorInfo {
+    /// Returns the error that it describes.
+    pub fn into_error(self) -> Error {
+        let error = Error::new(ErrorKind::from_name(&self.kind), self.message);
+        match self.hint {
+            Some(hint) => error.hint(hint),
+            None => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_comes_back_from_its_document() {
+        let error = Error::new(ErrorKind::NoneValid, "no valid checkpoint").hint("verify");
+        let text = serde_json::to_string(&Document::new(ErrorAnswer {
+            error: ErrorInfo::from(&error),
+        }))
+        .unwrap();
+        let read: Document<ErrorAnswer> = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.format, FORMAT);
+        let back = read.body.error.into_error();
+        assert_eq!((back.kind(), back.to_string()), (error.kind(), error.to_string()));
+        assert_eq!(back.hint_text(), Some("verify"));
+    }
+}

@@ -1,0 +1,314 @@
+//! Checks of durations: sealing, uploading, draining, restoring.
+
+use super::super::words;
+use super::{MeasuredRemote, Situation};
+use crate::doctor::Finding;
+use crate::doctor::links::Takeover;
+
+/// Number of syncs of records and names when a step is sealed.
+const SYNCS_OF_A_SEAL: f64 = 8.0;
+/// Safety factor of a suggested interval.
+const SPARE: f64 = 1.25;
+/// Fraction of its time that a drain reserves for a falling rate.
+const DRAIN_MARGIN: f64 = 0.1;
+/// Fraction of its time before the deadline at which a drain ends its uploads, within the bounds below.
+const DRAIN_END: f64 = 0.1;
+const DRAIN_END_SECONDS: (f64, f64) = (0.5, 5.0);
+
+/// Returns the finding on whether a step is written and sealed before the next save.
+pub(super) fn save(situation: &Situation) -> Finding {
+    const CHECK: &str = "save and seal";
+    let run = situation.run.clone();
+    let Some(seconds) = save_seconds(situation) else {
+        return Finding::warn(
+            CHECK,
+            run,
+            "unknown: the disk's rate was not measured",
+            "first fix the problem that prevented the measurement",
+        );
+    };
+    let how = match situation.takeover {
+        Takeover::Copy => "written and copied into the vault",
+        Takeover::HardLink => "written and linked into the vault",
+        Takeover::Reflink => "written and cloned into the vault",
+    };
+    let took = format!(
+        "a step of {} is {how} in {}",
+        words::bytes(situation.forecast.taken.bytes),
+        words::time(seconds)
+    );
+    against_interval(
+        situation,
+        CHECK,
+        run,
+        &took,
+        seconds,
+        "use a faster disk, or save less often",
+    )
+}
+
+/// Returns, for each remote, the finding on whether a step is uploaded before the next save.
+pub(super) fn uploads(situation: &Situation) -> Vec<Finding> {
+    const CHECK: &str = "upload";
+    let finding = |remote: &MeasuredRemote| {
+        let subject = format!("{} to {}", situation.run, remote.remote);
+        let Some(seconds) = upload_seconds(situation, remote) else {
+            return unknown_rate(CHECK, subject);
+        };
+        let took = format!(
+            "a step of {} is uploaded in {}",
+            words::bytes(situation.forecast.taken.bytes),
+            words::time(seconds)
+        );
+        against_interval(
+            situation,
+            CHECK,
+            subject,
+            &took,
+            seconds,
+            "save less often; otherwise more steps wait in the vault with each save, and steps beyond \
+             upload.maximum-backlog-steps are skipped",
+        )
+    };
+    situation.remotes.iter().map(finding).collect()
+}
+
+/// Returns, for each notice and required remote, the finding on whether the newest step becomes durable in time.
+pub(super) fn drains(situation: &Situation) -> Vec<Finding> {
+    const CHECK: &str = "drain";
+    let required = || situation.remotes.iter().filter(|remote| remote.required);
+    let mut findings = Vec::new();
+    for notice in &situation.notices {
+        for remote in required() {
+            let subject = format!("{} to {}", situation.run, remote.remote);
+            let Some(seconds) = upload_seconds(situation, remote) else {
+                continue;
+            };
+            let usable = usable_seconds(words::seconds_for(notice.seconds, 1));
+            let measured = format!(
+                "{} {}: uploading a step that was just saved takes {}; {} are available for it",
+                notice.name,
+                words::time(words::seconds_for(notice.seconds, 1)),
+                words::time(seconds),
+                words::time(usable)
+            );
+            findings.push(if seconds <= usable {
+                Finding::pass(CHECK, subject, measured)
+            } else {
+                Finding::warn(
+                    CHECK,
+                    subject,
+                    measured,
+                    "save smaller steps, or use a faster connection to the store; otherwise another machine resumes \
+                     from the previous step, and up to one interval is lost",
+                )
+            });
+        }
+    }
+    findings
+}
+
+/// Returns, for each remote, the duration of a restore.
+pub(super) fn restores(situation: &Situation) -> Vec<Finding> {
+    const CHECK: &str = "restore";
+    let size = words::bytes(situation.forecast.taken.bytes);
+    let finding = |remote: &MeasuredRemote| {
+        let subject = format!("{} from {}", situation.run, remote.remote);
+        let down = remote.down_bytes_per_second?;
+        let rate = situation
+            .disk_rates
+            .map_or(down, |disk| down.min(disk.write_bytes_per_second));
+        let seconds = words::seconds_for(situation.forecast.taken.bytes, rate);
+        let measured = format!("{} for a step of {size}", words::time(seconds));
+        Some(Finding::pass(CHECK, subject, measured))
+    };
+    situation.remotes.iter().filter_map(finding).collect()
+}
+
+/// Returns the save interval that would suffice, as comments, because only the trainer can set it.
+pub(super) fn suggestion(situation: &Situation) -> Vec<String> {
+    let uploads = situation
+        .remotes
+        .iter()
+        .filter_map(|remote| upload_seconds(situation, remote));
+    let longest = uploads.chain(save_seconds(situation)).fold(0.0_f64, f64::max);
+    let Some(interval) = situation.forecast.interval_seconds else {
+        return Vec::new();
+    };
+    let interval = words::seconds_for(interval, 1);
+    if longest <= interval {
+        return Vec::new();
+    }
+    let minutes = (longest * SPARE / 60.0).ceil();
+    let wanted = minutes * 60.0;
+    let mut lines = vec![format!(
+        "# In the trainer's own configuration: save every {} or less often, in place of every {}.",
+        words::time(wanted),
+        words::time(interval)
+    )];
+    if let Some(steps) = situation.forecast.interval_steps {
+        let times = times_of(wanted, interval);
+        lines.push(format!(
+            "# By steps: interval = {} in place of {steps}.",
+            steps.saturating_mul(times)
+        ));
+    }
+    lines
+}
+
+/// Returns the whole factor by which the interval has to be multiplied.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a small positive number, or one that is out of all proportion"
+)]
+fn times_of(wanted: f64, interval: f64) -> u64 {
+    (wanted / interval.max(1.0)).ceil() as u64
+}
+
+fn against_interval(
+    situation: &Situation,
+    check: &str,
+    subject: String,
+    took: &str,
+    seconds: f64,
+    remedy: &str,
+) -> Finding {
+    let Some(interval) = situation.forecast.interval_seconds else {
+        return Finding::pass(check, subject, format!("{took}; the save interval is unknown"));
+    };
+    let interval = words::seconds_for(interval, 1);
+    let measured = format!("{took}; a step is saved every {}", words::time(interval));
+    if seconds <= interval {
+        return Finding::pass(check, subject, measured);
+    }
+    Finding::warn(check, subject, measured, remedy)
+}
+
+fn unknown_rate(check: &str, subject: String) -> Finding {
+    Finding::warn(
+        check,
+        subject,
+        "unknown: the rate to the remote was not measured",
+        "fix the remote's failed checks, or give a rate: --upload-rate '200 MB'",
+    )
+}
+
+/// Returns the seconds to write a step and seal it.
+fn save_seconds(situation: &Situation) -> Option<f64> {
+    let rates = situation.disk_rates?;
+    let bytes = situation.forecast.taken.bytes;
+    let written = words::seconds_for(bytes, rates.write_bytes_per_second);
+    let sealed = match situation.takeover {
+        Takeover::Copy => {
+            words::seconds_for(bytes, rates.read_bytes_per_second)
+                + words::seconds_for(bytes, rates.write_bytes_per_second)
+        }
+        Takeover::HardLink | Takeover::Reflink => 0.0,
+    };
+    Some(written + sealed + SYNCS_OF_A_SEAL * rates.sync_seconds)
+}
+
+/// Returns the seconds to upload a step, limited by the rate at which it can be read.
+fn upload_seconds(situation: &Situation, remote: &MeasuredRemote) -> Option<f64> {
+    let up = remote.up_bytes_per_second?;
+    let rate = situation
+        .disk_rates
+        .map_or(up, |disk| up.min(disk.read_bytes_per_second));
+    Some(words::seconds_for(situation.forecast.taken.bytes, rate))
+}
+
+/// Returns the seconds of a notice that a drain can use for sending.
+fn usable_seconds(notice: f64) -> f64 {
+    let end = (notice * DRAIN_END).clamp(DRAIN_END_SECONDS.0, DRAIN_END_SECONDS.1);
+    ((notice - end) * (1.0 - DRAIN_MARGIN)).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::situation;
+    use super::*;
+    use crate::doctor::Outcome;
+
+    #[test]
+    fn what_fits_between_two_saves_passes() {
+        let found = save(&situation());
+        assert_eq!(found.outcome, Outcome::Pass);
+        assert_eq!(
+            found.measured,
+            "a step of 11.2 GiB is written and linked into the vault in 12.0 s; a step is saved every 10m"
+        );
+        let found = uploads(&situation());
+        assert_eq!(
+            found[0].measured,
+            "a step of 11.2 GiB is uploaded in 2m; a step is saved every 10m"
+        );
+        assert_eq!(found[0].subject, "my-run to s3-main");
+    }
+
+    #[test]
+    fn a_slow_remote_needs_a_longer_interval() {
+        let mut slow = situation();
+        slow.remotes[0].up_bytes_per_second = Some(10_000_000);
+        let found = uploads(&slow);
+        assert_eq!(found[0].outcome, Outcome::Warn);
+        assert!(found[0].remedy.as_ref().unwrap().starts_with("save less often"));
+        assert_eq!(
+            suggestion(&slow),
+            [
+                "# In the trainer's own configuration: save every 25m or less often, in place of every 10m.",
+                "# By steps: interval = 300 in place of 100.",
+            ]
+        );
+        slow.forecast.interval_seconds = None;
+        assert_eq!(uploads(&slow)[0].outcome, Outcome::Pass);
+        assert!(suggestion(&slow).is_empty());
+    }
+
+    #[test]
+    fn a_copy_is_read_and_written_once_more() {
+        let mut copied = situation();
+        copied.takeover = Takeover::Copy;
+        copied.forecast.interval_seconds = Some(20);
+        let found = save(&copied);
+        assert_eq!(found.outcome, Outcome::Warn);
+        assert!(
+            found.measured.contains("copied into the vault in 30.0 s"),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn a_drain_has_what_its_notice_leaves() {
+        let found = drains(&situation());
+        assert_eq!(found[0].outcome, Outcome::Warn);
+        assert_eq!(
+            found[0].measured,
+            "EC2 spot notice 2m: uploading a step that was just saved takes 2m; 1m 43s are available for it"
+        );
+        let mut small = situation();
+        small.forecast.taken.bytes = 10_000_000_000;
+        assert_eq!(drains(&small)[0].outcome, Outcome::Pass);
+        small.remotes[0].required = false;
+        assert!(drains(&small).is_empty());
+    }
+
+    #[test]
+    fn an_unknown_rate_is_no_answer() {
+        let mut unknown = situation();
+        unknown.remotes[0].up_bytes_per_second = None;
+        unknown.remotes[0].down_bytes_per_second = None;
+        assert_eq!(uploads(&unknown)[0].outcome, Outcome::Warn);
+        assert!(drains(&unknown).is_empty() && restores(&unknown).is_empty());
+        unknown.disk_rates = None;
+        assert_eq!(save(&unknown).outcome, Outcome::Warn);
+    }
+
+    #[test]
+    fn a_restore_goes_no_faster_than_the_disk() {
+        assert_eq!(restores(&situation())[0].measured, "1m for a step of 11.2 GiB");
+        let mut slow = situation();
+        slow.disk_rates.as_mut().unwrap().write_bytes_per_second = 100_000_000;
+        assert_eq!(restores(&slow)[0].measured, "2m for a step of 11.2 GiB");
+    }
+}

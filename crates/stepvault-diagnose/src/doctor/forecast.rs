@@ -1,0 +1,120 @@
+//! Forecasts the size and the time of the next step from previous steps.
+
+use stepvault_core::forecast::{Taken, next_step};
+use stepvault_core::timestamp::Timestamp;
+
+/// Number of the newest intervals between saves whose median is the forecast.
+const PAUSES: usize = 8;
+
+/// A previous step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PastStep {
+    /// Its size on disk.
+    pub step: Option<u64>,
+    /// What it takes on a disk.
+    pub taken: Taken,
+    /// Time of the newest file.
+    pub written_at: Timestamp,
+}
+
+/// The expected next step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forecast {
+    /// Its size on disk.
+    pub taken: Taken,
+    /// Seconds between two saves; `None` if fewer than two are known.
+    pub interval_seconds: Option<u64>,
+    /// Difference between the numbers of two successive steps.
+    pub interval_steps: Option<u64>,
+    /// The source of the forecast: `the newest 3 steps in the vault`.
+    pub source: String,
+}
+
+impl Forecast {
+    /// Computes the forecast from the steps in `place` (`in the vault`), in any order; returns `None` without any.
+    pub fn of(steps: &[PastStep], place: &str) -> Option<Self> {
+        let mut newest = steps.to_vec();
+        newest.sort_by_key(|step| std::cmp::Reverse(step.written_at));
+        let so_far: Vec<Taken> = newest.iter().rev().map(|step| step.taken).collect();
+        let next = next_step(&so_far)?;
+        let pairs = || newest.windows(2).take(PAUSES);
+        let pauses = pairs().filter_map(|pair| match pair {
+            // The files of a restored step are all written at once, long after the trainer's own interval.
+            [later, earlier] => {
+                Some(later.written_at.seconds_since(earlier.written_at)).filter(|gap| *gap > 0)
+            }
+            _ => None,
+        });
+        let strides = pairs().filter_map(|pair| match pair {
+            [later, earlier] => later
+                .step?
+                .checked_sub(earlier.step?)
+                .filter(|stride| *stride > 0),
+            _ => None,
+        });
+        let source = match next.from_steps {
+            1 => format!("the one step {place}"),
+            count => format!("the newest {count} steps {place}"),
+        };
+        Some(Self {
+            taken: next.taken,
+            interval_seconds: middle(pauses.collect()),
+            interval_steps: middle(strides.collect()),
+            source,
+        })
+    }
+}
+
+/// Returns the median; for an even count, the smaller of the two middle values, because saves that come sooner are the
+/// harder case.
+fn middle(mut values: Vec<u64>) -> Option<u64> {
+    values.sort_unstable();
+    let index = values.len().checked_sub(1)? / 2;
+    values.get(index).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(number: u64, bytes: u64, at: i64) -> PastStep {
+        PastStep {
+            step: Some(number),
+            taken: Taken {
+                bytes,
+                files: bytes / 10,
+                directories: 2,
+            },
+            written_at: Timestamp::from_seconds(at),
+        }
+    }
+
+    #[test]
+    fn the_newest_steps_say_how_large_the_next_one_is_and_when() {
+        assert_eq!(Forecast::of(&[], "in the vault"), None);
+        let one = Forecast::of(&[step(100, 50, 1000)], "in the vault").unwrap();
+        assert_eq!(
+            (one.taken.bytes, one.taken.files, one.interval_seconds),
+            (50, 5, None)
+        );
+        assert_eq!(one.source, "the one step in the vault");
+        let steps = [
+            step(400, 70, 2200),
+            step(100, 900, 1000),
+            step(200, 80, 1600),
+            step(300, 60, 1900),
+        ];
+        let forecast = Forecast::of(&steps, "in the vault").unwrap();
+        assert_eq!(forecast.taken.bytes, 80, "the largest of the newest three");
+        assert_eq!(forecast.interval_seconds, Some(300));
+        assert_eq!(forecast.interval_steps, Some(100));
+        assert_eq!(forecast.source, "the newest 3 steps in the vault");
+    }
+
+    #[test]
+    fn steps_written_in_one_second_tell_no_pause() {
+        let steps = [step(100, 1, 5), step(200, 1, 5), step(300, 1, 5)];
+        let forecast = Forecast::of(&steps, "in /run").unwrap();
+        assert_eq!(forecast.interval_seconds, None);
+    }
+}

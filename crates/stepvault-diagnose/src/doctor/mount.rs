@@ -1,0 +1,144 @@
+//! Types of filesystems, and what each means for durability, links and speed.
+
+use super::Finding;
+use super::directory::Place;
+use stepvault_core::disk_facts::MountFacts;
+
+const CHECK: &str = "filesystem";
+
+/// The nature of a filesystem type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Nature {
+    /// On a disk of this machine.
+    Disk,
+    /// A container's own layer.
+    Overlay,
+    /// In memory.
+    Memory,
+    /// On other machines.
+    Network,
+    /// Served by a process of this machine.
+    Fuse,
+    /// Read-only by design.
+    ReadOnly,
+    /// Unknown.
+    Unknown,
+}
+
+fn nature(kind: &str) -> Nature {
+    match kind {
+        "ext2" | "ext3" | "ext4" | "xfs" | "btrfs" | "zfs" | "f2fs" | "bcachefs" | "jfs" | "reiserfs" => {
+            Nature::Disk
+        }
+        "overlay" | "aufs" | "overlayfs" => Nature::Overlay,
+        "tmpfs" | "ramfs" | "devtmpfs" | "rootfs" => Nature::Memory,
+        "nfs" | "nfs4" | "cifs" | "smb3" | "smbfs" | "ceph" | "lustre" | "gpfs" | "beegfs" | "glusterfs"
+        | "afs" | "9p" | "virtiofs" | "gfs2" | "ocfs2" | "orangefs" | "wekafs" | "pvfs2" => Nature::Network,
+        "squashfs" | "erofs" | "iso9660" | "cramfs" => Nature::ReadOnly,
+        _ if kind == "fuse" || kind == "fuseblk" || kind.starts_with("fuse.") => Nature::Fuse,
+        _ => Nature::Unknown,
+    }
+}
+
+/// Returns the finding on the filesystem of a directory.
+pub fn filesystem(place: &Place, facts: Option<&MountFacts>) -> Finding {
+    let subject = place.subject();
+    let Some(facts) = facts else {
+        return Finding::pass(CHECK, subject, "the filesystem's type is unknown");
+    };
+    let words = facts.words();
+    if facts.read_only || nature(&facts.kind) == Nature::ReadOnly {
+        return Finding::fail(
+            CHECK,
+            subject,
+            format!("{words}: mounted read-only"),
+            format!(
+                "mount it writable (mount -o remount,rw '{}'); check the kernel log first: the kernel makes a \
+                 filesystem read-only after a disk error",
+                facts.mount_point
+            ),
+        );
+    }
+    let warn =
+        |what: &str, remedy: &str| Finding::warn(CHECK, subject.clone(), format!("{words}: {what}"), remedy);
+    match nature(&facts.kind) {
+        Nature::Disk | Nature::ReadOnly => Finding::pass(CHECK, subject, words),
+        Nature::Unknown => Finding::pass(
+            CHECK,
+            subject,
+            format!("{words}: a filesystem type that stepvault does not know"),
+        ),
+        Nature::Overlay => warn(
+            "the container's own layer: deleted with the container, and shared with its image and its logs",
+            "mount a volume of the node's disk into the container, and keep checkpoints and vault on it",
+        ),
+        Nature::Memory => warn(
+            "in memory: lost when the machine or the container ends, and counted against the memory limit",
+            "use a disk, unless every step may be lost until it is durable on a remote",
+        ),
+        Nature::Network => warn(
+            "a network filesystem: each sync and rename waits for the network, and a step is only as safe and as \
+             fast as the servers",
+            "keep the vault on a disk of this machine; for checkpoints that all nodes write together set shared = true",
+        ),
+        Nature::Fuse => warn(
+            "a FUSE filesystem: when a sync returns, the bytes may exist only in its process; renames may copy, and \
+             links may not be supported",
+            "keep checkpoints and vault on a disk of this machine, and let stepvault upload to the store itself",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Outcome;
+    use crate::doctor::directory::Maker;
+
+    fn found(kind: &str, read_only: bool) -> Finding {
+        let place = Place {
+            role: "checkpoints".to_owned(),
+            path: "/mnt/run".to_owned(),
+            maker: Maker::Trainer,
+        };
+        let facts = MountFacts {
+            kind: kind.to_owned(),
+            source: "source".to_owned(),
+            mount_point: "/mnt".to_owned(),
+            read_only,
+        };
+        filesystem(&place, Some(&facts))
+    }
+
+    #[test]
+    fn each_kind_has_its_words() {
+        for (kind, outcome, text) in [
+            ("ext4", Outcome::Pass, "ext4, source on /mnt"),
+            ("xfs", Outcome::Pass, "xfs, source on /mnt"),
+            ("newfs", Outcome::Pass, "does not know"),
+            ("overlay", Outcome::Warn, "the container's own layer"),
+            ("tmpfs", Outcome::Warn, "in memory: lost when"),
+            ("nfs4", Outcome::Warn, "a network filesystem"),
+            ("lustre", Outcome::Warn, "a network filesystem"),
+            ("fuse.gcsfuse", Outcome::Warn, "a FUSE filesystem"),
+            ("squashfs", Outcome::Fail, "mounted read-only"),
+        ] {
+            let found = found(kind, false);
+            assert_eq!(found.outcome, outcome, "{kind}");
+            assert!(found.measured.contains(text), "{kind}: {}", found.measured);
+            assert_eq!(found.remedy.is_some(), outcome != Outcome::Pass, "{kind}");
+        }
+    }
+
+    #[test]
+    fn read_only_fails_whatever_the_kind() {
+        let found = found("ext4", true);
+        assert_eq!(found.outcome, Outcome::Fail);
+        assert_eq!(found.measured, "ext4, source on /mnt: mounted read-only");
+        assert!(
+            found
+                .remedy
+                .is_some_and(|remedy| remedy.contains("remount,rw '/mnt'"))
+        );
+    }
+}

@@ -1,0 +1,279 @@
+//! Checks the credentials for a store, and what prevents access to it.
+
+use super::{Subject, remedy};
+use crate::doctor::{Finding, words};
+use stepvault_core::error::Error;
+use stepvault_core::remote_settings::Scheme;
+use stepvault_core::store_facts::{CredentialSource, Credentials, Obstacle};
+use stepvault_core::timestamp::Timestamp;
+
+/// Credentials that expire within this time, and that nothing renews, will expire during most runs.
+const SOON_SECONDS: u64 = 24 * 60 * 60;
+
+fn source_text(source: &CredentialSource) -> String {
+    let words = match source {
+        CredentialSource::Given => "given directly",
+        CredentialSource::Environment => "from the environment (AWS_ACCESS_KEY_ID)",
+        CredentialSource::Profile(name) => {
+            return format!("from the profile '{name}' of AWS's configuration files");
+        }
+        CredentialSource::Process => "from the profile's credential_process",
+        CredentialSource::SingleSignOn => "from AWS single sign-on",
+        CredentialSource::AssumedRole => "from an assumed role",
+        CredentialSource::WebIdentity => "from a web identity token (AWS_WEB_IDENTITY_TOKEN_FILE)",
+        CredentialSource::Container => "from the container's credential service",
+        CredentialSource::Machine => "from this machine's metadata service",
+        CredentialSource::KeyFile(path) => return format!("from {path} (GOOGLE_APPLICATION_CREDENTIALS)"),
+        CredentialSource::UserFile(path) => {
+            return format!("from {path} (gcloud auth application-default login)");
+        }
+        CredentialSource::AccountKey => "the storage account's key",
+        CredentialSource::SharedSignature => "a shared access signature",
+        CredentialSource::DirectoryToken => "a token of the Azure directory",
+        CredentialSource::NotAsked => "none needed: the store is on this machine",
+        CredentialSource::Unnamed => "from a provider that gives no name",
+    };
+    words.to_owned()
+}
+
+/// Returns whether they are renewed automatically.
+fn renews_itself(source: &CredentialSource) -> bool {
+    matches!(
+        source,
+        CredentialSource::Process
+            | CredentialSource::AssumedRole
+            | CredentialSource::WebIdentity
+            | CredentialSource::Container
+            | CredentialSource::Machine
+            | CredentialSource::KeyFile(_)
+            | CredentialSource::UserFile(_)
+            | CredentialSource::DirectoryToken
+    )
+}
+
+/// Returns the finding on the credentials at `now`.
+pub fn credentials(subject: &Subject, credentials: &Credentials, now: Timestamp) -> Finding {
+    const CHECK: &str = "credentials";
+    let source = source_text(&credentials.source);
+    let renewed = renews_itself(&credentials.source);
+    let Some(end) = credentials.expires else {
+        if !credentials.temporary || renewed {
+            let until = if renewed { "; renewed automatically" } else { "" };
+            return Finding::pass(CHECK, &subject.name, format!("{source}{until}"));
+        }
+        let advice = match credentials.source {
+            CredentialSource::Environment => {
+                "use a profile, a role or a credential_process, which stepvault reads again: a running process never \
+                 sees new values in its environment"
+            }
+            _ => {
+                "renew them before they expire: stepvault reads them again when the store reports them as expired"
+            }
+        };
+        let measured = format!("{source}, with a session token of unknown expiry");
+        return Finding::warn(CHECK, &subject.name, measured, advice);
+    };
+    let until = end.to_rfc3339();
+    if end <= now {
+        let measured = format!("{source}; expired at {until}");
+        let advice = "renew them (for a profile with single sign-on: `aws sso login`)";
+        return Finding::fail(CHECK, &subject.name, measured, advice);
+    }
+    if renewed {
+        let measured = format!("{source}; expire at {until} and are renewed automatically");
+        return Finding::pass(CHECK, &subject.name, measured);
+    }
+    let left = end.seconds_since(now);
+    let measured = format!("{source}; expire at {until}, in {}", words::whole_seconds(left));
+    if left >= SOON_SECONDS {
+        return Finding::pass(CHECK, &subject.name, measured);
+    }
+    let advice = "renew them before they expire, or use a role of the machine, pod or container; nothing renews them \
+         automatically";
+    Finding::warn(CHECK, &subject.name, measured, advice)
+}
+
+/// Returns the finding for credentials that could not be obtained in time, or do not exist.
+pub fn unchecked_credentials(subject: &Subject, error: &Error) -> Finding {
+    let advice = remedy(error, "provide credentials through the provider's own mechanism");
+    Finding::fail("credentials", &subject.name, error.to_string(), advice)
+}
+
+fn check_name(obstacle: &Obstacle) -> &'static str {
+    match obstacle {
+        Obstacle::Settings => "settings",
+        Obstacle::Credentials => "credentials",
+        Obstacle::Rights => "rights",
+        Obstacle::Clock => "clock",
+        Obstacle::Region(_) => "region",
+        Obstacle::Network => "network",
+        Obstacle::Bucket | Obstacle::Other => "bucket",
+    }
+}
+
+/// Returns the finding on a bucket that could not be listed; `waited_seconds` is how long it was tried.
+pub fn obstacle(subject: &Subject, obstacle: &Obstacle, error: &Error, waited_seconds: u64) -> Finding {
+    let measured = match obstacle {
+        Obstacle::Network => format!("{error} (tried for {waited_seconds} seconds)"),
+        _ => error.to_string(),
+    };
+    let advice = match obstacle {
+        Obstacle::Region(Some(region)) => {
+            format!("set it: [remote.{}] region = \"{region}\"", subject.name)
+        }
+        Obstacle::Region(None) => format!(
+            "find it with `aws s3api get-bucket-location --bucket {}` and set region under [remote.{}]",
+            subject.bucket, subject.name
+        ),
+        Obstacle::Rights => list_right(subject),
+        _ => remedy(error, otherwise(obstacle)),
+    };
+    Finding::fail(check_name(obstacle), &subject.name, measured, advice)
+}
+
+fn otherwise(obstacle: &Obstacle) -> &'static str {
+    match obstacle {
+        Obstacle::Credentials => "provide other credentials through the provider's own mechanism",
+        Obstacle::Clock => "set this machine's clock, by NTP if possible",
+        Obstacle::Bucket => "create the bucket, or correct the remote's url",
+        Obstacle::Network => "check the endpoint, the network, firewalls and proxies",
+        _ => "correct the remote's settings",
+    }
+}
+
+fn list_right(subject: &Subject) -> String {
+    let bucket = &subject.bucket;
+    match subject.scheme {
+        Scheme::S3 => format!(
+            "allow s3:ListBucket on arn:aws:s3:::{bucket} to these credentials; if expected-bucket-owner is set, \
+             check it"
+        ),
+        Scheme::Gcs => format!("grant storage.objects.list on gs://{bucket} (roles/storage.objectUser)"),
+        Scheme::Azure => "grant the role Storage Blob Data Contributor on the container".to_owned(),
+        Scheme::File | Scheme::Memory => {
+            "allow the user that runs stepvault to read and write there".to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::subject;
+    use super::*;
+    use crate::doctor::Outcome;
+    use stepvault_core::error::ErrorKind;
+
+    const NOW: Timestamp = Timestamp::from_seconds(1_800_000_000);
+
+    fn found(source: CredentialSource, expires_in: Option<i64>, temporary: bool) -> Finding {
+        let facts = Credentials {
+            source,
+            expires: expires_in.map(|seconds| Timestamp::from_seconds(NOW.seconds + seconds)),
+            temporary,
+        };
+        credentials(&subject("s3://bucket/prefix"), &facts, NOW)
+    }
+
+    #[test]
+    fn keys_without_an_end_and_keys_that_renew_themselves_are_well() {
+        let finding = found(CredentialSource::Environment, None, false);
+        assert_eq!(
+            (finding.outcome, finding.measured.as_str()),
+            (Outcome::Pass, "from the environment (AWS_ACCESS_KEY_ID)")
+        );
+        let finding = found(CredentialSource::Machine, Some(600), true);
+        assert_eq!(finding.outcome, Outcome::Pass);
+        assert_eq!(
+            finding.measured,
+            "from this machine's metadata service; expire at 2027-01-15T08:10:00Z and are renewed automatically"
+        );
+    }
+
+    #[test]
+    fn keys_that_end_are_named_with_their_end() {
+        let sso = CredentialSource::SingleSignOn;
+        let soon = found(sso.clone(), Some(3 * 3_600), true);
+        assert_eq!(soon.outcome, Outcome::Warn);
+        assert!(
+            soon.measured.ends_with("expire at 2027-01-15T11:00:00Z, in 3h"),
+            "{soon:?}"
+        );
+        assert_eq!(found(sso.clone(), Some(3 * 86_400), true).outcome, Outcome::Pass);
+        let over = found(sso, Some(0), true);
+        assert_eq!(over.outcome, Outcome::Fail);
+        assert!(
+            over.measured.ends_with("expired at 2027-01-15T08:00:00Z"),
+            "{over:?}"
+        );
+    }
+
+    #[test]
+    fn a_session_token_without_an_end_is_a_warning() {
+        let environment = found(CredentialSource::Environment, None, true);
+        assert_eq!(environment.outcome, Outcome::Warn);
+        assert!(environment.remedy.unwrap().contains("never sees new values"));
+        let profile = found(CredentialSource::Profile("training".to_owned()), None, true);
+        assert_eq!(
+            profile.measured,
+            "from the profile 'training' of AWS's configuration files, with a session token of unknown expiry"
+        );
+        assert!(profile.remedy.unwrap().contains("reads them again"));
+    }
+
+    #[test]
+    fn each_obstacle_has_its_own_line_and_remedy() {
+        let subject = subject("s3://bucket/prefix");
+        let error = |kind| {
+            Error::new(kind, "cannot list objects")
+                .on("s3://bucket/prefix")
+                .because("refused")
+        };
+        let line = |what: Obstacle, kind| {
+            let finding = obstacle(&subject, &what, &error(kind), 5);
+            assert_eq!(
+                (finding.outcome, finding.subject.as_str()),
+                (Outcome::Fail, "main")
+            );
+            (finding.check, finding.remedy.unwrap())
+        };
+        let (check, advice) = line(
+            Obstacle::Region(Some("eu-central-1".to_owned())),
+            ErrorKind::Usage,
+        );
+        assert_eq!(
+            (check.as_str(), advice.as_str()),
+            ("region", "set it: [remote.main] region = \"eu-central-1\"")
+        );
+        let (check, advice) = line(Obstacle::Region(None), ErrorKind::Usage);
+        assert!(
+            check == "region" && advice.contains("get-bucket-location --bucket bucket"),
+            "{advice}"
+        );
+        let (check, advice) = line(Obstacle::Rights, ErrorKind::Denied);
+        assert!(
+            check == "rights" && advice.contains("s3:ListBucket on arn:aws:s3:::bucket"),
+            "{advice}"
+        );
+        for (what, wanted) in [
+            (Obstacle::Credentials, "credentials"),
+            (Obstacle::Bucket, "bucket"),
+            (Obstacle::Network, "network"),
+            (Obstacle::Clock, "clock"),
+            (Obstacle::Settings, "settings"),
+            (Obstacle::Other, "bucket"),
+        ] {
+            let (check, advice) = line(what, ErrorKind::Failed);
+            assert_eq!(check, wanted);
+            assert!(!advice.is_empty());
+        }
+    }
+
+    #[test]
+    fn an_errors_own_hint_goes_before_the_general_one() {
+        let error = Error::new(ErrorKind::Unreachable, "cannot list objects").hint("look at the proxy");
+        let finding = obstacle(&subject("gs://bucket"), &Obstacle::Network, &error, 7);
+        assert_eq!(finding.measured, "cannot list objects (tried for 7 seconds)");
+        assert_eq!(finding.remedy.as_deref(), Some("look at the proxy"));
+        assert_eq!(Obstacle::of_kind(ErrorKind::Unreachable), Obstacle::Network);
+    }
+}

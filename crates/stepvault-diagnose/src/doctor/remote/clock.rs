@@ -1,0 +1,116 @@
+//! Compares the store's clock with this machine's.
+
+use super::Subject;
+use crate::doctor::{Finding, words};
+use stepvault_core::remote_settings::Scheme;
+use stepvault_core::timestamp::Timestamp;
+
+/// A difference from which a finding is reported.
+const WORTH_SAYING_SECONDS: u64 = 60;
+/// A difference from which stores reject signatures that contain the time.
+const REFUSED_SECONDS: u64 = 15 * 60;
+
+const SET_IT: &str = "set this machine's clock, by NTP if possible";
+
+/// Returns how far the store's clock is ahead of this machine's; negative if it is behind. `store` was read between
+/// `before` and `after`, and counts whole seconds.
+pub fn gap_seconds(store: Timestamp, before: Timestamp, after: Timestamp) -> i64 {
+    let ahead = store.seconds.saturating_sub(after.seconds);
+    let behind = before.seconds.saturating_sub(store.seconds.saturating_add(1));
+    if ahead > 0 { ahead } else { -behind.max(0) }
+}
+
+/// Returns the finding on a difference between the clocks for this kind of store.
+pub fn clock(subject: &Subject, gap_seconds: i64) -> Finding {
+    const CHECK: &str = "clock";
+    let seconds = gap_seconds.unsigned_abs();
+    let measured = match gap_seconds {
+        0 => "the store's clock and this machine's agree to the second".to_owned(),
+        1.. => format!(
+            "the store's clock is {} ahead of this machine's",
+            words::whole_seconds(seconds)
+        ),
+        _ => format!(
+            "the store's clock is {} behind this machine's",
+            words::whole_seconds(seconds)
+        ),
+    };
+    if seconds <= WORTH_SAYING_SECONDS {
+        return Finding::pass(CHECK, &subject.name, measured);
+    }
+    let signs_the_time = matches!(subject.scheme, Scheme::S3 | Scheme::Azure);
+    if signs_the_time && seconds > REFUSED_SECONDS {
+        // Stepvault learns the store's time from the first rejected request. Credentials, other programs and the times
+        // that distinguish steps still use this machine's clock.
+        let healed = match subject.scheme {
+            Scheme::S3 => "; stepvault signs again by the store's clock, but other programs may not",
+            _ => "",
+        };
+        let measured =
+            format!("{measured}: the store refuses requests when they differ by 15 minutes or more{healed}");
+        return Finding::fail(CHECK, &subject.name, measured, SET_IT);
+    }
+    let meaning = match subject.scheme {
+        Scheme::S3 | Scheme::Azure => {
+            "the store refuses requests when they differ by 15 minutes or more, and the times in records are wrong"
+        }
+        Scheme::Gcs => "tokens may be refused, and the times in records are wrong",
+        Scheme::File | Scheme::Memory => "the times in records are wrong",
+    };
+    Finding::warn(CHECK, &subject.name, format!("{measured}: {meaning}"), SET_IT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::subject;
+    use super::*;
+    use crate::doctor::Outcome;
+
+    fn gap(store: i64, before: i64, after: i64) -> i64 {
+        let at = Timestamp::from_seconds;
+        gap_seconds(at(store), at(before), at(after))
+    }
+
+    #[test]
+    fn a_clock_read_within_the_request_has_no_gap() {
+        for store in 99..=102 {
+            assert_eq!(gap(store, 100, 102), 0, "{store}");
+        }
+        assert_eq!(gap(103, 100, 102), 1);
+        assert_eq!(gap(98, 100, 102), -1);
+        assert_eq!(gap(3_702, 100, 102), 3_600);
+        assert_eq!(gap(i64::MIN, i64::MAX, i64::MAX), -i64::MAX, "no overflow");
+        assert_eq!(gap(i64::MAX, 0, 0), i64::MAX);
+    }
+
+    #[test]
+    fn a_minute_is_said_and_a_quarter_of_an_hour_refused_where_the_time_is_signed() {
+        let outcome = |url: &str, gap| clock(&subject(url), gap).outcome;
+        for (gap, s3, gcs) in [
+            (0, Outcome::Pass, Outcome::Pass),
+            (60, Outcome::Pass, Outcome::Pass),
+            (-61, Outcome::Warn, Outcome::Warn),
+            (900, Outcome::Warn, Outcome::Warn),
+            (-901, Outcome::Fail, Outcome::Warn),
+            (i64::MIN, Outcome::Fail, Outcome::Warn),
+        ] {
+            assert_eq!(outcome("s3://b", gap), s3, "{gap}");
+            assert_eq!(outcome("az://b", gap), s3, "{gap}");
+            assert_eq!(outcome("gs://b", gap), gcs, "{gap}");
+            assert_eq!(outcome("file:///b", gap), gcs, "{gap}");
+        }
+        let finding = clock(&subject("s3://b"), 3_600);
+        assert_eq!(
+            finding.measured,
+            "the store's clock is 1h ahead of this machine's: the store refuses requests when they differ by 15 \
+             minutes or more; stepvault signs again by the store's clock, but other programs may not"
+        );
+        let azure = clock(&subject("az://b"), -3_600);
+        assert_eq!(
+            azure.measured,
+            "the store's clock is 1h behind this machine's: the store refuses requests when they differ by 15 \
+             minutes or more"
+        );
+        assert_eq!(finding.remedy.as_deref(), Some(SET_IT));
+    }
+}

@@ -1,0 +1,304 @@
+//! The guarantees that stepvault needs from every store, one request at a time, and what it means if a store lacks
+//! one.
+
+use super::{Subject, remedy};
+use crate::doctor::Finding;
+use stepvault_core::error::{Error, ErrorKind};
+use stepvault_core::remote_settings::Scheme;
+
+/// One guarantee of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Promise {
+    /// An object that was written exists.
+    Put,
+    /// A second create of the same key is refused, also when a multipart upload is completed.
+    CreateOnce,
+    /// Bytes with a wrong checksum are refused, in a single request and in parts.
+    RefuseWrongBytes,
+    /// The bytes read are the bytes written.
+    Get,
+    /// A written object is listed at once.
+    List,
+    /// A written object is listed under its own name, whatever characters the name contains.
+    KeepNames,
+    /// A completed multipart upload becomes an object.
+    Multipart,
+    /// A multipart upload can be aborted.
+    Abort,
+    /// A deleted object is gone.
+    Delete,
+}
+
+struct Words {
+    check: &'static str,
+    kept: &'static str,
+    broken: &'static str,
+    /// What to do if it does not hold.
+    advice: &'static str,
+    /// Whether stepvault cannot work without it.
+    needed: bool,
+}
+
+impl Promise {
+    fn words(self) -> Words {
+        let words = |check, kept, broken, advice, needed| Words {
+            check,
+            kept,
+            broken,
+            advice,
+            needed,
+        };
+        match self {
+            Self::Put => words(
+                "put",
+                "an object was written and found",
+                "the store acknowledged a write, but the object does not exist",
+                "do not use this store",
+                true,
+            ),
+            Self::CreateOnce => words(
+                "conditional create",
+                "a second create of the same key was refused",
+                "a second create of the same key replaced the first object: this store does not support \
+                 create-if-absent",
+                "use a store that honours If-None-Match, or let only one writer at a time work on a run: two writers \
+                 of one step would not detect each other",
+                false,
+            ),
+            Self::RefuseWrongBytes => words(
+                "checksum rejection",
+                "bytes sent with a wrong checksum were refused, or detected at once and not kept",
+                "the store accepted bytes that do not match the checksum sent with them: it would store data damaged \
+                 in transit without an error",
+                "nothing to do with read-back = \"auto\": stepvault then reads back and hashes every upload before \
+                 it counts, which costs one download per upload; a store that verifies checksums avoids that",
+                false,
+            ),
+            Self::Get => words(
+                "get",
+                "the object was read back byte for byte",
+                "the bytes read back differ from those written",
+                "do not use this store; look for a proxy or gateway that changes request bodies",
+                true,
+            ),
+            Self::List => words(
+                "list",
+                "the object was listed right after it was written",
+                "the object was not listed right after it was written: steps are found by listing",
+                "use a store whose listings are up to date at once",
+                true,
+            ),
+            Self::KeepNames => words(
+                "names",
+                "an object with unusual characters in its name was listed under the same name",
+                "an object with unusual characters in its name was not listed under the same name",
+                "avoid backslashes, spaces, percent signs and non-ASCII characters in the names of checkpoint files: \
+                 a step that has them does not become durable here",
+                false,
+            ),
+            Self::Multipart => words(
+                "multipart upload",
+                "a multipart upload was completed and found",
+                "the store acknowledged the completion of a multipart upload, but the object does not exist",
+                "do not use this store for files over 8 MiB",
+                true,
+            ),
+            Self::Abort => words(
+                "multipart abort",
+                "a multipart upload was aborted, and its parts are gone",
+                "a multipart upload is still listed after it was aborted",
+                "add a rule to the bucket that deletes abandoned uploads: their parts are stored and billed",
+                false,
+            ),
+            Self::Delete => words(
+                "delete",
+                "an object was deleted and is gone",
+                "an object was deleted but still exists",
+                "check retention locks and legal holds on the bucket: prune and gc cannot free anything here",
+                false,
+            ),
+        }
+    }
+
+    /// Returns the permission that it requires.
+    fn right(self, scheme: Scheme) -> &'static str {
+        match (scheme, self) {
+            (Scheme::S3, Self::Get) => "allow s3:GetObject",
+            (Scheme::S3, Self::List | Self::KeepNames) => "allow s3:ListBucket",
+            (Scheme::S3, Self::Delete) => {
+                "allow s3:DeleteObject to the identity that runs prune and gc; uploads do not need it"
+            }
+            (Scheme::S3, Self::Abort) => "allow s3:AbortMultipartUpload and s3:ListBucketMultipartUploads",
+            (Scheme::S3, _) => "allow s3:PutObject (and kms:GenerateDataKey and kms:Decrypt for a kms-key)",
+            (Scheme::Gcs, Self::Get) => "grant storage.objects.get",
+            (Scheme::Gcs, Self::List | Self::KeepNames) => "grant storage.objects.list",
+            (Scheme::Gcs, Self::Delete) => {
+                "grant storage.objects.delete to the identity that runs prune and gc; uploads do not need it"
+            }
+            (Scheme::Gcs, Self::Abort) => {
+                "grant storage.multipartUploads.abort and storage.multipartUploads.list"
+            }
+            (Scheme::Gcs, Self::Multipart) => {
+                "grant storage.multipartUploads.create and storage.objects.create"
+            }
+            (Scheme::Gcs, _) => "grant storage.objects.create",
+            (Scheme::Azure, _) => "grant the role Storage Blob Data Contributor on the container",
+            (Scheme::File | Scheme::Memory, _) => {
+                "allow the user that runs stepvault to read and write there"
+            }
+        }
+    }
+}
+
+/// Returns the finding on one guarantee: it holds, it does not, or the request failed.
+pub fn promise(subject: &Subject, promise: Promise, outcome: &Result<bool, Error>) -> Finding {
+    let words = promise.words();
+    match outcome {
+        Ok(true) => Finding::pass(words.check, &subject.name, words.kept),
+        Ok(false) if words.needed => Finding::fail(words.check, &subject.name, words.broken, words.advice),
+        Ok(false) => Finding::warn(words.check, &subject.name, words.broken, words.advice),
+        Err(error) if error.kind() == ErrorKind::Denied => {
+            let advice = promise.right(subject.scheme);
+            let measured = error.to_string();
+            // Uploads work without these two.
+            if matches!(promise, Promise::Delete | Promise::Abort) {
+                Finding::warn(words.check, &subject.name, measured, advice)
+            } else {
+                Finding::fail(words.check, &subject.name, measured, advice)
+            }
+        }
+        Err(error) => {
+            let otherwise = match promise {
+                Promise::Multipart => {
+                    "use a store that supports multipart uploads: files over 8 MiB need them"
+                }
+                _ => "repeat the check; if it fails again, ask the operator of the store",
+            };
+            let advice = remedy(error, otherwise);
+            Finding::fail(words.check, &subject.name, error.to_string(), advice)
+        }
+    }
+}
+
+/// Replaces the finding on [`Promise::RefuseWrongBytes`] for a kind of store that accepts no checksums.
+pub fn takes_no_checksums(subject: &Subject) -> Finding {
+    Finding::pass(
+        Promise::RefuseWrongBytes.words().check,
+        &subject.name,
+        "this kind of store accepts no checksum: stepvault reads back and hashes every upload before it counts",
+    )
+}
+
+/// Returns the finding on objects of the check itself that could not be removed.
+pub fn left_behind(subject: &Subject, place: &str, error: &Error) -> Finding {
+    Finding::warn(
+        "clean-up",
+        &subject.name,
+        format!("objects of this check may be left below {place}: {error}"),
+        "delete them, or run `stepvault gc`; they belong to no step",
+    )
+}
+
+/// Returns the finding for checks that took too long as a whole.
+pub fn out_of_time(subject: &Subject, limit_seconds: u64) -> Finding {
+    Finding::fail(
+        "network",
+        &subject.name,
+        format!("the checks did not finish within {limit_seconds} seconds: those missing here were not run"),
+        "check the network to the store; uploads would be slow too",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::subject;
+    use super::*;
+    use crate::doctor::Outcome;
+
+    const ALL: [Promise; 8] = [
+        Promise::Put,
+        Promise::CreateOnce,
+        Promise::RefuseWrongBytes,
+        Promise::Get,
+        Promise::List,
+        Promise::Multipart,
+        Promise::Abort,
+        Promise::Delete,
+    ];
+
+    fn denied() -> Error {
+        Error::new(ErrorKind::Denied, "cannot delete the object")
+            .on("s3://b/k")
+            .hint("general advice")
+    }
+
+    #[test]
+    fn what_is_kept_passes_and_what_the_service_cannot_do_without_fails() {
+        let subject = subject("s3://b/p");
+        for one in ALL {
+            assert_eq!(promise(&subject, one, &Ok(true)).outcome, Outcome::Pass);
+            let wanted = match one {
+                Promise::CreateOnce | Promise::RefuseWrongBytes | Promise::Abort | Promise::Delete => {
+                    Outcome::Warn
+                }
+                _ => Outcome::Fail,
+            };
+            let broken = promise(&subject, one, &Ok(false));
+            assert_eq!(broken.outcome, wanted, "{one:?}");
+            assert!(broken.remedy.is_some());
+        }
+    }
+
+    #[test]
+    fn a_store_that_takes_any_checksum_is_named_in_plain_words() {
+        let finding = promise(&subject("s3://b/p"), Promise::RefuseWrongBytes, &Ok(false));
+        assert_eq!(finding.check, "checksum rejection");
+        assert_eq!(
+            finding.measured,
+            "the store accepted bytes that do not match the checksum sent with them: it would store data damaged in \
+             transit without an error"
+        );
+    }
+
+    #[test]
+    fn a_right_that_is_missing_is_named_by_the_providers_name() {
+        for (url, one, outcome, right) in [
+            ("s3://b", Promise::Put, Outcome::Fail, "s3:PutObject"),
+            ("s3://b", Promise::Get, Outcome::Fail, "s3:GetObject"),
+            ("s3://b", Promise::Delete, Outcome::Warn, "s3:DeleteObject"),
+            ("s3://b", Promise::Abort, Outcome::Warn, "s3:AbortMultipartUpload"),
+            ("gs://b", Promise::List, Outcome::Fail, "storage.objects.list"),
+            (
+                "gs://b",
+                Promise::Multipart,
+                Outcome::Fail,
+                "storage.multipartUploads.create",
+            ),
+            (
+                "az://b",
+                Promise::Put,
+                Outcome::Fail,
+                "Storage Blob Data Contributor",
+            ),
+            (
+                "file:///b",
+                Promise::Put,
+                Outcome::Fail,
+                "the user that runs stepvault",
+            ),
+        ] {
+            let finding = promise(&subject(url), one, &Err(denied()));
+            assert_eq!(finding.outcome, outcome, "{url} {one:?}");
+            assert!(finding.remedy.unwrap().contains(right), "{url} {one:?}");
+        }
+    }
+
+    #[test]
+    fn any_other_error_fails_with_its_own_words() {
+        let error = Error::new(ErrorKind::NoSpace, "cannot write the object").hint("free some space");
+        let finding = promise(&subject("s3://b"), Promise::Delete, &Err(error));
+        assert_eq!(finding.outcome, Outcome::Fail);
+        assert_eq!(finding.measured, "cannot write the object");
+        assert_eq!(finding.remedy.as_deref(), Some("free some space"));
+    }
+}

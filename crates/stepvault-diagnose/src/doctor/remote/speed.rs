@@ -1,0 +1,219 @@
+//! Estimates the throughput of a remote from a transfer of a few MiB.
+
+use super::{Subject, remedy};
+use crate::doctor::{Finding, words};
+use stepvault_core::error::Error;
+
+/// Below this rate a step of a small model takes minutes.
+const SLOW_BYTES_PER_SECOND: u64 = 10_000_000;
+/// Above this latency, the few consecutive requests of a step take noticeable time.
+const SLOW_ANSWER_MILLISECONDS: u64 = 1_000;
+/// The size of the example in findings.
+const EXAMPLE_BYTES: u64 = 10_000_000_000;
+
+/// The measured rates of a remote; `None` for those that could not be measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MeasuredRates {
+    /// Bytes per second to the store, over all concurrent requests.
+    pub up_bytes_per_second: Option<u64>,
+    /// Bytes per second from the store, over all concurrent requests.
+    pub down_bytes_per_second: Option<u64>,
+    /// Median duration of a request without a body.
+    pub latency_milliseconds: Option<u64>,
+}
+
+/// The direction of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// To the store.
+    Up,
+    /// From it.
+    Down,
+}
+
+impl Direction {
+    fn check(self) -> &'static str {
+        match self {
+            Self::Up => "upload rate",
+            Self::Down => "download rate",
+        }
+    }
+}
+
+/// A transfer in one direction and its duration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measured {
+    /// Bytes transferred.
+    pub bytes: u64,
+    /// Duration in milliseconds.
+    pub milliseconds: u64,
+    /// Number of concurrent requests.
+    pub at_once: usize,
+}
+
+impl Measured {
+    /// Returns the bytes per second; an unmeasurably short duration counts as one millisecond.
+    pub fn bytes_per_second(&self) -> u64 {
+        let rate = u128::from(self.bytes) * 1_000 / u128::from(self.milliseconds.max(1));
+        u64::try_from(rate).unwrap_or(u64::MAX)
+    }
+}
+
+/// Returns the finding on a measured rate. `limit_bytes_per_second` is the remote's configured limit.
+pub fn rate(
+    subject: &Subject,
+    direction: Direction,
+    measured: &Measured,
+    limit_bytes_per_second: Option<u64>,
+) -> Finding {
+    let per_second = measured.bytes_per_second();
+    let requests = match measured.at_once {
+        1 => "one request".to_owned(),
+        count => format!("{count} requests at once"),
+    };
+    let limited = limit_bytes_per_second.map_or_else(String::new, |limit| {
+        format!(", with bandwidth-limit at {}", words::bytes(limit))
+    });
+    let text = format!(
+        "{} ({} in {}, {requests}{limited}): 10 GB take {}",
+        words::rate(per_second),
+        words::bytes(measured.bytes),
+        words::time(seconds(measured.milliseconds)),
+        words::time(words::seconds_for(EXAMPLE_BYTES, per_second)),
+    );
+    if per_second >= SLOW_BYTES_PER_SECOND {
+        return Finding::pass(direction.check(), &subject.name, text);
+    }
+    let advice = if limit_bytes_per_second.is_some_and(|limit| limit < SLOW_BYTES_PER_SECOND * 2) {
+        format!(
+            "raise bandwidth-limit under [remote.{}], or save larger steps less often",
+            subject.name
+        )
+    } else {
+        "use a bucket in this machine's region, check proxies and bandwidth limits, or save less often"
+            .to_owned()
+    };
+    Finding::warn(direction.check(), &subject.name, text, advice)
+}
+
+/// Returns the finding for a rate that could not be measured.
+pub fn unmeasured(subject: &Subject, direction: Direction, error: &Error) -> Finding {
+    let advice = remedy(error, "check the network to the store");
+    Finding::warn(
+        direction.check(),
+        &subject.name,
+        format!("cannot measure it: {error}"),
+        advice,
+    )
+}
+
+/// Returns the finding on the duration of a small request.
+pub fn latency(subject: &Subject, milliseconds: u64) -> Finding {
+    let text = match milliseconds {
+        0 => "a small request takes less than 1 ms".to_owned(),
+        _ => format!("a small request takes {}", words::time(seconds(milliseconds))),
+    };
+    if milliseconds < SLOW_ANSWER_MILLISECONDS {
+        return Finding::pass("latency", &subject.name, text);
+    }
+    let advice = "use a bucket in this machine's region; steps with many small files are affected most";
+    Finding::warn("latency", &subject.name, text, advice)
+}
+
+fn seconds(milliseconds: u64) -> f64 {
+    std::time::Duration::from_millis(milliseconds).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::subject;
+    use super::*;
+    use crate::doctor::Outcome;
+    use stepvault_core::error::ErrorKind;
+
+    const FAST: Measured = Measured {
+        bytes: 16 << 20,
+        milliseconds: 80,
+        at_once: 4,
+    };
+
+    #[test]
+    fn a_rate_says_how_it_was_measured_and_what_it_means() {
+        let finding = rate(&subject("s3://b"), Direction::Up, &FAST, None);
+        assert_eq!(
+            (finding.check.as_str(), finding.outcome),
+            ("upload rate", Outcome::Pass)
+        );
+        assert_eq!(
+            finding.measured,
+            "209 MB/s (16.0 MiB in 80 ms, 4 requests at once): 10 GB take 47.7 s"
+        );
+        assert_eq!(FAST.bytes_per_second(), 209_715_200);
+    }
+
+    #[test]
+    fn a_slow_one_is_a_warning_with_the_limit_that_makes_it_so() {
+        let slow = Measured {
+            bytes: 256 << 10,
+            milliseconds: 2_500,
+            at_once: 1,
+        };
+        let finding = rate(&subject("s3://b"), Direction::Down, &slow, None);
+        assert_eq!(
+            (finding.check.as_str(), finding.outcome),
+            ("download rate", Outcome::Warn)
+        );
+        assert!(
+            finding.measured.contains("one request): 10 GB take 1day 2h"),
+            "{finding:?}"
+        );
+        assert!(finding.remedy.unwrap().contains("this machine's region"));
+        let finding = rate(&subject("s3://b"), Direction::Down, &slow, Some(1 << 20));
+        assert!(
+            finding.measured.contains("bandwidth-limit at 1.0 MiB"),
+            "{finding:?}"
+        );
+        assert!(
+            finding
+                .remedy
+                .unwrap()
+                .starts_with("raise bandwidth-limit under [remote.main]")
+        );
+    }
+
+    #[test]
+    fn no_time_and_no_bytes_divide_nothing_by_zero() {
+        let nothing = Measured {
+            bytes: 0,
+            milliseconds: 0,
+            at_once: 1,
+        };
+        assert_eq!(nothing.bytes_per_second(), 0);
+        assert_eq!(
+            rate(&subject("s3://b"), Direction::Up, &nothing, None).outcome,
+            Outcome::Warn
+        );
+        let huge = Measured {
+            bytes: u64::MAX,
+            milliseconds: 0,
+            at_once: 1,
+        };
+        assert_eq!(huge.bytes_per_second(), u64::MAX);
+    }
+
+    #[test]
+    fn slow_answers_and_failed_measurements_are_warnings() {
+        let subject = subject("s3://b");
+        assert_eq!(latency(&subject, 999).outcome, Outcome::Pass);
+        assert_eq!(
+            latency(&subject, 0).measured,
+            "a small request takes less than 1 ms"
+        );
+        assert_eq!(latency(&subject, 35).measured, "a small request takes 35 ms");
+        assert_eq!(latency(&subject, 1_000).outcome, Outcome::Warn);
+        let error = Error::new(ErrorKind::Unreachable, "cannot write the object");
+        let finding = unmeasured(&subject, Direction::Up, &error);
+        assert_eq!(finding.outcome, Outcome::Warn);
+        assert_eq!(finding.measured, "cannot measure it: cannot write the object");
+    }
+}

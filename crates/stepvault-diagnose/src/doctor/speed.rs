@@ -1,0 +1,117 @@
+//! Judges the throughput of a disk, and what it means for each step.
+
+use std::fmt::Write as _;
+
+use super::Finding;
+use super::forecast::Forecast;
+use super::words;
+use stepvault_core::disk_facts::DiskRates;
+
+/// Below this rate every save takes noticeable time.
+const SLOW_BYTES_PER_SECOND: u64 = 100_000_000;
+/// The longest acceptable sync: each sealed step waits for several.
+const SLOW_SYNC_SECONDS: f64 = 0.1;
+
+/// Returns the findings on the rates, related to the size of a step.
+pub fn speed(subject: &str, rates: &DiskRates, forecast: Option<&Forecast>) -> Vec<Finding> {
+    let size = words::bytes(rates.probed_bytes);
+    let rate = |check: &str, bytes_per_second: u64, how: &str, what: &str, remedy: &str| {
+        let mut measured = format!("{} ({size} {how})", words::rate(bytes_per_second));
+        if let Some(forecast) = forecast {
+            let seconds = words::seconds_for(forecast.taken.bytes, bytes_per_second);
+            let _ = write!(
+                measured,
+                ": {} for {what} a step of {}",
+                words::time(seconds),
+                words::bytes(forecast.taken.bytes)
+            );
+        }
+        if bytes_per_second < SLOW_BYTES_PER_SECOND {
+            return Finding::warn(check, subject, measured, remedy);
+        }
+        Finding::pass(check, subject, measured)
+    };
+    vec![
+        rate(
+            "write rate",
+            rates.write_bytes_per_second,
+            "written and synced",
+            "writing",
+            "use a local NVMe disk, or save less often, and allow this much time in timeouts around saves: each save \
+             waits for the disk, and below 100 MB/s timeouts are known to expire",
+        ),
+        rate(
+            "read rate",
+            rates.read_bytes_per_second,
+            "read back",
+            "reading",
+            "use a local NVMe disk: uploads, restores and the trainer's start wait for it",
+        ),
+        sync(subject, rates.sync_seconds),
+    ]
+}
+
+fn sync(subject: &str, seconds: f64) -> Finding {
+    let measured = format!("{} to sync a small file", words::time(seconds));
+    if seconds <= SLOW_SYNC_SECONDS {
+        return Finding::pass("sync time", subject, measured);
+    }
+    Finding::warn(
+        "sync time",
+        subject,
+        measured,
+        "use a local disk: each record of a step waits for one or two syncs; another process may be keeping this \
+         disk busy",
+    )
+}
+
+/// Returns the finding if nothing could be measured, and why.
+pub fn not_measured(subject: &str, why: &str) -> Finding {
+    Finding::warn(
+        "write rate",
+        subject,
+        format!("not measured: {why}"),
+        "first fix the problem that prevented the measurement",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Outcome;
+    use stepvault_core::forecast::Taken;
+
+    #[test]
+    fn a_slow_disk_is_said_in_seconds_a_step() {
+        let rates = DiskRates {
+            probed_bytes: 64 << 20,
+            write_bytes_per_second: 42_000_000,
+            read_bytes_per_second: 900_000_000,
+            sync_seconds: 0.25,
+        };
+        let forecast = Forecast {
+            taken: Taken {
+                bytes: 12 << 30,
+                files: 8,
+                directories: 1,
+            },
+            interval_seconds: None,
+            interval_steps: None,
+            source: "x".to_owned(),
+        };
+        let found = speed("vault on /nvme", &rates, Some(&forecast));
+        let outcomes: Vec<Outcome> = found.iter().map(|finding| finding.outcome).collect();
+        assert_eq!(outcomes, [Outcome::Warn, Outcome::Pass, Outcome::Warn]);
+        assert_eq!(
+            found[0].measured,
+            "42 MB/s (64.0 MiB written and synced): 5m 6s for writing a step of 12.0 GiB"
+        );
+        assert_eq!(
+            found[1].measured,
+            "900 MB/s (64.0 MiB read back): 14.3 s for reading a step of 12.0 GiB"
+        );
+        assert_eq!(found[2].measured, "250 ms to sync a small file");
+        let found = speed("vault on /nvme", &rates, None);
+        assert_eq!(found[0].measured, "42 MB/s (64.0 MiB written and synced)");
+    }
+}

@@ -1,0 +1,136 @@
+//! Checks environment variables that a cluster has to set to directories.
+
+use super::Finding;
+use super::directory::{Maker, Place, directory};
+use stepvault_core::disk_facts::DirectoryFacts;
+
+const CHECK: &str = "variable";
+
+/// The value of a variable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// It is not set.
+    Unset,
+    /// It is set but empty.
+    Empty,
+    /// The URL of a store.
+    Address(String),
+    /// A path; a relative one depends on the directory in which each process starts.
+    Path(String),
+}
+
+impl Value {
+    /// Returns the meaning of a text.
+    pub fn of(text: Option<&str>) -> Self {
+        match text.map(str::trim) {
+            None => Self::Unset,
+            Some("") => Self::Empty,
+            Some(text) if text.contains("://") => Self::Address(text.to_owned()),
+            Some(text) => Self::Path(text.to_owned()),
+        }
+    }
+}
+
+impl Value {
+    /// Returns the path in it, or the finding on the variable `name` if it contains none.
+    ///
+    /// # Errors
+    /// The finding, if there is no path to check.
+    pub fn path(&self, name: &str) -> Result<&str, Finding> {
+        let fail = |measured: String, remedy: String| Err(Finding::fail(CHECK, name, measured, remedy));
+        match self {
+            Self::Unset => fail(
+                "it is not set".to_owned(),
+                format!(
+                    "export {name}=/a/directory where the trainer is started, or remove it from \
+                     doctor.required-environment"
+                ),
+            ),
+            Self::Empty => fail(
+                "it is set but empty".to_owned(),
+                format!("export {name}=/a/directory where the trainer is started"),
+            ),
+            Self::Address(text) => fail(
+                format!("it is the URL {text}, not a directory"),
+                format!("export {name}=/a/directory, and let stepvault upload from there"),
+            ),
+            Self::Path(path) => Ok(path),
+        }
+    }
+}
+
+/// Returns the finding for a variable whose directory did not answer in time.
+pub fn no_answer(name: &str, path: &str, waited_seconds: u64) -> Finding {
+    Finding::fail(
+        CHECK,
+        name,
+        format!("{path}: its filesystem did not answer within {waited_seconds} s"),
+        "restore the filesystem's server, or use another directory; otherwise the trainer hangs",
+    )
+}
+
+/// Returns the finding on the directory `path` that a variable contains.
+pub fn with_path(name: &str, path: &str, facts: &DirectoryFacts) -> Finding {
+    let place = Place {
+        role: name.to_owned(),
+        path: path.to_owned(),
+        maker: Maker::Nobody,
+    };
+    let found = directory(&place, facts);
+    let relative = !path.starts_with('/');
+    let mut finding = Finding {
+        check: CHECK.to_owned(),
+        subject: name.to_owned(),
+        measured: format!("{path}: {}", found.measured),
+        ..found
+    };
+    if relative && finding.remedy.is_none() {
+        finding = Finding::warn(
+            CHECK,
+            name,
+            format!("{}; it is a relative path", finding.measured),
+            "use an absolute path: another process may start in another directory",
+        );
+    }
+    finding
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Outcome;
+    use stepvault_core::disk_facts::Presence;
+
+    #[test]
+    fn a_variable_has_to_hold_a_directory() {
+        let found = |text| Value::of(text).path("OUTPUT_PATH").unwrap_err().measured;
+        assert_eq!(found(None), "it is not set");
+        assert_eq!(found(Some(" ")), "it is set but empty");
+        assert_eq!(
+            found(Some("gs://bucket/x")),
+            "it is the URL gs://bucket/x, not a directory"
+        );
+        assert_eq!(Value::of(Some("/data")).path("OUTPUT_PATH"), Ok("/data"));
+    }
+
+    #[test]
+    fn what_is_tried_in_it_counts() {
+        let mut facts = DirectoryFacts {
+            presence: Presence::There,
+            failed: None,
+            link_refused: None,
+        };
+        let found = with_path("OUTPUT_PATH", "/data", &facts);
+        assert_eq!(
+            (found.outcome, found.subject.as_str()),
+            (Outcome::Pass, "OUTPUT_PATH")
+        );
+        let found = with_path("OUTPUT_PATH", "data", &facts);
+        assert_eq!(found.outcome, Outcome::Warn);
+        facts.presence = Presence::Missing("/".to_owned());
+        let found = with_path("OUTPUT_PATH", "/data", &facts);
+        assert_eq!(found.outcome, Outcome::Fail);
+        assert_eq!(found.measured, "/data: it does not exist; it can be created in /");
+        assert_eq!(found.remedy.as_deref(), Some("create it: mkdir -p '/data'"));
+    }
+}

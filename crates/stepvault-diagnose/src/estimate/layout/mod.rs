@@ -1,0 +1,400 @@
+//! The files that a framework writes for a model.
+//!
+//! The overhead around the tensors was measured on checkpoints that these frameworks wrote (torch 2.15, transformers
+//! 5.23, accelerate 1.15, lightning 2.6, deepspeed 0.19, megatron-core 0.16, orbax-checkpoint 0.12); other versions
+//! differ by a few hundred bytes per file.
+
+mod dcp;
+mod deepspeed;
+mod fsdp_files;
+mod hugging_face;
+mod orbax;
+mod single_file;
+mod torch_zip;
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::amount::{plus, times, total};
+use super::model::{Model, Payload};
+use super::optimizer::Optimizer;
+use super::ranks::{Ranks, Sharding};
+use super::saving::StepSize;
+use stepvault_core::error::{Error, ErrorKind, Result};
+
+/// The framework format of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// One file by `torch.save`, with the weights and the optimizer. If sharded, one such file for each rank.
+    Torch,
+    /// The same in the format used before 2020.
+    TorchLegacy,
+    /// One file by `torch.save`, and one file for each rank with the states of its random number generators.
+    CyclingUtils,
+    /// One file by Lightning's `ModelCheckpoint`.
+    Lightning,
+    /// Only the weights, as `save_pretrained` writes them.
+    Safetensors,
+    /// A checkpoint of Hugging Face's `Trainer`.
+    HfTrainer,
+    /// A checkpoint by `Accelerator.save_state`.
+    Accelerate,
+    /// PyTorch's distributed checkpoint: FSDP2, torchtitan, prime-rl.
+    Dcp,
+    /// DCP's writer of safetensors, with the shards and the consolidated files.
+    DcpHf,
+    /// Megatron's `torch_dist`.
+    Megatron,
+    /// `DeepSpeed` with ZeRO stage 1 or 2.
+    DeepSpeed,
+    /// `DeepSpeed` with ZeRO stage 3: the weights are in the optimizer's copy.
+    DeepSpeedZero3,
+    /// One file for each rank with its FSDP shard of the weights, and one with the optimizer's, as verl writes them.
+    FsdpFiles,
+    /// Orbax, whose arrays are compressed: the estimate is the maximum.
+    Orbax,
+}
+
+impl Layout {
+    /// Every layout.
+    pub const ALL: [Self; 14] = [
+        Self::Torch,
+        Self::TorchLegacy,
+        Self::CyclingUtils,
+        Self::Lightning,
+        Self::Safetensors,
+        Self::HfTrainer,
+        Self::Accelerate,
+        Self::Dcp,
+        Self::DcpHf,
+        Self::Megatron,
+        Self::DeepSpeed,
+        Self::DeepSpeedZero3,
+        Self::FsdpFiles,
+        Self::Orbax,
+    ];
+
+    /// Returns its name on a command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Torch => "torch",
+            Self::TorchLegacy => "torch-legacy",
+            Self::CyclingUtils => "cycling-utils",
+            Self::Lightning => "lightning",
+            Self::Safetensors => "safetensors",
+            Self::HfTrainer => "hf-trainer",
+            Self::Accelerate => "accelerate",
+            Self::Dcp => "dcp",
+            Self::DcpHf => "dcp-hf",
+            Self::Megatron => "megatron",
+            Self::DeepSpeed => "deepspeed",
+            Self::DeepSpeedZero3 => "deepspeed-zero3",
+            Self::FsdpFiles => "fsdp-files",
+            Self::Orbax => "orbax",
+        }
+    }
+
+    /// Returns the sharding if none is given: one process writes everything, or every rank its share, as the framework
+    /// does.
+    pub const fn usual_sharding(self) -> Sharding {
+        match self {
+            Self::Dcp
+            | Self::DcpHf
+            | Self::Megatron
+            | Self::DeepSpeed
+            | Self::DeepSpeedZero3
+            | Self::FsdpFiles
+            | Self::Orbax => Sharding::Sharded,
+            _ => Sharding::RankZero,
+        }
+    }
+
+    /// Returns the bytes of the tensors of a model that it saves.
+    ///
+    /// # Errors
+    /// As [`Model::payload`].
+    pub fn payload(self, model: &Model) -> Result<Payload> {
+        let mut model = model.clone();
+        match self {
+            Self::Safetensors | Self::DcpHf => {
+                model.optimizer = Optimizer::None;
+                model.master = None;
+                model.adamw_parameters = 0;
+            }
+            Self::DeepSpeed | Self::DeepSpeedZero3 => {
+                model.master = Some(model.master.unwrap_or(deepspeed::MASTER));
+            }
+            _ => {}
+        }
+        let payload = model.payload()?;
+        Ok(match self {
+            Self::DeepSpeedZero3 => Payload {
+                weights_bytes: 0,
+                ..payload
+            },
+            _ => payload,
+        })
+    }
+
+    fn allows(self, sharding: Sharding) -> bool {
+        match self {
+            Self::Torch | Self::TorchLegacy => true,
+            // If the state is the same on all ranks, one of them writes it.
+            Self::Dcp => sharding != Sharding::Replicated,
+            _ if self.usual_sharding() == Sharding::Sharded => sharding == Sharding::Sharded,
+            _ => sharding != Sharding::Sharded,
+        }
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.name())
+    }
+}
+
+impl FromStr for Layout {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|layout| layout.name() == text);
+        found.ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            Error::new(ErrorKind::Usage, "not a layout")
+                .on(format!("{text:?}"))
+                .hint(format!("write one of {names}"))
+        })
+    }
+}
+
+/// The nodes on which files are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Spread {
+    /// On the first node.
+    FirstNode,
+    /// On all nodes, about the same amount on each.
+    AllNodes,
+}
+
+/// Files of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// A short description.
+    pub what: &'static str,
+    /// The number of files on all nodes together.
+    pub files: u64,
+    /// Their bytes on all nodes together.
+    pub bytes: u64,
+    /// The nodes that have them.
+    pub spread: Spread,
+}
+
+/// Records of each step on a remote in addition to its files and part manifests: the claim of its attempt, and the
+/// commit.
+const REMOTE_RECORDS: u64 = 2;
+
+/// A step as it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// Its files.
+    pub parts: Vec<Part>,
+    /// Directories of each node's part of it, including the step's own; 0 if the step is a file.
+    pub directories: u64,
+    /// The number of nodes; at least 1.
+    pub nodes: u64,
+}
+
+impl Written {
+    /// Returns the bytes on all nodes together.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the number is too large.
+    pub fn bytes(&self) -> Result<u64> {
+        total(self.parts.iter().map(|part| part.bytes))
+    }
+
+    /// Returns the number of files on all nodes together.
+    ///
+    /// # Errors
+    /// As [`Self::bytes`].
+    pub fn files(&self) -> Result<u64> {
+        total(self.parts.iter().map(|part| part.files))
+    }
+
+    /// Returns the first node's part, which is the largest.
+    ///
+    /// # Errors
+    /// As [`Self::bytes`].
+    pub fn on_first_node(&self) -> Result<StepSize> {
+        let share = |amount: u64, spread: Spread| match spread {
+            Spread::FirstNode => amount,
+            Spread::AllNodes => amount.div_ceil(self.nodes.max(1)),
+        };
+        Ok(StepSize {
+            bytes: total(self.parts.iter().map(|part| share(part.bytes, part.spread)))?,
+            files: total(self.parts.iter().map(|part| share(part.files, part.spread)))?,
+            directories: self.directories,
+        })
+    }
+
+    /// Returns the part of every other node; `None` if there is one node.
+    ///
+    /// # Errors
+    /// As [`Self::bytes`].
+    pub fn on_other_nodes(&self) -> Result<Option<StepSize>> {
+        if self.nodes < 2 {
+            return Ok(None);
+        }
+        let shared = || self.parts.iter().filter(|part| part.spread == Spread::AllNodes);
+        let files = total(shared().map(|part| part.files.div_ceil(self.nodes)))?;
+        Ok(Some(StepSize {
+            bytes: total(shared().map(|part| part.bytes.div_ceil(self.nodes)))?,
+            files,
+            directories: if files == 0 { 0 } else { self.directories },
+        }))
+    }
+
+    /// Returns the size of the step on a remote: its files, the part manifest of each node, the claim of its attempt
+    /// and its commit. The bytes of the records, some kilobytes for a thousand files, are not included.
+    ///
+    /// # Errors
+    /// As [`Self::bytes`].
+    pub fn on_remote(&self) -> Result<StepSize> {
+        Ok(StepSize {
+            bytes: self.bytes()?,
+            files: total([self.files()?, self.nodes, REMOTE_RECORDS])?,
+            directories: 0,
+        })
+    }
+
+    /// Adds files that each node writes beside those of the model.
+    ///
+    /// # Errors
+    /// As [`Self::bytes`].
+    pub fn add_on_each_node(&mut self, what: &'static str, files: u64, bytes: u64) -> Result<()> {
+        self.parts.push(Part {
+            what,
+            files: times(files, self.nodes)?,
+            bytes: times(bytes, self.nodes)?,
+            spread: Spread::AllNodes,
+        });
+        Ok(())
+    }
+
+    /// Returns a step without files, to which files can be added.
+    pub fn nothing(nodes: u64) -> Self {
+        Self {
+            parts: Vec::new(),
+            directories: 1,
+            nodes,
+        }
+    }
+}
+
+/// Returns the files of a model's step. `largest_file_bytes` is the size at which weights in safetensors are split
+/// into another file.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] for a layout that cannot be written this way, an impossible model, and numbers that are too
+/// large.
+pub fn written(
+    model: &Model,
+    layout: Layout,
+    sharding: Sharding,
+    ranks: Ranks,
+    largest_file_bytes: u64,
+) -> Result<Written> {
+    model.check()?;
+    if !layout.allows(sharding) {
+        let usual = layout.usual_sharding();
+        return Err(Error::new(ErrorKind::Usage, "no framework writes such a step")
+            .because(format!("layout {layout} cannot be {sharding}"))
+            .hint(format!(
+                "use {usual}; for FSDP and ZeRO use layout dcp, deepspeed or fsdp-files"
+            )));
+    }
+    let weights_files = |bytes: u64| bytes.div_ceil(largest_file_bytes.max(1)).max(1);
+    let (mut parts, directories) = match layout {
+        Layout::Torch | Layout::TorchLegacy if sharding == Sharding::Sharded => (
+            single_file::of_each_rank(model, layout == Layout::TorchLegacy, ranks)?,
+            1,
+        ),
+        Layout::Torch => (vec![single_file::torch(model, 0)?], 0),
+        Layout::TorchLegacy => (vec![single_file::legacy(model)?], 0),
+        Layout::CyclingUtils => (single_file::cycling_utils(model, ranks)?, 1),
+        Layout::Lightning => (vec![single_file::lightning(model)?], 0),
+        Layout::Safetensors => (hugging_face::pretrained(model, weights_files)?, 1),
+        Layout::HfTrainer => (hugging_face::trainer(model, weights_files, ranks)?, 1),
+        Layout::Accelerate => (hugging_face::accelerate(model, weights_files, ranks)?, 1),
+        Layout::Dcp => (dcp::dcp(model, sharding, ranks)?, 1),
+        Layout::DcpHf => (hugging_face::by_dcp(model, weights_files, ranks)?, 2),
+        Layout::Megatron => (dcp::megatron(model, ranks)?, 1),
+        Layout::DeepSpeed => (deepspeed::stages_1_and_2(model, ranks)?, 1),
+        Layout::DeepSpeedZero3 => (deepspeed::stage_3(model, ranks)?, 1),
+        Layout::FsdpFiles => (fsdp_files::fsdp_files(model, ranks)?, 3),
+        Layout::Orbax => (orbax::orbax(model, ranks)?, orbax::DIRECTORIES),
+    };
+    if sharding == Sharding::Replicated {
+        for part in &mut parts {
+            *part = replicated(*part, ranks)?;
+        }
+    }
+    let step = Written {
+        parts,
+        directories,
+        nodes: ranks.nodes(),
+    };
+    step.bytes()?;
+    Ok(step)
+}
+
+/// Returns the files of the first node, written by every node.
+fn replicated(part: Part, ranks: Ranks) -> Result<Part> {
+    if part.spread == Spread::AllNodes {
+        return Ok(part);
+    }
+    Ok(Part {
+        files: times(part.files, ranks.nodes())?,
+        bytes: times(part.bytes, ranks.nodes())?,
+        spread: Spread::AllNodes,
+        ..part
+    })
+}
+
+/// Returns files that exist on the first node only.
+fn on_first(what: &'static str, files: u64, bytes: u64) -> Part {
+    Part {
+        what,
+        files,
+        bytes,
+        spread: Spread::FirstNode,
+    }
+}
+
+/// Returns a file that every rank writes.
+fn of_every_rank(what: &'static str, ranks: Ranks, bytes_each: u64) -> Result<Part> {
+    Ok(Part {
+        what,
+        files: ranks.count(),
+        bytes: times(ranks.count(), bytes_each)?,
+        spread: Spread::AllNodes,
+    })
+}
+
+/// Returns the share of one of `ranks`.
+fn share(bytes: u64, ranks: Ranks) -> u64 {
+    bytes.div_ceil(ranks.count())
+}
+
+/// Returns the mean of this many tensors, rounded up.
+fn mean(bytes: u64, count: u64) -> u64 {
+    if count == 0 { 0 } else { bytes.div_ceil(count) }
+}
+
+/// Returns the sum of a fixed amount and an amount for each of `count` items.
+fn line(fixed_bytes: u64, count: u64, bytes_each: u64) -> Result<u64> {
+    plus(fixed_bytes, times(count, bytes_each)?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,254 @@
+//! Computes the maximum size of the local tier, which it reaches while a step is saved.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::amount::{plus, times, total};
+use stepvault_core::error::{Error, ErrorKind, Result};
+
+/// How files get into the vault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum VaultCopy {
+    /// There is no vault on this disk.
+    None,
+    /// Hard links: no bytes, and no inodes for files.
+    HardLink,
+    /// Reflinks: no bytes, and an inode for each file.
+    Reflink,
+    /// By a copy.
+    Copy,
+}
+
+impl VaultCopy {
+    /// Every method.
+    pub const ALL: [Self; 4] = [Self::None, Self::HardLink, Self::Reflink, Self::Copy];
+
+    /// Returns its name on a command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::HardLink => "hard-link",
+            Self::Reflink => "reflink",
+            Self::Copy => "copy",
+        }
+    }
+}
+
+impl fmt::Display for VaultCopy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.name())
+    }
+}
+
+impl FromStr for VaultCopy {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|copy| copy.name() == text);
+        found.ok_or_else(|| {
+            Error::new(ErrorKind::Usage, "not a way to seal a step")
+                .on(format!("{text:?}"))
+                .hint("write hard-link, reflink, copy or none")
+        })
+    }
+}
+
+/// The size of one node's part of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StepSize {
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Number of files and links.
+    pub files: u64,
+    /// Number of directories, including its own.
+    pub directories: u64,
+}
+
+impl StepSize {
+    /// Returns the number of inodes it needs.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the number is too large.
+    pub fn inodes(&self) -> Result<u64> {
+        plus(self.files, self.directories)
+    }
+
+    /// Returns the size of this many steps.
+    ///
+    /// # Errors
+    /// As [`Self::inodes`].
+    pub fn of_steps(&self, steps: u64) -> Result<Self> {
+        Ok(Self {
+            bytes: times(self.bytes, steps)?,
+            files: times(self.files, steps)?,
+            directories: times(self.directories, steps)?,
+        })
+    }
+
+    /// Returns the inodes of its copy in the vault.
+    fn vault_inodes(&self, copy: VaultCopy, remotes: u64) -> Result<u64> {
+        let files = match copy {
+            VaultCopy::None => return Ok(0),
+            VaultCopy::HardLink => 0,
+            VaultCopy::Reflink | VaultCopy::Copy => self.files,
+        };
+        // A step that is a file is in a directory of the vault, too.
+        total([files, self.directories.max(1), VAULT_INODES, remotes])
+    }
+}
+
+/// Inodes of each step in the vault other than its data: the step's directory, the directory of its remotes, the
+/// manifest and the seal. Each remote adds one.
+const VAULT_INODES: u64 = 4;
+
+/// The local tier while a step is saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Saving {
+    /// Older steps in the trainer's own directory.
+    pub trainer_steps: u64,
+    /// Older steps in the vault.
+    pub vault_steps: u64,
+    /// Those of them that the trainer also has.
+    pub steps_in_both: u64,
+    /// Bytes of older steps in the trainer's directory and the vault together.
+    pub old_bytes: u64,
+    /// Bytes of the step that is being saved.
+    pub new_bytes: u64,
+    /// Bytes of its copy in the vault.
+    pub vault_copy_bytes: u64,
+    /// Bytes in the temporary directory, for frameworks that write there first.
+    pub temporary_bytes: u64,
+    /// The sum of these bytes.
+    pub peak_bytes: u64,
+    /// The sum of their inodes.
+    pub peak_inodes: u64,
+}
+
+/// Returns the maximum. `vault_positions` are the positions of the older steps in the vault among `saves_before` older
+/// ones, of which the trainer has the newest `trainer_steps`. The vault evicts old steps only after the new one is
+/// sealed.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if a number is too large.
+pub fn saving(
+    step: StepSize,
+    saves_before: u64,
+    vault_positions: &[u64],
+    trainer_steps: u64,
+    copy: VaultCopy,
+    remotes: u64,
+    through_temporary: bool,
+) -> Result<Saving> {
+    let trainer_steps = trainer_steps.min(saves_before);
+    let vault_positions = if copy == VaultCopy::None {
+        &[]
+    } else {
+        vault_positions
+    };
+    let vault_steps = vault_positions.len() as u64;
+    let first_of_trainer = saves_before.saturating_sub(trainer_steps);
+    let is_in_both = |position: &&u64| **position >= first_of_trainer;
+    let steps_in_both = vault_positions.iter().filter(is_in_both).count() as u64;
+    let alone_in_vault = vault_steps.saturating_sub(steps_in_both);
+    // The bytes of a link belong to the vault alone once the trainer's file is removed.
+    let (copies_in_vault, new_copies) = match copy {
+        VaultCopy::Copy => (vault_steps, 1),
+        VaultCopy::None | VaultCopy::HardLink | VaultCopy::Reflink => (alone_in_vault, 0),
+    };
+    let old_bytes = times(step.bytes, plus(trainer_steps, copies_in_vault)?)?;
+    let vault_copy_bytes = times(step.bytes, new_copies)?;
+    let temporary_bytes = if through_temporary { step.bytes } else { 0 };
+    let peak_bytes = total([old_bytes, step.bytes, vault_copy_bytes, temporary_bytes])?;
+    let in_trainer = times(step.inodes()?, plus(trainer_steps, 1)?)?;
+    let in_vault = times(
+        step.vault_inodes(copy, remotes)?,
+        plus(vault_steps, u64::from(copy != VaultCopy::None))?,
+    )?;
+    let outlived = match copy {
+        VaultCopy::HardLink => times(step.files, alone_in_vault)?,
+        VaultCopy::None | VaultCopy::Reflink | VaultCopy::Copy => 0,
+    };
+    let temporary_inodes = if through_temporary { step.files } else { 0 };
+    Ok(Saving {
+        trainer_steps,
+        vault_steps,
+        steps_in_both,
+        old_bytes,
+        new_bytes: step.bytes,
+        vault_copy_bytes,
+        temporary_bytes,
+        peak_bytes,
+        peak_inodes: total([in_trainer, in_vault, outlived, temporary_inodes])?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: StepSize = StepSize {
+        bytes: 100,
+        files: 8,
+        directories: 2,
+    };
+
+    fn peak(vault: &[u64], trainer: u64, copy: VaultCopy, through_temporary: bool) -> (u64, u64) {
+        let saving = saving(STEP, 10, vault, trainer, copy, 1, through_temporary).unwrap();
+        (saving.peak_bytes, saving.peak_inodes)
+    }
+
+    #[test]
+    fn links_take_no_second_copy_and_copies_do() {
+        // The trainer keeps the newest two, the vault those and two older ones.
+        let vault = [3, 7, 8, 9];
+        // A step in the vault: two directories, four inodes of its own, one remote.
+        let sealed = 7;
+        assert_eq!(peak(&vault, 2, VaultCopy::None, false), (300, 30));
+        assert_eq!(
+            peak(&vault, 2, VaultCopy::HardLink, false),
+            (500, 30 + 5 * sealed + 2 * 8)
+        );
+        assert_eq!(
+            peak(&vault, 2, VaultCopy::Reflink, false),
+            (500, 30 + 5 * (sealed + 8))
+        );
+        assert_eq!(
+            peak(&vault, 2, VaultCopy::Copy, false),
+            (800, 30 + 5 * (sealed + 8))
+        );
+        assert_eq!(
+            peak(&vault, 2, VaultCopy::Copy, true),
+            (900, 38 + 5 * (sealed + 8))
+        );
+    }
+
+    #[test]
+    fn a_first_save_has_no_older_step() {
+        let saving = saving(STEP, 0, &[], 3, VaultCopy::HardLink, 0, false).unwrap();
+        assert_eq!(
+            (saving.trainer_steps, saving.old_bytes, saving.peak_bytes),
+            (0, 0, 100)
+        );
+    }
+
+    #[test]
+    fn a_step_that_is_a_file_lies_in_a_directory_of_the_vault() {
+        let step = StepSize {
+            bytes: 5,
+            files: 1,
+            directories: 0,
+        };
+        let saving = saving(step, 0, &[], 0, VaultCopy::HardLink, 0, false).unwrap();
+        assert_eq!(saving.peak_inodes, 1 + 1 + 4);
+    }
+
+    #[test]
+    fn too_much_is_wrong_use() {
+        let step = StepSize {
+            bytes: u64::MAX,
+            ..STEP
+        };
+        let error = saving(step, 1, &[0], 1, VaultCopy::Copy, 0, false).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Usage);
+    }
+}

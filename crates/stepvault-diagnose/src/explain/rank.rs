@@ -1,0 +1,153 @@
+//! Adds up the evidence.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{Cause, Evidence};
+
+/// Maximum number of pieces of evidence that are reported for one cause.
+const MAXIMUM_TOLD: usize = 8;
+/// Points from which a cause is likely, and very likely.
+const LIKELY: u32 = 40;
+const VERY_LIKELY: u32 = 90;
+
+/// How likely a cause is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Likelihood {
+    /// There is some evidence for it.
+    Possible,
+    /// A log names it, or it is visible on disk.
+    Likely,
+    /// It is true now, or several pieces of evidence support it.
+    VeryLikely,
+}
+
+impl Likelihood {
+    /// Returns the likelihood in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Possible => "possible",
+            Self::Likely => "likely",
+            Self::VeryLikely => "very likely",
+        }
+    }
+}
+
+/// A cause with its evidence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// The cause.
+    pub cause: Cause,
+    /// How likely it is.
+    pub likelihood: Likelihood,
+    /// The sum of its evidence.
+    pub points: u32,
+    /// Its evidence, the strongest first, at most 8 pieces.
+    pub evidence: Vec<Evidence>,
+}
+
+/// Returns the causes for which there is evidence, the likeliest first.
+///
+/// The pieces of one cause are added up, each with half the weight of the one before it, so that a log that says one
+/// thing in ten ways does not outweigh a fact. Among causes with equal points, the one with the most recent evidence
+/// comes first.
+pub fn explanations(evidence: Vec<Evidence>) -> Vec<Explanation> {
+    let mut by_cause: BTreeMap<Cause, Vec<Evidence>> = BTreeMap::new();
+    for piece in evidence {
+        by_cause.entry(piece.cause).or_default().push(piece);
+    }
+    let mut found: Vec<Explanation> = by_cause
+        .into_iter()
+        .map(|(cause, evidence)| explanation(cause, evidence))
+        .collect();
+    found.sort_by_key(|found| {
+        let latest = found.evidence.iter().map(|piece| piece.recency).max();
+        (Reverse(found.points), Reverse(latest), found.cause)
+    });
+    found
+}
+
+fn explanation(cause: Cause, mut evidence: Vec<Evidence>) -> Explanation {
+    evidence.sort_by_key(|piece| (Reverse(piece.points()), piece.kind, Reverse(piece.recency)));
+    evidence.dedup();
+    evidence.truncate(MAXIMUM_TOLD);
+    let points = evidence
+        .iter()
+        .enumerate()
+        .map(|(position, piece)| piece.points() >> position)
+        .sum();
+    Explanation {
+        cause,
+        likelihood: match points {
+            VERY_LIKELY.. => Likelihood::VeryLikely,
+            LIKELY.. => Likelihood::Likely,
+            _ => Likelihood::Possible,
+        },
+        points,
+        evidence,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Kind;
+    use super::*;
+
+    fn said(cause: Cause, weight: u32, recency: u32) -> Evidence {
+        Evidence {
+            kind: Kind::Said,
+            ..Evidence::now(cause, weight, format!("{cause:?} {weight}")).earlier(recency)
+        }
+    }
+
+    fn order(evidence: &[Evidence]) -> Vec<Cause> {
+        let found = explanations(evidence.to_vec());
+        found.iter().map(|found| found.cause).collect()
+    }
+
+    #[test]
+    fn nothing_speaks_for_nothing() {
+        assert_eq!(explanations(Vec::new()), []);
+    }
+
+    #[test]
+    fn what_is_so_now_beats_what_a_log_says() {
+        let now = Evidence::now(Cause::ReadOnly, 60, "it is");
+        let found = explanations(vec![said(Cause::DiskFull, 60, 1000), now]);
+        assert_eq!(found[0].cause, Cause::ReadOnly);
+        assert_eq!(found[0].likelihood, Likelihood::VeryLikely);
+        assert_eq!(found[1].likelihood, Likelihood::Likely);
+        let left = Evidence::left(Cause::InterruptedSave, 40, "torn");
+        assert_eq!(
+            order(&[said(Cause::TimeOut, 45, 1000), left]),
+            [Cause::InterruptedSave, Cause::TimeOut]
+        );
+    }
+
+    #[test]
+    fn of_equals_the_later_comes_first() {
+        let evidence = [said(Cause::DiskFull, 60, 100), said(Cause::OutOfMemory, 60, 900)];
+        assert_eq!(order(&evidence), [Cause::OutOfMemory, Cause::DiskFull]);
+        // A consequence at the end of the log does not hide the cause before it.
+        let evidence = [said(Cause::DiskFull, 60, 100), said(Cause::TimeOut, 45, 1000)];
+        assert_eq!(order(&evidence), [Cause::DiskFull, Cause::TimeOut]);
+    }
+
+    #[test]
+    fn pieces_add_up_and_many_weak_ones_do_not_outweigh_a_fact() {
+        let twice = [
+            said(Cause::OutOfMemory, 60, 500),
+            said(Cause::DiskFull, 50, 500),
+            said(Cause::DiskFull, 40, 500),
+        ];
+        assert_eq!(order(&twice), [Cause::DiskFull, Cause::OutOfMemory]);
+        let mut many: Vec<Evidence> = (0..50).map(|index| said(Cause::TimeOut, 40, index)).collect();
+        many.push(Evidence::now(Cause::DiskFull, 60, "full"));
+        let found = explanations(many);
+        assert_eq!(found[0].cause, Cause::DiskFull);
+        assert_eq!(found[1].evidence.len(), MAXIMUM_TOLD);
+    }
+}

@@ -1,0 +1,229 @@
+//! Ensures that one job at a time writes an exclusive run: a lease on each remote, by the store's clock alone.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use stepvault_core::codec::FORMAT;
+use stepvault_core::keys::KeyKind;
+use stepvault_core::nodes::Writer;
+use stepvault_core::records::WriterLease;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::vault::Vault;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::catalog::is_outage;
+use crate::run_remote::RunRemote;
+
+/// How long a killed job keeps the next one out.
+const TIME_TO_LIVE: Duration = Duration::from_mins(2);
+/// How often the lease is rewritten.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(40);
+
+/// The exclusive right to write a run on one remote: renewed in the background until released or dropped.
+#[derive(Debug)]
+pub struct ExclusiveRun {
+    remote: RunRemote,
+    key: String,
+    renewed_at: Arc<Mutex<Instant>>,
+    renewal: JoinHandle<()>,
+}
+
+impl ExclusiveRun {
+    /// Takes the lease for the job of `writer`, whose steps are sealed in `vault`. Nodes of one job share the lease,
+    /// and a job that restarts over the same vault still has it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Held`] while another job has it. This is transient, as the lease of a killed job expires.
+    pub async fn take(remote: &RunRemote, vault: &Vault, writer: &Writer) -> Result<Self> {
+        let lease = WriterLease {
+            format: FORMAT,
+            run: remote.keys.run().clone(),
+            launch: writer.launch.clone(),
+            nodes: writer.place.nodes().clone(),
+            vault: vault.identity().to_owned(),
+            time_to_live_seconds: TIME_TO_LIVE.as_secs(),
+        };
+        let key = remote.keys.writer_lease(vault.identity());
+        // Written before other leases are read: of two jobs that start at once, each sees the other, and both wait for
+        // a while.
+        let began = Instant::now();
+        remote.replace_record(&key, &lease).await?;
+        let other = match other_holder(remote, &key, &lease).await {
+            Ok(None) => {
+                let renewed_at = Arc::new(Mutex::new(began));
+                let renewal = renew(remote.clone(), key.clone(), lease, Arc::clone(&renewed_at));
+                return Ok(Self {
+                    remote: remote.clone(),
+                    key,
+                    renewed_at,
+                    renewal: tokio::spawn(renewal),
+                });
+            }
+            Ok(Some(other)) => held_by(remote, &other),
+            Err(error) => error,
+        };
+        give_back(remote, &key).await;
+        Err(other)
+    }
+
+    /// Whether no other job can have taken it meanwhile. A lease that was not renewed in time has to be taken again.
+    pub fn is_current(&self) -> bool {
+        let renewed_at = *self.renewed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        renewed_at.elapsed() < TIME_TO_LIVE
+    }
+
+    /// Releases the lease. If that fails, it expires.
+    pub async fn release(self) {
+        self.renewal.abort();
+        give_back(&self.remote, &self.key).await;
+    }
+}
+
+impl Drop for ExclusiveRun {
+    fn drop(&mut self) {
+        self.renewal.abort();
+    }
+}
+
+async fn give_back(remote: &RunRemote, key: &str) {
+    if let Err(error) = remote.delete(vec![key.to_owned()]).await {
+        tracing::debug!(%error, key, "cannot release a writer lease; it will expire");
+    }
+}
+
+async fn renew(remote: RunRemote, key: String, lease: WriterLease, renewed_at: Arc<Mutex<Instant>>) {
+    loop {
+        tokio::time::sleep(RENEWAL_INTERVAL).await;
+        let began = Instant::now();
+        match remote.replace_record(&key, &lease).await {
+            Ok(()) => *renewed_at.lock().unwrap_or_else(PoisonError::into_inner) = began,
+            Err(error) => tracing::warn!(%error, key, "cannot renew a writer lease"),
+        }
+    }
+}
+
+/// Returns another job that holds the run, if there is one.
+async fn other_holder(remote: &RunRemote, own_key: &str, own: &WriterLease) -> Result<Option<WriterLease>> {
+    let objects = remote.list(&remote.keys.writer_leases_prefix()).await?;
+    // The time at which the store wrote the lease is the current time.
+    let now = if let Some(object) = objects.iter().find(|object| object.key == own_key) {
+        object.modified
+    } else {
+        let head = remote.store.head(own_key).await?;
+        head.map(|head| head.info.modified).ok_or_else(|| {
+            Error::new(ErrorKind::Failed, "a lease is missing after it was written")
+                .on(remote.describe(own_key))
+        })?
+    };
+    for object in objects {
+        let is_lease = matches!(remote.keys.classify(&object.key), Some(KeyKind::WriterLease(_)));
+        if object.key == own_key || !is_lease {
+            continue;
+        }
+        let lease = match remote.read_record::<WriterLease>(&object.key).await {
+            Ok(Some((lease, _))) => lease,
+            // Released since the listing.
+            Ok(None) => continue,
+            Err(error) if is_outage(&error) => return Err(error),
+            // Its holder is unknown; it expires like any other.
+            Err(_) => WriterLease {
+                launch: None,
+                vault: String::new(),
+                time_to_live_seconds: TIME_TO_LIVE.as_secs(),
+                ..own.clone()
+            },
+        };
+        let age = now.duration_since(object.modified).unwrap_or_default();
+        if age.as_secs() < lease.time_to_live_seconds && !lease.is_of_same_job(own) {
+            return Ok(Some(lease));
+        }
+    }
+    Ok(None)
+}
+
+fn held_by(remote: &RunRemote, other: &WriterLease) -> Error {
+    let launch = other
+        .launch
+        .as_ref()
+        .map_or_else(String::new, |launch| format!(" in launch '{launch}'"));
+    Error::new(
+        ErrorKind::Held,
+        "cannot upload: another training job writes the run",
+    )
+    .on(format!("'{}' on {}", remote.keys.run(), remote.name()))
+    .because(format!(
+        "the job of {}{launch} holds its writer lease, and the run is exclusive",
+        other.nodes
+    ))
+    .hint(format!(
+        "end that job, or give this one its own run name; the lease of a killed job expires within {} s",
+        TIME_TO_LIVE.as_secs()
+    ))
+    .transient()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::disallowed_methods)]
+mod tests {
+    use stepvault_core::ids::NodeName;
+    use stepvault_core::launch::LaunchName;
+
+    use std::path::Path;
+
+    use stepvault_core::ids::{RemoteName, RunName};
+    use stepvault_core::observe::SilentObserver;
+    use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
+    use stepvault_remote::open::{OpenOptions, open_with};
+
+    use super::*;
+
+    async fn remote(directory: &Path) -> RunRemote {
+        let (url, _) = RemoteUrl::parse(&format!("file://{}", directory.display())).unwrap();
+        let settings = RemoteSettings::new(RemoteName::new("disk").unwrap(), url);
+        let store = open_with(&settings, Arc::new(SilentObserver), OpenOptions::default())
+            .await
+            .unwrap();
+        RunRemote::new(store, Arc::new(settings), RunName::new("run").unwrap())
+    }
+
+    fn writer(node: &str, launch: Option<&str>) -> Writer {
+        Writer {
+            launch: launch.map(|name| LaunchName::new(name).unwrap()),
+            ..Writer::alone(NodeName::new(node).unwrap())
+        }
+    }
+
+    #[tokio::test]
+    async fn one_job_has_the_run_and_the_next_waits_until_it_is_given_back() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::create_dir(place.path().join("remote")).unwrap();
+        let remote = remote(&place.path().join("remote")).await;
+        let vault = |name: &str| Vault::open_or_create(&place.path().join(name)).unwrap();
+        let first = ExclusiveRun::take(&remote, &vault("a"), &writer("n0", Some("job-a")))
+            .await
+            .unwrap();
+        assert!(first.is_current());
+        let error = ExclusiveRun::take(&remote, &vault("b"), &writer("n1", Some("job-b")))
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Held);
+        assert!(
+            error.is_transient() && error.to_string().contains("launch 'job-a'"),
+            "{error}"
+        );
+        // Another node of the same job, and the same job restarted over the same vault.
+        let second = ExclusiveRun::take(&remote, &vault("c"), &writer("n2", Some("job-a")))
+            .await
+            .unwrap();
+        drop(first);
+        let again = ExclusiveRun::take(&remote, &vault("a"), &writer("n0", Some("job-a:1")))
+            .await
+            .unwrap_err();
+        // The job's other node still holds the run for the previous launch.
+        assert_eq!(again.kind(), ErrorKind::Held);
+        second.release().await;
+        let last = ExclusiveRun::take(&remote, &vault("b"), &writer("n1", Some("job-b"))).await;
+        assert!(last.is_ok());
+    }
+}

@@ -1,0 +1,307 @@
+//! Determines the attempts of steps that were sealed while no remote answered, and of steps whose attempt turned out to
+//! be taken, before any of their bytes are sent.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stepvault_core::attempts::Placement;
+use stepvault_core::ids::{Attempt, RunName, StepId};
+use stepvault_core::nodes::{NodePlace, Writer};
+use stepvault_core::observe::{Event, Observer};
+use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::seal_record::AttemptState;
+use stepvault_local::sealed::SealedStep;
+use stepvault_local::vault::Vault;
+
+use super::determine::{Known, Placer, Question, ask_remotes};
+use super::held::held_by_all;
+use super::known::{AtHand, known_locally};
+use crate::blocking::blocking;
+use crate::catalog::{is_outage, read_commit};
+use crate::launches::remembered_attempt;
+use crate::run_remote::RunRemote;
+
+/// Maximum number of attempts that a step goes through before its conflict is final.
+const MAX_FORMER_ATTEMPTS: usize = 16;
+
+/// The outcome for one provisional step.
+#[derive(Debug)]
+pub struct Determined {
+    /// Its identity before.
+    pub before: StepId,
+    /// The outcome.
+    pub outcome: Outcome,
+}
+
+/// The outcome of determining an attempt.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The step got this attempt.
+    Placed(Box<SealedStep>),
+    /// The vault, or every remote, already holds the same step under this identity; this copy was discarded.
+    Duplicate(StepId),
+    /// The step has no identity: retention removed it, or a later checkpoint replaced it.
+    NoPlace(Error),
+}
+
+/// Returns the provisional steps of a run, in the order in which they were written.
+///
+/// # Errors
+/// When the vault cannot be read.
+pub async fn provisional_steps(vault: &Vault, run: &RunName) -> Result<Vec<SealedStep>> {
+    let (vault, run) = (vault.clone(), run.clone());
+    let mut steps = blocking(move || vault.steps(&run)).await?.steps;
+    steps.retain(|step| step.record().is_provisional());
+    steps.sort_by_key(|step| (written_at(step), step.id().step));
+    Ok(steps)
+}
+
+/// Returns the earliest time at which a step can have been written.
+pub(super) fn written_at(step: &SealedStep) -> Timestamp {
+    let record = step.record();
+    record
+        .attempt
+        .not_before
+        .map_or(record.written_at, |time| time.max(record.written_at))
+}
+
+/// Determines the attempts of all provisional steps of a run, in the order in which they were written.
+///
+/// The caller holds the vault's lock, and nothing else seals or determines attempts meanwhile.
+///
+/// # Errors
+/// When no remote answers: attempts determined before that stay, and the rest remains provisional.
+pub async fn determine_attempts(
+    vault: &Vault,
+    remotes: &[RunRemote],
+    run: &RunName,
+    placer: &Placer,
+    observer: &Arc<dyn Observer>,
+) -> Result<Vec<Determined>> {
+    let mut determined = Vec::new();
+    let mut called_before = BTreeMap::new();
+    // Each iteration leaves one fewer: a determined step is no longer provisional, or no longer exists.
+    while let Some(step) = provisional_steps(vault, run).await?.into_iter().next() {
+        let id = step.id();
+        let outcome = determine_one(vault, remotes, step, placer, (&mut called_before, observer)).await?;
+        let before = called_before.get(&id).copied().unwrap_or(id);
+        tell(before, &outcome, observer);
+        determined.push(Determined { before, outcome });
+    }
+    Ok(determined)
+}
+
+/// Frees an identity for a step: another provisional step may hold it until its own attempt is determined.
+async fn make_way(
+    vault: &Vault,
+    sealed: &[SealedStep],
+    step: &SealedStep,
+    id: StepId,
+    called_before: &mut BTreeMap<StepId, StepId>,
+) -> Result<()> {
+    let in_the_way =
+        |other: &&SealedStep| other.id() == id && id != step.id() && other.record().is_provisional();
+    let Some(other) = sealed.iter().find(in_the_way).cloned() else {
+        return Ok(());
+    };
+    let attempts = sealed.iter().map(|other| other.id().attempt);
+    let free = attempts.fold(id.attempt, Attempt::max).next()?;
+    let vault = vault.clone();
+    let renamed = blocking(move || vault.rename_provisional(&other, free)).await?;
+    let before = called_before.remove(&id).unwrap_or(id);
+    called_before.insert(renamed.id(), before);
+    Ok(())
+}
+
+fn tell(before: StepId, outcome: &Outcome, observer: &Arc<dyn Observer>) {
+    match outcome {
+        Outcome::Placed(step) if step.id() == before => {}
+        Outcome::Placed(step) => observer.on_event(&Event::Info {
+            message: &format!("{before} was provisional and is now {}", step.id()),
+        }),
+        Outcome::Duplicate(id) => observer.on_event(&Event::Info {
+            message: &format!("{before} was provisional and equals {id}"),
+        }),
+        Outcome::NoPlace(error) => observer.on_event(&Event::Warning {
+            message: &error.to_string(),
+        }),
+    }
+}
+
+async fn determine_one(
+    vault: &Vault,
+    remotes: &[RunRemote],
+    step: SealedStep,
+    placer: &Placer,
+    (called_before, observer): (&mut BTreeMap<StepId, StepId>, &Arc<dyn Observer>),
+) -> Result<Outcome> {
+    let (tree, source) = (step.tree(), step.checkpoint_path());
+    let at_hand = AtHand {
+        source: &source,
+        step: step.id().step,
+        tree: &tree,
+    };
+    let record = step.record();
+    let writer = Writer {
+        place: NodePlace::new(record.node.clone(), record.nodes())?,
+        launch: record.launch.clone(),
+        shared: record.shared,
+    };
+    let mut known = ask_remotes(remotes, &at_hand, &writer, observer).await;
+    if !known.answered {
+        return Err(unanswered(known));
+    }
+    let (reader, run) = (vault.clone(), record.run.clone());
+    let sealed = blocking(move || reader.steps(&run)).await?.steps;
+    let settled = sealed.iter().filter(|other| !other.record().is_provisional());
+    known.add(known_locally(settled, &at_hand));
+    let question = Question {
+        vault,
+        run: &record.run,
+        remotes,
+        placer,
+        at_hand: &at_hand,
+        writer: &writer,
+        not_before: record.attempt.not_before,
+        in_launch: record.attempt.in_launch,
+        provisional: Vec::new(),
+    };
+    match question.determine(&known.steps).await? {
+        Placement::New(id) if was_lost(&step, id) => match question.beyond(id, &known.steps).await? {
+            Some(id) => {
+                make_way(vault, &sealed, &step, id, called_before).await?;
+                place(vault, &step, id).await
+            }
+            None => no_place(vault, &step, id, &known).await,
+        },
+        Placement::Known(id) if settled_as(&sealed, &step, id) => {
+            discard(vault, &step).await?;
+            Ok(Outcome::Duplicate(id))
+        }
+        Placement::Known(id) if others_hold(remotes, &step, id, &at_hand, observer).await? => {
+            discard(vault, &step).await?;
+            Ok(Outcome::Duplicate(id))
+        }
+        Placement::New(id) | Placement::Known(id) => {
+            make_way(vault, &sealed, &step, id, called_before).await?;
+            place(vault, &step, id).await
+        }
+        Placement::Stale(id) => no_place(vault, &step, id, &known).await,
+    }
+}
+
+fn unanswered(known: Known) -> Error {
+    let none = || {
+        Error::new(
+            ErrorKind::Unreachable,
+            "cannot determine the attempts of sealed steps",
+        )
+        .because("no remote is configured")
+    };
+    known.unanswered.into_iter().next().unwrap_or_else(none)
+}
+
+/// Whether another step of the vault has this identity permanently.
+fn settled_as(sealed: &[SealedStep], step: &SealedStep, id: StepId) -> bool {
+    let mut others = sealed.iter().filter(|other| other.id() == id && id != step.id());
+    others.any(|other| !other.record().is_provisional())
+}
+
+/// Whether the step had this attempt and lost it: listings do not show every conflict.
+fn was_lost(step: &SealedStep, id: StepId) -> bool {
+    let record = step.record();
+    record.id == id && record.attempt.former.contains(&id.attempt)
+}
+
+/// Whether every remote holds the same step as another node's, proved now: a node that restored it and has a different
+/// name than the writer has nothing to add.
+async fn others_hold(
+    remotes: &[RunRemote],
+    step: &SealedStep,
+    id: StepId,
+    at_hand: &AtHand<'_>,
+    observer: &Arc<dyn Observer>,
+) -> Result<bool> {
+    let record = step.record();
+    if record.is_one_of_several() {
+        return Ok(false);
+    }
+    for remote in remotes {
+        match read_commit(remote, id).await {
+            Ok(commit) if commit.parts.iter().all(|part| part.node != record.node) => {}
+            Err(error) if is_outage(&error) => return Err(error),
+            _ => return Ok(false),
+        }
+    }
+    let held = held_by_all(remotes, at_hand.source, id.step, at_hand.tree, observer).await?;
+    Ok(held == Some(id))
+}
+
+async fn place(vault: &Vault, step: &SealedStep, id: StepId) -> Result<Outcome> {
+    let (vault, step) = (vault.clone(), step.clone());
+    let placed = blocking(move || vault.place(&step, id.attempt)).await?;
+    Ok(Outcome::Placed(Box::new(placed)))
+}
+
+async fn discard(vault: &Vault, step: &SealedStep) -> Result<()> {
+    let (vault, run, id) = (vault.clone(), step.run().clone(), step.id());
+    blocking(move || vault.evict(&run, id)).await.map(drop)
+}
+
+/// Discards a step that retention removed elsewhere. Quarantines a step that another checkpoint replaced: a sealed step
+/// is never deleted because of the times of its files.
+async fn no_place(vault: &Vault, step: &SealedStep, taken: StepId, known: &Known) -> Result<Outcome> {
+    let error = Error::new(
+        ErrorKind::Refused,
+        format!("cannot upload step {}", step.id().step),
+    )
+    .on(step.directory().display());
+    let mut entries = known.steps.iter().filter(|entry| entry.id == taken);
+    if entries.any(|entry| entry.written_at.is_none()) {
+        discard(vault, step).await?;
+        return Ok(Outcome::NoPlace(error.because(format!(
+            "it was sealed while no remote was reachable, and retention had already removed {taken}"
+        ))));
+    }
+    let why = format!("{taken} is another checkpoint, which is not older or belongs to another launch");
+    let (vault, run, id, reason) = (vault.clone(), step.run().clone(), step.id(), why.clone());
+    let put_aside = blocking(move || vault.quarantine(&run, id, &reason)).await?;
+    Ok(Outcome::NoPlace(error.because(why).hint(format!(
+        "to keep its files, push them from {} with --attempt",
+        put_aside.directory.display()
+    ))))
+}
+
+/// Makes the attempt of a step provisional again after an upload found it taken. Returns `false` if the attempt stays,
+/// because it was given explicitly or the step went through too many attempts.
+///
+/// The caller holds the vault's lock, and nothing of the step is being sent.
+pub async fn reopen_attempt(vault: &Vault, step: &SealedStep, error: &Error) -> Result<bool> {
+    let origin = &step.record().attempt;
+    let may = error.is_name_taken()
+        && origin.state == AttemptState::Placed
+        && origin.former.len() < MAX_FORMER_ATTEMPTS
+        // The same attempt was determined again: its files are uploaded, under another writer's claim.
+        && !origin.former.contains(&step.id().attempt)
+        && is_of_its_launch(vault, step).await?;
+    if may {
+        let (vault, step) = (vault.clone(), step.clone());
+        blocking(move || vault.reopen_attempt(&step)).await?;
+    }
+    Ok(may)
+}
+
+/// Whether a multi-node step has the attempt of the launch that sealed it. A step left by the previous launch has an
+/// earlier attempt and must not become a step of the later launch, which may have gone back before it.
+async fn is_of_its_launch(vault: &Vault, step: &SealedStep) -> Result<bool> {
+    let record = step.record();
+    if !record.is_one_of_several() {
+        return Ok(true);
+    }
+    let Some(launch) = &record.launch else {
+        return Ok(false);
+    };
+    let remembered = remembered_attempt(vault, &record.run, launch).await?;
+    Ok(remembered == Some(record.id.attempt))
+}

@@ -1,0 +1,123 @@
+//! Records in a vault which vault each remote of its runs holds.
+//!
+//! A vault that has seen a marker notices when it is missing: because a filesystem is not mounted, or a bucket was
+//! emptied. Uploads and restores record the marker under the remote's name, and it is found again by its URL, because
+//! the same directory may be given under a different name.
+
+use serde::{Deserialize, Serialize};
+use stepvault_core::ids::{RemoteName, RunName};
+use stepvault_core::records::VaultMarker;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::vault::Vault;
+
+use crate::blocking::blocking;
+use crate::run_remote::RunRemote;
+
+const NOTE_PREFIX: &str = "remote-";
+
+/// The record that is kept for a remote of a run.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SeenRemote {
+    url: String,
+    vault: String,
+}
+
+/// Returns the remotes that a run's records name, with their keys. An invalid record is ignored: it is written again.
+fn notes(vault: &Vault, run: &RunName) -> Result<Vec<(String, SeenRemote)>> {
+    let mut notes = Vec::new();
+    for key in vault.note_keys(run)? {
+        if key.starts_with(NOTE_PREFIX)
+            && let Some(bytes) = vault.read_note(run, &key)?
+            && let Ok(seen) = serde_json::from_slice(&bytes)
+        {
+            notes.push((key, seen));
+        }
+    }
+    Ok(notes)
+}
+
+/// Returns the identity that this vault saw at this URL of a run before; `None` if it never saw one.
+pub(crate) async fn seen_identity(vault: &Vault, run: &RunName, url: &str) -> Result<Option<String>> {
+    let (vault, run, url) = (vault.clone(), run.clone(), url.to_owned());
+    blocking(move || {
+        let seen = notes(&vault, &run)?.into_iter().find(|(_, seen)| seen.url == url);
+        Ok(seen.map(|(_, seen)| seen.vault))
+    })
+    .await
+}
+
+/// Returns the other runs of which this vault saw an archive at this URL.
+pub(crate) async fn other_runs_at(vault: &Vault, run: &RunName, url: &str) -> Result<Vec<RunName>> {
+    let (vault, run, url) = (vault.clone(), run.clone(), url.to_owned());
+    blocking(move || {
+        let mut others = vault.runs()?;
+        others.retain(|other| *other != run);
+        let mut at_url = Vec::new();
+        for other in others {
+            if notes(&vault, &other)?.iter().any(|(_, seen)| seen.url == url) {
+                at_url.push(other);
+            }
+        }
+        Ok(at_url)
+    })
+    .await
+}
+
+/// Records the vault that a remote holds.
+pub(crate) async fn remember(remote: &RunRemote, vault: &Vault, marker: &VaultMarker) -> Result<()> {
+    let seen = SeenRemote {
+        url: remote.store.url().to_owned(),
+        vault: marker.vault.clone(),
+    };
+    let bytes = serde_json::to_vec(&seen)
+        .map_err(|error| Error::new(ErrorKind::Failed, "cannot encode a record").caused_by(error))?;
+    let (vault, run) = (vault.clone(), remote.keys.run().clone());
+    let key = format!("{NOTE_PREFIX}{}", remote.name());
+    blocking(move || vault.write_note(&run, &key, &bytes)).await
+}
+
+/// What was forgotten of a run on a remote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Forgotten {
+    /// The run.
+    pub run: RunName,
+    /// Whether this vault had seen a vault on it.
+    pub archive: bool,
+    /// Number of steps that this vault had recorded as uploaded to, or durable on, it.
+    pub steps: u64,
+}
+
+/// Forgets everything that this vault has recorded of a run's remote: which vault it holds, which steps it has, and
+/// which uploads were in progress. Nothing is deleted on the remote. The next push examines the remote again, and
+/// starts afresh if it is empty. The caller holds the vault's lock.
+///
+/// # Errors
+/// When the vault cannot be read or written; the call can be repeated.
+pub async fn forget(vault: &Vault, run: &RunName, remote: &RemoteName) -> Result<Forgotten> {
+    let (vault, run, remote) = (vault.clone(), run.clone(), remote.clone());
+    blocking(move || {
+        let mut steps = 0;
+        // The records are deleted last: after an interruption before that, the remote is still unreachable.
+        for step in &vault.steps(&run)?.steps {
+            steps += u64::from(step.forget_remote(&remote)?);
+            vault.forget_uploads(&run, step.id(), &remote)?;
+        }
+        let own = format!("{NOTE_PREFIX}{remote}");
+        let notes = notes(&vault, &run)?;
+        let url = notes
+            .iter()
+            .find(|(key, _)| *key == own)
+            .map(|(_, seen)| &seen.url);
+        // The same URL under other names: its archive is gone there as well.
+        for (key, _) in notes
+            .iter()
+            .filter(|(key, seen)| *key != own && Some(&seen.url) == url)
+        {
+            vault.remove_note(&run, key)?;
+        }
+        let archive = vault.remove_note(&run, &own)?;
+        Ok(Forgotten { run, archive, steps })
+    })
+    .await
+}

@@ -1,0 +1,103 @@
+//! Attempts around a restore: determines open attempts before searching for the newest step, and records what the
+//! trainer resumes from.
+
+use std::time::Duration;
+
+use stepvault_core::ErrorKind;
+use stepvault_core::Result;
+use stepvault_core::observe::Event;
+use stepvault_local::vault::Vault;
+
+use super::{RestoreContext, RestoreDecision, RestoreRequest, Together};
+use crate::blocking::blocking;
+use crate::push::{Placer, determine_attempts, provisional_steps};
+use crate::resumptions::Resumptions;
+
+/// How many times, one second apart, the restore waits for an agent that holds the vault to determine the attempts.
+const LOOKS: u32 = 15;
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
+/// Determines the attempts of provisional steps, so that they count when the newest step is chosen. If that is not
+/// possible, the restore continues with their provisional identities.
+pub(super) async fn determine_open_attempts(context: &RestoreContext, request: &RestoreRequest) {
+    let (Some(vault), Some(together)) = (&context.vault, &request.together) else {
+        return;
+    };
+    if context.remotes.is_empty() {
+        return;
+    }
+    if let Err(error) = determine(context, request, vault, together).await {
+        context.observer.on_event(&Event::Warning {
+            message: &format!("the attempts of steps sealed during an outage are still provisional: {error}"),
+        });
+    }
+}
+
+async fn determine(
+    context: &RestoreContext,
+    request: &RestoreRequest,
+    vault: &Vault,
+    together: &Together,
+) -> Result<()> {
+    let mut looks = 0;
+    while !provisional_steps(vault, &request.run).await?.is_empty() {
+        let locked = vault.clone();
+        let lock = match blocking(move || locked.lock()).await {
+            Ok(lock) => lock,
+            // A running agent does it as soon as a remote answers.
+            Err(error) if error.kind() == ErrorKind::Held && looks < LOOKS => {
+                looks += 1;
+                tokio::time::sleep(BETWEEN_LOOKS).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let placer = Placer {
+            writer: together.writer.clone(),
+            launch_since: together.since,
+        };
+        let (remotes, observer) = (&context.remotes, &context.observer);
+        determine_attempts(vault, remotes, &request.run, &placer, observer).await?;
+        drop(lock);
+        return Ok(());
+    }
+    Ok(())
+}
+
+/// Records in the context's vault what the trainer resumes from. A failure does not fail the restore.
+pub(super) async fn remember(context: &RestoreContext, request: &RestoreRequest, decision: &RestoreDecision) {
+    let Some(vault) = &context.vault else {
+        return;
+    };
+    if let Err(error) = remember_resumption(vault, request, decision).await {
+        context.observer.on_event(&Event::Warning {
+            message: &format!(
+                "cannot record in the vault that {} was restored: {error}",
+                decision.id
+            ),
+        });
+    }
+}
+
+/// Records in `vault` what the trainer resumes from; does nothing if it does not resume from the restored step.
+///
+/// # Errors
+/// When the vault cannot be written to.
+pub async fn remember_resumption(
+    vault: &Vault,
+    request: &RestoreRequest,
+    decision: &RestoreDecision,
+) -> Result<()> {
+    let goes_on_from_another = decision
+        .handoff
+        .as_ref()
+        .is_some_and(|handoff| handoff.kept.is_some());
+    let Some(together) = &request.together else {
+        return Ok(());
+    };
+    if !request.resumes || !request.include.is_empty() || goes_on_from_another {
+        return Ok(());
+    }
+    let mut resumptions = Resumptions::open(vault, &request.run).await?;
+    resumptions.add(decision.id, together.since).await
+}

@@ -1,0 +1,319 @@
+//! The plan of what a trainer needs, besides the step itself, to resume from a restored step.
+//!
+//! The plan is computed from facts alone and changes nothing. Its order is the order of execution: files in the way
+//! are moved aside, the whole step is put in place, then the pointers are written.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use stepvault_core::timestamp::Timestamp;
+
+use crate::detect::{Detection, detect};
+use crate::find::{FindOptions, Found, FoundStep, find_steps};
+use crate::pointer::{PointerContent, PointerWrite, pointer_after_restore};
+use crate::profile::{Profile, ProfileSet, ResumeBy};
+use crate::resume::{looks_at, moved_aside_before_restore, resume_text};
+use crate::source::ReadAt;
+use crate::tree::{Entry, EntryKind, OpenFile, Tree};
+
+/// A step in the directory where its trainer looks for it. All paths are relative to that directory.
+#[derive(Debug, Clone, Copy)]
+pub struct Restored<'a> {
+    /// The directory's own path, absolute, as the trainer sees it.
+    pub directory: &'a str,
+    /// All contents of the directory, including the step.
+    pub tree: &'a Tree,
+    /// The paths of the step in the directory, never empty; the first one is the name of the step.
+    pub paths: &'a [String],
+    /// Whether the user selected this step. Otherwise it is the newest of the tiers, and the directory may hold a
+    /// newer one that was never sealed.
+    pub asked_for: bool,
+    /// The framework, if the user named it.
+    pub profile: Option<&'a Profile>,
+}
+
+/// The actions and texts of the handoff. All paths are relative to the directory of the steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandoffPlan {
+    /// The name of the profile.
+    pub framework: String,
+    /// The evidence that this framework wrote the directory, as text; empty when the user named it.
+    pub why: Vec<String>,
+    /// A step that only the directory holds and no tier: complete, and written after the restored one. The trainer
+    /// resumes from it.
+    pub kept: Option<String>,
+    /// Paths that the trainer would fail on or resume from instead. They are moved out of its sight before the step
+    /// appears.
+    pub aside: Vec<String>,
+    /// The files and links that the trainer reads to find the step.
+    pub pointers: Vec<PlannedPointer>,
+    /// How to start the trainer so that it resumes.
+    pub resume: String,
+}
+
+impl HandoffPlan {
+    /// Returns whether there is nothing to do.
+    pub fn is_done(&self) -> bool {
+        self.aside.is_empty() && self.pointers.iter().all(|pointer| pointer.is_right)
+    }
+}
+
+/// A pointer, and whether it already names the right step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedPointer {
+    /// The content it must have.
+    pub write: PointerWrite,
+    /// Whether it already has that content.
+    pub is_right: bool,
+}
+
+/// Plans the handoff of a restored step to its trainer. The same facts always give the same plan.
+pub fn plan(restored: &Restored<'_>, profiles: &ProfileSet, files: &dyn OpenFile) -> Option<HandoffPlan> {
+    let first = restored.paths.first()?;
+    let here = View::here(restored);
+    let above = View::above(restored);
+    let (profile, why) = if let Some(profile) = restored.profile {
+        (profile, Vec::new())
+    } else {
+        let detection = detect_in(&here, above.as_ref(), profiles, files)?;
+        (detection.profile, detection.why)
+    };
+    let view = above
+        .filter(|above| !looks_at(profile, first) && looks_at(profile, &above.path_of(first)))
+        .unwrap_or(here);
+    let step: Vec<String> = restored.paths.iter().map(|path| view.path_of(path)).collect();
+    view.plan(&step, restored.asked_for, (profile, why), files)
+}
+
+/// Frameworks name their steps relative to different directories: `checkpoints/checkpoint_3`, `step-3`. So the
+/// directory of the steps is viewed as itself and as part of its parent, of which nothing else is known.
+struct View {
+    root: String,
+    /// The name of the steps' directory with a slash, in the view from the parent.
+    prefix: String,
+    tree: Tree,
+}
+
+impl View {
+    fn here(restored: &Restored<'_>) -> Self {
+        Self {
+            root: restored.directory.to_owned(),
+            prefix: String::new(),
+            tree: restored.tree.clone(),
+        }
+    }
+
+    fn above(restored: &Restored<'_>) -> Option<Self> {
+        let (root, name) = restored.directory.trim_end_matches('/').rsplit_once('/')?;
+        let prefix = format!("{name}/");
+        let mut entries: BTreeMap<String, Entry> = restored
+            .tree
+            .entries()
+            .map(|(path, entry)| (format!("{prefix}{path}"), entry.clone()))
+            .collect();
+        let own = Entry {
+            kind: EntryKind::Directory,
+            mtime: Timestamp::default(),
+        };
+        entries.insert(name.to_owned(), own);
+        (!name.is_empty()).then(|| Self {
+            root: if root.is_empty() { "/" } else { root }.to_owned(),
+            prefix,
+            tree: Tree::new(entries),
+        })
+    }
+
+    fn path_of(&self, inside: &str) -> String {
+        format!("{}{inside}", self.prefix)
+    }
+
+    /// Returns a path relative to the directory of the steps. Nothing outside of it is ever touched.
+    fn inside(&self, path: &str) -> Option<String> {
+        path.strip_prefix(&self.prefix).map(str::to_owned)
+    }
+
+    fn plan(
+        &self,
+        step: &[String],
+        asked_for: bool,
+        (profile, why): (&Profile, Vec<String>),
+        files: &dyn OpenFile,
+    ) -> Option<HandoffPlan> {
+        let files = Below {
+            files,
+            prefix: &self.prefix,
+        };
+        let found = self.find(profile, &files);
+        let newer = if asked_for {
+            None
+        } else {
+            newer_complete(profile, &found, &self.tree, step)
+        };
+        let paths = newer.map_or(step, |newer| newer.members.as_slice());
+        let goes_on_from = newer.map_or(step.first()?, |newer| &newer.path).as_str();
+        let pointers = pointer_after_restore(profile, &self.tree, &self.root, paths);
+        let mut aside = moved_aside_before_restore(profile, &self.tree, &files, goes_on_from);
+        aside.extend(no_pointers(&pointers, &self.tree, &found));
+        let kept: Vec<&str> = step.iter().chain(paths).map(String::as_str).collect();
+        Some(HandoffPlan {
+            framework: profile.name.clone(),
+            why,
+            kept: newer.and_then(|newer| self.inside(&newer.path)),
+            aside: outermost(aside, &kept)
+                .iter()
+                .filter_map(|path| self.inside(path))
+                .collect(),
+            pointers: pointers
+                .into_iter()
+                .filter_map(|write| self.planned(write, &found, goes_on_from))
+                .collect(),
+            resume: resume_text(profile, &self.root, goes_on_from)
+                .unwrap_or_else(|| format!("start the trainer from {}/{goes_on_from}", self.root)),
+        })
+    }
+
+    fn find(&self, profile: &Profile, files: &dyn OpenFile) -> Found {
+        // Nobody writes here while a step is restored, so the last write is finished.
+        let now = self.tree.files().map(|(_, entry)| entry.mtime).max();
+        let options = FindOptions {
+            quiet_seconds: 0,
+            ..FindOptions::default()
+        };
+        find_steps(profile, &self.tree, files, now.unwrap_or_default(), &options)
+    }
+
+    fn planned(&self, write: PointerWrite, found: &Found, step: &str) -> Option<PlannedPointer> {
+        let there = found.pointers.iter().find(|pointer| pointer.path == write.path);
+        let kind = self.tree.get(&write.path).map(|entry| &entry.kind);
+        let is_right = match (&write.content, kind) {
+            (PointerContent::Text(text), Some(EntryKind::File { .. })) => {
+                there.is_some_and(|pointer| pointer.says == *text)
+            }
+            (PointerContent::Symlink(target), Some(EntryKind::Symlink { target: there })) => target == there,
+            (PointerContent::CopyOf(_), Some(EntryKind::File { .. })) => {
+                there.is_some_and(|pointer| pointer.target.as_deref() == Some(step))
+            }
+            _ => false,
+        };
+        let content = match write.content {
+            PointerContent::CopyOf(of) => PointerContent::CopyOf(self.inside(&of)?),
+            other => other,
+        };
+        let path = self.inside(&write.path)?;
+        Some(PlannedPointer {
+            write: PointerWrite { path, content },
+            is_right,
+        })
+    }
+}
+
+/// Returns the view with the more specific detection, the plain one on a tie.
+fn detect_in<'a>(
+    here: &View,
+    above: Option<&View>,
+    profiles: &'a ProfileSet,
+    files: &dyn OpenFile,
+) -> Option<Detection<'a>> {
+    let detected = |view: &View| {
+        let files = Below {
+            files,
+            prefix: &view.prefix,
+        };
+        detect(&view.tree, &files, profiles)
+    };
+    let plain = detected(here)?;
+    let other = above.and_then(detected);
+    Some(
+        other
+            .filter(|other| other.specificity > plain.specificity)
+            .unwrap_or(plain),
+    )
+}
+
+/// Returns the step in the directory that is ahead of the restored one: a higher number, complete, written later. An
+/// earlier step with a higher number belongs to a branch that the run has left.
+fn newer_complete<'a>(
+    profile: &Profile,
+    found: &'a Found,
+    tree: &Tree,
+    step: &[String],
+) -> Option<&'a FoundStep> {
+    match profile.resume.by {
+        ResumeBy::Pointer | ResumeBy::HighestNumber | ResumeBy::NewestMtime | ResumeBy::MetadataTimestamp => {
+        }
+        // The user decides which step to resume from.
+        ResumeBy::NewestCtime | ResumeBy::FixedPath | ResumeBy::Told => return None,
+    }
+    let is_own = |other: &FoundStep| other.members.iter().any(|member| step.contains(member));
+    let number = found
+        .steps
+        .iter()
+        .find(|other| is_own(other))
+        .and_then(|own| own.step);
+    let is_inside = |path: &str| step.iter().any(|outer| holds(outer, path));
+    let written = tree
+        .files()
+        .filter(|(path, _)| is_inside(path))
+        .map(|(_, entry)| entry.mtime)
+        .max();
+    found
+        .steps
+        .iter()
+        .filter(|other| other.is_complete() && other.resumable && !is_own(other))
+        .filter(|other| other.step.is_none() || other.step > number)
+        .filter(|other| Some(other.written_at) > written)
+        .max_by_key(|other| other.written_at)
+}
+
+/// Returns the paths that occupy the place of a pointer but are not pointers: writing the pointer would delete them.
+/// A copy of an existing step may be overwritten.
+fn no_pointers(writes: &[PointerWrite], tree: &Tree, found: &Found) -> Vec<String> {
+    let is_copy = |path: &str| {
+        let mut pointers = found.pointers.iter();
+        pointers.any(|pointer| pointer.path == path && pointer.target.is_some())
+    };
+    let in_the_way = |write: &&PointerWrite| match tree.get(&write.path).map(|entry| &entry.kind) {
+        Some(EntryKind::Directory | EntryKind::Other) => true,
+        Some(EntryKind::File { .. }) => {
+            !matches!(write.content, PointerContent::Text(_)) && !is_copy(&write.path)
+        }
+        Some(EntryKind::Symlink { .. }) | None => false,
+    };
+    writes
+        .iter()
+        .filter(in_the_way)
+        .map(|write| write.path.clone())
+        .collect()
+}
+
+/// Drops paths that lie below another one, and paths that contain one of `kept` or lie in it.
+fn outermost(mut paths: Vec<String>, kept: &[&str]) -> Vec<String> {
+    paths.sort();
+    paths.dedup();
+    let all = paths.clone();
+    paths.retain(|path| {
+        let in_another = all.iter().any(|other| other != path && holds(other, path));
+        let touches_kept = kept.iter().any(|kept| holds(path, kept) || holds(kept, path));
+        !in_another && !touches_kept
+    });
+    paths
+}
+
+fn holds(outer: &str, inner: &str) -> bool {
+    inner
+        .strip_prefix(outer)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Opens the files of a view.
+struct Below<'a> {
+    files: &'a dyn OpenFile,
+    prefix: &'a str,
+}
+
+impl OpenFile for Below<'_> {
+    fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
+        let inside = path.strip_prefix(self.prefix).ok_or(io::ErrorKind::NotFound)?;
+        self.files.open(inside)
+    }
+}

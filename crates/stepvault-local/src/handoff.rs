@@ -1,0 +1,383 @@
+//! Resume handoff: prepares a restored step for its trainer. Moves obstacles aside and writes the pointer files from
+//! which the trainer finds the step.
+//!
+//! Trainers scan the directory of their steps, and some fail on names they do not know. Therefore nothing is created
+//! there under a name other than its final one: files are written in the staging directory of restores and renamed into
+//! place. Nothing is deleted except a pointer that a new one replaces.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use stepvault_core::digest::Sha256Digest;
+use stepvault_core::manifest::MODE_MASK;
+use stepvault_core::path::RelativePath;
+use stepvault_core::{Error, ErrorKind, Result};
+
+use crate::beneath::{Beneath, name_of};
+use crate::durable;
+use crate::errors;
+use crate::lock::Lock;
+use crate::remove;
+use crate::rename::{self, Place};
+use crate::space;
+use crate::staging::{DATA, take_lock};
+use crate::staging_abandoned::directory_name;
+use crate::staging_place::{Base, OWN, OWN_INSIDE};
+use crate::stat::{Facts, times};
+use crate::symlink;
+use crate::vault::Vault;
+
+const MOVE: &str = "cannot move aside";
+const POINT: &str = "cannot write the trainer's pointer";
+/// Temporary name of the file being written, in a directory of our own.
+const TEMPORARY: &str = "pointer";
+/// Maximum number of entries with one name that may be moved aside; the user has to check them then.
+const MAX_OF_ONE_NAME: u32 = 9_999;
+/// Maximum length of a name, so that it stays valid with a number in front of it.
+const MAX_KEPT_NAME_BYTES: usize = 240;
+
+/// Returns whether a name in a directory of steps belongs to stepvault, so that framework rules need not see it.
+pub fn is_own_name(name: &str) -> bool {
+    name == OWN || name.starts_with(OWN_INSIDE)
+}
+
+/// The directory in which a trainer looks for its steps. Holds a lock, so that two restores into one directory cannot
+/// undo each other's pointers.
+#[derive(Debug)]
+pub struct HandoffDirectory {
+    path: PathBuf,
+    directory: Beneath,
+    base: Base,
+    own_path: PathBuf,
+    temporary: Beneath,
+    lock_path: PathBuf,
+    _lock: Lock,
+}
+
+impl HandoffDirectory {
+    /// Opens the directory at `path`, which may be reached through a link.
+    ///
+    /// # Errors
+    /// `Held` when another restore performs its handoff there.
+    pub fn open(path: &Path, vault: Option<&Vault>) -> Result<Self> {
+        let path = path
+            .canonicalize()
+            .map_err(|error| errors::io(POINT, path, error))?;
+        let fault = |error: Errno| errors::io(POINT, &path, error);
+        let directory = Beneath::open(&path).map_err(fault)?;
+        // Differs from the key of any target: no path contains this byte.
+        let parts: [&[u8]; 2] = [path.as_os_str().as_bytes(), b"handoff"];
+        let key = Sha256Digest::of(&parts.join(&0)).to_string()[..32].to_owned();
+        let (base, lock_path, lock) = take_lock(&path, vault, &key)?;
+        // Named like a restore, so that the clean-up of abandoned restores also removes what a killed process leaves.
+        let own_path = base.path.join(directory_name(&key, &key));
+        remove::tree(&own_path)?;
+        durable::create_directories(&own_path.join(DATA))?;
+        let temporary =
+            Beneath::open(&own_path.join(DATA)).map_err(|error| errors::io(POINT, &own_path, error))?;
+        Ok(Self {
+            path,
+            directory,
+            base,
+            own_path,
+            temporary,
+            lock_path,
+            _lock: lock,
+        })
+    }
+
+    /// Moves an entry out of the trainer's sight in one rename and returns its new path, or `None` when it no longer
+    /// exists. Durable when it returns.
+    pub fn move_aside(&self, path: &RelativePath) -> Result<Option<PathBuf>> {
+        let place = self.path.join(path);
+        let fault = |error: Errno| errors::io(MOVE, &place, error);
+        durable::create_directories(&self.base.aside)?;
+        let parent = match self.directory.parent_of(path) {
+            Ok(parent) => parent,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(fault(error)),
+        };
+        let from = Place {
+            directory: parent.as_fd(),
+            name: Path::new(name_of(path)),
+        };
+        for number in 1..=MAX_OF_ONE_NAME {
+            let to = self.base.aside.join(numbered(number, name_of(path)));
+            match rename::no_replace(from, Place::path(&to)) {
+                Ok(()) => {
+                    durable::fsync_directory(&self.base.aside)?;
+                    rustix::fs::fsync(&parent).map_err(fault)?;
+                    return Ok(Some(to));
+                }
+                Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+                Err(Errno::NOENT) => return Ok(None),
+                Err(error) => return Err(fault(error)),
+            }
+        }
+        Err(Error::new(ErrorKind::Conflict, MOVE)
+            .on(place.display())
+            .because(format!(
+                "{} holds {MAX_OF_ONE_NAME} entries with this name",
+                self.base.aside.display()
+            ))
+            .hint("check that directory and delete what is not needed"))
+    }
+
+    /// Writes a text file and replaces what has its name.
+    pub fn write_text(&self, path: &RelativePath, text: &str, mode: u32) -> Result<()> {
+        let fault = |error: std::io::Error| errors::io(POINT, &self.path.join(path), error);
+        let mut file = self.create_temporary(path)?;
+        file.write_all(text.as_bytes()).map_err(fault)?;
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(mode & MODE_MASK))
+            .map_err(|error| fault(error.into()))?;
+        file.sync_all().map_err(fault)?;
+        self.bring_in(path)
+    }
+
+    /// Creates a symbolic link and replaces a file or link that has its name.
+    pub fn write_link(&self, path: &RelativePath, target: &str) -> Result<()> {
+        let fault = |error: Errno| errors::io(POINT, &self.path.join(path), error);
+        let parent = self.directory.parent_of(path).map_err(fault)?;
+        let by_way_of = Place {
+            directory: self.temporary.as_fd(),
+            name: Path::new(TEMPORARY),
+        };
+        let to = Place {
+            directory: parent.as_fd(),
+            name: Path::new(name_of(path)),
+        };
+        symlink::replace(by_way_of, to, target).map_err(fault)
+    }
+
+    /// Writes a file with the bytes, mode and time of another one and replaces what has its name. The copy shares no
+    /// blocks with that file: some trainers write into such files in place.
+    pub fn write_copy(&self, path: &RelativePath, of: &RelativePath) -> Result<()> {
+        let place = self.path.join(path);
+        let fault = |error: Errno| errors::io(POINT, &place, error);
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let source = self
+            .directory
+            .open_file(of.as_str(), flags, Mode::empty())
+            .map_err(|error| errors::io(POINT, &self.path.join(of), error))?;
+        let facts = Facts::from(rustix::fs::fstat(&source).map_err(fault)?);
+        let file = self.create_temporary(path)?;
+        if rustix::fs::ioctl_ficlone(&file, &source).is_err() {
+            self.copy(source, &file, &facts, &place)?;
+        }
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(facts.mode & MODE_MASK)).map_err(fault)?;
+        rustix::fs::futimens(&file, &times(facts.mtime)).map_err(fault)?;
+        rustix::fs::fsync(&file).map_err(fault)?;
+        self.bring_in(path)
+    }
+
+    /// Removes what was created for the handoff only.
+    pub fn finish(self) -> Result<()> {
+        remove::tree(&self.own_path)?;
+        let _ = std::fs::remove_file(&self.lock_path);
+        for path in &self.base.removable {
+            if std::fs::remove_dir(path).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&self, source: OwnedFd, mut file: &File, facts: &Facts, place: &Path) -> Result<()> {
+        let free_bytes = space::free(&self.own_path)?.free_bytes;
+        if free_bytes < facts.size_bytes {
+            return Err(Error::new(ErrorKind::NoSpace, POINT)
+                .on(place.display())
+                .because(format!(
+                    "it is a copy of the step, which takes {} bytes, but {free_bytes} are free",
+                    facts.size_bytes
+                ))
+                .hint(
+                    "the step itself is restored: free some space and restore again, or use --no-pointer",
+                ));
+        }
+        let copied = std::io::copy(&mut File::from(source), &mut file)
+            .map_err(|error| errors::io(POINT, place, error))?;
+        if copied == facts.size_bytes {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::SourceChanged, POINT)
+            .on(place.display())
+            .because(format!(
+                "the step had {} bytes and {copied} were read",
+                facts.size_bytes
+            ))
+            .hint("restore again, and let nothing write to the directory meanwhile"))
+    }
+
+    fn create_temporary(&self, path: &RelativePath) -> Result<File> {
+        let fault = |error: Errno| errors::io(POINT, &self.path.join(path), error);
+        remove::entry(self.temporary.as_fd(), TEMPORARY).map_err(fault)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.temporary, TEMPORARY, flags, Mode::from_raw_mode(0o600))
+            .map(File::from)
+            .map_err(fault)
+    }
+
+    fn bring_in(&self, path: &RelativePath) -> Result<()> {
+        let fault = |error: Errno| errors::io(POINT, &self.path.join(path), error);
+        let parent = self.directory.parent_of(path).map_err(fault)?;
+        let from = Place {
+            directory: self.temporary.as_fd(),
+            name: Path::new(TEMPORARY),
+        };
+        let to = Place {
+            directory: parent.as_fd(),
+            name: Path::new(name_of(path)),
+        };
+        rename::over(from, to).map_err(fault)?;
+        rustix::fs::fsync(&parent).map_err(fault)
+    }
+}
+
+/// Returns `name` with a number in front. The number comes first because some scans search every directory below for
+/// names that begin like a step's.
+fn numbered(number: u32, name: &str) -> String {
+    let mut end = name.len().min(MAX_KEPT_NAME_BYTES);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{number:04}-{}", name.get(..end).unwrap_or_default())
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+    fn path(text: &str) -> RelativePath {
+        RelativePath::new(text).unwrap()
+    }
+
+    struct Rig {
+        place: tempfile::TempDir,
+        run: PathBuf,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let place = tempfile::tempdir().unwrap();
+            let run = place.path().canonicalize().unwrap().join("run");
+            fs::create_dir(&run).unwrap();
+            Self { place, run }
+        }
+
+        fn open(&self) -> HandoffDirectory {
+            HandoffDirectory::open(&self.run, None).unwrap()
+        }
+
+        fn names(&self) -> Vec<String> {
+            let mut names: Vec<_> = fs::read_dir(self.place.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        }
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_moved_whole_and_never_over_something() {
+        let rig = Rig::new();
+        for round in ["first", "second"] {
+            fs::create_dir_all(rig.run.join("a/step_9.partial")).unwrap();
+            fs::write(rig.run.join("a/step_9.partial/file"), round).unwrap();
+            let open = rig.open();
+            let to = open.move_aside(&path("a/step_9.partial")).unwrap().unwrap();
+            assert_eq!(fs::read_to_string(to.join("file")).unwrap(), round);
+            assert!(!rig.run.join("a/step_9.partial").exists());
+            assert_eq!(open.move_aside(&path("a/step_9.partial")).unwrap(), None);
+            assert_eq!(open.move_aside(&path("none/x")).unwrap(), None);
+            open.finish().unwrap();
+        }
+        let aside = rig.place.path().join(".stepvault/moved-aside");
+        assert!(aside.join("0001-step_9.partial/file").exists());
+        assert!(aside.join("0002-step_9.partial/file").exists());
+        let mode = fs::metadata(&aside).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        // A vault can still be created there.
+        Vault::open_or_create(&rig.place.path().join(".stepvault")).unwrap();
+    }
+
+    #[test]
+    fn pointers_replace_files_and_links_and_leave_nothing_else() {
+        let rig = Rig::new();
+        fs::write(rig.run.join("step_1.ckpt"), "weights").unwrap();
+        fs::set_permissions(rig.run.join("step_1.ckpt"), fs::Permissions::from_mode(0o640)).unwrap();
+        fs::write(rig.run.join("latest"), "old").unwrap();
+        std::os::unix::fs::symlink("gone", rig.run.join("link")).unwrap();
+        std::os::unix::fs::symlink("step_1.ckpt", rig.run.join("last.ckpt")).unwrap();
+        let open = rig.open();
+        open.write_text(&path("latest"), "global_step5", 0o644).unwrap();
+        open.write_link(&path("link"), "step_1.ckpt").unwrap();
+        open.write_copy(&path("last.ckpt"), &path("step_1.ckpt")).unwrap();
+        open.finish().unwrap();
+        assert_eq!(
+            fs::read_to_string(rig.run.join("latest")).unwrap(),
+            "global_step5"
+        );
+        assert_eq!(
+            fs::metadata(rig.run.join("latest")).unwrap().mode() & 0o777,
+            0o644
+        );
+        assert_eq!(
+            fs::read_link(rig.run.join("link")).unwrap(),
+            Path::new("step_1.ckpt")
+        );
+        let (copy, step) = (rig.run.join("last.ckpt"), rig.run.join("step_1.ckpt"));
+        let (copied, original) = (fs::symlink_metadata(&copy).unwrap(), fs::metadata(&step).unwrap());
+        assert!(copied.is_file() && copied.ino() != original.ino());
+        assert_eq!(
+            (copied.mode(), copied.modified().unwrap()),
+            (original.mode(), original.modified().unwrap())
+        );
+        assert_eq!(
+            fs::read_to_string(&step).unwrap(),
+            "weights",
+            "a link is replaced, not written through"
+        );
+        assert_eq!(rig.names(), ["run"], "nothing stays beside it");
+        assert_eq!(fs::read_dir(&rig.run).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn one_restore_at_a_time_hands_over() {
+        let rig = Rig::new();
+        let first = rig.open();
+        let error = HandoffDirectory::open(&rig.run, None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Held);
+        // The leftovers of a killed process are no obstacle.
+        drop(first);
+        rig.open().finish().unwrap();
+        assert_eq!(rig.names(), ["run"]);
+    }
+
+    #[test]
+    fn a_directory_is_no_pointer() {
+        let rig = Rig::new();
+        fs::create_dir(rig.run.join("latest")).unwrap();
+        let error = rig.open().write_text(&path("latest"), "x", 0o644).unwrap_err();
+        let expected = format!(
+            "cannot write the trainer's pointer: {}/latest: it is a directory",
+            rig.run.display()
+        );
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn long_names_stay_names() {
+        assert_eq!(numbered(7, "step_9"), "0007-step_9");
+        assert!(numbered(9_999, &"ü".repeat(127)).len() <= 255);
+    }
+}

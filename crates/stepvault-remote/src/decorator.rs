@@ -1,0 +1,224 @@
+//! Decorators of [`RemoteStore`]: each says what it does around a request; how requests are forwarded stands here, once.
+
+use std::fmt::Debug;
+use std::ops::Range;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use stepvault_core::Result;
+use stepvault_core::digest::{FileDigest, PartDigest};
+
+use crate::payload::Payload;
+use crate::store::{
+    Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
+};
+
+/// What a decorator knows of a request before it is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// Whether the request changes the store.
+    pub is_write: bool,
+    /// Bytes of an object or part that are sent with it.
+    pub sent_bytes: u64,
+}
+
+impl Request {
+    /// A request that changes nothing.
+    pub const READ: Self = Self {
+        is_write: false,
+        sent_bytes: 0,
+    };
+    /// A request that changes the store and sends no data.
+    pub const WRITE: Self = Self::sending(0);
+
+    /// A request that writes an object or part of `sent_bytes`.
+    pub const fn sending(sent_bytes: u64) -> Self {
+        Self {
+            is_write: true,
+            sent_bytes,
+        }
+    }
+}
+
+/// An answer of a store.
+pub trait Answer: Send {
+    /// Whether it says that something does not exist.
+    fn is_absent(&self) -> bool {
+        false
+    }
+}
+
+impl Answer for () {}
+impl Answer for String {}
+impl Answer for Created {}
+impl Answer for PartReceipt {}
+impl Answer for BoxStream<'static, Result<Bytes>> {}
+
+impl Answer for Vec<PendingUpload> {
+    fn is_absent(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+impl Answer for Option<ObjectHead> {
+    fn is_absent(&self) -> bool {
+        self.is_none()
+    }
+}
+
+/// A store that does something around each request to another store. Everything that implements this is a
+/// [`RemoteStore`]; the methods with a default are for requests that a decorator treats in a way of their own.
+#[async_trait]
+pub trait StoreDecorator: Send + Sync + Debug {
+    /// Returns the store that requests are forwarded to.
+    fn inner(&self) -> &dyn RemoteStore;
+
+    /// Sends one request, by `call`, which may be called again.
+    async fn around<'a, T, C>(&'a self, request: Request, call: C) -> Result<T>
+    where
+        T: Answer + 'a,
+        C: Fn() -> BoxFuture<'a, Result<T>> + Send + Sync + 'a;
+
+    /// [`RemoteStore::begin`].
+    async fn begin_decorated(&self) -> Result<()> {
+        self.around(Request::WRITE, || self.inner().begin()).await
+    }
+
+    /// [`RemoteStore::complete_upload`].
+    async fn complete_decorated(
+        &self,
+        key: &str,
+        upload: &str,
+        parts: &[PartReceipt],
+        digest: &FileDigest,
+    ) -> Result<Created> {
+        self.around(Request::WRITE, || {
+            self.inner().complete_upload(key, upload, parts, digest)
+        })
+        .await
+    }
+
+    /// [`RemoteStore::read`]; `around` covers the opening alone.
+    async fn read_decorated(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+    ) -> Result<BoxStream<'static, Result<Bytes>>> {
+        self.around(Request::READ, || self.inner().read(key, range.clone()))
+            .await
+    }
+
+    /// [`RemoteStore::list`]; forwarded without `around`.
+    fn list_decorated<'a>(&'a self, prefix: &str) -> BoxStream<'a, Result<ObjectInfo>> {
+        self.inner().list(prefix)
+    }
+}
+
+#[async_trait]
+impl<D: StoreDecorator> RemoteStore for D {
+    fn url(&self) -> &str {
+        self.inner().url()
+    }
+
+    fn capabilities(&self) -> StoreCapabilities {
+        self.inner().capabilities()
+    }
+
+    async fn begin(&self) -> Result<()> {
+        self.begin_decorated().await
+    }
+
+    async fn create(&self, key: &str, body: Payload, digest: &PartDigest) -> Result<Created> {
+        self.around(Request::sending(body.size_bytes()), || {
+            self.inner().create(key, body.clone(), digest)
+        })
+        .await
+    }
+
+    async fn replace(&self, key: &str, body: Bytes, digest: &PartDigest) -> Result<()> {
+        self.around(Request::sending(body.len() as u64), || {
+            self.inner().replace(key, body.clone(), digest)
+        })
+        .await
+    }
+
+    async fn start_upload(&self, key: &str, size_bytes: u64) -> Result<String> {
+        self.around(Request::WRITE, || self.inner().start_upload(key, size_bytes))
+            .await
+    }
+
+    async fn upload_part(
+        &self,
+        key: &str,
+        upload: &str,
+        index: u32,
+        body: Payload,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        self.around(Request::sending(body.size_bytes()), || {
+            self.inner().upload_part(key, upload, index, body.clone(), digest)
+        })
+        .await
+    }
+
+    async fn complete_upload(
+        &self,
+        key: &str,
+        upload: &str,
+        parts: &[PartReceipt],
+        digest: &FileDigest,
+    ) -> Result<Created> {
+        self.complete_decorated(key, upload, parts, digest).await
+    }
+
+    async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
+        self.around(Request::WRITE, || self.inner().abort_upload(key, upload))
+            .await
+    }
+
+    async fn pending_uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
+        self.around(Request::READ, || self.inner().pending_uploads(prefix))
+            .await
+    }
+
+    async fn head(&self, key: &str) -> Result<Option<ObjectHead>> {
+        self.around(Request::READ, || self.inner().head(key)).await
+    }
+
+    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<BoxStream<'static, Result<Bytes>>> {
+        self.read_decorated(key, range).await
+    }
+
+    fn list(&self, prefix: &str) -> BoxStream<'_, Result<ObjectInfo>> {
+        self.list_decorated(prefix)
+    }
+
+    async fn sync(&self, keys: &[String]) -> Result<()> {
+        self.around(Request::WRITE, || self.inner().sync(keys)).await
+    }
+
+    async fn delete(&self, keys: &[String]) -> Result<()> {
+        self.around(Request::WRITE, || self.inner().delete(keys)).await
+    }
+
+    async fn copy(&self, from: &str, to: &str) -> Result<Created> {
+        self.around(Request::WRITE, || self.inner().copy(from, to)).await
+    }
+
+    async fn copy_part(
+        &self,
+        from: &str,
+        key: &str,
+        upload: &str,
+        index: u32,
+        start: u64,
+        digest: &PartDigest,
+    ) -> Result<PartReceipt> {
+        self.around(Request::WRITE, || {
+            self.inner().copy_part(from, key, upload, index, start, digest)
+        })
+        .await
+    }
+}

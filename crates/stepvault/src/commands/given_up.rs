@@ -1,0 +1,84 @@
+//! The steps that vaults gave up to free space, as the commands show them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use stepvault_core::given_up::{GivenUpRecord, GivenUpStep};
+use stepvault_core::ids::RunName;
+use stepvault_engine::blocking::blocking;
+use stepvault_engine::given_up::{ask_given_up, read_given_up};
+use stepvault_engine::run_remote::RunRemote;
+use stepvault_local::vault::Vault;
+
+/// Timeout for reading the remotes' records of given-up steps.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+
+/// The steps that one node gave up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct GivenUpDocument {
+    node: String,
+    /// The latest first.
+    steps: Vec<GivenUpStepDocument>,
+    /// Number of earlier ones, which are not listed.
+    more: u64,
+    #[serde(skip)]
+    text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct GivenUpStepDocument {
+    step: u64,
+    attempt: u32,
+    bytes: u64,
+    given_up_at: String,
+    /// Remotes on which the step was durable.
+    durable_on: Vec<String>,
+}
+
+impl GivenUpDocument {
+    /// Selects the steps of a record for which `still` returns true; returns `None` if there are none.
+    pub(super) fn of(record: &GivenUpRecord, still: impl FnMut(&GivenUpStep) -> bool) -> Option<Self> {
+        let record = record.only(still)?;
+        let steps = record.steps.iter().map(|step| GivenUpStepDocument {
+            step: step.id.step.number(),
+            attempt: step.id.attempt.number(),
+            bytes: step.bytes,
+            given_up_at: step.given_up_at.to_rfc3339(),
+            durable_on: step.durable_on.iter().map(ToString::to_string).collect(),
+        });
+        Some(Self {
+            node: record.node.to_string(),
+            steps: steps.collect(),
+            more: record.more,
+            text: record.summary(),
+        })
+    }
+
+    /// Returns a summary in one sentence.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// Returns the steps of a run that were given up, from this node's vault and these remotes; one record for each node.
+pub(super) async fn known_records(
+    vault: Option<&Vault>,
+    remotes: &[RunRemote],
+    run: &RunName,
+) -> Vec<GivenUpRecord> {
+    let asked = tokio::time::timeout(ANSWERED_WITHIN, ask_given_up(remotes)).await;
+    let mut by_node: BTreeMap<_, GivenUpRecord> = asked
+        .unwrap_or_default()
+        .into_iter()
+        .map(|record| (record.node.clone(), record))
+        .collect();
+    if let Some(vault) = vault {
+        let (vault, run) = (vault.clone(), run.clone());
+        // The vault's own record is at least as recent as its copy on a remote.
+        if let Ok(Some(record)) = blocking(move || read_given_up(&vault, &run)).await {
+            by_node.insert(record.node.clone(), record);
+        }
+    }
+    by_node.into_values().collect()
+}
