@@ -97,11 +97,6 @@ impl RunKeys {
         format!("{}/{RECORDS_DIRECTORY}/{rest}", self.run)
     }
 
-    /// Returns the prefix of all records, as opposed to data.
-    pub fn records_prefix(&self) -> String {
-        self.record("")
-    }
-
     /// Returns the key of the marker object.
     pub fn marker(&self) -> String {
         self.record("vault.json")
@@ -115,11 +110,6 @@ impl RunKeys {
     /// Returns the key of a step's commit.
     pub fn commit(&self, id: StepId) -> String {
         self.record(&format!("commits/{}.json", id.label()))
-    }
-
-    /// Returns the prefix of the part manifests of all steps.
-    pub fn parts_prefix(&self) -> String {
-        self.record("parts/")
     }
 
     /// Returns the prefix of the part manifests of one step.

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
+use crate::entries::{SymlinkEntry, check_link_target};
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::{SymlinkEntry, check_link_target};
 
 /// Checks that every link stays inside the checkpoint, including through other links.
 ///

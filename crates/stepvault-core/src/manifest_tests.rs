@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::codec::{decode, encode};
+use crate::digest::PartDigest;
+use crate::file_parts::FileParts;
 use crate::ids::{Attempt, Step};
 
 type Spoil<T> = fn(&mut T);

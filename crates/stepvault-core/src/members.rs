@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::manifest::{DirectoryEntry, Shape, SymlinkEntry};
+use crate::entries::{DirectoryEntry, Shape, SymlinkEntry};
 use crate::path::RelativePath;
 
 /// Determines which paths belong to a step of several paths.

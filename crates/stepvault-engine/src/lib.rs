@@ -34,6 +34,7 @@ pub mod blocking;
 mod broken_body;
 pub mod catalog;
 pub mod content;
+mod copies;
 pub mod doctor;
 pub mod drains;
 pub mod exclusive;

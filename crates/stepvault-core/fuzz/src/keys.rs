@@ -1,6 +1,6 @@
 //! Keys as a store lists them: what is recognised as ours may be deleted.
 
-use stepvault_core::ids::{Attempt, NodeName, RunName, Step, StepId};
+use stepvault_core::ids::{Attempt, NodeName, RECORDS_DIRECTORY, RunName, Step, StepId};
 use stepvault_core::keys::{KeyKind, ResumePoint, RunKeys, check_step_name};
 use stepvault_core::path::RelativePath;
 
@@ -11,7 +11,7 @@ pub fn check(text: &str) {
     let keys = RunKeys::new(run);
     check_one(&keys, key);
     check_one(&keys, &format!("{}{key}", keys.prefix()));
-    check_one(&keys, &format!("{}{key}", keys.records_prefix()));
+    check_one(&keys, &format!("{}{RECORDS_DIRECTORY}/{key}", keys.prefix()));
 }
 
 /// Whatever is recognised is spelled as we spell it.

@@ -1,8 +1,8 @@
 //! A remote's URL, which a person wrote.
 
-use stepvault_core::ids::RemoteName;
+use stepvault_core::config::{Config, FlagOverride, Sources, load};
 use stepvault_core::path::RelativePath;
-use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl, Scheme};
+use stepvault_core::remote_settings::{RemoteUrl, Scheme};
 
 /// Stands for a secret.
 pub const CANARY: &str = "cAnArYs3cr3t";
@@ -40,7 +40,7 @@ fn check_place(text: &str) {
         .collect();
     let whole = format!("{shown}?{}", written.trim_start_matches('&'));
     assert_eq!(RemoteUrl::parse(&whole).unwrap(), (url, options), "{whole:?}");
-    let _ = RemoteSettings::from_url(&RemoteName::new("r").unwrap(), text);
+    let _ = configured(text);
 }
 
 /// A secret as password or in the query, whatever stands around it.
@@ -71,7 +71,7 @@ fn check_secrets(text: &str) {
             Ok((url, _)) => told.push(url.to_string()),
             Err(error) => told.push(format!("{error} {:?} {error:?}", error.hint_text())),
         }
-        if let Err(error) = RemoteSettings::from_url(&RemoteName::new("r").unwrap(), &text) {
+        if let Err(error) = configured(&text) {
             told.push(format!("{error} {:?}", error.hint_text()));
         }
         // What was taken for the place is no secret to anybody.
@@ -81,6 +81,19 @@ fn check_secrets(text: &str) {
             "{text:?}: {told:?}"
         );
     }
+}
+
+/// A configuration with the URL as the only remote's.
+fn configured(url: &str) -> stepvault_core::Result<Config> {
+    let flag = FlagOverride {
+        key: "remote.r.url".to_owned(),
+        value: toml::Value::String(url.to_owned()),
+        flag: "--flag".to_owned(),
+    };
+    load(&Sources {
+        flags: vec![flag],
+        ..Sources::default()
+    })
 }
 
 fn encoded(text: &str) -> String {

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Finding, Source};
+use super::finding::{Fault, Finding, Source};
 use super::key::KeyPath;
 use super::merge::Merged;
 use super::suggest::nearest;
-use super::value::Fault;
 
 const PREFIX: &str = "STEPVAULT_";
 /// Variables that the command line reads for its own flags; none of these is a key.

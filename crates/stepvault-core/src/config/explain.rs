@@ -1,20 +1,7 @@
 //! The effective configuration and the source of each value.
 
-use serde::Serialize;
-
-use super::finding::Source;
+use super::finding::Explained;
 use super::merge::Merged;
-
-/// One effective value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Explained {
-    /// The key, dotted.
-    pub key: String,
-    /// The value as TOML, with secrets masked.
-    pub value: String,
-    /// The source of the value.
-    pub source: Source,
-}
 
 /// Replaces a secret in the output.
 const MASK: &str = "****";

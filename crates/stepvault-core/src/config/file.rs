@@ -7,9 +7,9 @@ use toml::de::{DeTable, DeValue};
 
 use super::finding::{Finding, Source};
 use super::key::KeyPath;
-use super::load::FileText;
 use super::merge::Merged;
 use super::schema::{self, Member, Shape};
+use super::sources::FileText;
 use super::suggest::nearest;
 
 /// Reads the file into `merged`.

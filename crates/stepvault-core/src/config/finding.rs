@@ -25,8 +25,6 @@ pub enum Source {
         /// Its name.
         variable: String,
     },
-    /// A remote's URL outside any configuration.
-    Url,
     /// A command-line flag.
     Flag {
         /// The flag as it is written, with its dashes.
@@ -41,7 +39,7 @@ impl Source {
             Self::Default => 0,
             Self::File { .. } => 1,
             Self::Environment { .. } => 2,
-            Self::Flag { .. } | Self::Url => 3,
+            Self::Flag { .. } => 3,
         }
     }
 }
@@ -56,8 +54,34 @@ impl fmt::Display for Source {
             } => write!(out, "{}:{line}", path.display()),
             Self::File { path, line: None } => write!(out, "{}", path.display()),
             Self::Environment { variable } => out.write_str(variable),
-            Self::Url => out.write_str("URL"),
             Self::Flag { flag } => out.write_str(flag),
+        }
+    }
+}
+
+/// One effective value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Explained {
+    /// The key, dotted.
+    pub key: String,
+    /// The value as TOML, with secrets masked.
+    pub value: String,
+    /// The source of the value.
+    pub source: Source,
+}
+
+/// What is wrong with a value, and the correct notation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) why: String,
+    pub(super) hint: String,
+}
+
+impl Fault {
+    pub(super) fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            why: why.into(),
+            hint: hint.into(),
         }
     }
 }
@@ -101,7 +125,7 @@ impl Finding {
 /// `stepvault.toml:12: remote.s3-main.regoin: there is no such key`
 impl fmt::Display for Finding {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !matches!(self.source, Source::Default | Source::Url) {
+        if self.source != Source::Default {
             write!(out, "{}: ", self.source)?;
         }
         if !self.key.is_empty() {

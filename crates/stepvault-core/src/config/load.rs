@@ -1,46 +1,14 @@
 //! Loads the sources and returns a checked configuration.
 
-use std::path::PathBuf;
-
 use super::build::build;
 use super::explain::explain;
 use super::finding::{Finding, Source};
 use super::key::KeyPath;
 use super::merge::Merged;
 use super::model::Config;
+use super::sources::{FlagOverride, Sources};
 use super::{environment, file, options, validate};
 use crate::error::{Error, ErrorKind, Result};
-
-/// The text of a configuration file and the path it came from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileText {
-    /// Used in messages, and as the base of the relative paths in the file.
-    pub path: PathBuf,
-    /// The content.
-    pub text: String,
-}
-
-/// A value that the command line gives for a key.
-#[derive(Debug, Clone)]
-pub struct FlagOverride {
-    /// The key as in the file: `local.directory`, `remote.s3-main.url`, `run."a/b".watch`.
-    pub key: String,
-    /// Its value, as it would be written in the file.
-    pub value: toml::Value,
-    /// The flag, with its dashes, for messages.
-    pub flag: String,
-}
-
-/// All sources of a configuration.
-#[derive(Debug, Clone, Default)]
-pub struct Sources {
-    /// The file, if there is one.
-    pub file: Option<FileText>,
-    /// The environment; variables that do not begin with `STEPVAULT_` are ignored.
-    pub environment: Vec<(String, String)>,
-    /// The values given on the command line.
-    pub flags: Vec<FlagOverride>,
-}
 
 /// The result of a check.
 #[derive(Debug, Clone)]

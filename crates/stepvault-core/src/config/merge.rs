@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use toml::Value;
 
-use super::finding::{Finding, Source};
+use super::finding::{Fault, Finding, Source};
 use super::key::KeyPath;
 use super::model::RunSettings;
 use super::schema;
-use super::value::{Fault, check, from_text};
+use super::value::{check, from_text};
 
 /// A value and its source.
 #[derive(Debug, Clone)]
@@ -34,22 +34,8 @@ pub(super) struct Merged {
 impl Merged {
     /// Sets the value of a key; an unknown key or an unsuitable value becomes a fault.
     pub(super) fn set(&mut self, path: KeyPath, value: Value, source: Source) {
-        let Some(schema::Member {
-            shape: schema::Shape::Value(kind, _),
-            ..
-        }) = schema::find(&path)
-        else {
-            self.fault(
-                &path,
-                source,
-                &Fault::new(
-                    "there is no such key",
-                    "see the configuration reference for all keys",
-                ),
-            );
-            return;
-        };
-        if let Err(fault) = check(*kind, &value) {
+        let checked = kind_of(&path).and_then(|kind| check(kind, &value));
+        if let Err(fault) = checked {
             return self.fault(&path, source, &fault);
         }
         self.note_name(&path);
@@ -58,22 +44,7 @@ impl Merged {
 
     /// Sets a value from text, converted to the type of the key.
     pub(super) fn set_text(&mut self, path: KeyPath, text: &str, source: Source) {
-        let Some(schema::Member {
-            shape: schema::Shape::Value(kind, _),
-            ..
-        }) = schema::find(&path)
-        else {
-            self.fault(
-                &path,
-                source,
-                &Fault::new(
-                    "there is no such key",
-                    "see the configuration reference for all keys",
-                ),
-            );
-            return;
-        };
-        match from_text(*kind, text) {
+        match kind_of(&path).and_then(|kind| from_text(kind, text)) {
             Ok(value) => self.set(path, value, source),
             Err(fault) => self.fault(&path, source, &fault),
         }
@@ -172,4 +143,32 @@ impl Merged {
             }
         }
     }
+}
+
+/// Returns the type of a key's value.
+fn kind_of(path: &KeyPath) -> Result<schema::Kind, Fault> {
+    match schema::find(path) {
+        Some(schema::Member {
+            shape: schema::Shape::Value(kind, _),
+            ..
+        }) => Ok(*kind),
+        _ => Err(Fault::new(
+            "there is no such key",
+            "see the configuration reference for all keys",
+        )),
+    }
+}
+
+/// Records a fault of a key.
+pub(super) fn fault(merged: &mut Merged, key: &[&str], why: impl Into<String>, hint: &str) {
+    let path = KeyPath::of(key);
+    let source = merged.place(&path);
+    merged.faults.push(Finding::new(path, source, why).hint(hint));
+}
+
+/// Records a warning about a key.
+pub(super) fn warn(merged: &mut Merged, key: &[&str], why: impl Into<String>, hint: &str) {
+    let path = KeyPath::of(key);
+    let source = merged.source(&path);
+    merged.warnings.push(Finding::new(path, source, why).hint(hint));
 }

@@ -17,6 +17,8 @@ mod options;
 mod paths;
 mod remote;
 mod schema;
+mod section;
+mod sources;
 mod suggest;
 mod units;
 mod validate;
@@ -25,13 +27,13 @@ mod validate_run;
 mod value;
 
 pub use environment::variable_name;
-pub use explain::Explained;
-pub use finding::{Finding, Source};
-pub use load::{FileText, FlagOverride, Report, Sources, check, faults_error, load};
+pub use finding::{Explained, Finding, Source};
+pub use load::{Report, check, faults_error, load};
 pub use model::{
     AgentSettings, Completion, Config, ControlSocket, DoctorSettings, LinkPolicy, LocalSettings,
     NoticeSource, Notices, RestartSettings, RunSettings, UploadSettings,
 };
+pub use sources::{FileText, FlagOverride, Sources};
 pub use suggest::nearest;
 pub use units::{parse_duration, parse_size};
 

@@ -5,10 +5,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::explain::Explained;
-use super::finding::{Finding, Source};
+use super::finding::{Explained, Finding, Source};
 use super::key::KeyPath;
-use super::load::FileText;
+use super::sources::FileText;
 use crate::ids::{NodeName, RemoteName, RunName};
 use crate::nodes::NodeSet;
 use crate::path::RelativePath;

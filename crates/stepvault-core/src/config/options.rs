@@ -2,12 +2,11 @@
 
 use toml::Value;
 
-use super::finding::Finding;
+use super::finding::{Fault, Finding};
 use super::key::KeyPath;
 use super::merge::Merged;
 use super::schema;
 use super::suggest::nearest;
-use super::value::Fault;
 use crate::remote_settings::RemoteUrl;
 
 /// Length of the longest option name that messages show.

@@ -1,37 +1,9 @@
-//! One remote's settings, from its table or from a bare URL.
+//! One remote's settings, from its table.
 
-use super::build::Section;
-use super::finding::Source;
-use super::key::KeyPath;
-use super::load::faults_error;
 use super::merge::Merged;
-use super::options;
-use super::validate;
-use crate::error::Result;
+use super::section::Section;
 use crate::ids::RemoteName;
 use crate::remote_settings::{ReadBack, RemoteSettings, RemoteUrl};
-
-impl RemoteSettings {
-    /// Returns a remote from a URL with options in its query. Every key of a remote's table is a valid option.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) for an invalid URL, an unknown option or an unsuitable value.
-    pub fn from_url(name: &RemoteName, text: &str) -> Result<Self> {
-        let mut merged = Merged::default();
-        let url = KeyPath::of(&["remote", name.as_str(), "url"]);
-        merged.set(url, toml::Value::String(text.to_owned()), Source::Url);
-        options::unfold(&mut merged);
-        merged.fill_defaults();
-        let remote = build_remote(&mut merged, name.as_str());
-        if let Some(remote) = &remote {
-            validate::check_remote(remote, &mut merged);
-        }
-        match remote {
-            Some(remote) if merged.faults.is_empty() => Ok(remote),
-            _ => Err(faults_error("cannot use the remote", &merged.faults)),
-        }
-    }
-}
 
 /// Builds the remote called `name`; returns `None` if its name or its URL is missing or invalid.
 pub(super) fn build_remote(merged: &mut Merged, name: &str) -> Option<RemoteSettings> {

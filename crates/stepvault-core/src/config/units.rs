@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::value::Fault;
+use super::finding::Fault;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Reads a size in bytes: `8 MiB`, `100GB`, `512 B`.

@@ -1,30 +1,13 @@
 //! Checks that span several settings, which may contradict each other.
 
-use super::finding::Finding;
-use super::key::KeyPath;
-use super::merge::Merged;
+use super::merge::{Merged, fault};
 use super::model::Config;
 use super::paths::places;
-use super::validate_run::check_run;
-use crate::error::{Error, ErrorKind};
-use crate::retention::KeepRules;
-
-pub(super) use super::validate_remote::check_remote;
+use super::validate_remote::check_remote;
+use super::validate_run::{check_keep, check_run};
 
 /// Two buffers of the smallest part: with less, no part can be sent while the next is read.
 const MINIMUM_MEMORY_BUDGET_BYTES: u64 = 2 * crate::file_parts::MINIMUM_PART_SIZE_BYTES;
-
-pub(super) fn fault(merged: &mut Merged, key: &[&str], why: impl Into<String>, hint: &str) {
-    let path = KeyPath::of(key);
-    let source = merged.place(&path);
-    merged.faults.push(Finding::new(path, source, why).hint(hint));
-}
-
-pub(super) fn warn(merged: &mut Merged, key: &[&str], why: impl Into<String>, hint: &str) {
-    let path = KeyPath::of(key);
-    let source = merged.source(&path);
-    merged.warnings.push(Finding::new(path, source, why).hint(hint));
-}
 
 /// Checks everything that involves several keys.
 pub(super) fn check_all(config: &Config, merged: &mut Merged) {
@@ -124,25 +107,5 @@ fn check_places(config: &Config, merged: &mut Merged) {
             let hint = "use separate directories, none inside another, and keep the vault on the trainer's filesystem";
             fault(merged, &key, why, hint);
         }
-    }
-}
-
-pub(super) fn check_keep(merged: &mut Merged, above: &[&str], rules: &KeepRules) {
-    let Err(error) = rules.check() else { return };
-    let path = KeyPath::of(above);
-    let given = super::schema::KEEP
-        .iter()
-        .map(|member| merged.source(&path.join(member.name)));
-    let source = given
-        .max_by_key(super::finding::Source::rank)
-        .unwrap_or(super::finding::Source::Default);
-    merged.faults.push(refused(path, source, &error));
-}
-
-fn refused(path: KeyPath, source: super::finding::Source, error: &Error) -> Finding {
-    let finding = Finding::new(path, source, error.to_string()).hint(error.hint_text().unwrap_or_default());
-    Finding {
-        kind: ErrorKind::Refused,
-        ..finding
     }
 }

@@ -3,8 +3,7 @@
 
 use super::finding::Finding;
 use super::key::KeyPath;
-use super::merge::Merged;
-use super::validate::fault;
+use super::merge::{Merged, fault};
 use crate::remote_settings::{RemoteSettings, Scheme};
 
 /// The stores to which each setting applies. A setting that has no effect without a warning (an encryption, an owner
@@ -23,7 +22,7 @@ const STORES: [(&str, &[Scheme]); 10] = [
 ];
 
 /// Checks what involves several keys of a remote.
-pub(in crate::config) fn check_remote(remote: &RemoteSettings, merged: &mut Merged) {
+pub(super) fn check_remote(remote: &RemoteSettings, merged: &mut Merged) {
     let name = remote.name.as_str();
     for (key, schemes) in STORES {
         let path = KeyPath::of(&["remote", name, key]);

@@ -1,13 +1,15 @@
 //! Checks one run: how its finished steps are detected, its metrics, its remotes and its keep rules.
 
+use super::finding::{Finding, Source};
 use super::key::KeyPath;
-use super::merge::Merged;
+use super::merge::{Merged, fault, warn};
 use super::model::{Completion, Config, RunSettings};
 use super::paths::normalize;
 use super::schema::{KEEP, Member};
 use super::suggest::nearest;
-use super::validate::{check_keep, fault, warn};
+use crate::error::ErrorKind;
 use crate::ids::RemoteName;
+use crate::retention::KeepRules;
 
 /// Checks what involves several keys of a run.
 pub(super) fn check_run(config: &Config, run: &RunSettings, merged: &mut Merged) {
@@ -236,4 +238,17 @@ fn unknown_remote_hint(remote: &RemoteName, configured: &[&str]) -> String {
         None if configured.is_empty() => format!("add a table [remote.{remote}]"),
         None => format!("the remotes are {}", configured.join(", ")),
     }
+}
+
+/// Checks the keep rules under a key. A fault is reported where the strongest of the rules was given.
+pub(super) fn check_keep(merged: &mut Merged, above: &[&str], rules: &KeepRules) {
+    let Err(error) = rules.check() else { return };
+    let path = KeyPath::of(above);
+    let given = KEEP.iter().map(|member| merged.source(&path.join(member.name)));
+    let source = given.max_by_key(Source::rank).unwrap_or(Source::Default);
+    let finding = Finding::new(path, source, error.to_string()).hint(error.hint_text().unwrap_or_default());
+    merged.faults.push(Finding {
+        kind: ErrorKind::Refused,
+        ..finding
+    });
 }

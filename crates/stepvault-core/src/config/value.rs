@@ -2,28 +2,13 @@
 
 use toml::Value;
 
+use super::finding::Fault;
 use super::schema::Kind;
 use super::suggest::nearest;
 use super::units::{duration, size};
 use crate::nodes::NodeSet;
 use crate::path::RelativePath;
 use crate::retention::BestRule;
-
-/// What is wrong with a value, and the correct notation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fault {
-    pub(super) why: String,
-    pub(super) hint: String,
-}
-
-impl Fault {
-    pub(super) fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self {
-            why: why.into(),
-            hint: hint.into(),
-        }
-    }
-}
 
 type Checked<T> = Result<T, Fault>;
 

@@ -12,4 +12,4 @@ pub use plan::{Chance, PlannedStep, RemotePlan, TimeLeft, Waiting, plan};
 pub use record::{DrainRecord, LeftStep, MAX_LEFT_STEPS};
 
 #[cfg(test)]
-mod properties;
+mod tests;

@@ -12,6 +12,7 @@
 //! nor a run that was started over by mistake can displace good checkpoints.
 
 mod branches;
+mod decision;
 mod facts;
 mod guards;
 mod plan;
@@ -20,13 +21,12 @@ mod rules;
 mod space;
 
 pub use branches::abandoned_steps;
+pub use decision::{Decision, RetentionPlan, Verdict};
 pub use facts::{ListingState, StepFacts, TierView, Unproven, Verified};
 pub use guards::{Guards, Refusal, RefusalKind};
-pub use plan::{Decision, RetentionPlan, Verdict, plan};
+pub use plan::plan;
 pub use policy::{BestRule, KeepRules, LocalLimits, Prefer};
 pub use space::{evict_for_space, make_room};
 
-#[cfg(test)]
-mod properties;
 #[cfg(test)]
 mod tests;

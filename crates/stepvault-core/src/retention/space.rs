@@ -1,7 +1,7 @@
 //! Evictions from the local tier to stay within its limits, and steps that are given up if evictions are not enough.
 
+use super::decision::{Decision, RetentionPlan, Verdict};
 use super::guards::Loss;
-use super::plan::{Decision, RetentionPlan, Verdict};
 use super::policy::LocalLimits;
 use crate::observe::Tier;
 

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use stepvault_core::copies::Copies;
 use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::observe::Event;
 use stepvault_core::{Error, ErrorKind};
 use stepvault_local::seal_record::SealRecord;
 
 use super::lane::Lane;
+use crate::copies::Copies;
 
 /// State shared by all files of one upload.
 #[derive(Debug, Default)]

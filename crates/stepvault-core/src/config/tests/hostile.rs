@@ -4,8 +4,6 @@ use proptest::prelude::*;
 
 use super::super::{Sources, check, variable_name};
 use super::{flag, sources};
-use crate::ids::RemoteName;
-use crate::remote_settings::RemoteSettings;
 
 /// Generates text that resembles a configuration enough to reach the checks.
 fn almost() -> impl Strategy<Value = String> {
@@ -31,6 +29,7 @@ proptest! {
         let flags = vec![flag(&key, value.clone()), flag("remote.x.url", url.clone())];
         let report = check(&Sources { environment, flags, ..sources(&text) });
         prop_assert_eq!(report.config.is_some(), report.faults.is_empty());
-        let _ = RemoteSettings::from_url(&RemoteName::new("x").unwrap(), &format!("s3://{url}?{key}={value}"));
+        let flags = vec![flag("remote.x.url", format!("s3://{url}?{key}={value}"))];
+        let _ = check(&Sources { flags, ..Sources::default() });
     }
 }

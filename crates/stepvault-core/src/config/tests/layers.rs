@@ -2,8 +2,6 @@
 
 use super::super::{Sources, check, load, variable_name};
 use super::{flag, loaded, only_fault, report, sources};
-use crate::ids::RemoteName;
-use crate::remote_settings::RemoteSettings;
 
 fn environment(text: &str, pairs: &[(&str, &str)]) -> Sources {
     let pairs = pairs
@@ -171,47 +169,50 @@ fn options_of_a_url_are_keys_of_the_layer_that_gave_the_url() {
 }
 
 #[test]
-fn a_bare_url_gives_a_remote() {
-    let name = || RemoteName::new("r").unwrap();
+fn every_option_may_stand_in_the_url() {
+    let remote = |url: &str| {
+        let mut config = load(&Sources {
+            flags: vec![flag("remote.r.url", url)],
+            ..Sources::default()
+        })?;
+        Ok::<_, crate::Error>(config.remotes.remove(0))
+    };
     let url = "s3://b/p?required=false&stall-timeout=5s&bandwidth-limit=1MiB&tags=a%3Db&read-back=always&copy-unchanged=false";
-    let remote = RemoteSettings::from_url(&name(), url).unwrap();
-    assert_eq!((remote.required, remote.stall_timeout_seconds), (false, 5));
-    assert!(!remote.copy_unchanged);
-    assert_eq!(remote.bandwidth_limit_bytes_per_second, Some(1 << 20));
+    let settings = remote(url).unwrap();
+    assert_eq!((settings.required, settings.stall_timeout_seconds), (false, 5));
+    assert!(!settings.copy_unchanged);
+    assert_eq!(settings.bandwidth_limit_bytes_per_second, Some(1 << 20));
     assert_eq!(
-        (remote.tags["a"].as_str(), remote.url.to_string().as_str()),
+        (settings.tags["a"].as_str(), settings.url.to_string().as_str()),
         ("b", "s3://b/p")
     );
     for (url, text) in [
         (
             "s3://b?reqired=false",
-            "cannot use the remote: remote.r.url: there is no option 'reqired'",
+            "the configuration is invalid: --flag: remote.r.url: there is no option 'reqired'",
         ),
         (
             "s3://b?stall-timeout=5",
-            "cannot use the remote: remote.r.stall-timeout: it has no unit",
+            "the configuration is invalid: --flag: remote.r.stall-timeout: it has no unit",
         ),
         (
             "nothing",
-            "cannot use the remote: remote.r.url: not a remote's URL: nothing: it has no scheme",
+            "the configuration is invalid: --flag: remote.r.url: not a remote's URL: nothing: it has no scheme",
         ),
         (
             "s3://b?endpoint=http://minio:9000",
-            "cannot use the remote: remote.r.endpoint: plain http to another machine would expose every byte on the \
+            "the configuration is invalid: --flag: remote.r.endpoint: plain http to another machine would expose every byte on the \
              network",
         ),
         (
             "file:///d?region=x",
-            "cannot use the remote: remote.r.region: it does not apply to a file:// remote",
+            "the configuration is invalid: --flag: remote.r.region: it does not apply to a file:// remote",
         ),
     ] {
-        assert_eq!(
-            RemoteSettings::from_url(&name(), url).expect_err(url).to_string(),
-            text
-        );
+        assert_eq!(remote(url).expect_err(url).to_string(), text);
     }
     let password = "s3://b?endpoint=http://user:s3&cr3t@host";
-    let error = RemoteSettings::from_url(&name(), password).expect_err(password);
+    let error = remote(password).expect_err(password);
     assert!(!error.to_string().contains("cr3t"), "{error}");
     for same in [
         "file:///data/my%20vault",
@@ -221,11 +222,7 @@ fn a_bare_url_gives_a_remote() {
         "file:///a%5Cb",
     ] {
         let parsed = crate::remote_settings::RemoteUrl::parse(same).unwrap().0;
-        assert_eq!(
-            RemoteSettings::from_url(&name(), same).unwrap().url,
-            parsed,
-            "{same}"
-        );
+        assert_eq!(remote(same).unwrap().url, parsed, "{same}");
     }
 }
 

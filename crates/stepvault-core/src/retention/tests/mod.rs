@@ -2,6 +2,7 @@
 
 mod branches;
 mod guards;
+mod properties;
 mod rules;
 mod space;
 

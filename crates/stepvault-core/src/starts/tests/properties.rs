@@ -2,7 +2,6 @@
 
 use proptest::prelude::*;
 
-use super::tests::{ended, start, step};
 use super::*;
 use crate::codec::{decode, encode};
 

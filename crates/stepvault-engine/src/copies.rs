@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::digest::{Crc32c, FileDigest, PartDigest, Sha256Digest};
-use crate::error::Result;
-use crate::keys::RunKeys;
-use crate::manifest::PartManifest;
+use stepvault_core::Result;
+use stepvault_core::digest::{Crc32c, FileDigest, PartDigest, Sha256Digest};
+use stepvault_core::keys::RunKeys;
+use stepvault_core::manifest::PartManifest;
 
 /// The files of an earlier step, indexed by content. Of two files with the same content, the first by path counts.
 ///
 /// Paths are ignored, because some trainers include the step number in them. A file matches if it has the same size,
 /// is divided at the same offsets, and has the same bytes.
 #[derive(Debug, Clone, Default)]
-pub struct Copies {
+pub(crate) struct Copies {
     /// The object keys of the files.
     keys: Vec<String>,
     files: HashMap<(u64, Sha256Digest), (usize, Crc32c)>,
@@ -32,7 +32,11 @@ impl Copies {
     ///
     /// # Errors
     /// When a path of the manifest yields no valid key.
-    pub fn plan(wanted_sizes_bytes: &BTreeSet<u64>, earlier: &PartManifest, keys: &RunKeys) -> Result<Self> {
+    pub(crate) fn plan(
+        wanted_sizes_bytes: &BTreeSet<u64>,
+        earlier: &PartManifest,
+        keys: &RunKeys,
+    ) -> Result<Self> {
         let mut copies = Self::default();
         for file in &earlier.files {
             let size = file.size_bytes;
@@ -63,18 +67,18 @@ impl Copies {
     }
 
     /// Returns whether there is nothing to copy from.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
     /// Returns the key of a file with exactly these bytes.
-    pub fn of_file(&self, digest: &FileDigest) -> Option<&str> {
+    pub(crate) fn of_file(&self, digest: &FileDigest) -> Option<&str> {
         let (source, crc32c) = self.files.get(&(digest.size_bytes, digest.sha256))?;
         (*crc32c == digest.crc32c).then(|| self.keys[*source].as_str())
     }
 
     /// Returns the key of a multipart file of that size that has these bytes as its part `index`.
-    pub fn of_part(&self, file_size_bytes: u64, index: u32, digest: &PartDigest) -> Option<&str> {
+    pub(crate) fn of_part(&self, file_size_bytes: u64, index: u32, digest: &PartDigest) -> Option<&str> {
         let place = Place {
             file_size_bytes,
             index,
@@ -87,11 +91,11 @@ impl Copies {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Attempt, NodeName, RunName, Step, StepId};
-    use crate::manifest::{FileEntry, Shape};
-    use crate::path::RelativePath;
-    use crate::timestamp::Timestamp;
     use std::collections::BTreeMap;
+    use stepvault_core::ids::{Attempt, NodeName, RunName, Step, StepId};
+    use stepvault_core::manifest::{FileEntry, Shape};
+    use stepvault_core::path::RelativePath;
+    use stepvault_core::timestamp::Timestamp;
 
     const PART_BYTES: u64 = 8 << 20;
 
