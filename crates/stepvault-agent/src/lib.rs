@@ -33,7 +33,6 @@ mod agent_status;
 mod announcements;
 mod assembly;
 mod attempts;
-mod clock;
 pub mod control;
 mod discovery;
 mod drain;
@@ -60,6 +59,8 @@ mod stop;
 mod supervisor;
 mod timeout_store;
 mod vault_watch;
+
+use stepvault_local::clock;
 
 pub use clock::SystemClock;
 pub use drain::read_drain;

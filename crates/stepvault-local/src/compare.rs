@@ -110,7 +110,8 @@ pub fn scanned_differs(
             _ => Ok(Some("the step is not a single file".to_owned())),
         };
     }
-    if let Some(difference) = names_differ(present, files, directories, symlinks) {
+    let wanted = files.iter().map(|file| (&file.path, file.size_bytes));
+    if let Some(difference) = names_differ(present, wanted, directories, symlinks) {
         return Ok(Some(difference));
     }
     // The scan has refused a checkpoint that is a link, but the directory that holds the members may be reached through
@@ -143,14 +144,15 @@ fn single_file_differs(target: &Path, file: &FileEntry, present: &Tree) -> Resul
     bytes_differ(File::from(opened), target, file)
 }
 
-fn names_differ(
+/// Returns the first difference in names, sizes and link targets. `files` are the wanted files with their sizes.
+pub(crate) fn names_differ<'a>(
     present: &Tree,
-    files: &[FileEntry],
+    files: impl Iterator<Item = (&'a RelativePath, u64)> + Clone,
     directories: &[DirectoryEntry],
     symlinks: &[SymlinkEntry],
 ) -> Option<String> {
     let there = present.files.iter().map(|file| Some(&file.path));
-    lists_differ(there, files.iter().map(|file| Some(&file.path)))
+    lists_differ(there, files.clone().map(|(path, _)| Some(path)))
         .or_else(|| {
             let there = present.directories.iter().map(|entry| entry.path.as_ref());
             lists_differ(there, directories.iter().map(|entry| entry.path.as_ref()))
@@ -160,11 +162,9 @@ fn names_differ(
             lists_differ(there, symlinks.iter().map(|link| Some(&link.path)))
         })
         .or_else(|| {
-            let pairs = present.files.iter().zip(files);
-            let other = pairs
-                .into_iter()
-                .find(|(there, file)| there.size_bytes != file.size_bytes);
-            other.map(|(there, file)| sizes_differ(&file.path, there.size_bytes, file.size_bytes))
+            let mut pairs = present.files.iter().zip(files);
+            let other = pairs.find(|(there, (_, size_bytes))| there.size_bytes != *size_bytes);
+            other.map(|(there, (path, size_bytes))| sizes_differ(path, there.size_bytes, size_bytes))
         })
         .or_else(|| {
             let mut pairs = present.symlinks.iter().zip(symlinks);
@@ -176,7 +176,7 @@ fn names_differ(
 }
 
 /// Returns the first path that only one of two sorted lists has.
-pub(crate) fn lists_differ<'a>(
+fn lists_differ<'a>(
     there: impl Iterator<Item = Option<&'a RelativePath>>,
     wanted: impl Iterator<Item = Option<&'a RelativePath>>,
 ) -> Option<String> {
@@ -195,7 +195,7 @@ pub(crate) fn lists_differ<'a>(
     }
 }
 
-pub(crate) fn sizes_differ(path: &RelativePath, there_bytes: u64, wanted_bytes: u64) -> String {
+fn sizes_differ(path: &RelativePath, there_bytes: u64, wanted_bytes: u64) -> String {
     format!("{path} has {there_bytes} bytes, not {wanted_bytes}")
 }
 

@@ -10,7 +10,7 @@ use stepvault_core::path::RelativePath;
 use stepvault_core::{ErrorKind, Result};
 
 use crate::beneath::Beneath;
-use crate::compare::{WHAT, lists_differ, sizes_differ};
+use crate::compare::{WHAT, names_differ};
 use crate::errors;
 use crate::tree::{self, Tree};
 
@@ -28,7 +28,8 @@ pub(crate) fn differ(target: &Path, other: &Path, wanted: &Tree) -> Result<Optio
     if there.shape != Shape::Directory {
         return Ok(Some("it is not a directory".to_owned()));
     }
-    if let Some(difference) = names_differ(&there, wanted) {
+    let files = wanted.files.iter().map(|file| (&file.path, file.size_bytes));
+    if let Some(difference) = names_differ(&there, files, &wanted.directories, &wanted.symlinks) {
         return Ok(Some(difference));
     }
     for file in &wanted.files {
@@ -39,31 +40,6 @@ pub(crate) fn differ(target: &Path, other: &Path, wanted: &Tree) -> Result<Optio
         }
     }
     Ok(None)
-}
-
-fn names_differ(there: &Tree, wanted: &Tree) -> Option<String> {
-    fn files(tree: &Tree) -> impl Iterator<Item = Option<&RelativePath>> {
-        tree.files.iter().map(|file| Some(&file.path))
-    }
-    fn directories(tree: &Tree) -> impl Iterator<Item = Option<&RelativePath>> {
-        tree.directories.iter().map(|entry| entry.path.as_ref())
-    }
-    fn links(tree: &Tree) -> impl Iterator<Item = Option<&RelativePath>> {
-        tree.symlinks.iter().map(|link| Some(&link.path))
-    }
-    let names = lists_differ(files(there), files(wanted))
-        .or_else(|| lists_differ(directories(there), directories(wanted)))
-        .or_else(|| lists_differ(links(there), links(wanted)));
-    if names.is_some() {
-        return names;
-    }
-    let mut pairs = there.files.iter().zip(&wanted.files);
-    if let Some((one, other)) = pairs.find(|(one, other)| one.size_bytes != other.size_bytes) {
-        return Some(sizes_differ(&one.path, one.size_bytes, other.size_bytes));
-    }
-    let mut pairs = there.symlinks.iter().zip(&wanted.symlinks);
-    let other = pairs.find(|(one, other)| one.target != other.target);
-    other.map(|(one, other)| format!("{} points to {}, not to {}", one.path, one.target, other.target))
 }
 
 fn open(root: &Path, path: &RelativePath) -> Result<File> {

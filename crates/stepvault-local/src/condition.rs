@@ -40,16 +40,14 @@ pub fn look(role: DirectoryRole, path: &Path) -> Condition {
         (Ok(_), false) if may_write() => DirectoryAccess::Writable,
         (Ok(_), false) => DirectoryAccess::Forbidden,
     };
-    let facts = DirectoryCondition {
-        role,
-        path: path.display().to_string(),
-        standing,
-        room,
-        user: rustix::process::geteuid().as_raw(),
-        owner: stat.as_ref().ok().map(|stat| stat.st_uid),
-    };
+    let silent = silent(role, path);
     Condition {
-        facts,
+        facts: DirectoryCondition {
+            standing,
+            room,
+            owner: stat.as_ref().ok().map(|stat| stat.st_uid),
+            ..silent.facts
+        },
         device: stat.ok().map(|stat| stat.st_dev),
     }
 }

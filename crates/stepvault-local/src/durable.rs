@@ -36,22 +36,30 @@ pub fn create_new(path: &Path, bytes: &[u8]) -> Result<CreateOutcome> {
 /// Like [`create_new`], for bytes in several blocks that are written one after another.
 pub fn create_new_of(path: &Path, blocks: &[impl AsRef<[u8]>]) -> Result<CreateOutcome> {
     let temporary = Temporary::write(path, blocks)?;
-    match rename::no_replace(Place::path(temporary.path()), Place::path(path)) {
-        Ok(()) => temporary.forget(),
+    if rename_new("cannot create", temporary.path(), path)? == CreateOutcome::Exists {
         // The process that created it may have been killed before the name was on disk. From here on it counts as
         // existing.
-        Err(Errno::EXIST) => {
-            fsync_directory(parent_of(path))?;
-            return Ok(CreateOutcome::Exists);
-        }
-        Err(error) => return Err(errors::io("cannot create", path, error)),
+        fsync_directory(parent_of(path))?;
+        return Ok(CreateOutcome::Exists);
     }
+    temporary.forget();
     fsync_directory(parent_of(path)).inspect_err(|_| {
         // Another process must not treat as durable what a power cut may still remove. The caller's next attempt starts
         // over.
         let _ = std::fs::remove_file(path);
     })?;
     Ok(CreateOutcome::Written)
+}
+
+/// Gives a file another name unless that is taken. Syncs nothing. `what` is the operation, for messages.
+pub fn rename_new(what: &str, from: &Path, to: &Path) -> Result<CreateOutcome> {
+    match rename::no_replace(Place::path(from), Place::path(to)) {
+        Ok(()) => Ok(CreateOutcome::Written),
+        Err(Errno::EXIST) => Ok(CreateOutcome::Exists),
+        Err(error @ (Errno::PERM | Errno::OPNOTSUPP)) => Err(errors::io(what, to, error)
+            .hint("the filesystem must be able to rename without replacing, or to make hard links")),
+        Err(error) => Err(errors::io(what, to, error)),
+    }
 }
 
 /// Writes `bytes` to `path` and replaces an existing file. Readers see the old or the new content, never a mixture.

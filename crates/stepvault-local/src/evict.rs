@@ -9,9 +9,9 @@ use stepvault_core::{Error, ErrorKind, Result};
 use crate::durable;
 use crate::errors;
 use crate::remove;
-use crate::rename::{self, Place};
+use crate::rename::{self, MAX_OF_ONE_NAME, Place};
 use crate::sealed::{self, RemoteState};
-use crate::vault::{Vault, entries};
+use crate::vault::{Vault, entries, file_name};
 
 const REASON: &str = "reason.txt";
 const MAX_REASON_BYTES: u64 = 64 << 10;
@@ -83,14 +83,10 @@ impl Vault {
     pub fn quarantined(&self, run: &RunName) -> Result<Vec<Quarantined>> {
         let mut steps = Vec::new();
         for directory in entries(&self.run_directory(run).join("quarantine"))? {
-            let name = directory
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or_default();
-            let id = name
-                .rsplit_once('-')
-                .and_then(|(label, _)| StepId::from_label(label));
-            let Some(id) = id else { continue };
+            let number = file_name(&directory).rsplit_once('-');
+            let Some(id) = number.and_then(|(label, _)| StepId::from_label(label)) else {
+                continue;
+            };
             let reason =
                 durable::read_bounded(&directory.join(REASON), MAX_REASON_BYTES)?.unwrap_or_default();
             let reason = String::from_utf8_lossy(&reason).into_owned();
@@ -106,19 +102,17 @@ impl Vault {
 
 /// Moves a step to the first free name in quarantine.
 fn move_aside(path: &Path, quarantine: &Path, label: &str) -> Result<PathBuf> {
-    for number in 1..=9999 {
-        let directory = quarantine.join(format!("{label}-{number}"));
-        match rename::no_replace(Place::path(path), Place::path(&directory)) {
-            Ok(()) => return Ok(directory),
-            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
-            Err(error) => return Err(errors::io("cannot quarantine the step", path, error)),
-        }
-    }
-    Err(Error::new(ErrorKind::Conflict, "cannot quarantine the step")
-        .on(path.display())
-        .because("9999 steps of that name are already quarantined")
-        .hint(format!(
-            "check {} and delete what is not needed",
-            quarantine.display()
-        )))
+    let numbered = |number| format!("{label}-{number}");
+    rename::to_free_name(Place::path(path), quarantine, numbered).map_err(|error| match error {
+        Errno::EXIST => Error::new(ErrorKind::Conflict, "cannot quarantine the step")
+            .on(path.display())
+            .because(format!(
+                "{MAX_OF_ONE_NAME} steps of that name are already quarantined"
+            ))
+            .hint(format!(
+                "check {} and delete what is not needed",
+                quarantine.display()
+            )),
+        error => errors::io("cannot quarantine the step", path, error),
+    })
 }

@@ -23,7 +23,7 @@ use crate::durable;
 use crate::errors;
 use crate::lock::Lock;
 use crate::remove;
-use crate::rename::{self, Place};
+use crate::rename::{self, MAX_OF_ONE_NAME, Place};
 use crate::space;
 use crate::staging::{DATA, take_lock};
 use crate::staging_abandoned::directory_name;
@@ -36,8 +36,6 @@ const MOVE: &str = "cannot move aside";
 const POINT: &str = "cannot write the trainer's pointer";
 /// Temporary name of the file being written, in a directory of our own.
 const TEMPORARY: &str = "pointer";
-/// Maximum number of entries with one name that may be moved aside; the user has to check them then.
-const MAX_OF_ONE_NAME: u32 = 9_999;
 /// Maximum length of a name, so that it stays valid with a number in front of it.
 const MAX_KEPT_NAME_BYTES: usize = 240;
 
@@ -102,30 +100,24 @@ impl HandoffDirectory {
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(fault(error)),
         };
-        let from = Place {
-            directory: parent.as_fd(),
-            name: Path::new(name_of(path)),
-        };
-        for number in 1..=MAX_OF_ONE_NAME {
-            let to = self.base.aside.join(numbered(number, name_of(path)));
-            match rename::no_replace(from, Place::path(&to)) {
-                Ok(()) => {
-                    durable::fsync_directory(&self.base.aside)?;
-                    rustix::fs::fsync(&parent).map_err(fault)?;
-                    return Ok(Some(to));
-                }
-                Err(Errno::EXIST | Errno::NOTEMPTY) => {}
-                Err(Errno::NOENT) => return Ok(None),
-                Err(error) => return Err(fault(error)),
+        let from = Place::new(&parent, name_of(path));
+        let numbered = |number| numbered(number, name_of(path));
+        match rename::to_free_name(from, &self.base.aside, numbered) {
+            Ok(to) => {
+                durable::fsync_directory(&self.base.aside)?;
+                rustix::fs::fsync(&parent).map_err(fault)?;
+                Ok(Some(to))
             }
+            Err(Errno::NOENT) => Ok(None),
+            Err(Errno::EXIST) => Err(Error::new(ErrorKind::Conflict, MOVE)
+                .on(place.display())
+                .because(format!(
+                    "{} holds {MAX_OF_ONE_NAME} entries with this name",
+                    self.base.aside.display()
+                ))
+                .hint("check that directory and delete what is not needed")),
+            Err(error) => Err(fault(error)),
         }
-        Err(Error::new(ErrorKind::Conflict, MOVE)
-            .on(place.display())
-            .because(format!(
-                "{} holds {MAX_OF_ONE_NAME} entries with this name",
-                self.base.aside.display()
-            ))
-            .hint("check that directory and delete what is not needed"))
     }
 
     /// Writes a text file and replaces what has its name.
@@ -143,14 +135,8 @@ impl HandoffDirectory {
     pub fn write_link(&self, path: &RelativePath, target: &str) -> Result<()> {
         let fault = |error: Errno| errors::io(POINT, &self.path.join(path), error);
         let parent = self.directory.parent_of(path).map_err(fault)?;
-        let by_way_of = Place {
-            directory: self.temporary.as_fd(),
-            name: Path::new(TEMPORARY),
-        };
-        let to = Place {
-            directory: parent.as_fd(),
-            name: Path::new(name_of(path)),
-        };
+        let by_way_of = Place::new(&self.temporary, TEMPORARY);
+        let to = Place::new(&parent, name_of(path));
         symlink::replace(by_way_of, to, target).map_err(fault)
     }
 
@@ -226,14 +212,8 @@ impl HandoffDirectory {
     fn bring_in(&self, path: &RelativePath) -> Result<()> {
         let fault = |error: Errno| errors::io(POINT, &self.path.join(path), error);
         let parent = self.directory.parent_of(path).map_err(fault)?;
-        let from = Place {
-            directory: self.temporary.as_fd(),
-            name: Path::new(TEMPORARY),
-        };
-        let to = Place {
-            directory: parent.as_fd(),
-            name: Path::new(name_of(path)),
-        };
+        let from = Place::new(&self.temporary, TEMPORARY);
+        let to = Place::new(&parent, name_of(path));
         rename::over(from, to).map_err(fault)?;
         rustix::fs::fsync(&parent).map_err(fault)
     }

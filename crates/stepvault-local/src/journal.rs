@@ -28,6 +28,9 @@ use crate::vault::Vault;
 /// Maximum length of a journal that is read: 10,000 parts of each of many files. A longer one is discarded.
 const MAX_JOURNAL_BYTES: u64 = 1 << 30;
 
+/// The ending of a journal's name.
+pub(crate) const ENDING: &str = ".jsonl";
+
 /// One completed action of an upload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
@@ -69,6 +72,21 @@ pub enum JournalRecord {
 struct Header {
     format: u32,
     seal_sha256: Sha256Digest,
+}
+
+impl Header {
+    fn of(vault: &Vault, run: &RunName, id: StepId) -> Result<Self> {
+        let path = vault.step_directory(run, id).join(SEAL);
+        let seal = durable::read_bounded(&path, kept::MAX_BYTES)?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "cannot open the journal")
+                .on(path.display())
+                .because("the step is not sealed here")
+        })?;
+        Ok(Self {
+            format: FORMAT,
+            seal_sha256: Sha256Digest::of(&seal),
+        })
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -160,7 +178,11 @@ struct Tail {
 impl Vault {
     /// Discards the upload progress of a step on a remote. Returns `false` when no upload was in progress.
     pub fn forget_uploads(&self, run: &RunName, id: StepId, remote: &RemoteName) -> Result<bool> {
-        durable::remove_file(&self.journal_directory(run, id).join(format!("{remote}.jsonl")))
+        durable::remove_file(&self.journal_path(run, id, remote))
+    }
+
+    fn journal_path(&self, run: &RunName, id: StepId, remote: &RemoteName) -> PathBuf {
+        self.journal_directory(run, id).join(format!("{remote}{ENDING}"))
     }
 }
 
@@ -177,11 +199,8 @@ impl Journal {
         id: StepId,
         remote: &RemoteName,
     ) -> Result<(Self, JournalState)> {
-        let header = Header {
-            format: FORMAT,
-            seal_sha256: seal_digest(vault, run, id)?,
-        };
-        let path = vault.journal_directory(run, id).join(format!("{remote}.jsonl"));
+        let header = Header::of(vault, run, id)?;
+        let path = vault.journal_path(run, id, remote);
         let file = File::from(open(vault, &path)?);
         let (state, good_bytes) = read(&path, &header)?;
         file.set_len(good_bytes)
@@ -232,12 +251,8 @@ impl Journal {
 /// # Errors
 /// `NotFound` when the step is not sealed in this vault.
 pub fn read_state(vault: &Vault, run: &RunName, id: StepId, remote: &RemoteName) -> Result<JournalState> {
-    let header = Header {
-        format: FORMAT,
-        seal_sha256: seal_digest(vault, run, id)?,
-    };
-    let path = vault.journal_directory(run, id).join(format!("{remote}.jsonl"));
-    Ok(read(&path, &header)?.0)
+    let path = vault.journal_path(run, id, remote);
+    Ok(read(&path, &Header::of(vault, run, id)?)?.0)
 }
 
 /// Opens the file and creates its directory. The journal of another remote may remove the empty directory at any moment
@@ -255,16 +270,6 @@ fn open(vault: &Vault, path: &Path) -> Result<OwnedFd> {
             opened => return opened,
         }
     }
-}
-
-fn seal_digest(vault: &Vault, run: &RunName, id: StepId) -> Result<Sha256Digest> {
-    let path = vault.step_directory(run, id).join(SEAL);
-    let seal = durable::read_bounded(&path, kept::MAX_BYTES)?.ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, "cannot open the journal")
-            .on(path.display())
-            .because("the step is not sealed here")
-    })?;
-    Ok(Sha256Digest::of(&seal))
 }
 
 fn line_of<T: Serialize>(entry: &T) -> Result<Vec<u8>> {

@@ -4,13 +4,12 @@ use stepvault_core::Result;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::timestamp::Timestamp;
 
-use crate::journal::{FileProgress, read_state};
+use crate::journal::{ENDING, FileProgress, read_state};
 use crate::survey::mtime;
-use crate::vault::{Vault, entries};
+use crate::vault::{Vault, entries, file_name};
 
 /// Maximum number of journals that are read, those of the newest steps.
 const MAXIMUM_JOURNALS: usize = 64;
-const ENDING: &str = ".jsonl";
 
 /// An unfinished upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,11 +34,8 @@ impl Vault {
         let mut found = Vec::new();
         for step in self.steps(run)?.steps.iter().rev() {
             for path in entries(&self.journal_directory(run, step.id()))? {
-                let name = path.file_name().and_then(|name| name.to_str());
-                let Some(remote) = name
-                    .and_then(|name| name.strip_suffix(ENDING))
-                    .and_then(|name| RemoteName::new(name).ok())
-                else {
+                let name = file_name(&path).strip_suffix(ENDING);
+                let Some(remote) = name.and_then(|name| RemoteName::new(name).ok()) else {
                     continue;
                 };
                 // The upload may end while its journal is read.

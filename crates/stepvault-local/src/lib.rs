@@ -30,6 +30,7 @@
 
 mod beneath;
 mod cgroup;
+pub mod clock;
 pub mod compare;
 mod compare_trees;
 pub mod condition;

@@ -12,7 +12,6 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, Mode};
 use rustix::io::Errno;
@@ -26,6 +25,7 @@ use crate::publish::taken;
 use crate::remove;
 use crate::rename::{self, Place};
 use crate::staging::{DATA, Existing, Staging, WHAT};
+use crate::stat::Facts;
 
 /// Directory that holds the previous content of the step's paths.
 pub(crate) const TAKEN_DOWN: &str = "taken-down";
@@ -80,10 +80,10 @@ impl Staging {
         }
         let there = directory
             .parent_of(member)
-            .and_then(|parent| rustix::fs::statat(parent, name_of(member), AtFlags::SYMLINK_NOFOLLOW));
+            .and_then(|parent| Facts::at(parent, name_of(member)));
         match there {
-            Ok(_) => Ok(None),
-            Err(Errno::NOENT) => Ok(Some(member.clone())),
+            Ok(Some(_)) => Ok(None),
+            Ok(None) | Err(Errno::NOENT) => Ok(Some(member.clone())),
             Err(error) => Err(errors::io(WHAT, &self.target.join(member), error)),
         }
     }
@@ -118,15 +118,9 @@ impl Staging {
         for member in &moves.take_down {
             let fault = |error: Errno| errors::io(WHAT, &self.target.join(member), error);
             let parent = moves.directory.parent_of(member).map_err(fault)?;
-            let from = Place {
-                directory: parent.as_fd(),
-                name: Path::new(name_of(member)),
-            };
+            let from = Place::new(&parent, name_of(member));
             let name = number.to_string();
-            let to = Place {
-                directory: kept.as_fd(),
-                name: Path::new(&name),
-            };
+            let to = Place::new(&kept, &name);
             match rename::no_replace(from, to) {
                 Ok(()) => number += 1,
                 // Another process has removed it meanwhile.
@@ -148,9 +142,8 @@ impl Staging {
         );
         let held = entry.map(|_| self.data.directory(Some(path.as_str())));
         let held = held.transpose().map_err(fault)?;
-        let name = Path::new(name_of(path));
-        let at = |directory| Place { directory, name };
-        match rename::no_replace(at(from.as_fd()), at(to.as_fd())) {
+        let name = name_of(path);
+        match rename::no_replace(Place::new(&from, name), Place::new(&to, name)) {
             Ok(()) => {}
             Err(Errno::EXIST | Errno::NOTEMPTY) => return Err(taken(&place)),
             Err(error) => return Err(fault(error)),
@@ -171,10 +164,7 @@ impl Staging {
         }
         let fault = |error: Errno| errors::io(WHAT, &self.own_path, error);
         remove::entry(self.own.as_fd(), DATA).map_err(fault)?;
-        let at = |name| Place {
-            directory: self.own.as_fd(),
-            name: Path::new(name),
-        };
+        let at = |name| Place::new(&self.own, name);
         rename::no_replace(at(TAKEN_DOWN), at(DATA)).map_err(fault)
     }
 

@@ -63,21 +63,9 @@ impl Staging {
         }
         match (&moves, shape, tree.files.first()) {
             (Some(moves), ..) => self.move_members(moves, &listed)?,
-            (None, Shape::File, Some(file)) => self.publish(
-                Place {
-                    directory: self.data.as_fd(),
-                    name: file.path.as_ref(),
-                },
-                existing,
-            )?,
+            (None, Shape::File, Some(file)) => self.publish(Place::new(&self.data, &file.path), existing)?,
             (None, ..) => {
-                self.publish(
-                    Place {
-                        directory: self.own.as_fd(),
-                        name: Path::new(DATA),
-                    },
-                    existing,
-                )?;
+                self.publish(Place::new(&self.own, DATA), existing)?;
                 if let Some(&root) = listed.get(&None).filter(|_| shape == Shape::Directory) {
                     self.give_mode_and_time(self.data.as_fd(), root)?;
                     rustix::fs::fsync(&self.data).map_err(fault)?;
@@ -203,10 +191,7 @@ impl Staging {
     fn publish(&self, from: Place<'_>, existing: Existing) -> Result<()> {
         let fault = |error: Errno| errors::io(WHAT, &self.target, error);
         self.check_data_is_ours()?;
-        let to = Place {
-            directory: self.target_parent.as_fd(),
-            name: Path::new(&self.target_name),
-        };
+        let to = Place::new(&self.target_parent, &self.target_name);
         match rename::no_replace(from, to) {
             Ok(()) => return Ok(()),
             Err(Errno::EXIST | Errno::NOTEMPTY) if existing == Existing::Refuse => {
@@ -218,10 +203,7 @@ impl Staging {
         if rename::exchange(from, to).map_err(fault)?.is_some() {
             return Ok(());
         }
-        let aside = Place {
-            directory: self.own.as_fd(),
-            name: Path::new(REPLACED),
-        };
+        let aside = Place::new(&self.own, REPLACED);
         rename::no_replace(to, aside).map_err(fault)?;
         rename::no_replace(from, to).map_err(|error| {
             let _ = rename::no_replace(aside, to);
@@ -245,14 +227,8 @@ impl Staging {
     /// Undoes a replacement that was interrupted between its two renames.
     pub(crate) fn put_back_replaced(&self) -> Result<()> {
         let fault = |error: Errno| errors::io(WHAT, &self.target, error);
-        let aside = Place {
-            directory: self.own.as_fd(),
-            name: Path::new(REPLACED),
-        };
-        let to = Place {
-            directory: self.target_parent.as_fd(),
-            name: Path::new(&self.target_name),
-        };
+        let aside = Place::new(&self.own, REPLACED);
+        let to = Place::new(&self.target_parent, &self.target_name);
         match rename::no_replace(aside, to) {
             Ok(()) => rustix::fs::fsync(&self.target_parent).map_err(fault),
             Err(Errno::NOENT) => Ok(()),

@@ -1,7 +1,7 @@
 //! Renames that never overwrite by accident. The only module that renames.
 
-use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, RenameFlags};
 use rustix::io::{Errno, Result};
@@ -14,6 +14,14 @@ pub(crate) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
+    /// Returns a name in an open directory.
+    pub(crate) fn new(directory: &'a impl AsFd, name: &'a (impl AsRef<Path> + ?Sized)) -> Self {
+        Self {
+            directory: directory.as_fd(),
+            name: name.as_ref(),
+        }
+    }
+
     /// Returns a path relative to the working directory.
     pub(crate) fn path(path: &'a Path) -> Self {
         Self {
@@ -50,6 +58,25 @@ fn no_replace_by_other_means(from: Place<'_>, to: Place<'_>) -> Result<()> {
     }
     rustix::fs::linkat(from.directory, from.name, to.directory, to.name, AtFlags::empty())?;
     rustix::fs::unlinkat(from.directory, from.name, AtFlags::empty())
+}
+
+/// Maximum number of entries with one name that are kept aside; the user has to check them then.
+pub(crate) const MAX_OF_ONE_NAME: u32 = 9_999;
+
+/// Renames `from` to the first free of the numbered names in `directory`. Fails with `EXIST` when all are taken.
+pub(crate) fn to_free_name(
+    from: Place<'_>,
+    directory: &Path,
+    numbered: impl Fn(u32) -> String,
+) -> Result<PathBuf> {
+    for number in 1..=MAX_OF_ONE_NAME {
+        let to = directory.join(numbered(number));
+        match no_replace(from, Place::path(&to)) {
+            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+            done => return done.map(|()| to),
+        }
+    }
+    Err(Errno::EXIST)
 }
 
 /// Renames `from` to `to` and replaces a file or link at `to`.

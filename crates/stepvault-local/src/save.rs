@@ -14,7 +14,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use stepvault_core::codec::{Record, decode, encode};
+use stepvault_core::codec::encode;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::Step;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -26,6 +26,7 @@ use crate::lock;
 use crate::save_abandoned;
 pub use crate::save_commit::{Committed, LATEST};
 use crate::save_record::SaveRecord;
+use crate::sealed::read_record;
 use crate::staging_abandoned::stamp;
 use crate::staging_place::{self, SAVES};
 use crate::tree::{self, Tree};
@@ -34,8 +35,6 @@ const WHAT: &str = "cannot stage the step";
 pub(crate) const COMMIT: &str = "cannot commit the step";
 const RECORD: &str = "save.json";
 pub(crate) const COMMIT_LOCK: &str = "commit.lock";
-/// Maximum length of a record: a path of 4,096 bytes and a name, with every byte escaped.
-const MAX_RECORD_BYTES: u64 = 64 << 10;
 
 /// A step to be staged.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +85,7 @@ pub fn stage(request: &SaveRequest<'_>) -> Result<StagedSave> {
         .map_err(|error| fault(error.into()))?;
     let record = SaveRecord::new(text.to_owned(), request.name.to_owned(), request.step);
     if durable::create_new(&own.join(RECORD), &encode(&record)?)? == CreateOutcome::Exists
-        && read::<SaveRecord>(&own.join(RECORD))? != Some(record)
+        && read_record::<SaveRecord>(&own.join(RECORD))? != Some(record)
     {
         return Err(Error::new(ErrorKind::Conflict, WHAT)
             .on(own.display())
@@ -137,7 +136,8 @@ impl Save {
         let Ok(own) = own.canonicalize() else {
             return Err(unknown());
         };
-        let (Some(area), Ok(Some(record))) = (own.parent(), read::<SaveRecord>(&own.join(RECORD))) else {
+        let (Some(area), Ok(Some(record))) = (own.parent(), read_record::<SaveRecord>(&own.join(RECORD)))
+        else {
             return Err(unknown());
         };
         if name != record.name.as_str() {
@@ -169,13 +169,6 @@ impl Save {
             Err(error) => Err(error),
         }
     }
-}
-
-/// Reads a record. Returns `None` when it does not exist.
-pub(crate) fn read<R: Record>(path: &Path) -> Result<Option<R>> {
-    durable::read_bounded(path, MAX_RECORD_BYTES)?
-        .map(|bytes| decode(&bytes, &path.display().to_string()))
-        .transpose()
 }
 
 fn key(parts: &[&str]) -> String {

@@ -4,13 +4,11 @@
 //! before everything is on disk, and the identity of the step's directory is recorded before the directory gets its
 //! name.
 
-use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode};
+use rustix::fs::{CWD, FileType, Mode};
 use rustix::io::Errno;
 use stepvault_core::codec::encode;
-use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::beneath::Beneath;
@@ -19,8 +17,9 @@ use crate::durable;
 use crate::errors;
 use crate::remove;
 use crate::rename::{self, Place};
-use crate::save::{COMMIT, Save, read};
+use crate::save::{COMMIT, Save};
 use crate::save_record::SaveOutcome;
+use crate::sealed::read_record;
 use crate::stat::Facts;
 use crate::symlink;
 use crate::sync::Barrier;
@@ -73,7 +72,7 @@ impl Save {
     /// `NotFound` when the step was never committed.
     pub fn finish(&self) -> Result<()> {
         let directory = self.open_directory()?;
-        let Some(outcome) = read::<SaveOutcome>(&self.own.join(OUTCOME))? else {
+        let Some(outcome) = read_record::<SaveOutcome>(&self.own.join(OUTCOME))? else {
             return Err(self.vanished());
         };
         // The process that got this far may have been killed before its renames were on disk.
@@ -85,7 +84,10 @@ impl Save {
         }
         durable::fsync_directory(Path::new(&self.record.directory))?;
         // A later step may have been committed since: then the link is newer than this step's outcome record.
-        let mtime = |path: &Path| mtime(path).map_err(|error| errors::io(COMMIT, path, error));
+        let mtime = |path: &Path| {
+            let facts = Facts::at(CWD, path).map_err(|error| errors::io(COMMIT, path, error))?;
+            Ok::<_, Error>(facts.map(|facts| facts.mtime))
+        };
         let written = mtime(&self.own.join(OUTCOME))?;
         let link = Path::new(&self.record.directory).join(LATEST);
         if mtime(&link)?.is_none_or(|moved| Some(moved) <= written) {
@@ -101,22 +103,16 @@ impl Save {
 
     /// Returns the inode of the entry with the step's name.
     fn inode_in(&self, directory: &Beneath) -> Result<Option<u64>> {
-        match rustix::fs::statat(directory, &self.record.name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(Facts::from(stat).inode)),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(errors::io(COMMIT, &self.target(), error)),
-        }
+        Facts::at(directory, &self.record.name)
+            .map(|facts| facts.map(|facts| facts.inode))
+            .map_err(|error| errors::io(COMMIT, &self.target(), error))
     }
 
     /// Checked before any change: a link that cannot be moved would leave the step half committed.
     fn check_link(&self, directory: &Beneath) -> Result<()> {
         let link = Path::new(&self.record.directory).join(LATEST);
-        let facts = match rustix::fs::statat(directory, LATEST, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Facts::from(stat),
-            Err(Errno::NOENT) => return Ok(()),
-            Err(error) => return Err(errors::io(COMMIT, &link, error)),
-        };
-        if facts.kind == FileType::Symlink {
+        let facts = Facts::at(directory, LATEST).map_err(|error| errors::io(COMMIT, &link, error))?;
+        if facts.is_none_or(|facts| facts.kind == FileType::Symlink) {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Conflict, COMMIT)
@@ -135,10 +131,7 @@ impl Save {
         rustix::fs::fchmod(&staged, mode).map_err(fault)?;
         rustix::fs::fsync(&staged).map_err(fault)?;
         self.write_outcome(own.inode, false)?;
-        let to = Place {
-            directory: directory.as_fd(),
-            name: Path::new(&self.record.name),
-        };
+        let to = Place::new(directory, &self.record.name);
         rename::no_replace(Place::path(&self.staged), to).map_err(fault)?;
         rustix::fs::fsync(directory).map_err(fault)?;
         durable::fsync_directory(&self.own)?;
@@ -166,14 +159,8 @@ impl Save {
 
     fn move_link(&self, directory: &Beneath) -> Result<()> {
         let own = Beneath::open(&self.own).map_err(|error| errors::io(COMMIT, &self.own, error))?;
-        let by_way_of = Place {
-            directory: own.as_fd(),
-            name: Path::new(NEW_LATEST),
-        };
-        let to = Place {
-            directory: directory.as_fd(),
-            name: Path::new(LATEST),
-        };
+        let by_way_of = Place::new(&own, NEW_LATEST);
+        let to = Place::new(directory, LATEST);
         symlink::replace(by_way_of, to, &self.record.name).map_err(|error| {
             let path = Path::new(&self.record.directory).join(LATEST);
             errors::io(COMMIT, &path, error)
@@ -190,14 +177,5 @@ impl Save {
             .on(self.staged.display())
             .because("the directory no longer exists, and the step was not committed")
             .hint("stage the step again and rewrite it")
-    }
-}
-
-/// Returns the modification time of the entry with this name, of a link itself, or `None` when it does not exist.
-fn mtime(path: &Path) -> rustix::io::Result<Option<Timestamp>> {
-    match rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => Ok(Some(Facts::from(stat).mtime)),
-        Err(Errno::NOENT) => Ok(None),
-        Err(error) => Err(error),
     }
 }

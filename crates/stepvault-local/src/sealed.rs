@@ -16,7 +16,7 @@ use crate::durable::{self, CreateOutcome};
 use crate::kept;
 use crate::seal_record::{SealRecord, SealedFile};
 use crate::tree::{Tree, TreeFile};
-use crate::vault::{Vault, entries};
+use crate::vault::{Vault, entries, file_name};
 
 /// The record in a step's directory, written last.
 pub(crate) const SEAL: &str = "seal.json";
@@ -113,11 +113,6 @@ impl SealedStep {
     /// Returns the name of the step's directory or file.
     pub fn name(&self) -> &str {
         &self.record.name
-    }
-
-    /// Returns whether the checkpoint is a directory or a single file.
-    pub fn shape(&self) -> Shape {
-        self.record.shape
     }
 
     /// Returns the seal's record.
@@ -274,11 +269,7 @@ impl Vault {
     pub fn steps(&self, run: &RunName) -> Result<StepScan> {
         let mut scan = StepScan::default();
         for path in entries(&self.steps_directory(run))? {
-            let label = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .and_then(StepId::from_label);
-            let step = match label {
+            let step = match StepId::from_label(file_name(&path)) {
                 Some(id) => read_step(&path, run, id),
                 None => Err(Error::new(ErrorKind::Damaged, "not a sealed step")
                     .on(path.display())
@@ -325,8 +316,7 @@ fn read_step(path: &Path, run: &RunName, id: StepId) -> Result<SealedStep> {
 
 /// Reads a record. Returns `None` when it does not exist.
 pub(crate) fn read_record<R: Record>(path: &Path) -> Result<Option<R>> {
-    let Some(bytes) = durable::read_bounded(path, MAX_RECORD_BYTES)? else {
-        return Ok(None);
-    };
-    decode(&bytes, &path.display().to_string()).map(Some)
+    durable::read_bounded(path, MAX_RECORD_BYTES)?
+        .map(|bytes| decode(&bytes, &path.display().to_string()))
+        .transpose()
 }

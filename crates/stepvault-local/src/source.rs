@@ -39,11 +39,6 @@ impl SourceFile {
         Ok(source)
     }
 
-    /// Returns the length in bytes, as sealed.
-    pub fn size_bytes(&self) -> u64 {
-        self.expected.size_bytes
-    }
-
     /// Fills `buffer` from `offset`.
     ///
     /// # Errors

@@ -76,12 +76,7 @@ pub(crate) fn nearest_existing(path: &Path) -> PathBuf {
 /// Returns whether two existing or future paths are on one filesystem, through any mount, or `None` where this cannot
 /// be determined.
 pub fn on_one_filesystem(first: &Path, second: &Path) -> Option<bool> {
-    Some(device_of(first)? == device_of(second)?)
-}
-
-fn device_of(path: &Path) -> Option<u64> {
-    let facts = rustix::fs::stat(nearest_existing(path)).ok()?;
-    Some(facts.st_dev)
+    Some(device(first).ok()? == device(second).ok()?)
 }
 
 #[cfg(test)]

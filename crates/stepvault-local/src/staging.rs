@@ -305,11 +305,10 @@ fn existing_directory(path: &Path) -> Result<PathBuf> {
 /// interrupted after its swap has left the target's previous content under this name: a link, a file, or another user's
 /// directory cannot be used here and is removed.
 fn make_data(own: BorrowedFd<'_>) -> rustix::io::Result<bool> {
-    match rustix::fs::statat(own, DATA, AtFlags::SYMLINK_NOFOLLOW).map(Facts::from) {
-        Ok(there) if there.kind == FileType::Directory && is_ours(&there) => return Ok(true),
-        Ok(_) => remove::entry(own, DATA)?,
-        Err(Errno::NOENT) => {}
-        Err(error) => return Err(error),
+    match Facts::at(own, DATA)? {
+        Some(there) if there.kind == FileType::Directory && is_ours(&there) => return Ok(true),
+        Some(_) => remove::entry(own, DATA)?,
+        None => {}
     }
     rustix::fs::mkdirat(own, DATA, Mode::from_raw_mode(0o700))?;
     Ok(false)

@@ -1,6 +1,10 @@
 //! File metadata from `stat` in the project's own types.
 
-use rustix::fs::{FileType, Stat, Timespec, Timestamps};
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, FileType, Stat, Timespec, Timestamps};
+use rustix::io::Errno;
+use rustix::path::Arg;
 use stepvault_core::manifest::MODE_MASK;
 use stepvault_core::timestamp::Timestamp;
 
@@ -18,6 +22,17 @@ pub(crate) struct Facts {
     /// Whether the inode has exactly one name.
     pub(crate) single_name: bool,
     pub(crate) owner: u32,
+}
+
+impl Facts {
+    /// Returns the metadata of a name in a directory, of a link itself; `None` when there is none.
+    pub(crate) fn at(directory: impl AsFd, name: impl Arg) -> rustix::io::Result<Option<Self>> {
+        match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat.into())),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 impl From<Stat> for Facts {

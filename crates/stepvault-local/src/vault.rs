@@ -171,10 +171,7 @@ impl Vault {
     pub fn runs(&self) -> Result<Vec<RunName>> {
         let mut runs = Vec::new();
         for path in entries(&self.root.join("runs"))? {
-            let name = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or_default();
+            let name = file_name(&path);
             match RunName::new(name.replace("%2F", "/")) {
                 Ok(run) if run.as_component() == name => runs.push(run),
                 _ => {
@@ -247,6 +244,13 @@ pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> = list.map_err(|error| errors::io("cannot list", directory, error))?;
     paths.sort_unstable();
     Ok(paths)
+}
+
+/// Returns the last component of a path; empty when it is not UTF-8.
+pub(crate) fn file_name(path: &Path) -> &str {
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default()
 }
 
 /// Returns whether a file is a leftover of an interrupted durable write.

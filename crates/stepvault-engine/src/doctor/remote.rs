@@ -343,24 +343,13 @@ impl Examination<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use stepvault_core::ids::RunName;
     use stepvault_diagnose::doctor::Outcome;
+    use stepvault_local::clock::SystemClock;
     use stepvault_testkit::faults::FaultAction;
     use stepvault_testkit::s3::StrictS3;
 
     use super::*;
-
-    #[derive(Debug)]
-    struct MachineClock;
-
-    impl Clock for MachineClock {
-        #[allow(clippy::disallowed_methods, reason = "compared with a server that goes by it")]
-        fn now(&self) -> Timestamp {
-            SystemTime::now().into()
-        }
-    }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn an_examination_that_is_cut_off_says_so_and_leaves_nothing() {
@@ -378,7 +367,7 @@ mod tests {
             keys: &keys,
             runs: &[],
         };
-        let report = check_within(check, &MachineClock, options, limit).await;
+        let report = check_within(check, &SystemClock, options, limit).await;
         let last = report.findings.last().unwrap();
         assert_eq!(
             (last.check.as_str(), last.outcome),

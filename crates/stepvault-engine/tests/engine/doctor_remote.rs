@@ -1,15 +1,14 @@
 //! Remotes examined before training: an honest store passes, and each fault has its own line and remedy.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use stepvault_core::clock::Clock;
 use stepvault_core::ids::RemoteName;
 use stepvault_core::keys::RunKeys;
 use stepvault_core::remote_settings::RemoteSettings;
-use stepvault_core::timestamp::Timestamp;
 use stepvault_diagnose::doctor::{Finding, Outcome};
 use stepvault_engine::doctor::left_uploads::SweptRun;
 use stepvault_engine::doctor::remote::{RemoteReport, RemoteToCheck, check_remote};
+use stepvault_local::clock::SystemClock;
 use stepvault_remote::open::OpenOptions;
 use stepvault_remote::s3::StaticKeys;
 use stepvault_testkit::faults::FaultAction;
@@ -19,15 +18,6 @@ use stepvault_testkit::s3::{EmbeddedS3Fs, StrictS3, StrictS3Options};
 use stepvault_testkit::serve::ServerHandle;
 
 use crate::harness::run_name;
-
-#[derive(Debug)]
-struct MachineClock;
-
-impl Clock for MachineClock {
-    fn now(&self) -> Timestamp {
-        SystemTime::now().into()
-    }
-}
 
 fn settings(url: &str, endpoint: &str) -> RemoteSettings {
     let mut settings = RemoteSettings::new(RemoteName::new("main").unwrap(), url.parse().unwrap());
@@ -54,7 +44,7 @@ async fn examine(settings: &RemoteSettings, access_key: &str, secret_key: &str) 
         keys: &keys,
         runs: &[swept],
     };
-    check_remote(check, &MachineClock, options).await
+    check_remote(check, &SystemClock, options).await
 }
 
 const SWEEP: &str = "stepvault gc --run grpo/checkpoints --remote main";

@@ -28,7 +28,7 @@ fn a_sealed_step_outlives_the_trainers_own() {
     let found = place.vault.step(&run(), id(1)).unwrap().unwrap();
     assert_eq!(found.record(), sealed.record());
     assert_eq!(
-        (found.name(), found.shape(), found.id()),
+        (found.name(), found.record().shape, found.id()),
         ("step_1", Shape::Directory, id(1))
     );
     assert_eq!(found.record().written_at, before.newest_mtime());
@@ -97,7 +97,7 @@ fn a_single_file_is_kept_under_the_steps_name() {
     let mut request = place.request("last.ckpt", 7);
     request.name = "step=7.ckpt".to_owned();
     let sealed = seal(&place.vault, &request).unwrap();
-    assert_eq!(sealed.shape(), Shape::File);
+    assert_eq!(sealed.record().shape, Shape::File);
     assert_eq!(
         fs::read(sealed.file_path(&path("step=7.ckpt"))).unwrap(),
         b"weights"

@@ -220,7 +220,7 @@ impl World {
         let mut changed = false;
         for file in &step.record().files {
             let read = SourceFile::open(&step.file_path(&file.path), file).and_then(|source| {
-                let mut bytes = vec![0; usize::try_from(source.size_bytes()).unwrap()];
+                let mut bytes = vec![0; usize::try_from(file.size_bytes).unwrap()];
                 source.read_at(0, &mut bytes)?;
                 source.check_unchanged()?;
                 Ok(bytes)
