@@ -30,13 +30,6 @@ pub struct StoreGuarantees {
     pub cleaned_up: bool,
 }
 
-impl StoreGuarantees {
-    /// Returns whether an acknowledged upload is proven without reading it back.
-    pub fn proves_uploads(&self) -> bool {
-        self.checks_object_checksums && self.checks_part_checksums && self.returns_checksums
-    }
-}
-
 /// Sends small objects under keys of its own, some of them with wrong digests, and checks the results. Needs no
 /// permission to delete, but leaves two small objects behind without it.
 ///

@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use stepvault_core::Result;
 use stepvault_core::digest::{Crc32c, FileDigest, PartDigest, Sha256Digest};
+use stepvault_core::{Error, ErrorKind, Result};
 
 use crate::payload::Payload;
 
@@ -237,5 +237,10 @@ pub trait RemoteStore: Send + Sync + Debug {
         index: u32,
         start: u64,
         digest: &PartDigest,
-    ) -> Result<PartReceipt>;
+    ) -> Result<PartReceipt> {
+        let _ = (from, upload, index, start, digest);
+        Err(Error::new(ErrorKind::Failed, "cannot copy a part")
+            .on(format!("{}/{key}", self.url()))
+            .because("this kind of store copies whole objects only"))
+    }
 }

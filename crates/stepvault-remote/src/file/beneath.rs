@@ -46,6 +46,18 @@ impl Layout {
             .because("it is not a regular file"))
     }
 
+    /// Opens the object at `key`, which must exist, and returns its size in bytes too.
+    pub(super) fn open_existing(&self, what: &str, key: &str) -> Result<(File, u64)> {
+        let path = self.path(key)?;
+        let file = self.open(what, key)?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, what)
+                .on(path.display())
+                .because("it does not exist")
+        })?;
+        let metadata = file.metadata().map_err(|error| errors::io(what, &path, error))?;
+        Ok((file, metadata.len()))
+    }
+
     /// Returns device and inode of the directory at the root.
     ///
     /// # Errors

@@ -67,16 +67,7 @@ pub(super) async fn copy(layout: &Layout, blocking: Blocking, from: &str, to: &s
 
 /// Opens source and target. Returns `None` when the target key is taken.
 fn begin(layout: &Layout, from: &str, to: &str) -> Result<Option<(File, Temporary, u64)>> {
-    let source_path = layout.path(from)?;
-    let source = layout.open(WHAT, from)?.ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, WHAT)
-            .on(source_path.display())
-            .because("it does not exist")
-    })?;
-    let size_bytes = source
-        .metadata()
-        .map_err(|error| errors::io(WHAT, &source_path, error))?
-        .len();
+    let (source, size_bytes) = layout.open_existing(WHAT, from)?;
     if layout.open(WHAT, to)?.is_some() {
         taken(layout, to)?;
         return Ok(None);
@@ -123,11 +114,7 @@ pub(super) fn copy_part(
             .on(source_path.display())
             .because(format!("part {} of the upload has different bounds", index + 1)));
     }
-    let mut source = layout.open(WHAT, from)?.ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, WHAT)
-            .on(source_path.display())
-            .because("it does not exist")
-    })?;
+    let (mut source, _) = layout.open_existing(WHAT, from)?;
     let io_fault = |error| errors::io(WHAT, &source_path, error);
     source.seek(SeekFrom::Start(start)).map_err(io_fault)?;
     (&target).seek(SeekFrom::Start(start)).map_err(io_fault)?;

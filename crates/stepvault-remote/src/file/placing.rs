@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable::{self, CreateOutcome};
 use stepvault_local::errors;
@@ -28,7 +26,7 @@ pub(super) fn place(
     file.sync_all()
         .map_err(|error| errors::io(what, temporary, error))?;
     in_directory_of(what, layout, key, || {
-        let outcome = rename_if_free(what, temporary, &target)?;
+        let outcome = durable::rename_new(what, temporary, &target)?;
         durable::fsync_directory(parent(&target))?;
         Ok(outcome)
     })
@@ -116,51 +114,5 @@ pub(super) fn create_root(layout: &Layout) -> Result<()> {
             }
             created => created,
         },
-    }
-}
-
-fn rename_if_free(what: &str, from: &Path, to: &Path) -> Result<CreateOutcome> {
-    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        Ok(()) => Ok(CreateOutcome::Written),
-        Err(Errno::EXIST) => Ok(CreateOutcome::Exists),
-        // Network file systems often do not support this; creating a hard link also fails on a name that is taken.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => link_if_free(what, from, to),
-        Err(error) => Err(errors::io(what, to, error)),
-    }
-}
-
-fn link_if_free(what: &str, from: &Path, to: &Path) -> Result<CreateOutcome> {
-    match std::fs::hard_link(from, to) {
-        Ok(()) => {
-            // The file has its name; a remaining temporary file is removed later.
-            let _ = std::fs::remove_file(from);
-            Ok(CreateOutcome::Written)
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(CreateOutcome::Exists),
-        Err(error) => Err(errors::io(what, to, error)
-            .hint("the file system must be able to rename without replacing, or to make hard links")),
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::disallowed_methods)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_ways_leave_a_taken_name_alone() {
-        let directory = tempfile::tempdir().unwrap();
-        for way in [rename_if_free, link_if_free] {
-            let (from, to) = (directory.path().join("from"), directory.path().join("to"));
-            std::fs::write(&from, "new").unwrap();
-            std::fs::write(&to, "old").unwrap();
-            assert_eq!(way("cannot write", &from, &to).unwrap(), CreateOutcome::Exists);
-            assert_eq!(std::fs::read(&to).unwrap(), b"old");
-            std::fs::remove_file(&to).unwrap();
-            assert_eq!(way("cannot write", &from, &to).unwrap(), CreateOutcome::Written);
-            assert_eq!(std::fs::read(&to).unwrap(), b"new");
-            assert!(!from.exists());
-            std::fs::remove_file(&to).unwrap();
-        }
     }
 }

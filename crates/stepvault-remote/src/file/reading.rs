@@ -71,18 +71,7 @@ pub(super) async fn read(
     let path = layout.path(key)?;
     let opened = {
         let (layout, key) = (layout.clone(), key.to_owned());
-        move || match layout.open(WHAT, &key)? {
-            None => Err(Error::new(ErrorKind::NotFound, WHAT)
-                .on(layout.root.join(&key).display())
-                .because("it does not exist")),
-            Some(file) => {
-                let size_bytes = file
-                    .metadata()
-                    .map_err(|error| errors::io(WHAT, &layout.root.join(&key), error))?
-                    .len();
-                Ok((file, size_bytes))
-            }
-        }
+        move || layout.open_existing(WHAT, &key)
     };
     let (file, size_bytes) = blocking.read(WHAT, &path, 0, opened).await?;
     let range = range.unwrap_or(0..size_bytes);

@@ -49,6 +49,20 @@ pub(super) struct Call<'a> {
     pub(super) body: Payload,
 }
 
+impl<'a> Call<'a> {
+    /// Returns a request without query, headers and body.
+    pub(super) fn new(what: &'a str, method: Method, key: Option<&'a str>) -> Self {
+        Self {
+            what,
+            method,
+            key,
+            query: &[],
+            headers: Vec::new(),
+            body: Payload::default(),
+        }
+    }
+}
+
 /// A 2xx answer with its whole body.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -99,14 +113,7 @@ impl Api {
 
     /// Returns the given `fields` of the bucket from the JSON API.
     pub(super) async fn bucket_document(&self, what: &str, fields: &str) -> Result<String> {
-        let call = Call {
-            what,
-            method: Method::GET,
-            key: None,
-            query: &[],
-            headers: Vec::new(),
-            body: Payload::default(),
-        };
+        let call = Call::new(what, Method::GET, None);
         self.send_json(&format!("?fields={}", encode(fields)), call).await
     }
 
@@ -190,12 +197,8 @@ impl Api {
     /// Removes exactly the object that was written as `generation`, because it is damaged; best effort.
     pub(super) async fn discard(&self, key: &str, generation: &str) {
         let call = Call {
-            what: "cannot remove the damaged object",
-            method: Method::DELETE,
-            key: Some(key),
-            query: &[],
             headers: vec![("x-goog-if-generation-match", generation.to_owned())],
-            body: Payload::default(),
+            ..Call::new("cannot remove the damaged object", Method::DELETE, Some(key))
         };
         if let Err(error) = self.send(call).await {
             tracing::warn!("{error}");

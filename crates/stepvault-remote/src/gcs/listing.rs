@@ -15,7 +15,6 @@ use stepvault_core::{Error, ErrorKind, Result};
 use super::api::{Answer, Api, Call};
 use super::xml::Element;
 use crate::listed::check_parts;
-use crate::payload::Payload;
 use crate::pending::{Listed, MAXIMUM_PAGES, Marker, Page, pages};
 use crate::store::{ObjectInfo, PendingUpload};
 
@@ -166,15 +165,11 @@ impl Api {
     }
 
     async fn get(&self, what: &str, key: Option<&str>, query: &[(&str, &str)]) -> Result<Answer> {
-        let call = Call {
-            what,
-            method: Method::GET,
-            key,
+        self.send(Call {
             query,
-            headers: Vec::new(),
-            body: Payload::default(),
-        };
-        self.send(call).await
+            ..Call::new(what, Method::GET, key)
+        })
+        .await
     }
 
     fn time(&self, what: &str, text: &str) -> Result<SystemTime> {

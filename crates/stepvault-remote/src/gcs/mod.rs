@@ -292,17 +292,4 @@ impl RemoteStore for GcsStore {
         })?;
         Ok(Created::Written(head))
     }
-
-    async fn copy_part(
-        &self,
-        _from: &str,
-        key: &str,
-        _upload: &str,
-        _index: u32,
-        _start: u64,
-        _digest: &PartDigest,
-    ) -> Result<PartReceipt> {
-        let why = "the store copies whole objects only";
-        Err(self.fault(ErrorKind::Failed, "cannot copy a part", key, why))
-    }
 }

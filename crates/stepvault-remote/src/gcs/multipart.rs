@@ -18,12 +18,9 @@ impl Api {
         let mut headers = self.option_headers();
         headers.push(("content-type", "application/octet-stream".to_owned()));
         let call = Call {
-            what: "cannot begin an upload",
-            method: Method::POST,
-            key: Some(key),
             query: &[("uploads", "")],
             headers,
-            body: Payload::default(),
+            ..Call::new("cannot begin an upload", Method::POST, Some(key))
         };
         self.send(call)
             .await?
@@ -105,12 +102,8 @@ impl Api {
     /// Aborts an upload. A missing upload is not an error.
     pub(super) async fn abort_upload(&self, key: &str, upload: &str) -> Result<()> {
         let call = Call {
-            what: "cannot abort the upload",
-            method: Method::DELETE,
-            key: Some(key),
             query: &[("uploadId", upload)],
-            headers: Vec::new(),
-            body: Payload::default(),
+            ..Call::new("cannot abort the upload", Method::DELETE, Some(key))
         };
         match self.send(call).await {
             Err(gone) if gone.kind() == ErrorKind::NotFound => Ok(()),

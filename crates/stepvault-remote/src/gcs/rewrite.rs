@@ -95,12 +95,9 @@ impl Api {
         let class = self.options.storage_class.as_deref();
         let body = class.map(|class| serde_json::json!({ "storageClass": class }).to_string());
         let call = Call {
-            what: WHAT,
-            method: Method::POST,
-            key: Some(to),
-            query: &[],
             headers: vec![("content-type", "application/json".to_owned())],
             body: body.map_or_else(Payload::default, |body| Bytes::from(body).into()),
+            ..Call::new(WHAT, Method::POST, Some(to))
         };
         let document = self.send_json(&path, call).await?;
         // When a successful answer cannot be read, the next attempt finds out the result.

@@ -153,26 +153,23 @@ fn by_status(status: u16) -> (ErrorKind, &'static str) {
 pub(crate) fn find<'a, T: std::error::Error + 'static>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> Option<&'a T> {
-    let mut next = Some(error);
-    while let Some(current) = next {
-        if let Some(found) = current.downcast_ref::<T>() {
-            return Some(found);
-        }
-        next = current.source();
-    }
-    None
+    causes(error).find_map(|cause| cause.downcast_ref())
+}
+
+/// Returns an error and its causes, the outermost first.
+pub(crate) fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
 }
 
 /// Returns the texts of an error's causes without the outermost one, which only repeats them.
 fn deepest(error: &HttpError) -> String {
     let mut texts: Vec<String> = Vec::new();
-    let mut next = std::error::Error::source(error);
-    while let Some(cause) = next {
-        let text = cause.to_string();
+    for text in causes(error).skip(1).map(ToString::to_string) {
         if texts.last().is_none_or(|last| !last.contains(&text)) {
             texts.push(text);
         }
-        next = cause.source();
     }
     if texts.is_empty() {
         error.to_string()

@@ -292,17 +292,4 @@ impl RemoteStore for GenericStore {
         })?;
         Ok(Created::Written(head))
     }
-    async fn copy_part(
-        &self,
-        _from: &str,
-        key: &str,
-        _upload: &str,
-        _index: u32,
-        _start: u64,
-        _digest: &PartDigest,
-    ) -> Result<PartReceipt> {
-        Err(Error::new(ErrorKind::Failed, "cannot copy a part")
-            .on(self.objects.subject(key))
-            .because("this kind of store copies whole objects only"))
-    }
 }

@@ -11,10 +11,10 @@ use stepvault_core::{Error, ErrorKind};
 
 use super::connector::Stalled;
 use super::verdicts::{Verdict, by_code, by_status};
-use crate::generic::errors::is_about_certificates;
+use crate::generic::errors::{causes, find, is_about_certificates};
 
 /// Why a request failed, independent of its operation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Fault {
     status: u16,
     code: String,
@@ -43,14 +43,7 @@ impl Fault {
     where
         E: ProvideErrorMetadata + StdError + 'static,
     {
-        let mut fault = Self {
-            status: 0,
-            code: String::new(),
-            message: String::new(),
-            retry_after: None,
-            bucket_region: None,
-            transport: None,
-        };
+        let mut fault = Self::default();
         if let Some(response) = error.raw_response() {
             let header = |name| response.headers().get(name);
             fault.status = response.status().as_u16();
@@ -87,36 +80,27 @@ impl Fault {
     /// Creates a fault for missing credentials.
     pub(super) fn no_credentials(why: String) -> Self {
         Self {
-            status: 0,
-            code: String::new(),
             message: why,
-            retry_after: None,
-            bucket_region: None,
             transport: Some(Transport::NoCredentials),
+            ..Self::default()
         }
     }
 
     /// Creates a fault for a body that ended early or stalled.
     pub(crate) fn of_body(error: &(dyn StdError + 'static)) -> Self {
         Self {
-            status: 0,
-            code: String::new(),
             message: innermost(error),
-            retry_after: None,
-            bucket_region: None,
             transport: Some(Transport::Connection),
+            ..Self::default()
         }
     }
 
     /// Creates a fault for one key in an answer for many keys.
     pub(crate) fn of_entry(code: Option<&str>, message: Option<&str>) -> Self {
         Self {
-            status: 0,
             code: code.unwrap_or_default().to_owned(),
             message: message.unwrap_or_default().to_owned(),
-            retry_after: None,
-            bucket_region: None,
-            transport: None,
+            ..Self::default()
         }
     }
 
@@ -274,19 +258,6 @@ where
         return (Transport::Request, innermost(error));
     }
     (Transport::Connection, innermost(error))
-}
-
-fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    let mut next = Some(error);
-    std::iter::from_fn(move || {
-        let error = next?;
-        next = error.source();
-        Some(error)
-    })
-}
-
-fn find<'a, Wanted: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a Wanted> {
-    causes(error).find_map(|error| error.downcast_ref::<Wanted>())
 }
 
 /// Returns the stall, or else the two innermost causes: the SDK's outer layers only repeat that a request failed.

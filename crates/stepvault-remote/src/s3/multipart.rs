@@ -6,6 +6,7 @@ use stepvault_core::digest::{FileDigest, PartDigest, Sha256Digest};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::date::AnswerDate;
+use super::errors::Fault;
 use super::store::S3Store;
 use super::write::{byte_stream, stored_sha256};
 use crate::payload::Payload;
@@ -136,15 +137,9 @@ impl S3Store {
                     .map(|digest| format!("{}-{count}", digest.to_base64())),
             )
             .set_expected_bucket_owner(self.owner.clone());
-        let output = match request.customize().interceptor(date.clone()).send().await {
-            Ok(output) => output,
-            Err(error) => {
-                let fault = self.fault(&error);
-                if fault.is_precondition_failed() {
-                    return Ok(Created::Exists);
-                }
-                return Err(fault.into_error(what, &self.name(key)));
-            }
+        let answer = request.customize().interceptor(date.clone()).send().await;
+        let Some(output) = self.unless(what, key, answer, Fault::is_precondition_failed)? else {
+            return Ok(Created::Exists);
         };
         let checksum = self.check_completed(what, key, &output, whole, count)?;
         Ok(Created::Written(ObjectHead {
@@ -192,17 +187,9 @@ impl S3Store {
             .key(self.full_key(key))
             .upload_id(upload)
             .set_expected_bucket_owner(self.owner.clone());
-        match request.send().await {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                let fault = self.fault(&error);
-                if fault.is_missing() {
-                    Ok(())
-                } else {
-                    Err(fault.into_error("cannot abort the upload", &self.name(key)))
-                }
-            }
-        }
+        let answer = request.send().await;
+        self.unless("cannot abort the upload", key, answer, Fault::is_missing)?;
+        Ok(())
     }
 
     /// Returns the part number, which S3 counts from 1.

@@ -6,6 +6,7 @@ use aws_sdk_s3::types::Part;
 use stepvault_core::Result;
 use stepvault_core::store_facts::LeftBytes;
 
+use super::errors::Fault;
 use super::read::system_time;
 use super::store::S3Store;
 use crate::listed::check_parts;
@@ -38,16 +39,10 @@ impl S3Store {
             .set_key_marker(key_marker)
             .set_upload_id_marker(upload_marker.filter(|marker| !marker.is_empty()))
             .set_expected_bucket_owner(self.owner.clone());
-        let page = match request.send().await {
-            Ok(page) => page,
-            Err(error) => {
-                let fault = self.fault(&error);
-                if fault.is_not_implemented() {
-                    self.lists_pending_uploads.store(false, Ordering::Relaxed);
-                    return Ok(Page::default());
-                }
-                return Err(fault.into_error(WHAT, &self.name("")));
-            }
+        let answer = request.send().await;
+        let Some(page) = self.unless(WHAT, "", answer, Fault::is_not_implemented)? else {
+            self.lists_pending_uploads.store(false, Ordering::Relaxed);
+            return Ok(Page::default());
         };
         let uploads = page.uploads().iter().filter_map(|upload| {
             Some(PendingUpload {
@@ -75,28 +70,21 @@ impl S3Store {
             .key(self.full_key(&upload.key))
             .upload_id(&upload.upload)
             .set_expected_bucket_owner(self.owner.clone());
-        match request.send().await {
-            Ok(page) => {
-                let asked = (self.full_key(&upload.key), upload.upload.as_str());
-                check_parts(
-                    &self.name(&upload.key),
-                    (&asked.0, asked.1),
-                    (page.key(), page.upload_id()),
-                )?;
-                let sizes = page.parts().iter().filter_map(Part::size);
-                let sizes = sizes.filter_map(|size| u64::try_from(size).ok());
-                Ok(Some(LeftBytes {
-                    bytes: sizes.fold(0, u64::saturating_add),
-                    all: !page.is_truncated().unwrap_or(false),
-                }))
-            }
-            Err(error) => {
-                let fault = self.fault(&error);
-                if fault.is_missing() {
-                    return Ok(None);
-                }
-                Err(fault.into_error("cannot list an upload's parts", &self.name(&upload.key)))
-            }
-        }
+        let what = "cannot list an upload's parts";
+        let answer = request.send().await;
+        let Some(page) = self.unless(what, &upload.key, answer, Fault::is_missing)? else {
+            return Ok(None);
+        };
+        check_parts(
+            &self.name(&upload.key),
+            (&self.full_key(&upload.key), &upload.upload),
+            (page.key(), page.upload_id()),
+        )?;
+        let sizes = page.parts().iter().filter_map(Part::size);
+        let sizes = sizes.filter_map(|size| u64::try_from(size).ok());
+        Ok(Some(LeftBytes {
+            bytes: sizes.fold(0, u64::saturating_add),
+            all: !page.is_truncated().unwrap_or(false),
+        }))
     }
 }

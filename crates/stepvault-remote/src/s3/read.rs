@@ -25,16 +25,9 @@ impl S3Store {
             .checksum_mode(ChecksumMode::Enabled)
             .set_expected_bucket_owner(self.owner.clone());
         let what = "cannot read the object's metadata";
-        let output = match request.send().await {
-            Ok(output) => output,
-            Err(error) => {
-                let fault = self.fault(&error);
-                return if fault.is_missing() {
-                    Ok(None)
-                } else {
-                    Err(fault.into_error(what, &self.name(key)))
-                };
-            }
+        let answer = request.send().await;
+        let Some(output) = self.unless(what, key, answer, Fault::is_missing)? else {
+            return Ok(None);
         };
         let size_bytes = output
             .content_length()

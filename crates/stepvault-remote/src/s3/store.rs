@@ -96,6 +96,28 @@ impl S3Store {
     {
         self.fault(error).into_error(what, &self.name(key))
     }
+
+    /// Returns the answer, or `None` for a refusal that is `expected`; any other is the error of `what` on `key`.
+    pub(super) fn unless<T, E>(
+        &self,
+        what: &str,
+        key: &str,
+        answer: std::result::Result<T, SdkError<E, HttpResponse>>,
+        expected: fn(&Fault) -> bool,
+    ) -> Result<Option<T>>
+    where
+        E: ProvideErrorMetadata + std::error::Error + 'static,
+    {
+        let error = match answer {
+            Ok(answer) => return Ok(Some(answer)),
+            Err(error) => error,
+        };
+        let fault = self.fault(&error);
+        if expected(&fault) {
+            return Ok(None);
+        }
+        Err(fault.into_error(what, &self.name(key)))
+    }
 }
 
 #[async_trait]

@@ -32,15 +32,8 @@ impl S3Store {
             .interceptor(date.clone())
             .send()
             .await;
-        let output = match sent {
-            Ok(output) => output,
-            Err(error) => {
-                let fault = self.fault(&error);
-                if fault.is_precondition_failed() {
-                    return Ok(Created::Exists);
-                }
-                return Err(fault.into_error(what, &self.name(key)));
-            }
+        let Some(output) = self.unless(what, key, sent, Fault::is_precondition_failed)? else {
+            return Ok(Created::Exists);
         };
         let checksum = stored_sha256(output.checksum_sha256());
         self.check_answer(what, key, &checksum, &StoredChecksum::Sha256(digest.sha256))?;
@@ -130,17 +123,9 @@ impl S3Store {
             .bucket(&self.bucket)
             .key(self.full_key(key))
             .set_expected_bucket_owner(self.owner.clone());
-        match request.send().await {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                let fault = self.fault(&error);
-                if fault.is_missing() {
-                    Ok(())
-                } else {
-                    Err(fault.into_error("cannot delete the object", &self.name(key)))
-                }
-            }
-        }
+        let answer = request.send().await;
+        self.unless("cannot delete the object", key, answer, Fault::is_missing)?;
+        Ok(())
     }
 
     /// Returns false when the store does not support multi-object delete; nothing is deleted then.
@@ -167,16 +152,10 @@ impl S3Store {
             .bucket(&self.bucket)
             .delete(delete)
             .set_expected_bucket_owner(self.owner.clone());
-        let output = match request.send().await {
-            Ok(output) => output,
-            Err(error) => {
-                let fault = self.fault(&error);
-                if fault.is_not_implemented() {
-                    self.deletes_in_batches.store(false, Ordering::Relaxed);
-                    return Ok(false);
-                }
-                return Err(fault.into_error(what, &self.name("")));
-            }
+        let answer = request.send().await;
+        let Some(output) = self.unless(what, "", answer, Fault::is_not_implemented)? else {
+            self.deletes_in_batches.store(false, Ordering::Relaxed);
+            return Ok(false);
         };
         for entry in output.errors() {
             let fault = Fault::of_entry(entry.code(), entry.message());

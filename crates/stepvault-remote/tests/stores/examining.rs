@@ -120,7 +120,7 @@ async fn a_look_tells_the_stores_clock_also_when_it_is_refused() {
     let look = examined.look("").await;
     assert!((7_100..=7_200).contains(&ahead(&look)), "{look:?}");
     look.outcome.unwrap();
-    strict.server.faults().inject(
+    strict.inject(
         "GET",
         "list-type",
         1,

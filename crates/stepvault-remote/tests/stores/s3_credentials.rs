@@ -74,7 +74,7 @@ async fn a_missing_bucket_is_a_matter_of_configuration() {
 async fn a_wrong_clock_is_said_once() {
     let strict = Strict::start();
     let store = strict.open().await;
-    strict.server.faults().inject(
+    strict.inject(
         "PUT",
         "",
         u64::MAX,
@@ -93,10 +93,7 @@ async fn a_wrong_clock_is_said_once() {
 async fn expired_credentials_are_read_again() {
     let strict = Strict::start();
     let store = strict.open().await;
-    strict
-        .server
-        .faults()
-        .inject("PUT", "", 2, FaultAction::refuse(400, "ExpiredToken"));
+    strict.inject("PUT", "", 2, FaultAction::refuse(400, "ExpiredToken"));
     create(&*store, "a", &bytes(1, 1)).await.unwrap();
     let retries = strict.listener.retries();
     assert_eq!(retries.len(), 2, "{retries:?}");
@@ -112,10 +109,7 @@ async fn credentials_that_stay_expired_are_named_at_the_end() {
     let mut strict = Strict::start();
     strict.settings.retry_deadline_seconds = 1;
     let store = strict.open().await;
-    strict
-        .server
-        .faults()
-        .inject("PUT", "", u64::MAX, FaultAction::refuse(400, "ExpiredToken"));
+    strict.inject("PUT", "", u64::MAX, FaultAction::refuse(400, "ExpiredToken"));
     let error = create(&*store, "a", &bytes(1, 1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
     let text = shown(&error);
@@ -135,10 +129,7 @@ async fn credentials_that_stay_expired_are_named_at_the_end() {
 async fn another_region_is_named() {
     let strict = Strict::start();
     let store = strict.open().await;
-    strict
-        .server
-        .faults()
-        .inject("GET", "", u64::MAX, FaultAction::refuse(301, "PermanentRedirect"));
+    strict.inject("GET", "", u64::MAX, FaultAction::refuse(301, "PermanentRedirect"));
     let error = listed(&*store, "").await.unwrap_err();
     assert_eq!(
         shown(&error),

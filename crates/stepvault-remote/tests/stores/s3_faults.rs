@@ -20,7 +20,7 @@ fn slow_down(retry_after_seconds: Option<u64>) -> FaultAction {
 async fn a_storm_passes_and_its_wish_to_be_left_alone_is_granted() {
     let strict = Strict::start();
     let store = strict.open().await;
-    strict.server.faults().inject("PUT", "", 1, slow_down(Some(2)));
+    strict.inject("PUT", "", 1, slow_down(Some(2)));
     let began = Instant::now();
     create(&*store, "a", &bytes(10, 1)).await.unwrap();
     assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
@@ -38,10 +38,7 @@ async fn a_storm_that_stays_is_told_with_its_cause() {
     let mut strict = Strict::start();
     strict.settings.retry_deadline_seconds = 1;
     let store = strict.open().await;
-    strict
-        .server
-        .faults()
-        .inject("PUT", "", u64::MAX, slow_down(None));
+    strict.inject("PUT", "", u64::MAX, slow_down(None));
     let error = create(&*store, "a", &bytes(10, 1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     let text = shown(&error);
@@ -90,10 +87,7 @@ async fn resets_and_server_faults_are_survived() {
 async fn a_create_whose_answer_is_lost_reads_as_taken() {
     let strict = Strict::start();
     let store = strict.open().await;
-    strict
-        .server
-        .faults()
-        .inject("PUT", "", 1, FaultAction::ApplyThenReset);
+    strict.inject("PUT", "", 1, FaultAction::ApplyThenReset);
     assert_eq!(
         create(&*store, "commit", &bytes(10, 1)).await.unwrap(),
         Created::Exists
@@ -106,10 +100,7 @@ async fn a_completion_whose_answer_is_lost_is_recognised() {
     let strict = Strict::start();
     let store = strict.open().await;
     let file = File::new((8 << 20) + 1, 1);
-    strict
-        .server
-        .faults()
-        .inject("POST", "uploadId", 1, FaultAction::ApplyThenReset);
+    strict.inject("POST", "uploadId", 1, FaultAction::ApplyThenReset);
     let created = file.upload(&*store, "file").await.unwrap();
     let Created::Written(head) = created else {
         panic!("{created:?}")
@@ -128,10 +119,7 @@ async fn a_lost_answer_does_not_claim_another_writers_object() {
     let upload = store.start_upload("file", ours.digest.size_bytes).await.unwrap();
     let receipts = ours.send(&*store, "file", &upload).await.unwrap();
     theirs.upload(&*store, "file").await.unwrap();
-    strict
-        .server
-        .faults()
-        .inject("POST", "uploadId", 1, FaultAction::Reset);
+    strict.inject("POST", "uploadId", 1, FaultAction::Reset);
     let created = store
         .complete_upload("file", &upload, &receipts, &ours.digest)
         .await
@@ -212,10 +200,7 @@ async fn slowness_is_no_silence() {
     let mut strict = Strict::start();
     strict.settings.stall_timeout_seconds = 2;
     let store = strict.open().await;
-    strict
-        .server
-        .faults()
-        .inject("PUT", "", 1, FaultAction::Delay(Duration::from_millis(1_500)));
+    strict.inject("PUT", "", 1, FaultAction::Delay(Duration::from_millis(1_500)));
     create(&*store, "a", &bytes(10, 1)).await.unwrap();
     assert_eq!(strict.listener.retries(), Vec::<String>::new());
 }
@@ -227,10 +212,7 @@ async fn a_body_that_breaks_off_is_an_error_that_may_pass() {
     let body = bytes(3_000_000, 1);
     create(&*store, "object", &body).await.unwrap();
     for range in [None, Some(0..3_000_000)] {
-        strict
-            .server
-            .faults()
-            .inject("GET", "object", 1, FaultAction::CutBody { bytes: 1_000_000 });
+        strict.inject("GET", "object", 1, FaultAction::CutBody { bytes: 1_000_000 });
         let error = read(&*store, "object", range.clone()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
         assert!(

@@ -162,14 +162,8 @@ async fn stores_without_batch_deletes_or_upload_listings_still_work() {
     let strict = Strict::start();
     let store = strict.open().await;
     let refuse = |code: &str| FaultAction::refuse(501, code);
-    strict
-        .server
-        .faults()
-        .inject("POST", "?delete", u64::MAX, refuse("NotImplemented"));
-    strict
-        .server
-        .faults()
-        .inject("GET", "uploads", u64::MAX, refuse("NotImplemented"));
+    strict.inject("POST", "?delete", u64::MAX, refuse("NotImplemented"));
+    strict.inject("GET", "uploads", u64::MAX, refuse("NotImplemented"));
     let keys: Vec<String> = (0..20).map(|number| format!("d/{number}")).collect();
     for _ in 0..2 {
         for key in &keys {

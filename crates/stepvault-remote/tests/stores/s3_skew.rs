@@ -66,7 +66,7 @@ async fn a_body_is_sent_again_whole() {
 async fn a_skew_that_no_signature_heals_is_one_clear_error() {
     let strict = off_by(3_600);
     let refusal = FaultAction::refuse(403, "RequestTimeTooSkewed");
-    strict.server.faults().inject("PUT", "", u64::MAX, refusal);
+    strict.inject("PUT", "", u64::MAX, refusal);
     // With the retries of every remote above it.
     let store = strict.open().await;
     for (tries, when) in [(2, "first"), (3, "once the clock is known")] {
@@ -93,17 +93,11 @@ async fn nothing_else_is_sent_a_second_time() {
     ] {
         let strict = Strict::start();
         let store = strict.open_bare().await;
-        strict
-            .server
-            .faults()
-            .inject("GET", "", u64::MAX, FaultAction::refuse(status, code));
+        strict.inject("GET", "", u64::MAX, FaultAction::refuse(status, code));
         listed(&*store, "").await.unwrap_err();
         assert_eq!(strict.server.faults().requests().len(), 1, "{code}");
         strict.server.faults().clear();
-        strict
-            .server
-            .faults()
-            .inject("GET", "", u64::MAX, FaultAction::Reset);
+        strict.inject("GET", "", u64::MAX, FaultAction::Reset);
         listed(&*store, "").await.unwrap_err();
         assert_eq!(strict.server.faults().requests().len(), 2, "{code}");
     }

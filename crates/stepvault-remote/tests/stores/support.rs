@@ -12,7 +12,8 @@ use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
 use stepvault_core::{Error, Result};
 use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::s3::StaticKeys;
-use stepvault_remote::store::{Created, PartReceipt, RemoteStore};
+use stepvault_remote::store::{Created, ObjectHead, PartReceipt, RemoteStore};
+use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::{StrictS3, StrictS3Options};
 
 pub(crate) fn settings(url: &str) -> RemoteSettings {
@@ -68,6 +69,11 @@ impl Strict {
             settings,
             listener: Arc::default(),
         }
+    }
+
+    /// Makes the next `times` requests of a method to a path fail.
+    pub(crate) fn inject(&self, method: &str, path_contains: &str, times: u64, action: FaultAction) {
+        self.server.faults().inject(method, path_contains, times, action);
     }
 
     pub(crate) fn keys(&self) -> StaticKeys {
@@ -152,16 +158,21 @@ impl File {
         upload: &str,
     ) -> Result<Vec<PartReceipt>> {
         let mut receipts = Vec::new();
-        for (index, (body, digest)) in self.parts.iter().enumerate().rev() {
-            let index = u32::try_from(index).unwrap();
-            receipts.push(
-                store
-                    .upload_part(key, upload, index, body.clone().into(), digest)
-                    .await?,
-            );
+        for index in (0..u32::try_from(self.parts.len()).unwrap()).rev() {
+            receipts.push(self.send_part(store, key, upload, index).await?);
         }
         receipts.reverse();
         Ok(receipts)
+    }
+
+    pub(crate) async fn send_part(
+        &self,
+        store: &dyn RemoteStore,
+        key: &str,
+        upload: &str,
+        index: u32,
+    ) -> Result<PartReceipt> {
+        send_part(store, key, upload, index, &self.parts[index as usize].0).await
     }
 
     pub(crate) async fn upload(&self, store: &dyn RemoteStore, key: &str) -> Result<Created> {
@@ -171,9 +182,29 @@ impl File {
     }
 }
 
-pub(crate) async fn create(store: &dyn RemoteStore, key: &str, body: &Bytes) -> Result<Created> {
+/// The head of an object that had to be written.
+#[track_caller]
+pub(crate) fn written(created: Created) -> ObjectHead {
+    match created {
+        Created::Written(head) => head,
+        Created::Exists => panic!("the key was free"),
+    }
+}
+
+pub(crate) async fn create(store: &dyn RemoteStore, key: &str, body: &[u8]) -> Result<Created> {
+    let bytes = Bytes::copy_from_slice(body);
+    store.create(key, bytes.into(), &PartDigest::of(body)).await
+}
+
+pub(crate) async fn send_part(
+    store: &dyn RemoteStore,
+    key: &str,
+    upload: &str,
+    index: u32,
+    body: &Bytes,
+) -> Result<PartReceipt> {
     store
-        .create(key, body.clone().into(), &PartDigest::of(body))
+        .upload_part(key, upload, index, body.clone().into(), &PartDigest::of(body))
         .await
 }
 

@@ -1,65 +1,21 @@
 //! Files of several parts: what is sent, completed and proved, and what completes nothing.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use stepvault_core::ErrorKind;
-use stepvault_core::digest::{Crc32c, FileDigest, PartDigest};
-use stepvault_remote::store::{Created, PartReceipt, RemoteStore, StoredChecksum};
+use stepvault_core::digest::{Crc32c, FileDigest};
+use stepvault_remote::store::{Created, StoredChecksum};
 use stepvault_testkit::faults::FaultAction;
 
-use super::{PART_BYTES, create, open, payload, read, start, stored};
-
-pub(super) async fn send_part(
-    store: &Arc<dyn RemoteStore>,
-    key: &str,
-    upload: &str,
-    index: u32,
-    body: &Bytes,
-) -> stepvault_core::Result<PartReceipt> {
-    store
-        .upload_part(key, upload, index, body.clone().into(), &PartDigest::of(body))
-        .await
-}
-
-pub(super) struct Large {
-    pub(super) parts: Vec<Bytes>,
-    pub(super) digest: FileDigest,
-}
-
-pub(super) fn large() -> Large {
-    let whole = payload(PART_BYTES + 1234);
-    let parts: Vec<Bytes> = (0..whole.len())
-        .step_by(PART_BYTES)
-        .map(|at| whole.slice(at..whole.len().min(at + PART_BYTES)))
-        .collect();
-    let digests: Vec<PartDigest> = parts.iter().map(|part| PartDigest::of(part)).collect();
-    Large {
-        parts,
-        digest: FileDigest::from_parts(&digests),
-    }
-}
-
-pub(super) async fn send_all(
-    store: &Arc<dyn RemoteStore>,
-    key: &str,
-    upload: &str,
-    large: &Large,
-) -> Vec<PartReceipt> {
-    let mut receipts = Vec::new();
-    for (index, part) in (0..).zip(&large.parts) {
-        receipts.push(send_part(store, key, upload, index, part).await.unwrap());
-    }
-    receipts
-}
+use super::{large, open, payload, start, stored};
+use crate::support::{create, read, written};
 
 #[tokio::test]
 async fn a_completed_upload_with_other_bytes_is_removed_and_reported() {
     let (server, store) = start().await;
     let large = large();
     let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
-    let receipts = send_all(&store, "big", &upload, &large).await;
+    let receipts = large.send(&*store, "big", &upload).await.unwrap();
     let wrong = FileDigest {
         crc32c: Crc32c(1),
         ..large.digest.clone()
@@ -80,9 +36,7 @@ async fn large_files_go_in_parts_from_any_process() {
         .start_upload("dir/big", large.digest.size_bytes)
         .await
         .unwrap();
-    let second = send_part(&store, "dir/big", &upload, 1, &large.parts[1])
-        .await
-        .unwrap();
+    let second = large.send_part(&*store, "dir/big", &upload, 1).await.unwrap();
     // A restarted agent has the upload's id and the tags from its journal.
     let store = open(&server).await;
     let pending = store.pending_uploads("dir/").await.unwrap();
@@ -95,19 +49,16 @@ async fn large_files_go_in_parts_from_any_process() {
             .initiated
             .is_some_and(|begun| begun.elapsed().unwrap() < Duration::from_mins(1))
     );
-    let first = send_part(&store, "dir/big", &upload, 0, &large.parts[0])
-        .await
-        .unwrap();
-    let Created::Written(head) = store
-        .complete_upload("dir/big", &upload, &[first, second], &large.digest)
-        .await
-        .unwrap()
-    else {
-        panic!("the key was free")
-    };
+    let first = large.send_part(&*store, "dir/big", &upload, 0).await.unwrap();
+    let head = written(
+        store
+            .complete_upload("dir/big", &upload, &[first, second], &large.digest)
+            .await
+            .unwrap(),
+    );
     assert_eq!(head.checksum, StoredChecksum::Crc32c(large.digest.crc32c));
     assert_eq!(head.checksum.proves(&large.digest, &[]), Some(true));
-    assert_eq!(read(&store, "dir/big", None).await.unwrap(), large.parts.concat());
+    assert_eq!(read(&*store, "dir/big", None).await.unwrap(), large.bytes);
     assert_eq!(store.pending_uploads("").await.unwrap(), []);
 }
 
@@ -116,8 +67,8 @@ async fn completion_leaves_an_object_that_is_there() {
     let (server, store) = start().await;
     let large = large();
     let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
-    let receipts = send_all(&store, "big", &upload, &large).await;
-    create(&store, "big", &payload(3)).await.unwrap();
+    let receipts = large.send(&*store, "big", &upload).await.unwrap();
+    create(&*store, "big", &payload(3)).await.unwrap();
     assert_eq!(
         store
             .complete_upload("big", &upload, &receipts, &large.digest)
@@ -132,9 +83,7 @@ async fn completion_leaves_an_object_that_is_there() {
         .await
         .expect("one that is gone is no error");
     assert_eq!(server.pending_uploads(), []);
-    let error = send_part(&store, "big", &upload, 0, &large.parts[0])
-        .await
-        .unwrap_err();
+    let error = large.send_part(&*store, "big", &upload, 0).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 }
 
@@ -143,7 +92,7 @@ async fn a_wrong_part_list_completes_nothing() {
     let (server, store) = start().await;
     let large = large();
     let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
-    let mut receipts = send_all(&store, "big", &upload, &large).await;
+    let mut receipts = large.send(&*store, "big", &upload).await.unwrap();
     receipts[1].tag = receipts[0].tag.clone();
     let error = store
         .complete_upload("big", &upload, &receipts, &large.digest)
@@ -160,14 +109,14 @@ async fn a_lost_answer_leaves_one_whole_object() {
     server
         .faults()
         .inject("POST", "uploadType", 1, FaultAction::ApplyThenReset);
-    let lost = create(&store, "a", &body).await.unwrap_err();
+    let lost = create(&*store, "a", &body).await.unwrap_err();
     assert!(lost.is_transient(), "{lost}");
-    assert_eq!(create(&store, "a", &body).await.unwrap(), Created::Exists);
+    assert_eq!(create(&*store, "a", &body).await.unwrap(), Created::Exists);
     assert_eq!(stored(&server, "a"), Some(body));
 
     let large = large();
     let upload = store.start_upload("big", large.digest.size_bytes).await.unwrap();
-    let receipts = send_all(&store, "big", &upload, &large).await;
+    let receipts = large.send(&*store, "big", &upload).await.unwrap();
     server
         .faults()
         .inject("POST", "uploadId", 1, FaultAction::ApplyThenReset);
