@@ -15,36 +15,22 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::clock::SystemClock;
-use crate::options::AgentOptions;
-use crate::other_writers::OtherWriter;
-use crate::report::{AgentReport, NotDurable, RunStep, SkippedEntry, StepOnRemote};
-use crate::standing::{Goal, Standing};
+use crate::options::AgentRemote;
+use crate::report::{AgentReport, NotDurable, OtherWriter, RunStep, SkippedEntry, StepOnRemote};
+use crate::step_progress::{Goal, StepProgress};
 
 /// Number of the latest skipped entries that are searched for the cause of a missing step.
-const MAX_PASSED_OVER: usize = 256;
+const MAX_SKIPPED: usize = 256;
 /// Number of subjects whose warnings are stored to avoid repetition; beyond that, some are repeated.
-const REMEMBERED_SUBJECTS: usize = 1000;
+const MAX_SUBJECTS: usize = 1000;
 /// Number of different warnings stored for one subject.
-const REMEMBERED_WARNINGS: usize = 16;
+const MAX_WARNINGS: usize = 16;
 /// Number of other jobs stored for one run.
-const MAXIMUM_OTHER_WRITERS: usize = 8;
+const MAX_OTHER_WRITERS: usize = 8;
 /// A job that was not seen for this long no longer counts.
 const OTHER_WRITER_COUNTS_FOR: Duration = Duration::from_hours(1);
 /// A warning about a lasting fault is repeated after this long.
 const WARNED_AGAIN_AFTER: Duration = Duration::from_hours(1);
-
-/// The state of one remote in one run, and since when.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct RemotePulse {
-    /// Since when it has been unreachable, if it is.
-    pub(crate) failing_since: Option<Instant>,
-    /// When an operation last succeeded on it: an upload began or ended.
-    pub(crate) moved_at: Option<Instant>,
-    /// When a step last became durable on it.
-    pub(crate) durable_at: Option<Timestamp>,
-    /// Number of failed uploads.
-    pub(crate) failures: u64,
-}
 
 /// Why a step is not on a remote yet.
 #[derive(Debug, Clone)]
@@ -80,23 +66,48 @@ impl Trouble {
     }
 }
 
-/// The faults of one remote in one run.
-#[derive(Debug, Default)]
-pub(crate) struct RemoteTroubles {
+/// The state of one remote in one run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RemoteState {
     /// The step being uploaded.
     pub(crate) uploading: Option<StepId>,
     /// The fault of the remote as a whole.
-    pub(crate) remote: Option<Trouble>,
-    /// The faults of single steps, the newest last: failures, and steps that lack other nodes' parts.
-    pub(crate) steps: Vec<(StepId, Trouble)>,
+    pub(crate) fault: Option<Trouble>,
+    /// The faults of single steps: failures, and steps that lack other nodes' parts.
+    pub(crate) steps: BTreeMap<StepId, Trouble>,
+    /// Since when it has been unreachable, if it is.
+    pub(crate) failing_since: Option<Instant>,
+    /// When an operation last succeeded on it: an upload began or ended.
+    pub(crate) moved_at: Option<Instant>,
+    /// When a step last became durable on it.
+    pub(crate) durable_at: Option<Timestamp>,
+    /// Number of failed uploads.
+    pub(crate) failures: u64,
+    /// Steps that it lacked at the last scan of the vault.
+    backlog: BTreeSet<StepId>,
 }
 
-impl RemoteTroubles {
+impl RemoteState {
+    /// Returns the fault of a step, or of the remote as a whole.
+    fn trouble(&self, id: StepId) -> Option<&Trouble> {
+        self.steps.get(&id).or(self.fault.as_ref())
+    }
+
+    fn end_upload(&mut self, id: StepId) {
+        self.uploading.take_if(|uploading| *uploading == id);
+    }
+
+    /// Records an operation that the remote answered.
+    fn answered(&mut self) {
+        self.fault = None;
+        self.failing_since = None;
+        self.moved_at = Some(Instant::now());
+    }
+
     /// Returns the current errors.
     pub(crate) fn errors(&self) -> impl Iterator<Item = ErrorKind> {
-        let steps = self.steps.iter().map(|(_, trouble)| trouble);
-        let counted = steps.filter(|trouble| !trouble.lacks_parts);
-        self.remote
+        let counted = self.steps.values().filter(|trouble| !trouble.lacks_parts);
+        self.fault
             .iter()
             .chain(counted)
             .filter_map(|trouble| trouble.kind)
@@ -108,16 +119,33 @@ impl RemoteTroubles {
         needing.map(|(id, _)| *id)
     }
 
-    /// Returns the steps whose part of this node is uploaded but that lack other nodes' parts.
-    pub(crate) fn lacking_parts(&self) -> impl Iterator<Item = &(StepId, Trouble)> {
+    /// Returns the steps whose part of this node is uploaded but that lack other nodes' parts, the newest last.
+    pub(crate) fn lacking_parts(&self) -> impl DoubleEndedIterator<Item = (&StepId, &Trouble)> {
         self.steps.iter().filter(|(_, trouble)| trouble.lacks_parts)
     }
 
-    /// Returns the steps whose last upload failed.
-    pub(crate) fn failing(&self) -> impl Iterator<Item = &(StepId, Trouble)> {
+    /// Returns the steps whose last upload failed, the newest last.
+    pub(crate) fn failing(&self) -> impl DoubleEndedIterator<Item = (&StepId, &Trouble)> {
         let failing = self.steps.iter();
         failing.filter(|(_, trouble)| trouble.kind.is_some() && !trouble.lacks_parts)
     }
+}
+
+/// The state of one run.
+#[derive(Debug, Default)]
+struct RunState {
+    /// What its directory contains that is not sealed yet, with the cause.
+    unfinished: BTreeMap<PathBuf, String>,
+    /// Steps that are finished but not sealed, with the cause.
+    unsealed: Vec<(PathBuf, String)>,
+    /// Number of steps that were given up.
+    given_up: u64,
+    /// Steps whose upload this service has begun.
+    begun: BTreeSet<StepId>,
+    /// Other jobs that write it, and when each was last seen.
+    other_writers: Vec<(OtherWriter, Instant)>,
+    /// Whether its directory was scanned after the service was asked to stop.
+    scanned_at_end: bool,
 }
 
 /// A warning that was emitted.
@@ -130,31 +158,23 @@ struct Warned {
 #[derive(Debug, Default)]
 struct State {
     report: AgentReport,
-    troubles: BTreeMap<StepOnRemote, Trouble>,
-    remote_errors: BTreeMap<(RunName, RemoteName), Trouble>,
-    uploading: BTreeSet<StepOnRemote>,
+    runs: BTreeMap<RunName, RunState>,
+    remotes: BTreeMap<(RunName, RemoteName), RemoteState>,
     warned: BTreeMap<String, Vec<Warned>>,
-    pulses: BTreeMap<(RunName, RemoteName), RemotePulse>,
     next_prunes: BTreeMap<RemoteName, Timestamp>,
-    unfinished: BTreeMap<RunName, BTreeMap<PathBuf, String>>,
-    given_up: BTreeMap<RunName, u64>,
-    /// For each run, steps that are finished but not sealed, with the cause.
-    unsealed: BTreeMap<RunName, Vec<(PathBuf, String)>>,
-    /// Steps missing on each remote at the last scan of the vault.
-    waiting: BTreeMap<(RunName, RemoteName), BTreeSet<StepId>>,
-    /// Steps whose upload this service has begun.
-    begun: BTreeSet<RunStep>,
-    /// Other jobs that write a run, and when each was last seen.
-    other_writers: BTreeMap<RunName, Vec<(OtherWriter, Instant)>>,
-    /// Runs whose directory was scanned after the service was asked to stop.
-    looked_last: BTreeSet<RunName>,
 }
 
 impl State {
-    fn pulse(&mut self, step: &StepOnRemote) -> &mut RemotePulse {
-        self.pulses
-            .entry((step.run.clone(), step.remote.clone()))
-            .or_default()
+    fn run(&mut self, run: &RunName) -> &mut RunState {
+        self.runs.entry(run.clone()).or_default()
+    }
+
+    fn remote(&mut self, run: &RunName, remote: &RemoteName) -> &mut RemoteState {
+        self.remotes.entry((run.clone(), remote.clone())).or_default()
+    }
+
+    fn remote_of(&mut self, step: &StepOnRemote) -> &mut RemoteState {
+        self.remote(&step.run, &step.remote)
     }
 }
 
@@ -181,7 +201,7 @@ impl AgentStatus {
     }
 
     pub(crate) fn sealed(&self, run: &RunName, id: StepId) {
-        self.state().report.sealed.add(RunStep { run: run.clone(), id });
+        self.state().report.sealed.add(RunStep::new(run, id));
         self.changed();
     }
 
@@ -197,39 +217,35 @@ impl AgentStatus {
     }
 
     pub(crate) fn evicted(&self, run: &RunName, id: StepId) {
-        self.state().report.evicted.add(RunStep { run: run.clone(), id });
+        self.state().report.evicted.add(RunStep::new(run, id));
     }
 
     /// Records a given-up step: it is no longer in the vault and was not durable.
     pub(crate) fn given_up(&self, run: &RunName, id: StepId) {
         let mut state = self.state();
-        state.report.given_up.add(RunStep { run: run.clone(), id });
-        *state.given_up.entry(run.clone()).or_default() += 1;
+        state.report.given_up.add(RunStep::new(run, id));
+        state.run(run).given_up += 1;
         drop(state);
         self.changed();
     }
 
     /// Returns how many steps of a run were given up.
     pub(crate) fn given_up_count(&self, run: &RunName) -> u64 {
-        self.state().given_up.get(run).copied().unwrap_or_default()
+        self.state().run(run).given_up
     }
 
     /// Returns the steps of a run that are being uploaded to a working remote, as far as known.
     pub(crate) fn progressing(&self, run: &RunName) -> BTreeSet<StepId> {
         let state = self.state();
-        let is_failing = |step: &StepOnRemote| {
-            let pulse = state.pulses.get(&(step.run.clone(), step.remote.clone()));
-            pulse.is_some_and(|pulse| pulse.failing_since.is_some())
-        };
-        let uploading = state.uploading.iter();
-        uploading
-            .filter(|step| step.run == *run && !is_failing(step))
-            .map(|step| step.id)
+        let of_run = state.remotes.iter().filter(|((of, _), _)| of == run);
+        of_run
+            .filter(|(_, remote)| remote.failing_since.is_none())
+            .filter_map(|(_, remote)| remote.uploading)
             .collect()
     }
 
     pub(crate) fn cleaned(&self, run: &RunName, id: StepId) {
-        self.state().report.cleaned.add(RunStep { run: run.clone(), id });
+        self.state().report.cleaned.add(RunStep::new(run, id));
     }
 
     pub(crate) fn pruned(&self, step: StepOnRemote) {
@@ -251,7 +267,7 @@ impl AgentStatus {
     /// Records what a run's directory contains that is not sealed yet, with the cause; returns the new entries.
     pub(crate) fn unfinished(&self, run: &RunName, found: Vec<(PathBuf, String)>) -> Vec<(PathBuf, String)> {
         let mut state = self.state();
-        let before = state.unfinished.entry(run.clone()).or_default();
+        let before = &mut state.run(run).unfinished;
         let is_new = |(path, _): &&(PathBuf, String)| !before.contains_key(path);
         let new = found.iter().filter(is_new).cloned().collect();
         *before = found.into_iter().collect();
@@ -259,86 +275,73 @@ impl AgentStatus {
     }
 
     /// Returns what was not sealed yet at the last scan, by path.
-    pub(crate) fn unfinished_of(&self, run: &RunName, most: usize) -> Vec<(PathBuf, String)> {
-        let state = self.state();
-        let found = state.unfinished.get(run).into_iter().flatten();
-        found
-            .take(most)
-            .map(|(path, why)| (path.clone(), why.clone()))
-            .collect()
+    pub(crate) fn unfinished_of(&self, run: &RunName, max: usize) -> Vec<(PathBuf, String)> {
+        let mut state = self.state();
+        let found = state.run(run).unfinished.iter().take(max);
+        found.map(|(path, why)| (path.clone(), why.clone())).collect()
     }
 
     /// Records which steps of a run are finished but not sealed, at the last scan.
     pub(crate) fn unsealed(&self, run: &RunName, found: Vec<(PathBuf, String)>) {
-        self.state().unsealed.insert(run.clone(), found);
+        self.state().run(run).unsealed = found;
     }
 
     /// Returns the steps of a run that are finished but not sealed, by path.
-    pub(crate) fn unsealed_of(&self, run: &RunName, most: usize) -> Vec<(PathBuf, String)> {
-        let state = self.state();
-        let found = state.unsealed.get(run).into_iter().flatten();
-        found.take(most).cloned().collect()
+    pub(crate) fn unsealed_of(&self, run: &RunName, max: usize) -> Vec<(PathBuf, String)> {
+        self.state().run(run).unsealed.iter().take(max).cloned().collect()
     }
 
     /// Returns the number of steps of a run that are finished but not sealed.
     pub(crate) fn unsealed_count(&self, run: &RunName) -> usize {
-        self.state().unsealed.get(run).map_or(0, Vec::len)
+        self.state().run(run).unsealed.len()
     }
 
     /// Records that the directory of a run was scanned after the service was asked to stop.
-    pub(crate) fn looked_last(&self, run: &RunName) {
-        self.state().looked_last.insert(run.clone());
+    pub(crate) fn scanned_at_end(&self, run: &RunName) {
+        self.state().run(run).scanned_at_end = true;
     }
 
     /// Whether the directory of a run was scanned after the service was asked to stop.
-    pub(crate) fn has_looked_last(&self, run: &RunName) -> bool {
-        self.state().looked_last.contains(run)
+    pub(crate) fn has_final_scan(&self, run: &RunName) -> bool {
+        self.state().run(run).scanned_at_end
     }
 
     pub(crate) fn upload_began(&self, step: &StepOnRemote) {
         let mut state = self.state();
-        state.uploading.insert(step.clone());
-        state.begun.insert(RunStep {
-            run: step.run.clone(),
-            id: step.id,
-        });
-        state.pulse(step).moved_at = Some(Instant::now());
+        state.run(&step.run).begun.insert(step.id);
+        let remote = state.remote_of(step);
+        remote.uploading = Some(step.id);
+        remote.moved_at = Some(Instant::now());
     }
 
     /// Records a successful upload; `new` if the step was not durable on the remote before.
     pub(crate) fn upload_done(&self, step: &StepOnRemote, new: bool) {
         let mut state = self.state();
-        state.uploading.remove(step);
-        state.troubles.remove(step);
-        state
-            .remote_errors
-            .remove(&(step.run.clone(), step.remote.clone()));
-        let pulse = state.pulse(step);
-        pulse.failing_since = None;
-        pulse.moved_at = Some(Instant::now());
+        let remote = state.remote_of(step);
+        remote.end_upload(step.id);
+        remote.answered();
+        remote.steps.remove(&step.id);
         if new {
-            pulse.durable_at = Some(SystemClock.now());
+            remote.durable_at = Some(SystemClock.now());
             state.report.uploaded.add(step.clone());
         }
         drop(state);
         self.changed();
     }
 
-    /// Records that an upload was preempted by another step.
-    pub(crate) fn upload_gave_way(&self, step: &StepOnRemote) {
-        self.state().uploading.remove(step);
+    /// Records that an upload was stopped before its end, without a failure.
+    pub(crate) fn upload_stopped(&self, step: &StepOnRemote) {
+        self.state().remote_of(step).end_upload(step.id);
     }
 
     /// Records an upload that failed for a cause that affects the whole remote.
     pub(crate) fn remote_failed(&self, step: &StepOnRemote, trouble: Trouble) {
         let mut state = self.state();
-        state.uploading.remove(step);
-        state
-            .remote_errors
-            .insert((step.run.clone(), step.remote.clone()), trouble);
-        let pulse = state.pulse(step);
-        pulse.failing_since.get_or_insert_with(Instant::now);
-        pulse.failures += 1;
+        let remote = state.remote_of(step);
+        remote.end_upload(step.id);
+        remote.fault = Some(trouble);
+        remote.failing_since.get_or_insert_with(Instant::now);
+        remote.failures += 1;
         drop(state);
         self.changed();
     }
@@ -346,42 +349,37 @@ impl AgentStatus {
     /// Records an upload that failed for a cause that affects only this step.
     pub(crate) fn step_failed(&self, step: &StepOnRemote, trouble: Trouble) {
         let mut state = self.state();
-        state.uploading.remove(step);
-        state.troubles.insert(step.clone(), trouble);
-        // The remote answered.
-        state
-            .remote_errors
-            .remove(&(step.run.clone(), step.remote.clone()));
-        let pulse = state.pulse(step);
-        pulse.failing_since = None;
-        pulse.moved_at = Some(Instant::now());
-        pulse.failures += 1;
+        let remote = state.remote_of(step);
+        remote.end_upload(step.id);
+        remote.answered();
+        remote.steps.insert(step.id, trouble);
+        remote.failures += 1;
         drop(state);
         self.changed();
     }
 
     /// Records that a step is deferred; returns false if that was already known.
-    pub(crate) fn stands_back(&self, step: &StepOnRemote, reason: &str) -> bool {
+    pub(crate) fn defer(&self, step: &StepOnRemote, reason: &str) -> bool {
         let mut state = self.state();
-        if state.troubles.contains_key(step) {
+        let steps = &mut state.remote_of(step).steps;
+        if steps.contains_key(&step.id) {
             return false;
         }
-        let trouble = Trouble::waiting(reason.to_owned());
-        state.troubles.insert(step.clone(), trouble);
+        steps.insert(step.id, Trouble::waiting(reason.to_owned()));
         true
     }
 
     /// Whether this service has begun to upload a step.
     pub(crate) fn has_begun(&self, run: &RunName, id: StepId) -> bool {
-        self.state().begun.contains(&RunStep { run: run.clone(), id })
+        self.state().run(run).begun.contains(&id)
     }
 
     /// Records another job that writes the run.
     pub(crate) fn other_writer(&self, run: &RunName, seen: OtherWriter) {
         let mut state = self.state();
-        let known = state.other_writers.entry(run.clone()).or_default();
+        let known = &mut state.run(run).other_writers;
         known.retain(|(other, _)| (&other.launch, &other.nodes) != (&seen.launch, &seen.nodes));
-        if known.len() >= MAXIMUM_OTHER_WRITERS {
+        if known.len() >= MAX_OTHER_WRITERS {
             known.remove(0);
         }
         known.push((seen, Instant::now()));
@@ -389,63 +387,56 @@ impl AgentStatus {
 
     /// Returns the other jobs recently seen writing the run, the latest last.
     pub(crate) fn other_writers(&self, run: &RunName) -> Vec<OtherWriter> {
-        let state = self.state();
-        let known = state.other_writers.get(run).into_iter().flatten();
-        known
-            .filter(|(_, at)| at.elapsed() < OTHER_WRITER_COUNTS_FOR)
-            .map(|(other, _)| other.clone())
-            .collect()
+        let mut state = self.state();
+        let known = state.run(run).other_writers.iter();
+        let recent = known.filter(|(_, at)| at.elapsed() < OTHER_WRITER_COUNTS_FOR);
+        recent.map(|(other, _)| other.clone()).collect()
     }
 
     /// Records the steps in the vault that a remote lacks.
-    pub(crate) fn waits(&self, run: &RunName, remote: &RemoteName, missing: &BTreeSet<StepId>) {
-        let of = (run.clone(), remote.clone());
-        self.state().waiting.insert(of, missing.clone());
+    pub(crate) fn backlog(&self, run: &RunName, remote: &RemoteName, missing: &BTreeSet<StepId>) {
+        self.state().remote(run, remote).backlog.clone_from(missing);
     }
 
     /// Returns what was not durable at the last scan of a vault that no longer exists.
-    pub(crate) fn waiting(&self, options: &AgentOptions) -> Vec<NotDurable> {
+    pub(crate) fn lost_with_vault(&self, remotes: &[AgentRemote]) -> Vec<NotDurable> {
         let state = self.state();
-        let waiting = state.waiting.iter().flat_map(|((run, remote), ids)| {
-            let mut remotes = options.remotes.iter();
-            let required = remotes.any(|other| other.settings.name == *remote && other.settings.required);
-            ids.iter().map(move |id| NotDurable {
-                run: run.clone(),
-                id: *id,
-                remote: remote.clone(),
+        let is_uploaded = |step: &StepOnRemote| state.report.uploaded.latest.contains(step);
+        let lost = state.remotes.iter().flat_map(|((run, remote), of_remote)| {
+            let is_required = |other: &AgentRemote| other.settings.name == *remote && other.settings.required;
+            let required = remotes.iter().any(is_required);
+            let ids = of_remote.backlog.iter();
+            let steps = ids.map(|id| StepOnRemote::new(run, *id, remote));
+            let not_uploaded = steps.filter(|step| !is_uploaded(step));
+            not_uploaded.map(move |step| NotDurable {
+                run: step.run,
+                id: step.id,
+                remote: step.remote,
                 required,
                 failed: true,
                 missing_bytes: 0,
                 reason: "it was lost with the vault, which was deleted under the agent".to_owned(),
             })
         });
-        let uploaded = &state.report.uploaded.latest;
-        waiting
-            .filter(|step| {
-                let here = |there: &StepOnRemote| {
-                    there.run == step.run && there.id == step.id && there.remote == step.remote
-                };
-                !uploaded.iter().any(here)
-            })
-            .collect()
+        lost.collect()
     }
 
     /// Forgets the faults of steps that the vault no longer holds.
-    pub(crate) fn forget_all_but(&self, run: &RunName, remote: &RemoteName, there: &BTreeSet<StepId>) {
-        self.state()
-            .troubles
-            .retain(|step, _| step.run != *run || step.remote != *remote || there.contains(&step.id));
+    pub(crate) fn forget_all_but(&self, run: &RunName, remote: &RemoteName, sealed: &BTreeSet<StepId>) {
+        let mut state = self.state();
+        let steps = &mut state.remote(run, remote).steps;
+        steps.retain(|id, _| sealed.contains(id));
     }
 
     /// Whether a warning is new: it was not emitted about the same subject, or so long ago that a reader of the log
     /// would not find it.
-    pub(crate) fn is_news(&self, about: &str, text: &str) -> bool {
+    pub(crate) fn is_new_warning(&self, subject: &str, text: &str) -> bool {
         let now = Instant::now();
         let warned = &mut self.state().warned;
-        if warned.len() >= REMEMBERED_SUBJECTS && !warned.contains_key(about) {
+        if warned.len() >= MAX_SUBJECTS && !warned.contains_key(subject) {
             warned.clear();
         }
-        let given = warned.entry(about.to_owned()).or_default();
+        let given = warned.entry(subject.to_owned()).or_default();
         if let Some(known) = given.iter_mut().find(|known| known.text == text) {
             let is_old = known.at + WARNED_AGAIN_AFTER <= now;
             if is_old {
@@ -453,7 +444,7 @@ impl AgentStatus {
             }
             return is_old;
         }
-        if given.len() >= REMEMBERED_WARNINGS {
+        if given.len() >= MAX_WARNINGS {
             given.remove(0);
         }
         given.push(Warned {
@@ -464,41 +455,23 @@ impl AgentStatus {
     }
 
     /// Makes the next warning about this subject new again.
-    pub(crate) fn is_well(&self, about: &str) {
-        self.state().warned.remove(about);
+    pub(crate) fn forget_warnings(&self, subject: &str) {
+        self.state().warned.remove(subject);
     }
 
-    /// Returns what is known of a step that is not durable on a remote.
-    pub(crate) fn why_not_durable(
-        &self,
-        step: StepOnRemote,
-        required: bool,
-        missing_bytes: u64,
-    ) -> NotDurable {
-        let state = self.state();
-        let trouble = state.troubles.get(&step);
-        let remote_error = state.remote_errors.get(&(step.run.clone(), step.remote.clone()));
-        let reason = match (trouble, remote_error) {
-            (Some(trouble), _) => trouble.reason.clone(),
-            (None, Some(error)) => error.reason.clone(),
-            (None, None) if state.uploading.contains(&step) => {
-                "its upload was interrupted; the next start resumes it".to_owned()
+    /// Adds to a step that is not durable on a remote what is known of the cause.
+    pub(crate) fn explain_not_durable(&self, step: &mut NotDurable) {
+        let remote = self.remote(&step.run, &step.remote);
+        let trouble = remote.trouble(step.id);
+        step.failed = trouble.is_some_and(|trouble| trouble.needs_operator);
+        let reason = match trouble {
+            Some(trouble) => &trouble.reason,
+            None if remote.uploading == Some(step.id) => {
+                "its upload was interrupted; the next start resumes it"
             }
-            (None, None) => "it was waiting for its upload".to_owned(),
+            None => "it was waiting for its upload",
         };
-        let failed = trouble
-            .or(remote_error)
-            .is_some_and(|trouble| trouble.needs_operator);
-        let StepOnRemote { run, id, remote } = step;
-        NotDurable {
-            run,
-            id,
-            remote,
-            required,
-            failed,
-            missing_bytes,
-            reason,
-        }
+        reason.clone_into(&mut step.reason);
     }
 
     /// Records when retention is next applied to a remote.
@@ -512,66 +485,39 @@ impl AgentStatus {
     }
 
     /// Returns the state of a remote.
-    pub(crate) fn pulse(&self, run: &RunName, remote: &RemoteName) -> RemotePulse {
-        let state = self.state();
-        let pulse = state.pulses.get(&(run.clone(), remote.clone()));
-        pulse.copied().unwrap_or_default()
+    pub(crate) fn remote(&self, run: &RunName, remote: &RemoteName) -> RemoteState {
+        self.state().remote(run, remote).clone()
     }
 
-    /// Adds to a step's recorded state what only this service knows: why it is not there yet.
-    pub(crate) fn explain(&self, standing: &mut Standing) {
-        if let Some(id) = standing.id() {
-            for on in &mut standing.remotes {
-                if on.reached == Some(Goal::Durable) {
-                    continue;
-                }
-                let here = StepOnRemote {
-                    run: standing.run.clone(),
-                    id,
-                    remote: on.remote.clone(),
+    /// Adds to a step's recorded state what only this service knows: why it is not durable yet.
+    pub(crate) fn explain(&self, progress: &mut StepProgress) {
+        if let Some(id) = progress.id() {
+            let not_durable = progress.remotes.iter_mut();
+            for on in not_durable.filter(|on| on.reached != Some(Goal::Durable)) {
+                let remote = self.remote(&progress.run, &on.remote);
+                let trouble = remote.trouble(id);
+                on.failed = trouble.is_some_and(|trouble| trouble.needs_operator);
+                let reason = match trouble {
+                    Some(trouble) => &trouble.reason,
+                    None if remote.uploading == Some(id) => "it is being uploaded",
+                    None => "it waits for its upload",
                 };
-                let state = self.state();
-                let trouble = state.troubles.get(&here);
-                let remote_error = state.remote_errors.get(&(here.run.clone(), here.remote.clone()));
-                on.failed = trouble
-                    .or(remote_error)
-                    .is_some_and(|trouble| trouble.needs_operator);
-                let reason = match (trouble, remote_error) {
-                    (Some(trouble), _) => trouble.reason.clone(),
-                    (None, Some(error)) => error.reason.clone(),
-                    (None, None) if state.uploading.contains(&here) => "it is being uploaded".to_owned(),
-                    (None, None) => "it waits for its upload".to_owned(),
-                };
-                on.reason.get_or_insert(reason);
+                on.reason.get_or_insert_with(|| reason.to_owned());
             }
             return;
         }
-        let passed_over = self.skipped_of(&standing.run, usize::MAX).into_iter();
-        let is_this = |path: &Path| {
+        let is_this = |(path, _): &(PathBuf, String)| {
             let name = path.file_name().and_then(|name| name.to_str());
-            name.and_then(step_name::parse) == Some(standing.step.number())
+            name.and_then(step_name::parse) == Some(progress.step.number())
         };
-        for (path, reason) in passed_over.take(MAX_PASSED_OVER) {
-            if is_this(&path) {
-                standing.reason = Some(format!("{} was skipped: {reason}", path.display()));
-                return;
-            }
+        let mut skipped = self.skipped_of(&progress.run, MAX_SKIPPED).into_iter();
+        if let Some((path, reason)) = skipped.find(is_this) {
+            progress.reason = Some(format!("{} was skipped: {reason}", path.display()));
+            return;
         }
-        let mut unfinished = self.unfinished_of(&standing.run, usize::MAX).into_iter();
-        if let Some((path, reason)) = unfinished.find(|(path, _)| is_this(path)) {
-            standing.reason = Some(format!("{} is not sealed yet: {reason}", path.display()));
-        }
-    }
-
-    /// Returns the faults of a remote.
-    pub(crate) fn on_remote(&self, run: &RunName, remote: &RemoteName) -> RemoteTroubles {
-        let state = self.state();
-        let here = |step: &StepOnRemote| step.run == *run && step.remote == *remote;
-        let steps = state.troubles.iter().filter(|(step, _)| here(step));
-        RemoteTroubles {
-            uploading: state.uploading.iter().find(|step| here(step)).map(|step| step.id),
-            remote: state.remote_errors.get(&(run.clone(), remote.clone())).cloned(),
-            steps: steps.map(|(step, trouble)| (step.id, trouble.clone())).collect(),
+        let mut unfinished = self.unfinished_of(&progress.run, usize::MAX).into_iter();
+        if let Some((path, reason)) = unfinished.find(is_this) {
+            progress.reason = Some(format!("{} is not sealed yet: {reason}", path.display()));
         }
     }
 
@@ -581,7 +527,7 @@ impl AgentStatus {
     }
 
     /// Returns the entries recently skipped in a run's directory, the latest first.
-    pub(crate) fn skipped_of(&self, run: &RunName, most: usize) -> Vec<(PathBuf, String)> {
+    pub(crate) fn skipped_of(&self, run: &RunName, max: usize) -> Vec<(PathBuf, String)> {
         let state = self.state();
         let latest = state
             .report
@@ -591,7 +537,7 @@ impl AgentStatus {
             .rev()
             .filter(|entry| entry.run == *run);
         latest
-            .take(most)
+            .take(max)
             .map(|entry| (entry.path.clone(), entry.reason.clone()))
             .collect()
     }
@@ -604,15 +550,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_warning_is_given_at_once_and_hourly_while_it_lasts_whatever_else_is_told_in_between() {
         let status = AgentStatus::default();
-        assert!(status.is_news("upload a s3", "denied") && status.is_news("upload a s3", "no such bucket"));
-        assert!(!status.is_news("upload a s3", "denied") && !status.is_news("upload a s3", "no such bucket"));
-        assert!(status.is_news("upload b s3", "denied"));
+        assert!(
+            status.is_new_warning("upload a s3", "denied")
+                && status.is_new_warning("upload a s3", "no such bucket")
+        );
+        assert!(
+            !status.is_new_warning("upload a s3", "denied")
+                && !status.is_new_warning("upload a s3", "no such bucket")
+        );
+        assert!(status.is_new_warning("upload b s3", "denied"));
         tokio::time::advance(WARNED_AGAIN_AFTER / 2).await;
-        assert!(!status.is_news("upload a s3", "denied"));
+        assert!(!status.is_new_warning("upload a s3", "denied"));
         tokio::time::advance(WARNED_AGAIN_AFTER / 2).await;
-        assert!(status.is_news("upload a s3", "denied"));
-        assert!(!status.is_news("upload a s3", "denied"));
-        status.is_well("upload a s3");
-        assert!(status.is_news("upload a s3", "denied"));
+        assert!(status.is_new_warning("upload a s3", "denied"));
+        assert!(!status.is_new_warning("upload a s3", "denied"));
+        status.forget_warnings("upload a s3");
+        assert!(status.is_new_warning("upload a s3", "denied"));
     }
 }

@@ -11,7 +11,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::tree::scan;
 use tokio::sync::{Notify, watch};
 
-use crate::control::{AnnounceAnswer, AnnouncementState};
+use crate::messages::{AnnounceAnswer, AnnouncementState};
 
 /// Maximum number of waiting announcements.
 const MAX_WAITING: usize = 64;
@@ -20,7 +20,7 @@ const MAX_REMEMBERED: usize = 512;
 
 /// The sealed step of an announcement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct SealedFor {
     pub(crate) id: StepId,
     /// Whether its attempt may still change.
     pub(crate) provisional: bool,
@@ -164,7 +164,7 @@ impl Announcements {
     }
 
     /// Records the outcome of an announcement.
-    pub(crate) fn settle(&self, id: u64, result: &Result<Taken>) {
+    pub(crate) fn settle(&self, id: u64, result: &Result<SealedFor>) {
         let mut state = self.state();
         if let Some(answer) = state.known.get_mut(&id) {
             match result {
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(taken.len(), 2);
         assert_ne!(add(&all, "/out/step_1").unwrap(), id);
         let step = StepId::from_label("000000000001.a2").unwrap();
-        let taken = Taken {
+        let taken = SealedFor {
             id: step,
             provisional: false,
             newly_sealed: true,

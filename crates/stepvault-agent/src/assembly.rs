@@ -1,196 +1,204 @@
 //! Creates the tasks of the service from its options.
 
-use std::sync::{Arc, Mutex};
+use std::cell::RefCell;
+use std::sync::Arc;
 
 use stepvault_core::clock::Clock as _;
-use stepvault_core::ids::RunName;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::push::Placer;
-use stepvault_engine::run_remote::RunRemote;
-use stepvault_local::vault::Vault;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::announcements::Announcements;
 use crate::attempts::{AttemptTask, OpenRun};
 use crate::clock::SystemClock;
 use crate::discovery::Discovery;
-use crate::lane::{LaneRun, LaneTask};
+use crate::drain::DrainState;
 use crate::options::{AgentOptions, AgentRemote, AgentRun};
 use crate::other_writers::{OtherWriters, WatchedRun};
+use crate::remotes::{on_remote, remotes_of, with_timeouts};
+use crate::reporter::Reporter;
 use crate::retention::{LocalRetention, LocalRun, PruneTask, PrunedRun};
 use crate::retries::Retries;
 use crate::sealer::{SealedRun, Sealer};
-use crate::shared::Shared;
-use crate::timeout_store::TimeoutStore;
+use crate::signals::Signals;
+use crate::throughput::Throughput;
+use crate::upload_worker::{RunUploads, UploadWorker};
+use crate::vault_access::VaultAccess;
+
+/// What tasks share. Each takes what it needs of it.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) vault: VaultAccess,
+    pub(crate) reporter: Reporter,
+    pub(crate) signals: Arc<Signals>,
+    pub(crate) drain: DrainState,
+    pub(crate) throughput: Arc<Throughput>,
+    pub(crate) announcements: Arc<Announcements>,
+}
 
 /// The tasks of a service, not yet started.
 pub(crate) struct Tasks {
     pub(crate) sealer: Sealer,
     pub(crate) attempts: AttemptTask,
-    pub(crate) lanes: Vec<LaneTask>,
+    pub(crate) upload_workers: Vec<UploadWorker>,
     pub(crate) local: LocalRetention,
     pub(crate) prunes: Vec<PruneTask>,
     pub(crate) other_writers: OtherWriters,
 }
 
-pub(crate) fn tasks(
-    options: &AgentOptions,
-    shared: &Arc<Shared>,
-    discoveries: Vec<Option<Discovery>>,
-) -> Tasks {
-    let prompt = prompt(&options.remotes);
-    let sealer = sealer(options, shared, discoveries, &prompt);
-    let open_run = |run: &AgentRun| {
-        let placer = Placer {
-            writer: options.writer.clone(),
-            launch_since: sealer.launch_since,
+impl Shared {
+    /// Creates the tasks.
+    pub(crate) fn tasks(&self, options: &AgentOptions, discoveries: Vec<Option<Discovery>>) -> Tasks {
+        let vault = &self.vault.vault;
+        let timed = with_timeouts(&options.remotes);
+        let sealer = self.sealer(options, discoveries, &timed);
+        let open_run = |run: &AgentRun| {
+            let placer = Placer {
+                writer: options.writer.clone(),
+                launch_since: sealer.launch_since,
+            };
+            let remotes = remotes_of(run, &options.remotes, vault);
+            Arc::new(OpenRun::new(run.run.clone(), remotes, placer))
         };
-        let remotes = remotes_of(run, &options.remotes, &shared.vault);
-        Arc::new(OpenRun::new(run.run.clone(), remotes, placer))
-    };
-    let open_runs: Vec<Arc<OpenRun>> = options.runs.iter().map(open_run).collect();
-    let local_run = |run: &AgentRun| LocalRun {
-        run: run.run.clone(),
-        watched: run.watch_directory.clone(),
-        rules: run.keep_local.clone(),
-        remotes: remotes_of(run, &prompt, &shared.vault),
-    };
-    let local = LocalRetention {
-        shared: Arc::clone(shared),
-        runs: options.runs.iter().map(local_run).collect(),
-        limits: options.local_limits,
-        interval: options.retention_interval,
-        told: Mutex::default(),
-    };
-    let budget = MemoryBudget::new(options.memory_budget_bytes);
-    let mut lanes = Vec::new();
-    let mut prunes = Vec::new();
-    for (remote, wake) in options.remotes.iter().zip(&shared.lanes) {
-        let runs: Vec<(RunRemote, &AgentRun, &Arc<OpenRun>)> = options
-            .runs
-            .iter()
-            .zip(&open_runs)
-            .filter(|(run, _)| run.remotes.contains(&remote.settings.name))
-            .map(|(run, attempts)| (on_remote(&run.run, remote, &shared.vault), run, attempts))
-            .collect();
-        let uploaded = Arc::new(Notify::new());
-        lanes.push(LaneTask {
-            shared: Arc::clone(shared),
-            remote: remote.settings.name.clone(),
-            budget: budget.clone(),
-            runs: runs
-                .iter()
-                .map(|(here, run, attempts)| {
-                    let exclusive = run.exclusive.then(|| options.writer.clone());
-                    LaneRun::new(
-                        here.clone(),
-                        run.keep_remote.clone(),
-                        Arc::clone(attempts),
-                        exclusive,
-                    )
-                })
-                .collect(),
-            wake: Arc::clone(wake),
-            uploaded: Arc::clone(&uploaded),
-            maximum_backlog_steps: options.maximum_backlog_steps,
-            incomplete_after: options.incomplete_after,
+        let open_runs: Vec<Arc<OpenRun>> = options.runs.iter().map(open_run).collect();
+        let mut upload_workers = Vec::new();
+        let mut prunes = Vec::new();
+        let budget = MemoryBudget::new(options.memory_budget_bytes);
+        for (remote, wake) in options.remotes.iter().zip(&self.signals.uploads) {
+            let all = options.runs.iter().zip(&open_runs);
+            let runs = || {
+                all.clone()
+                    .filter(|(run, _)| run.remotes.contains(&remote.settings.name))
+            };
+            let uploads = runs().map(|(run, attempts)| {
+                let exclusive = run.exclusive.then(|| options.writer.clone());
+                let on_remote = on_remote(&run.run, remote, vault);
+                RunUploads::new(
+                    on_remote,
+                    run.keep_remote.clone(),
+                    Arc::clone(attempts),
+                    exclusive,
+                )
+            });
+            let pruned = runs().map(|(run, _)| {
+                let mut others = remotes_of(run, &timed, vault);
+                others.retain(|other| *other.name() != remote.settings.name);
+                PrunedRun::new(
+                    on_remote(&run.run, remote, vault),
+                    others,
+                    run.keep_remote.clone(),
+                )
+            });
+            let uploaded = Arc::new(Notify::new());
+            prunes.push(PruneTask {
+                vault: vault.clone(),
+                reporter: self.reporter.clone(),
+                stop: self.drain.stop.clone(),
+                runs: pruned.collect(),
+                interval: options.retention_interval,
+                uploaded: Arc::clone(&uploaded),
+            });
+            upload_workers.push(UploadWorker {
+                vault: self.vault.clone(),
+                reporter: self.reporter.clone(),
+                signals: Arc::clone(&self.signals),
+                drain: self.drain.clone(),
+                throughput: Arc::clone(&self.throughput),
+                remote: remote.settings.name.clone(),
+                budget: budget.clone(),
+                runs: uploads.collect(),
+                wake: Arc::clone(wake),
+                uploaded,
+                maximum_backlog_steps: options.maximum_backlog_steps,
+                incomplete_after: options.incomplete_after,
+                once: options.once,
+                next_run: 0,
+                is_draining: false,
+            });
+        }
+        let watched = options.runs.iter().flat_map(|run| remotes_of(run, &timed, vault));
+        let other_writers = OtherWriters {
+            reporter: self.reporter.clone(),
+            stop: self.drain.stop.clone(),
+            runs: watched.map(WatchedRun::new).collect(),
+            writer: options.writer.clone(),
+            started_at: SystemClock.now(),
+        };
+        let attempts = AttemptTask {
+            vault: self.vault.clone(),
+            reporter: self.reporter.clone(),
+            signals: Arc::clone(&self.signals),
+            stop: self.drain.stop.clone(),
+            runs: open_runs,
             once: options.once,
-            next_run: 0,
-            hurried: false,
-        });
-        prunes.push(PruneTask {
-            shared: Arc::clone(shared),
-            runs: runs
-                .into_iter()
-                .map(|(here, run, _)| {
-                    let mut others = remotes_of(run, &prompt, &shared.vault);
-                    others.retain(|other| other.name() != here.name());
-                    PrunedRun::new(here, others, run.keep_remote.clone())
-                })
-                .collect(),
+        };
+        Tasks {
+            sealer,
+            attempts,
+            upload_workers,
+            local: self.local_retention(options, &timed),
+            prunes,
+            other_writers,
+        }
+    }
+
+    fn local_retention(&self, options: &AgentOptions, timed: &[AgentRemote]) -> LocalRetention {
+        let local_run = |run: &AgentRun| LocalRun {
+            run: run.run.clone(),
+            watched: run.watch_directory.clone(),
+            rules: run.keep_local.clone(),
+            remotes: remotes_of(run, timed, &self.vault.vault),
+        };
+        LocalRetention {
+            vault: self.vault.clone(),
+            reporter: self.reporter.clone(),
+            signals: Arc::clone(&self.signals),
+            stop: self.drain.stop.clone(),
+            runs: options.runs.iter().map(local_run).collect(),
+            limits: options.local_limits,
             interval: options.retention_interval,
-            uploaded,
-        });
+            published: RefCell::default(),
+        }
     }
-    let watched = options
-        .runs
-        .iter()
-        .flat_map(|run| remotes_of(run, &prompt, &shared.vault));
-    let other_writers = OtherWriters {
-        shared: Arc::clone(shared),
-        runs: watched.map(WatchedRun::new).collect(),
-        writer: options.writer.clone(),
-        started_at: SystemClock.now(),
-    };
-    Tasks {
-        sealer,
-        attempts: AttemptTask::new(Arc::clone(shared), open_runs, options.once),
-        lanes,
-        local,
-        prunes,
-        other_writers,
+
+    fn sealer(
+        &self,
+        options: &AgentOptions,
+        discoveries: Vec<Option<Discovery>>,
+        timed: &[AgentRemote],
+    ) -> Sealer {
+        let sealed_run = |(run, discovery): (&AgentRun, Option<Discovery>)| SealedRun {
+            run: run.run.clone(),
+            discovery,
+            shared: run.shared,
+            first_scan: None,
+            profile: run.profile.clone(),
+            metrics_source: run.metrics_source.clone(),
+            remotes: remotes_of(run, timed, &self.vault.vault),
+            clean_at: run.clean_source.then(Instant::now),
+            // Start at a different position each time, or rounds started by cron would all check the same steps.
+            clean_turn: usize::try_from(SystemClock.now().seconds_since(Timestamp::default()))
+                .unwrap_or_default(),
+            retries: Retries::default(),
+        };
+        Sealer {
+            vault: self.vault.clone(),
+            reporter: self.reporter.clone(),
+            signals: Arc::clone(&self.signals),
+            stop: self.drain.stop.clone(),
+            announcements: Arc::clone(&self.announcements),
+            runs: options.runs.iter().zip(discoveries).map(sealed_run).collect(),
+            writer: options.writer.clone(),
+            attempt: options.attempt,
+            launch_since: SystemClock.now(),
+            profiles: Arc::clone(&options.profiles),
+            links: options.links,
+            poll_interval: options.poll_interval,
+            clean_interval: options.retention_interval,
+            once: options.once,
+            not_before: None,
+        }
     }
-}
-
-fn sealer(
-    options: &AgentOptions,
-    shared: &Arc<Shared>,
-    discoveries: Vec<Option<Discovery>>,
-    prompt: &[AgentRemote],
-) -> Sealer {
-    let sealed_run = |(run, discovery): (&AgentRun, Option<Discovery>)| SealedRun {
-        run: run.run.clone(),
-        discovery,
-        shared: run.shared,
-        there_at_first: None,
-        profile: run.profile.clone(),
-        metrics_source: run.metrics_source.clone(),
-        remotes: remotes_of(run, prompt, &shared.vault),
-        clean_at: run.clean_source.then(Instant::now),
-        // Start at a different position each time, or rounds started by cron would all check the same steps.
-        clean_turn: usize::try_from(SystemClock.now().seconds_since(Timestamp::default()))
-            .unwrap_or_default(),
-        retries: Retries::default(),
-    };
-    Sealer {
-        shared: Arc::clone(shared),
-        runs: options.runs.iter().zip(discoveries).map(sealed_run).collect(),
-        writer: options.writer.clone(),
-        attempt: options.attempt,
-        launch_since: SystemClock.now(),
-        profiles: Arc::clone(&options.profiles),
-        links: options.links,
-        poll_interval: options.poll_interval,
-        clean_interval: options.retention_interval,
-        once: options.once,
-        not_before: None,
-    }
-}
-
-/// Returns a run on one remote.
-pub(crate) fn on_remote(run: &RunName, remote: &AgentRemote, vault: &Vault) -> RunRemote {
-    RunRemote::new(
-        Arc::clone(&remote.store),
-        Arc::clone(&remote.settings),
-        run.clone(),
-    )
-    .remembered_by(vault)
-}
-
-/// Returns the remotes, each wrapped in a timeout.
-pub(crate) fn prompt(remotes: &[AgentRemote]) -> Vec<AgentRemote> {
-    let prompt = |remote: &AgentRemote| AgentRemote {
-        settings: Arc::clone(&remote.settings),
-        store: Arc::new(TimeoutStore::new(Arc::clone(&remote.store))),
-    };
-    remotes.iter().map(prompt).collect()
-}
-
-/// Returns a run on its remotes, as recorded in the vault.
-pub(crate) fn remotes_of(run: &AgentRun, remotes: &[AgentRemote], vault: &Vault) -> Vec<RunRemote> {
-    let its = remotes
-        .iter()
-        .filter(|remote| run.remotes.contains(&remote.settings.name));
-    its.map(|remote| on_remote(&run.run, remote, vault)).collect()
 }

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use stepvault_core::Error;
 use stepvault_core::ids::{RunName, StepId};
@@ -13,13 +12,13 @@ use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::sealed::SealedStep;
 
 use crate::agent_status::Trouble;
-use crate::pause::{LONGEST, Pause};
+use crate::pause::{LONGEST, LONGEST_WHEN_DRAINING, Pause, sleep_until};
 use crate::report::StepOnRemote;
-use crate::shared::Shared;
+use crate::reporter::Reporter;
+use crate::signals::Signals;
+use crate::stop::Stop;
 use crate::timeout_store::TimeoutStore;
-
-/// Maximum pause after a failure while the service is stopping.
-const LONGEST_WHEN_STOPPING: Duration = Duration::from_secs(2);
+use crate::vault_access::VaultAccess;
 
 /// Determines the attempts of one run's steps.
 #[derive(Debug)]
@@ -41,7 +40,8 @@ impl OpenRun {
         }
     }
 
-    /// Returns how often no remote answered: a lane that was connected before has to verify its remote again then.
+    /// Returns how often no remote answered: an upload worker that was connected before has to
+    /// verify its remote again then.
     pub(crate) fn outages(&self) -> u64 {
         self.outages.load(Ordering::Relaxed)
     }
@@ -55,16 +55,21 @@ impl OpenRun {
     }
 
     /// Determines all open attempts. Reports and returns the error that prevents it.
-    pub(crate) async fn determine(&self, shared: &Shared) -> Option<Error> {
-        let about = format!("attempts {}", self.run);
-        match self.try_determine(shared).await {
+    pub(crate) async fn determine(
+        &self,
+        vault: &VaultAccess,
+        reporter: &Reporter,
+        signals: &Signals,
+    ) -> Option<Error> {
+        let subject = format!("attempts {}", self.run);
+        match self.try_determine(vault).await {
             Ok(determined) => {
                 for one in &determined {
-                    self.determined(shared, one);
+                    self.record(vault, reporter, one);
                 }
                 if !determined.is_empty() {
-                    shared.status.is_well(&about);
-                    shared.wake_lanes();
+                    reporter.resolved(&subject);
+                    signals.wake_uploads();
                 }
                 None
             }
@@ -73,26 +78,20 @@ impl OpenRun {
                 let why = |error: &str| {
                     format!("its attempt is provisional because no remote has answered: {error}")
                 };
-                let reason = why(&error.to_string());
                 for remote in &self.remotes {
-                    let here = StepOnRemote {
-                        run: self.run.clone(),
-                        id: open,
-                        remote: remote.name().clone(),
-                    };
                     let trouble = Trouble {
-                        reason: reason.clone(),
+                        reason: why(&error.to_string()),
                         ..Trouble::of(&error)
                     };
-                    shared.status.remote_failed(&here, trouble);
+                    let step = StepOnRemote::new(&self.run, open, remote.name());
+                    reporter.status.remote_failed(&step, trouble);
                     let text = format!(
-                        "{} of {} is not durable on {}: {}",
-                        open,
+                        "{open} of {} is not durable on {}: {}",
                         self.run,
-                        here.remote,
+                        step.remote,
                         why(&error.text_with_hint())
                     );
-                    shared.warn(&format!("{about} {}", here.remote), &text);
+                    reporter.warn_once(&format!("{subject} {}", step.remote), &text);
                 }
                 Some(error)
             }
@@ -100,9 +99,9 @@ impl OpenRun {
     }
 
     /// The error comes with a step that it concerns.
-    async fn try_determine(&self, shared: &Shared) -> Result<Vec<Determined>, (StepId, Error)> {
-        let _placing = shared.placing.lock().await;
-        let open = provisional_steps(&shared.vault, &self.run).await;
+    async fn try_determine(&self, access: &VaultAccess) -> Result<Vec<Determined>, (StepId, Error)> {
+        let (vault, _in_order) = (&access.vault, access.attempt_order.lock().await);
+        let open = provisional_steps(vault, &self.run).await;
         // Uploads report an unreadable vault.
         let Some(first) = open.ok().and_then(|steps| steps.first().map(SealedStep::id)) else {
             return Ok(Vec::new());
@@ -110,27 +109,20 @@ impl OpenRun {
         if self.remotes.is_empty() {
             return Ok(Vec::new());
         }
-        // This function itself warns about unreachable remotes, once.
+        // This type itself warns about unreachable remotes, once.
         let observer: Arc<dyn Observer> = Arc::new(SilentObserver);
-        determine_attempts(
-            &shared.vault,
-            &self.timed_remotes(),
-            &self.run,
-            &self.placer,
-            &observer,
-        )
-        .await
-        .map_err(|error| (first, error))
+        let remotes = self.timed_remotes();
+        determine_attempts(vault, &remotes, &self.run, &self.placer, &observer)
+            .await
+            .map_err(|error| (first, error))
     }
 
-    fn determined(&self, shared: &Shared, one: &Determined) {
+    fn record(&self, vault: &VaultAccess, reporter: &Reporter, one: &Determined) {
+        let status = &reporter.status;
         match &one.outcome {
-            Outcome::Placed(step) => shared.status.renamed(&self.run, one.before, step.id()),
-            Outcome::Duplicate(id) => shared.status.renamed(&self.run, one.before, *id),
-            Outcome::NoPlace(error) => {
-                let directory = shared.vault.root();
-                shared.status.skipped(&self.run, directory, error.to_string());
-            }
+            Outcome::Placed(step) => status.renamed(&self.run, one.before, step.id()),
+            Outcome::Duplicate(id) => status.renamed(&self.run, one.before, *id),
+            Outcome::NoPlace(error) => status.skipped(&self.run, vault.vault.root(), error.to_string()),
         }
     }
 }
@@ -138,70 +130,58 @@ impl OpenRun {
 /// The task that determines attempts.
 #[derive(Debug)]
 pub(crate) struct AttemptTask {
-    shared: Arc<Shared>,
-    runs: Vec<Arc<OpenRun>>,
+    pub(crate) vault: VaultAccess,
+    pub(crate) reporter: Reporter,
+    pub(crate) signals: Arc<Signals>,
+    pub(crate) stop: Stop,
+    pub(crate) runs: Vec<Arc<OpenRun>>,
     /// Whether to end instead of waiting for an unreachable remote.
-    once: bool,
-    /// Whether the remotes' fault needs an operator.
-    needs_operator: bool,
-    pause: Pause,
+    pub(crate) once: bool,
 }
 
 impl AttemptTask {
-    pub(crate) fn new(shared: Arc<Shared>, runs: Vec<Arc<OpenRun>>, once: bool) -> Self {
-        Self {
-            shared,
-            runs,
-            once,
-            needs_operator: false,
-            pause: Pause::default(),
-        }
-    }
-
     /// Determines attempts until nothing more will be sealed and no attempt is open.
-    pub(crate) async fn work(mut self) {
+    pub(crate) async fn work(self) {
+        let mut pause = Pause::default();
         loop {
             // Checked before the scan: a step sealed in between is found by the next scan.
-            let ending = self.shared.all_sealed.is_cancelled();
-            let stopping = self.shared.stopping.is_requested();
-            let is_open = self.determine_all().await;
-            if ending && (!is_open || self.once || self.needs_operator) {
+            let ending = self.signals.all_sealed.is_cancelled();
+            let stopping = self.stop.is_requested();
+            let failure = self.determine_all().await;
+            let ends_open = |error: &Error| self.once || error.needs_operator();
+            if ending && failure.as_ref().is_none_or(ends_open) {
                 break;
             }
-            let retry = async {
-                match self.pause.until().filter(|_| is_open) {
-                    Some(until) => tokio::time::sleep_until(until).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let retry_at = failure.as_ref().and_then(|error| {
+                let longest = if self.stop.is_requested() {
+                    LONGEST_WHEN_DRAINING
+                } else {
+                    LONGEST
+                };
+                pause.failed(longest, error.retry_after_wait());
+                pause.until()
+            });
+            if failure.is_none() {
+                pause.clear();
+            }
             tokio::select! {
-                () = self.shared.provisional.notified(), if !is_open => {}
-                () = self.shared.all_sealed.cancelled(), if !ending => {}
-                () = self.shared.stopping.wait(), if !stopping => {}
-                () = retry => {}
+                () = self.signals.attempts.notified(), if failure.is_none() => {}
+                () = self.signals.all_sealed.cancelled(), if !ending => {}
+                () = self.stop.wait(), if !stopping => {}
+                () = sleep_until(retry_at) => {}
             }
         }
-        self.shared.all_determined.cancel();
-        self.shared.wake_lanes();
+        self.signals.all_determined.cancel();
+        self.signals.wake_uploads();
     }
 
-    /// Determines all open attempts; returns whether one is still open.
-    async fn determine_all(&mut self) -> bool {
+    /// Determines all open attempts; returns the error that prevents one.
+    async fn determine_all(&self) -> Option<Error> {
         let mut failure = None;
         for run in &self.runs {
-            failure = run.determine(&self.shared).await.or(failure);
+            let determined = run.determine(&self.vault, &self.reporter, &self.signals).await;
+            failure = determined.or(failure);
         }
-        let Some(error) = failure else {
-            self.pause.clear();
-            return false;
-        };
-        self.needs_operator = error.needs_operator();
-        let longest = if self.shared.stopping.is_requested() {
-            LONGEST_WHEN_STOPPING
-        } else {
-            LONGEST
-        };
-        self.pause.failed(longest, error.retry_after_wait());
-        true
+        failure
     }
 }

@@ -6,15 +6,12 @@
 //! compares the clocks of two nodes: a wrong clock makes the warning late or false, and has no other effect.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use stepvault_core::Result;
 use stepvault_core::clock::Clock as _;
-use stepvault_core::ids::{Attempt, NodeName, RemoteName, StepId};
+use stepvault_core::ids::{Attempt, StepId};
 use stepvault_core::keys::KeyKind;
-use stepvault_core::launch::LaunchName;
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::nodes::Writer;
 use stepvault_core::records::Claim;
@@ -24,45 +21,16 @@ use stepvault_engine::run_remote::RunRemote;
 use tokio::time::{Instant, sleep_until};
 
 use crate::clock::SystemClock;
-use crate::shared::Shared;
+use crate::report::OtherWriter;
+use crate::reporter::Reporter;
+use crate::stop::Stop;
 
 /// How often the claims are listed while the service is idle.
 const INTERVAL: Duration = Duration::from_mins(1);
 /// Minimum interval between listings after local progress on a step.
 const SHORTEST_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of others' claims that are kept until it is known whether their jobs are alive; the newest are kept.
-const MAXIMUM_UNDECIDED: usize = 64;
-
-/// Another training job that writes a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OtherWriter {
-    /// The remote on which it was seen.
-    pub remote: RemoteName,
-    /// Its launch; null if it has no name.
-    pub launch: Option<LaunchName>,
-    /// Its nodes.
-    pub nodes: Vec<NodeName>,
-    /// Its latest step that was seen.
-    #[serde(flatten)]
-    pub id: StepId,
-    /// When it was seen, in UTC.
-    pub seen_at: String,
-}
-
-impl std::fmt::Display for OtherWriter {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let nodes = stepvault_core::nodes::listed(&self.nodes);
-        write!(
-            out,
-            "another training job writes this run on {}: {} was written by {nodes}",
-            self.remote, self.id
-        )?;
-        match &self.launch {
-            Some(launch) => write!(out, ", launch '{launch}'"),
-            None => Ok(()),
-        }
-    }
-}
+const MAX_UNDECIDED: usize = 64;
 
 /// One watched run on one remote.
 #[derive(Debug)]
@@ -90,32 +58,37 @@ impl WatchedRun {
     }
 
     async fn claims(&self) -> Result<BTreeSet<StepId>> {
-        let objects = self.remote.list(&self.remote.keys.claims_prefix()).await?;
-        let claims = objects
-            .iter()
-            .filter_map(|object| match self.remote.keys.classify(&object.key)? {
-                KeyKind::Claim(id) => Some(id),
-                _ => None,
-            });
-        Ok(claims.collect())
+        let prefix = self.remote.keys.claims_prefix();
+        self.listed(&prefix, |kind| match kind {
+            KeyKind::Claim(id) => Some(id),
+            _ => None,
+        })
+        .await
     }
 
     async fn launches(&self) -> Result<BTreeSet<Attempt>> {
-        let objects = self.remote.list(&self.remote.keys.launches_prefix()).await?;
-        let launches = objects
+        let prefix = self.remote.keys.launches_prefix();
+        self.listed(&prefix, |kind| match kind {
+            KeyKind::Launch(attempt) => Some(attempt),
+            _ => None,
+        })
+        .await
+    }
+
+    async fn listed<T: Ord>(&self, prefix: &str, one: fn(KeyKind) -> Option<T>) -> Result<BTreeSet<T>> {
+        let objects = self.remote.list(prefix).await?;
+        let kinds = objects
             .iter()
-            .filter_map(|object| match self.remote.keys.classify(&object.key)? {
-                KeyKind::Launch(attempt) => Some(attempt),
-                _ => None,
-            });
-        Ok(launches.collect())
+            .filter_map(|object| self.remote.keys.classify(&object.key));
+        Ok(kinds.filter_map(one).collect())
     }
 }
 
 /// The task that detects other writers.
 #[derive(Debug)]
 pub(crate) struct OtherWriters {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) reporter: Reporter,
+    pub(crate) stop: Stop,
     pub(crate) runs: Vec<WatchedRun>,
     pub(crate) writer: Writer,
     pub(crate) started_at: Timestamp,
@@ -125,12 +98,12 @@ impl OtherWriters {
     /// Lists claims periodically, and soon after progress on a step of this service. It stops once the service ends,
     /// because the next launch may have begun by then.
     pub(crate) async fn work(mut self) {
-        let mut changes = self.shared.status.changes();
+        let mut changes = self.reporter.status.changes();
         loop {
             let began = Instant::now();
             changes.mark_unchanged();
             for index in 0..self.runs.len() {
-                if let Err(error) = self.look(index).await {
+                if let Err(error) = self.check(index).await {
                     // An outage has its own warnings.
                     tracing::debug!(%error, "cannot determine whether another job writes the run");
                 }
@@ -140,14 +113,14 @@ impl OtherWriters {
                 sleep_until(began + SHORTEST_INTERVAL).await;
             };
             tokio::select! {
-                () = self.shared.stopping.wait() => return,
+                () = self.stop.wait() => return,
                 () = next_change => {}
                 () = sleep_until(began + INTERVAL) => {}
             }
         }
     }
 
-    async fn look(&mut self, index: usize) -> Result<()> {
+    async fn check(&mut self, index: usize) -> Result<()> {
         let watched = &mut self.runs[index];
         let claims = watched.claims().await?;
         let Some(known) = &mut watched.known else {
@@ -171,12 +144,12 @@ impl OtherWriters {
                 }
                 Ok(None) | Err(_) => continue,
             };
-            let begun_here = self.shared.status.has_begun(&run, id);
+            let begun_here = self.reporter.status.has_begun(&run, id);
             if !is_of_same_job(&claim, &self.writer, begun_here) {
                 watched.undecided.insert(id, claim);
             }
         }
-        while watched.undecided.len() > MAXIMUM_UNDECIDED {
+        while watched.undecided.len() > MAX_UNDECIDED {
             watched.undecided.pop_first();
         }
         self.decide(index).await
@@ -220,16 +193,9 @@ impl OtherWriters {
                 "{run}: {other}; the steps of both jobs would mix, and each would restore the other's: end one job, \
                  or give each its own run name (exclusive = true refuses the second)"
             );
-            if self
-                .shared
-                .status
-                .is_news(&format!("other writer {run} {whose}"), "alive")
-            {
-                self.shared
-                    .observer
-                    .on_event(&stepvault_core::observe::Event::Warning { message: &text });
-            }
-            self.shared.status.other_writer(&run, other);
+            let subject = format!("other writer {run} {whose}");
+            self.reporter.warn_of_cause(&subject, "alive", &text);
+            self.reporter.status.other_writer(&run, other);
         }
         Ok(())
     }
@@ -263,6 +229,8 @@ async fn written_at(remote: &RunRemote, id: StepId) -> Result<Option<Timestamp>>
 #[cfg(test)]
 mod tests {
     use stepvault_core::codec::FORMAT;
+    use stepvault_core::ids::NodeName;
+    use stepvault_core::launch::LaunchName;
     use stepvault_core::nodes::{NodePlace, NodeSet};
 
     use super::*;

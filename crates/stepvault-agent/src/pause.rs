@@ -16,6 +16,8 @@ pub(crate) struct Pause {
 pub(crate) const LONGEST: Duration = Duration::from_mins(1);
 /// Maximum pause after a failure that needs an operator, or is unlikely to be transient.
 pub(crate) const LONGEST_FOR_OPERATOR: Duration = Duration::from_mins(5);
+/// Maximum pause after a failure while the service is stopping.
+pub(crate) const LONGEST_WHEN_DRAINING: Duration = Duration::from_secs(2);
 const FIRST: Duration = Duration::from_secs(1);
 
 impl Pause {
@@ -45,6 +47,26 @@ impl Pause {
     /// Returns when it may be retried; `None` for immediately.
     pub(crate) fn until(&self) -> Option<Instant> {
         self.until.filter(|until| *until > Instant::now())
+    }
+
+    /// Waits until it may be retried.
+    pub(crate) async fn wait(&self) {
+        if self.until.is_some() {
+            sleep_until(self.until).await;
+        }
+    }
+}
+
+/// Returns the earlier of two times, either of which may be unset.
+pub(crate) fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
+}
+
+/// Waits until this time; forever if there is none.
+pub(crate) async fn sleep_until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

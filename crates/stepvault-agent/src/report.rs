@@ -1,9 +1,11 @@
-//! The final report of a service.
+//! The final report of a service, and the types that its status and messages share with it.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use stepvault_core::ids::{RemoteName, RunName, StepId};
+use stepvault_core::ids::{NodeName, RemoteName, RunName, StepId};
+use stepvault_core::launch::LaunchName;
+use stepvault_core::nodes::listed;
 use stepvault_core::starts::RestartLoop;
 
 /// Maximum number of entries kept in each list: a service may run for months.
@@ -47,6 +49,12 @@ pub struct RunStep {
     pub id: StepId,
 }
 
+impl RunStep {
+    pub(crate) fn new(run: &RunName, id: StepId) -> Self {
+        Self { run: run.clone(), id }
+    }
+}
+
 /// A step of a run on a remote.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct StepOnRemote {
@@ -57,6 +65,21 @@ pub struct StepOnRemote {
     pub id: StepId,
     /// The remote.
     pub remote: RemoteName,
+}
+
+impl StepOnRemote {
+    pub(crate) fn new(run: &RunName, id: StepId, remote: &RemoteName) -> Self {
+        Self {
+            run: run.clone(),
+            id,
+            remote: remote.clone(),
+        }
+    }
+
+    /// Returns the step, on whatever remote.
+    pub(crate) fn step(&self) -> RunStep {
+        RunStep::new(&self.run, self.id)
+    }
 }
 
 /// A sealed step that a remote does not have yet.
@@ -115,6 +138,37 @@ pub struct SkippedEntry {
     pub path: PathBuf,
     /// The cause.
     pub reason: String,
+}
+
+/// Another training job that writes a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherWriter {
+    /// The remote on which it was seen.
+    pub remote: RemoteName,
+    /// Its launch; null if it has no name.
+    pub launch: Option<LaunchName>,
+    /// Its nodes.
+    pub nodes: Vec<NodeName>,
+    /// Its latest step that was seen.
+    #[serde(flatten)]
+    pub id: StepId,
+    /// When it was seen, in UTC.
+    pub seen_at: String,
+}
+
+impl std::fmt::Display for OtherWriter {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let nodes = listed(&self.nodes);
+        write!(
+            out,
+            "another training job writes this run on {}: {} was written by {nodes}",
+            self.remote, self.id
+        )?;
+        match &self.launch {
+            Some(launch) => write!(out, ", launch '{launch}'"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What the service did, and what it left undone.

@@ -3,14 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use stepvault_core::clock::Clock as _;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::{Attempt, RunName};
 use stepvault_core::nodes::Writer;
-use stepvault_core::observe::Event;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
@@ -21,15 +19,17 @@ use stepvault_formats::find::Extent;
 use stepvault_formats::profile::ProfileSet;
 use tokio::time::Instant;
 
-use crate::announcements::{Announcement, Taken};
+use crate::announcements::{Announcement, Announcements, SealedFor};
 use crate::clock::SystemClock;
 use crate::discovery::{Discovery, Ready, Wake, ready_alone};
 use crate::outcome::{AfterStaging, after_staging};
-use crate::pause::LONGEST;
+use crate::pause::{LONGEST, earliest};
+use crate::reporter::Reporter;
 use crate::retention::clean_source;
 use crate::retries::Retries;
-use crate::shared::Shared;
-use crate::stop::StopReason;
+use crate::signals::Signals;
+use crate::stop::{Stop, StopReason};
+use crate::vault_access::VaultAccess;
 
 /// After the disk was full, nothing is sealed for this long, whatever else is ready.
 const FULL_DISK_PAUSE: Duration = Duration::from_secs(1);
@@ -49,7 +49,7 @@ pub(crate) struct SealedRun {
     pub(crate) shared: bool,
     /// What the first scan found: only these entries can be older than this service. Entries that appear later were
     /// written since, whatever their times are.
-    pub(crate) there_at_first: Option<BTreeSet<String>>,
+    pub(crate) first_scan: Option<BTreeSet<String>>,
     /// The profile for announced steps, if one is configured.
     pub(crate) profile: Option<String>,
     pub(crate) metrics_source: MetricsSource,
@@ -66,7 +66,12 @@ pub(crate) struct SealedRun {
 /// The task that seals.
 #[derive(Debug)]
 pub(crate) struct Sealer {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) vault: VaultAccess,
+    pub(crate) reporter: Reporter,
+    pub(crate) signals: Arc<Signals>,
+    pub(crate) stop: Stop,
+    /// Announced steps.
+    pub(crate) announcements: Arc<Announcements>,
     pub(crate) runs: Vec<SealedRun>,
     pub(crate) writer: Writer,
     pub(crate) attempt: Option<Attempt>,
@@ -94,48 +99,48 @@ impl Sealer {
         let patience = quiet_times.max().unwrap_or_default() + self.poll_interval;
         let mut give_up = Instant::now() + patience;
         loop {
-            let asked = self.shared.stopping.requested();
+            let asked = self.stop.requested();
             // Checked before the scan: this scan is the last one, and seals what is complete by now.
             let last = asked
                 .as_ref()
                 .is_some_and(|request| !request.uses_all_of_its_time());
             let watched: Vec<PathBuf> = self.discoveries().flat_map(Discovery::directories).collect();
-            if let Some(mut hands) = wake.take() {
+            if let Some(mut watcher) = wake.take() {
                 let watch = move || {
-                    hands.watch(watched.iter().map(PathBuf::as_path));
-                    Ok(hands)
+                    watcher.watch(watched.iter().map(PathBuf::as_path));
+                    Ok(watcher)
                 };
                 wake = Some(blocking(watch).await?);
             }
             let begun = Instant::now();
-            let look_again = self.look_and_seal().await?;
+            let scan_again = self.scan_and_seal().await?;
             // A long seal must not shorten the other steps' quiet time.
             give_up += begun.elapsed();
             // The trainer no longer writes: a step that only silence proves is worth its quiet time, within the drain's
             // deadline.
-            let proves_silence = look_again.is_some()
+            let proves_silence = scan_again.is_some()
                 && asked
                     .as_ref()
                     .is_some_and(|request| request.reason == StopReason::TrainerEnded);
-            if last && !proves_silence || self.once && (look_again.is_none() || Instant::now() >= give_up) {
+            if last && !proves_silence || self.once && (scan_again.is_none() || Instant::now() >= give_up) {
                 break;
             }
             let already_asked = asked.is_some();
             let regular = Instant::now() + self.poll_interval;
-            let next = look_again
+            let next = scan_again
                 .map_or(regular, |time| time.min(regular))
                 .max(Instant::now() + SHORTEST_WAIT);
             tokio::select! {
-                () = self.asked_to_end(already_asked), if !proves_silence => {}
+                () = self.stop_requested(already_asked), if !proves_silence => {}
                 () = tokio::time::sleep_until(next) => {}
                 () = changed.notified() => tokio::time::sleep(GATHER).await,
-                () = self.shared.announcements.wake.notified() => {}
+                () = self.announcements.wake.notified() => {}
             }
         }
-        self.shared.announcements.close();
+        self.announcements.close();
         for run in &self.runs {
             for (path, why) in run.discovery.iter().flat_map(Discovery::unfinished) {
-                self.shared.status.skipped(&run.run, &path, why);
+                self.reporter.status.skipped(&run.run, &path, why);
             }
         }
         Ok(())
@@ -143,10 +148,9 @@ impl Sealer {
 
     /// Returns when the current scan should be followed by the next at once: on the first request to stop, then on one
     /// from a client that waits for the end.
-    async fn asked_to_end(&self, already_asked: bool) {
+    async fn stop_requested(&self, already_asked: bool) {
         let now = |waits: bool| waits.then(Instant::now);
-        self.shared
-            .stopping
+        self.stop
             .until(|request| now(!already_asked || !request.uses_all_of_its_time()))
             .await;
     }
@@ -156,33 +160,30 @@ impl Sealer {
     }
 
     /// One round over all runs; returns when to scan again at the latest, if something is worth waiting for.
-    async fn look_and_seal(&mut self) -> Result<Option<Instant>> {
-        let mut look_again: Option<Instant> = None;
+    async fn scan_and_seal(&mut self) -> Result<Option<Instant>> {
+        let mut scan_again: Option<Instant> = None;
         for index in 0..self.runs.len() {
             let run = self.runs[index].run.clone();
-            let is_last = self.shared.stopping.is_requested();
-            let announced = self.shared.announcements.take(&run);
+            let is_last = self.stop.is_requested();
+            let announced = self.announcements.take(&run);
             self.retry_announced(index).await;
             let Some(mut discovery) = self.runs[index].discovery.take() else {
                 for announcement in announced {
-                    self.take_announced(index, None, announcement).await?;
+                    self.seal_announced(index, None, announcement).await?;
                 }
-                self.note_unsealed(index, None, None);
-                look_again = [look_again, self.runs[index].retries.next_try()]
-                    .into_iter()
-                    .flatten()
-                    .min();
+                self.record_unsealed(index, None, None);
+                scan_again = earliest(scan_again, self.runs[index].retries.next_try());
                 continue;
             };
             if !announced.is_empty() {
                 discovery.hurry();
             }
-            if is_last && !self.shared.status.has_looked_last(&run) {
+            if is_last && !self.reporter.status.has_final_scan(&run) {
                 // There may be no time left after a pause.
                 discovery.hurry();
                 discovery.try_now();
             }
-            let vault = self.shared.vault.clone();
+            let vault = self.vault.vault.clone();
             let (discovery, look) = blocking(move || {
                 let mut discovery = discovery;
                 // With an unreadable vault everything seems new; sealing then reports the vault's fault.
@@ -193,42 +194,43 @@ impl Sealer {
             .await?;
             let mut known = Some(discovery);
             for announcement in announced {
-                known = self.take_announced(index, known, announcement).await?;
+                known = self.seal_announced(index, known, announcement).await?;
             }
             let Some(mut discovery) = known else { continue };
             self.runs[index]
-                .there_at_first
+                .first_scan
                 .get_or_insert_with(|| discovery.seen());
             let run = &self.runs[index].run;
             let about = format!("watch {run}");
             match &look.fault {
-                Some(error) => self.shared.warn(&about, &format!("{run}: {error}")),
-                None => self.shared.status.is_well(&about),
+                Some(error) => self.reporter.warn_once(&about, &format!("{run}: {error}")),
+                None => self.reporter.resolved(&about),
             }
             if let Some(news) = look.news {
-                self.shared.tell(&format!("{run}: {news}"));
+                self.reporter.info(&format!("{run}: {news}"));
             }
             if let Some(advice) = look.advice {
-                self.shared
-                    .warn(&format!("series {run}"), &format!("{run}: {advice}"));
+                self.reporter
+                    .warn_once(&format!("series {run}"), &format!("{run}: {advice}"));
             }
             for (path, reason) in look.passed_over {
                 tracing::info!(path = %path.display(), reason, "skipped");
-                self.shared.status.skipped(run, &path, reason);
+                self.reporter.status.skipped(run, &path, reason);
             }
             // Before the first step is sealed, which may take longer than the remaining time.
-            self.note_unsealed(index, Some(&discovery), look.fault.as_ref());
+            self.record_unsealed(index, Some(&discovery), look.fault.as_ref());
             for ready in &look.ready {
                 if let Some(time) = self.not_before.filter(|time| *time > Instant::now()) {
-                    look_again = [look_again, Some(time)].into_iter().flatten().min();
+                    scan_again = earliest(scan_again, Some(time));
                     break;
                 }
-                self.take_over(index, &mut discovery, ready).await;
+                // A failure is recorded, and retried at a later scan.
+                let _ = self.seal(index, Some(&mut discovery), ready).await;
             }
-            self.tell_unfinished(index, &discovery, &look.ready);
-            self.note_unsealed(index, Some(&discovery), look.fault.as_ref());
+            self.report_unfinished(index, &discovery, &look.ready);
+            self.record_unsealed(index, Some(&discovery), look.fault.as_ref());
             if is_last {
-                self.shared.status.looked_last(&self.runs[index].run);
+                self.reporter.status.scanned_at_end(&self.runs[index].run);
             }
             let is_due = self.runs[index]
                 .clean_at
@@ -237,18 +239,20 @@ impl Sealer {
             if is_due && !self.once {
                 discovery = self.clean(index, discovery).await?;
             }
-            let retry_at = self.runs[index].retries.next_try();
-            look_again = [look_again, look.again_at, discovery.next_try(), retry_at]
-                .into_iter()
-                .flatten()
-                .min();
+            for time in [
+                look.again_at,
+                discovery.next_try(),
+                self.runs[index].retries.next_try(),
+            ] {
+                scan_again = earliest(scan_again, time);
+            }
             self.runs[index].discovery = Some(discovery);
         }
-        Ok(look_again)
+        Ok(scan_again)
     }
 
     /// Records what is finished but not sealed, for clients that ask what is safe.
-    fn note_unsealed(&self, index: usize, discovery: Option<&Discovery>, fault: Option<&Error>) {
+    fn record_unsealed(&self, index: usize, discovery: Option<&Discovery>, fault: Option<&Error>) {
         let run = &self.runs[index];
         let mut unsealed = discovery.map(Discovery::unsealed).unwrap_or_default();
         if let (Some(discovery), Some(error)) = (discovery, fault) {
@@ -257,32 +261,27 @@ impl Sealer {
             unsealed.extend(directory.map(|directory| (directory, why)));
         }
         unsealed.extend(run.retries.unsealed());
-        self.shared.status.unsealed(&run.run, unsealed);
+        self.reporter.status.unsealed(&run.run, unsealed);
     }
 
     /// Retries announced steps that could not be sealed, while they are unchanged.
     async fn retry_announced(&mut self, index: usize) {
         for ready in self.runs[index].retries.due() {
-            let run = self.runs[index].run.clone();
-            match self.stage(index, &ready).await {
-                Ok(placed) => {
-                    self.runs[index].retries.forget(&ready.path);
-                    self.taken_over(index, Some((None, &ready)), &placed);
-                }
-                Err(error) => self.not_taken_over(index, &run, None, &ready, &error),
+            if self.seal(index, None, &ready).await.is_ok() {
+                self.runs[index].retries.forget(&ready.path);
             }
         }
     }
 
     /// Reports once why a new entry of a run's directory is not sealed yet. Failed seals are reported separately.
-    fn tell_unfinished(&self, index: usize, discovery: &Discovery, tried: &[Ready]) {
+    fn report_unfinished(&self, index: usize, discovery: &Discovery, tried: &[Ready]) {
         let run = &self.runs[index].run;
         let tried: BTreeSet<PathBuf> = tried.iter().map(|ready| discovery.path_of(ready)).collect();
-        for (path, why) in self.shared.status.unfinished(run, discovery.unfinished()) {
+        for (path, why) in self.reporter.status.unfinished(run, discovery.unfinished()) {
             if !tried.contains(&path) {
                 let path = path.display();
-                self.shared
-                    .tell(&format!("{run}: {path} exists but is not sealed yet: {why}"));
+                self.reporter
+                    .info(&format!("{run}: {path} exists but is not sealed yet: {why}"));
             }
         }
     }
@@ -302,7 +301,7 @@ impl Sealer {
     /// next time.
     async fn clean(&mut self, index: usize, mut discovery: Discovery) -> Result<Discovery> {
         let run = &mut self.runs[index];
-        if self.shared.stopping.is_requested() {
+        if self.stop.is_requested() {
             return Ok(discovery);
         }
         run.clean_at = Some(Instant::now() + self.clean_interval);
@@ -315,33 +314,48 @@ impl Sealer {
         let cleaned = match spent {
             Ok(spent) => {
                 run.clean_turn = run.clean_turn.wrapping_add(1);
-                clean_source(&self.shared, &run.run, &run.remotes, spent, run.clean_turn).await
+                let vault = &self.vault.vault;
+                let (name, remotes, turn) = (&run.run, &run.remotes, run.clean_turn);
+                clean_source(vault, &self.reporter, name, remotes, spent, turn).await
             }
             Err(error) => Err(error),
         };
         match cleaned {
-            Ok(()) => self.shared.status.is_well(&about),
+            Ok(()) => self.reporter.resolved(&about),
             Err(error) => {
-                let text = format!(
-                    "{}: cannot clean the trainer's own steps; they stay for now: {error}",
-                    run.run
-                );
-                self.shared.warn(&about, &text);
+                let run = &run.run;
+                let text = format!("{run}: cannot clean the trainer's own steps; they stay for now: {error}");
+                self.reporter.warn_once(&about, &text);
             }
         }
         Ok(discovery)
     }
 
-    async fn take_over(&mut self, index: usize, discovery: &mut Discovery, ready: &Ready) {
-        let run = self.runs[index].run.clone();
-        match self.stage(index, ready).await {
-            Ok(placed) => self.taken_over(index, Some((Some(discovery), ready)), &placed),
-            Err(error) => self.not_taken_over(index, &run, Some(discovery), ready, &error),
+    /// Seals a step, and records the outcome: in `discovery` if an entry of a watched directory represents it.
+    async fn seal(
+        &mut self,
+        index: usize,
+        discovery: Option<&mut Discovery>,
+        ready: &Ready,
+    ) -> Result<Placed> {
+        let placed = self.stage(index, ready).await;
+        match &placed {
+            Ok(placed) => {
+                if let Some(discovery) = discovery {
+                    discovery.handled(ready);
+                }
+                self.on_sealed(index, ready, placed);
+            }
+            Err(error) => {
+                let known = discovery.filter(|discovery| discovery.knows(ready));
+                self.on_failure(index, known, ready, error);
+            }
         }
+        placed
     }
 
     /// Seals announced steps and reports the outcome. Returns the discovery.
-    async fn take_announced(
+    async fn seal_announced(
         &mut self,
         index: usize,
         discovery: Option<Discovery>,
@@ -350,10 +364,7 @@ impl Sealer {
         let id = announcement.id;
         let profiles = Arc::clone(&self.profiles);
         let profile = self.runs[index].profile.clone();
-        let extent = Extent::of(&Writer {
-            shared: self.runs[index].shared,
-            ..self.writer.clone()
-        });
+        let extent = Extent::of(&self.writer_of(index));
         let (mut discovery, ready) = blocking(move || {
             let there = announcement.check_unchanged().and_then(|()| match &discovery {
                 Some(discovery) => discovery.ready_there(&announcement),
@@ -375,17 +386,9 @@ impl Sealer {
         .await?;
         let placed = match ready {
             Ok(ready) => {
-                let placed = self.stage(index, &ready).await;
-                match &placed {
-                    Ok(placed) => {
-                        self.runs[index].retries.forget(&ready.path);
-                        self.taken_over(index, Some((discovery.as_mut(), &ready)), placed);
-                    }
-                    Err(error) => {
-                        let run = self.runs[index].run.clone();
-                        let known = discovery.as_mut().filter(|discovery| discovery.knows(&ready));
-                        self.not_taken_over(index, &run, known, &ready, error);
-                    }
+                let placed = self.seal(index, discovery.as_mut(), &ready).await;
+                if placed.is_ok() {
+                    self.runs[index].retries.forget(&ready.path);
                 }
                 placed
             }
@@ -393,34 +396,34 @@ impl Sealer {
         };
         let result = placed.map(|placed| {
             let (id, ..) = placed.summary();
-            Taken {
+            SealedFor {
                 id,
                 provisional: placed.is_provisional(),
                 newly_sealed: matches!(placed, Placed::Sealed { new: true, .. }),
             }
         });
-        self.shared.announcements.settle(id, &result);
+        self.announcements.settle(id, &result);
         Ok(discovery)
     }
 
     /// Notifies all interested tasks that a step is in the vault, or durable on every remote.
-    fn taken_over(&self, index: usize, found: Option<(Option<&mut Discovery>, &Ready)>, placed: &Placed) {
-        if let Some((discovery, ready)) = found {
-            if let Some(discovery) = discovery {
-                discovery.handled(ready);
-            }
-            self.shared
-                .status
-                .is_well(&format!("seal {}", ready.path.display()));
-        }
+    fn on_sealed(&self, index: usize, ready: &Ready, placed: &Placed) {
+        self.reporter.resolved(&format!("seal {}", ready.path.display()));
         if let Placed::Sealed { step, new } = placed {
             if *new {
-                self.shared.status.sealed(&self.runs[index].run, step.id());
-                self.shared.provisional.notify_one();
+                self.reporter.status.sealed(&self.runs[index].run, step.id());
+                self.signals.attempts.notify_one();
             }
-            self.shared.wake_lanes();
+            self.signals.wake_uploads();
             // Space was used: the limits may be reached.
-            self.shared.evict.notify_one();
+            self.signals.eviction.notify_one();
+        }
+    }
+
+    fn writer_of(&self, index: usize) -> Writer {
+        Writer {
+            shared: self.runs[index].shared,
+            ..self.writer.clone()
         }
     }
 
@@ -428,7 +431,7 @@ impl Sealer {
     async fn stage(&self, index: usize, ready: &Ready) -> Result<Placed> {
         let run = &self.runs[index];
         let was_there = |there: &BTreeSet<String>| there.contains(&ready.key);
-        let has_appeared = !self.once && !run.there_at_first.as_ref().is_some_and(was_there);
+        let has_appeared = !self.once && !run.first_scan.as_ref().is_some_and(was_there);
         let mut request = StageRequest {
             run: run.run.clone(),
             source: ready.origin.source.clone(),
@@ -436,10 +439,7 @@ impl Sealer {
             name: Some(ready.origin.name.clone()),
             step: Some(ready.step),
             attempt: self.attempt,
-            writer: Writer {
-                shared: run.shared,
-                ..self.writer.clone()
-            },
+            writer: self.writer_of(index),
             launch_since: self.launch_since,
             // A single round finds what was written before it, in the same launch.
             in_launch: self.once || has_appeared,
@@ -449,12 +449,12 @@ impl Sealer {
             links: stricter(self.links, ready.links),
             expected: None,
         };
-        let (shared, remotes) = (Arc::clone(&self.shared), run.remotes.clone());
-        let found = ready.clone();
+        let (access, remotes) = (self.vault.clone(), run.remotes.clone());
+        let (observer, found) = (Arc::clone(&self.reporter.observer), ready.clone());
         let work = tokio::task::spawn_local(async move {
             request.expected = Some(blocking(move || found.unchanged()).await?);
-            let _placing = shared.placing.lock().await;
-            stage(&shared.vault, &remotes, request, &shared.observer).await
+            let _in_order = access.attempt_order.lock().await;
+            stage(&access.vault, &remotes, request, &observer).await
         });
         match work.await {
             Ok(placed) => placed,
@@ -462,32 +462,18 @@ impl Sealer {
         }
     }
 
-    /// Evicts local copies until this many bytes are free, as far as possible.
-    fn make_room(&self, bytes: u64) {
-        self.shared
-            .missing_bytes
-            .fetch_max(bytes.max(1), Ordering::Relaxed);
-        self.shared.evict.notify_one();
-    }
-
     /// Records why a finished step was not sealed, and when to retry: in `discovery` if an entry of a watched directory
     /// represents it.
-    fn not_taken_over(
-        &mut self,
-        index: usize,
-        run: &RunName,
-        discovery: Option<&mut Discovery>,
-        ready: &Ready,
-        error: &Error,
-    ) {
+    fn on_failure(&mut self, index: usize, discovery: Option<&mut Discovery>, ready: &Ready, error: &Error) {
+        let run = &self.runs[index].run;
         let about = format!("seal {}", ready.path.display());
         let reason = error.to_string();
         let text = format!("{run}: {}", error.text_with_hint());
         let after = after_staging(error);
         match after {
             AfterStaging::LeftAlone => {
+                self.reporter.status.skipped(run, &ready.path, reason.clone());
                 self.runs[index].retries.forget(&ready.path);
-                self.shared.status.skipped(run, &ready.path, reason.clone());
                 if error.kind() == ErrorKind::Refused {
                     if let Some(discovery) = discovery {
                         discovery.handled(ready);
@@ -501,19 +487,17 @@ impl Sealer {
                         Some(discovery) => discovery.handled(ready),
                         None => {}
                     }
-                    self.shared.warn(&about, &text);
+                    self.reporter.warn_once(&about, &text);
                 }
                 return;
             }
             AfterStaging::NoSpace => {
                 // The free space changes constantly; only the shortage itself is new.
-                if self.shared.status.is_news(&about, "no space") {
-                    self.shared.observer.on_event(&Event::Warning { message: &text });
-                }
+                self.reporter.warn_of_cause(&about, "no space", &text);
                 self.not_before = Some(Instant::now() + FULL_DISK_PAUSE);
-                self.make_room(ready.bytes);
+                self.signals.request_bytes(ready.bytes);
             }
-            AfterStaging::Unfinished | AfterStaging::Later => self.shared.warn(&about, &text),
+            AfterStaging::Unfinished | AfterStaging::Later => self.reporter.warn_once(&about, &text),
         }
         let longest = match after {
             AfterStaging::NoSpace => LONGEST_FULL_DISK_PAUSE,

@@ -1,7 +1,5 @@
 //! The service's own starts: recorded in the vault of each run, copied to its remotes, and checked for a restart loop.
 
-use std::sync::Arc;
-
 use stepvault_core::Result;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{NodeName, RunName};
@@ -10,16 +8,19 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::starts::{read_starts, write_starts};
 use stepvault_local::process;
+use stepvault_local::vault::Vault;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::assembly::remotes_of;
 use crate::clock::SystemClock;
 use crate::options::AgentOptions;
-use crate::shared::Shared;
+use crate::remotes::remotes_of;
+use crate::reporter::Reporter;
+use crate::stop::StopRequest;
 
 /// The record of this start.
 pub(crate) struct OwnStart {
+    vault: Vault,
     start: Start,
     runs: Vec<RunName>,
     begun: Instant,
@@ -29,11 +30,12 @@ pub(crate) struct OwnStart {
 impl OwnStart {
     /// Records the start, and warns if it is one of too many. A round started by cron does not count as a start. Faults
     /// are warned of and block nothing.
-    pub(crate) async fn note(options: &AgentOptions, shared: &Arc<Shared>) -> Self {
+    pub(crate) async fn record(options: &AgentOptions, vault: &Vault, reporter: &Reporter) -> Self {
+        let node = options.writer.place.node();
         let start = Start {
             id: uuid::Uuid::new_v4().simple().to_string(),
             who: Who::Agent,
-            node: options.writer.place.node().clone(),
+            node: node.clone(),
             started_at: SystemClock.now(),
             launch: None,
             restored: None,
@@ -42,6 +44,7 @@ impl OwnStart {
             end: None,
         };
         let mut own = Self {
+            vault: vault.clone(),
             start,
             runs: Vec::new(),
             begun: Instant::now(),
@@ -51,26 +54,24 @@ impl OwnStart {
             return own;
         }
         for run in &options.runs {
-            let (vault, name, start) = (shared.vault.clone(), run.run.clone(), own.start.clone());
-            match blocking(move || vault.note_start(&name, &start)).await {
+            let (in_vault, name, start) = (vault.clone(), run.run.clone(), own.start.clone());
+            match blocking(move || in_vault.note_start(&name, &start)).await {
                 Ok(history) => {
                     own.runs.push(run.run.clone());
-                    tell_of_loop(
-                        shared,
-                        &history,
-                        options.writer.place.node(),
-                        options.restart_loop,
-                    );
-                    let remotes = remotes_of(run, &options.remotes, &shared.vault);
-                    let (shared, name) = (Arc::clone(shared), run.run.clone());
-                    let (node, rule) = (options.writer.place.node().clone(), options.restart_loop);
-                    own.copies
-                        .push(tokio::spawn(copy(shared, name, node, rule, remotes)));
+                    let copies = HistoryCopies {
+                        vault: vault.clone(),
+                        reporter: reporter.clone(),
+                        node: node.clone(),
+                        rule: options.restart_loop,
+                        remotes: remotes_of(run, &options.remotes, vault),
+                    };
+                    copies.warn_of_loop(&history);
+                    own.copies.push(tokio::spawn(copies.exchange(run.run.clone())));
                 }
-                Err(error) => shared.warn(
-                    "starts",
-                    &format!("{}: cannot record the start: {error}", run.run),
-                ),
+                Err(error) => {
+                    let text = format!("{}: cannot record the start: {error}", run.run);
+                    reporter.warn_once("starts", &text);
+                }
             }
         }
         own
@@ -81,9 +82,8 @@ impl OwnStart {
         self.copies.iter().for_each(JoinHandle::abort);
     }
 
-    /// Records the end.
-    pub(crate) async fn note_end<T>(self, shared: &Arc<Shared>, lived: &Result<T>) {
-        let requested = shared.stopping.requested();
+    /// Records the end; `requested` if the service was asked to stop.
+    pub(crate) async fn record_end<T>(self, requested: Option<StopRequest>, lived: &Result<T>) {
         let end = End {
             lasted_seconds: self.begun.elapsed().as_secs(),
             how: match (lived, requested) {
@@ -93,46 +93,51 @@ impl OwnStart {
             },
         };
         self.copies.iter().for_each(JoinHandle::abort);
-        let (vault, id, runs) = (shared.vault.clone(), self.start.id, self.runs);
-        let noted = blocking(move || {
+        let (vault, id, runs) = (self.vault, self.start.id, self.runs);
+        let recorded = blocking(move || {
             for run in runs {
                 vault.change_start(&run, &id, |start| start.end = Some(end.clone()))?;
             }
             Ok(())
         });
-        if let Err(error) = noted.await {
+        if let Err(error) = recorded.await {
             tracing::debug!(%error, "cannot record the end");
         }
     }
 }
 
-/// Imports what the remotes recorded of this node, for a new disk, and exports what is recorded here.
-async fn copy(
-    shared: Arc<Shared>,
-    run: RunName,
+/// The copies of a run's start history on its remotes.
+struct HistoryCopies {
+    vault: Vault,
+    reporter: Reporter,
     node: NodeName,
     rule: RestartLoopRule,
     remotes: Vec<RunRemote>,
-) {
-    let (mut remembered, mut faults) = read_starts(&remotes).await;
-    remembered.retain(|start| start.node == node);
-    let vault = shared.vault.clone();
-    match blocking(move || vault.adopt_starts(&run, remembered)).await {
-        Ok(history) => {
-            tell_of_loop(&shared, &history, &node, rule);
-            faults.extend(write_starts(&remotes, &node, &history).await);
-        }
-        Err(error) => faults.push(error.to_string()),
-    }
-    for fault in faults {
-        // An outage has its own warnings.
-        tracing::debug!(fault, "cannot copy the history of starts to every remote");
-    }
 }
 
-fn tell_of_loop(shared: &Shared, history: &[Start], node: &NodeName, rule: RestartLoopRule) {
-    if let Some(found) = restart_loop(history, node, Who::Agent, rule, SystemClock.now()) {
-        shared.warn("restart loop", &found.to_string());
-        shared.status.restart_loop(found);
+impl HistoryCopies {
+    /// Imports what the remotes recorded of this node, for a new disk, and exports what is recorded here.
+    async fn exchange(self, run: RunName) {
+        let (mut remembered, mut faults) = read_starts(&self.remotes).await;
+        remembered.retain(|start| start.node == self.node);
+        let vault = self.vault.clone();
+        match blocking(move || vault.adopt_starts(&run, remembered)).await {
+            Ok(history) => {
+                self.warn_of_loop(&history);
+                faults.extend(write_starts(&self.remotes, &self.node, &history).await);
+            }
+            Err(error) => faults.push(error.to_string()),
+        }
+        for fault in faults {
+            // An outage has its own warnings.
+            tracing::debug!(fault, "cannot copy the history of starts to every remote");
+        }
+    }
+
+    fn warn_of_loop(&self, history: &[Start]) {
+        if let Some(found) = restart_loop(history, &self.node, Who::Agent, self.rule, SystemClock.now()) {
+            self.reporter.warn_once("restart loop", &found.to_string());
+            self.reporter.status.restart_loop(found);
+        }
     }
 }

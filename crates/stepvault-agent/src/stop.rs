@@ -6,6 +6,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::pause::{earliest, sleep_until};
+
 /// Why the service was asked to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
@@ -68,7 +70,6 @@ impl StopRequest {
     }
 
     fn merge(&mut self, later: &Self) {
-        let earliest = |one: Option<Instant>, other| one.into_iter().chain(other).min();
         self.deadline = earliest(self.deadline, later.deadline);
         self.configured_from = earliest(self.configured_from, later.configured_from);
         self.notices_only &= later.notices_only;
@@ -77,7 +78,7 @@ impl StopRequest {
     /// Returns when the process has to be gone; `configured` is the time allowed by requests without a deadline.
     pub fn exit_deadline(&self, configured: Duration) -> Instant {
         let configured = self.configured_from.map(|from| from + configured);
-        let named = self.deadline.into_iter().chain(configured).min();
+        let named = earliest(self.deadline, configured);
         // At least one of the two is set.
         named.unwrap_or(self.requested_at)
     }
@@ -145,14 +146,8 @@ impl Stop {
         let mut requests = self.request.subscribe();
         loop {
             let time = requests.borrow_and_update().as_ref().and_then(&judge);
-            let time = async {
-                match time {
-                    Some(time) => tokio::time::sleep_until(time).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                () = time => return,
+                () = sleep_until(time) => return,
                 _ = requests.changed() => {}
             }
         }

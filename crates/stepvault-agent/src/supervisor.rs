@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{RunName, StepId};
@@ -10,29 +9,30 @@ use stepvault_core::observe::{Event, Observer};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_local::vault::Vault;
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::watch;
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::timeout_at;
-use tokio_util::sync::CancellationToken;
 
 use crate::agent_status::AgentStatus;
 use crate::announcements::Announcements;
-use crate::assembly::{Tasks, remotes_of, tasks};
+use crate::assembly::{Shared, Tasks};
 use crate::clock::SystemClock;
-use crate::control::Control;
+use crate::control::{Control, ControlState, wait_permits};
 use crate::discovery::{Discovery, Pace};
-use crate::drain::{Hurry, NotForNow, announce, leave_word, say_what_was_left};
-use crate::left_in_vault::{LeftInVault, report};
+use crate::drain::{DrainState, Excluded, announce_plans, report_earlier_drains, write_drain_records};
+use crate::final_report::{UndurableContents, final_report};
 use crate::metrics::{CountingObserver, Metrics};
-use crate::note::Notes;
 use crate::notice;
-use crate::occupied::Occupied;
 use crate::options::AgentOptions;
-use crate::rates::{Metered, Rates};
+use crate::remotes::{ServedRun, remotes_of, served_runs};
 use crate::report::{AgentReport, NotDurable};
-use crate::shared::Shared;
+use crate::reporter::Reporter;
+use crate::signals::Signals;
 use crate::starts::OwnStart;
+use crate::status_file::StatusFiles;
 use crate::stop::Stop;
+use crate::throughput::{MeteringObserver, Throughput};
+use crate::vault_access::VaultAccess;
 use crate::vault_watch::VaultWatch;
 
 /// Runs the service until `stop` is requested, or with `once` until all existing work is done.
@@ -102,13 +102,13 @@ async fn serve_vault(
     stop: &Stop,
     lost: &[NotDurable],
 ) -> Result<Served> {
-    let rate = if options.once { Pace::Once } else { Pace::Lasting };
+    let pace = if options.once { Pace::Once } else { Pace::Lasting };
     let discoveries = options
         .runs
         .iter()
-        .map(|run| Discovery::new(run, &options.profiles, rate, options.extent_of(run)))
+        .map(|run| Discovery::new(run, &options.profiles, pace, options.extent_of(run)))
         .collect::<Result<Vec<_>>>()?;
-    let hurry = Hurry::new(stop.clone(), options.drain_deadline);
+    let drain = DrainState::new(stop.clone(), options.drain_deadline);
     let open = async {
         let watch = open_vault(options).await?;
         warn_of_unserved_runs(options, watch.vault(), observer).await?;
@@ -117,84 +117,100 @@ async fn serve_vault(
     let watch = tokio::select! {
         biased;
         opened = open => opened?,
-        () = hurry.uploads_end() => return Err(stopped_before_it_began(options)),
+        () = drain.uploads_end() => return Err(stopped_before_it_began(options)),
     };
-    let rates = Arc::new(Rates::default());
+    let vault = watch.vault();
+    let (status, throughput) = (Arc::new(AgentStatus::default()), Arc::new(Throughput::default()));
     let started_at = SystemClock.now();
-    let metrics = Arc::new(Metrics::new(options, started_at));
-    let observer: Arc<dyn Observer> = Arc::new(CountingObserver {
+    let runs: Arc<[ServedRun]> = served_runs(options, vault).into();
+    let metrics = Metrics::new(
+        options,
+        started_at,
+        vault.clone(),
+        Arc::clone(&status),
+        Arc::clone(&runs),
+    );
+    let metrics = Arc::new(metrics);
+    let counting: Arc<dyn Observer> = Arc::new(CountingObserver {
         metrics: Arc::clone(&metrics),
         next: Arc::clone(observer),
     });
-    let shared = Arc::new(Shared {
-        vault: watch.vault().clone(),
-        observer: Arc::new(Metered {
-            inner: observer,
-            rates: Arc::clone(&rates),
-        }),
-        status: AgentStatus::default(),
-        occupied: Occupied::default(),
-        announcements: Announcements::default(),
-        lanes: options.remotes.iter().map(|_| Arc::new(Notify::new())).collect(),
-        evict: Notify::new(),
-        missing_bytes: AtomicU64::new(0),
-        rates,
-        hurry,
-        stopping: stop.clone(),
-        all_sealed: CancellationToken::new(),
-        all_determined: CancellationToken::new(),
-        placing: Mutex::new(()),
-        provisional: Notify::new(),
+    let observer = Arc::new(MeteringObserver {
+        inner: counting,
+        throughput: Arc::clone(&throughput),
     });
+    let shared = Shared {
+        vault: VaultAccess::new(vault.clone()),
+        reporter: Reporter { status, observer },
+        signals: Arc::new(Signals::new(options.remotes.len())),
+        drain,
+        throughput,
+        announcements: Arc::new(Announcements::default()),
+    };
+    let reporter = &shared.reporter;
     for run in &options.runs {
-        shared.tell(&run.beginning(&options.vault_directory));
+        reporter.info(&run.beginning(&options.vault_directory));
     }
-    let own_start = OwnStart::note(options, &shared).await;
-    let tasks = tasks(options, &shared, discoveries);
+    let own_start = OwnStart::record(options, vault, reporter).await;
+    let tasks = shared.tasks(options, discoveries);
+    let status_files = StatusFiles::new(options, started_at);
+    let (ended, told) = watch::channel(None);
+    let control_state = ControlState {
+        vault: vault.clone(),
+        status: Arc::clone(&reporter.status),
+        drain: shared.drain.clone(),
+        throughput: Arc::clone(&shared.throughput),
+        announcements: Arc::clone(&shared.announcements),
+        runs,
+        status_files: status_files.clone(),
+        metrics,
+        ended: told,
+        waits: wait_permits(),
+    };
+    let control = Control::start(options, control_state, ended, reporter).await?;
     // All tasks stay on the caller's thread: long operations run in the engine's own tasks and on blocking threads.
-    let notes = Notes::new(options, started_at);
-    let control = Control::start(options, &shared, &notes, metrics).await?;
     let lived = LocalSet::new()
-        .run_until(live(options, &shared, &watch, tasks, notes.clone()))
+        .run_until(live(options, &shared, &watch, tasks, status_files.clone()))
         .await;
     if let Ok(Lived::VaultGone) = lived {
         own_start.abandon();
         control.end(None).await;
-        let waiting = shared.status.waiting(options);
+        let waiting = reporter.status.lost_with_vault(&options.remotes);
         return Ok(Served::VaultGone { watch, waiting });
     }
-    own_start.note_end(&shared, &lived).await;
+    own_start.record_end(stop.requested(), &lived).await;
     lived?;
-    let report = last_words(options, &shared, notes, lost).await;
+    let report = conclude(options, &shared, status_files, lost).await;
     control.end(report.as_ref().ok()).await;
     drop(watch);
     report.map(|report| Served::Ended(Box::new(report)))
 }
 
 /// Writes the status files and the report; after a drain, within its remaining time.
-async fn last_words(
+async fn conclude(
     options: &AgentOptions,
-    shared: &Arc<Shared>,
-    notes: Notes,
+    shared: &Shared,
+    status_files: StatusFiles,
     lost: &[NotDurable],
 ) -> Result<AgentReport> {
-    let Some(last_word_by) = shared.hurry.last_word_by() else {
-        notes.write(shared).await;
-        return report(options, shared, lost).await;
+    let Shared { reporter, drain, .. } = shared;
+    let (vault, status) = (&shared.vault.vault, &reporter.status);
+    let report = final_report(options, vault, status, &drain.stop, lost);
+    let (Some(request), Some(deadline)) = (drain.stop.requested(), drain.record_deadline()) else {
+        status_files.write(vault, status).await;
+        return report.await;
     };
     // First the report, which separates durable from lost steps. If it fails, an error is returned: any other report
     // would look like success.
-    let report = timeout_at(last_word_by, report(options, shared, lost))
-        .await
-        .map_err(|_| {
-            Error::new(ErrorKind::Failed, "cannot report what the drain left")
-                .on(shared.vault.root().display())
-                .because("the vault could not be read before the deadline")
-                .hint("run 'stepvault status' while the vault exists; the next start continues with it")
-        })??;
-    leave_word(options, shared, &report, last_word_by).await;
+    let report = timeout_at(deadline, report).await.map_err(|_| {
+        Error::new(ErrorKind::Failed, "cannot report what the drain left")
+            .on(vault.root().display())
+            .because("the vault could not be read before the deadline")
+            .hint("run 'stepvault status' while the vault exists; the next start continues with it")
+    })??;
+    write_drain_records(options, vault, reporter, &request, &report, deadline).await;
     // Without this, readers would see the state of two seconds before.
-    let _ = timeout_at(last_word_by, notes.write(shared)).await;
+    let _ = timeout_at(deadline, status_files.write(vault, status)).await;
     Ok(report)
 }
 
@@ -210,57 +226,62 @@ enum Lived {
 /// Runs from the first scan to the end of the drain.
 async fn live(
     options: &AgentOptions,
-    shared: &Arc<Shared>,
+    shared: &Shared,
     watch: &VaultWatch,
     tasks: Tasks,
-    notes: Notes,
+    status_files: StatusFiles,
 ) -> Result<Lived> {
     let Tasks {
         mut sealer,
         attempts,
-        lanes,
+        upload_workers,
         local,
         prunes,
         other_writers,
     } = tasks;
+    let (reporter, signals, drain) = (&shared.reporter, &shared.signals, &shared.drain);
     let mut running = JoinSet::new();
     let mut at_the_end = None;
-    running.spawn_local(notes.work(Arc::clone(shared)));
-    let outlooks = lanes
-        .iter()
-        .map(|lane| lane.outlook(NotForNow::default()))
+    let (vault, status) = (watch.vault().clone(), Arc::clone(&reporter.status));
+    running.spawn_local(status_files.work(vault, status, Arc::clone(signals)));
+    let workers = upload_workers.iter();
+    let planners = workers
+        .map(|worker| worker.planner(Excluded::default()))
         .collect();
     running.spawn_local(attempts.work());
-    for lane in lanes {
-        running.spawn_local(lane.work());
+    for worker in upload_workers {
+        running.spawn_local(worker.work());
     }
     if options.once {
         at_the_end = Some((local, prunes));
     } else {
         // The vault may have changed while no service ran.
-        shared.evict.notify_one();
+        signals.eviction.notify_one();
         running.spawn_local(local.work());
         for prune in prunes {
             running.spawn_local(prune.work());
         }
     }
     let mut beside = JoinSet::new();
-    beside.spawn_local(announce(outlooks));
-    let runs = options.runs.iter();
-    let runs = runs.map(|run| (run.clone(), remotes_of(run, &options.remotes, &shared.vault)));
-    beside.spawn_local(say_what_was_left(Arc::clone(shared), runs.collect()));
+    beside.spawn_local(announce_plans(planners, drain.clone(), reporter.clone()));
+    let runs = options.runs.iter().map(|run| {
+        let remotes = remotes_of(run, &options.remotes, watch.vault());
+        (run.run.clone(), remotes)
+    });
+    let earlier = report_earlier_drains(watch.vault().clone(), reporter.clone(), runs.collect());
+    beside.spawn_local(earlier);
     if !options.once {
-        notice::watch(&options.notices, shared, &mut beside);
+        notice::watch(&options.notices, reporter, drain, &mut beside);
         beside.spawn_local(other_writers.work());
     }
     let life = async {
         let seal = async {
             sealer.work().await?;
-            shared.all_sealed.cancel();
+            signals.all_sealed.cancel();
             Ok(())
         };
         tokio::try_join!(seal, all_end(&mut running))?;
-        if let Some((local, prunes)) = at_the_end.filter(|_| !shared.stopping.is_requested()) {
+        if let Some((local, prunes)) = at_the_end.filter(|_| !drain.stop.is_requested()) {
             local.apply().await;
             sealer.clean_all().await?;
             for mut prune in prunes {
@@ -278,7 +299,7 @@ async fn live(
         } else {
             ended.map(|()| Lived::Ended)
         },
-        () = shared.hurry.uploads_end() => Ok(Lived::Ended),
+        () = drain.uploads_end() => Ok(Lived::Ended),
     };
     running.shutdown().await;
     beside.shutdown().await;
@@ -312,7 +333,7 @@ async fn warn_of_unserved_runs(
     observer: &Arc<dyn Observer>,
 ) -> Result<()> {
     let (options, vault) = (options.clone(), vault.clone());
-    let left = blocking(move || LeftInVault::look(&vault, &options)).await?;
+    let left = blocking(move || UndurableContents::scan(&vault, &options)).await?;
     for run in left.unserved {
         observer.on_event(&Event::Warning {
             message: &run.to_string(),

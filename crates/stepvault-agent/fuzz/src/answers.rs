@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use stepvault_agent::control::{AnnounceRequest, Client, DrainRequest, WaitRequest};
-use stepvault_agent::standing::Goal;
+use stepvault_agent::step_progress::Goal;
 use stepvault_core::ids::Step;
 use tokio::runtime::Runtime;
 

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use stepvault_agent::AgentNote;
+use stepvault_agent::StatusFile;
 use stepvault_agent::control::{
     AnnounceAnswer, AnnounceRequest, DrainAnswer, DrainRequest, StatusAnswer, WaitAnswer, WaitRequest,
 };
@@ -19,7 +19,7 @@ pub fn check(bytes: &[u8]) {
     same::<WaitAnswer>(bytes);
     same::<DrainAnswer>(bytes);
     same::<StatusAnswer>(bytes);
-    same::<AgentNote>(bytes);
+    same::<StatusFile>(bytes);
     if let Some(answer) = same::<ErrorAnswer>(bytes) {
         let message = answer.error.message.clone();
         assert!(answer.error.into_error().to_string().contains(&message));

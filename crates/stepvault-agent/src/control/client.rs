@@ -15,7 +15,7 @@ use stepvault_core::document::{Document, ErrorAnswer};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::net::UnixStream;
 
-use super::messages::{
+use crate::messages::{
     AnnounceAnswer, AnnounceRequest, DrainAnswer, DrainRequest, StatusAnswer, WaitAnswer, WaitRequest,
 };
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::ControlState;
 use super::http::{Answer, document};
-use super::messages::{DrainAnswer, DrainRequest};
+use crate::messages::{DrainAnswer, DrainRequest};
 use crate::report::AgentReport;
 use crate::stop::StopReason;
 
@@ -17,40 +17,27 @@ const MAX_NAMED: usize = 100;
 /// The latest deadline: a client that needs a later one should not request a stop.
 const LATEST: Duration = Duration::from_hours(24 * 365);
 
-pub(super) async fn drain(control_state: &ControlState, request: DrainRequest) -> Result<Answer> {
+pub(super) async fn drain(state: &ControlState, request: DrainRequest) -> Result<Answer> {
     let now = Instant::now();
+    let (stop, configured) = (&state.drain.stop, state.drain.configured);
     let asked_for = request.deadline_seconds.map(Duration::from_secs);
     let asked_for = asked_for.map(|deadline| now + deadline.min(LATEST));
-    let before = control_state.shared.stopping.requested();
     // The configured deadline counts like an earlier request's: a request without a deadline shortens nothing.
-    let deadline = match (&before, asked_for) {
-        (Some(_), None) => None,
-        (_, Some(deadline)) => Some(deadline),
-        (None, None) => Some(now + control_state.drain_deadline),
+    let deadline = match asked_for {
+        None if !stop.is_requested() => Some(now + configured),
+        asked_for => asked_for,
     };
-    control_state
-        .shared
-        .stopping
-        .request(StopReason::Control, deadline);
-    let requested = control_state
-        .shared
-        .stopping
-        .requested()
-        .and_then(|request| request.deadline);
+    stop.request(StopReason::Control, deadline);
     if !request.wait {
-        let end = requested.unwrap_or(now + control_state.drain_deadline);
+        let requested = stop.requested().and_then(|request| request.deadline);
+        let end = requested.unwrap_or(now + configured);
         let answer = DrainAnswer {
-            ended: false,
             remaining_seconds: end.saturating_duration_since(now).as_secs(),
-            safe: None,
-            not_durable: Vec::new(),
-            unsealed: Vec::new(),
-            unreadable: Vec::new(),
-            unserved: Vec::new(),
+            ..DrainAnswer::default()
         };
         return Ok(document(StatusCode::ACCEPTED, answer));
     }
-    let mut ended = control_state.ended.clone();
+    let mut ended = state.ended.clone();
     let answer = ended
         .wait_for(Option::is_some)
         .await
@@ -67,21 +54,13 @@ pub(super) async fn drain(control_state: &ControlState, request: DrainRequest) -
 /// Returns the final response of an ended service to clients that waited for the end.
 pub(super) fn final_response(report: Option<&AgentReport>) -> Option<DrainAnswer> {
     let report = report?;
-    let required_first = |required| {
-        report
-            .not_durable
-            .iter()
-            .filter(move |step| step.required == required)
-    };
+    let (required, optional): (Vec<_>, Vec<_>) = report.not_durable.iter().partition(|step| step.required);
+    let required_first = required.into_iter().chain(optional);
     Some(DrainAnswer {
         ended: true,
         remaining_seconds: 0,
         safe: Some(report.is_safe()),
-        not_durable: required_first(true)
-            .chain(required_first(false))
-            .take(MAX_NAMED)
-            .cloned()
-            .collect(),
+        not_durable: required_first.take(MAX_NAMED).cloned().collect(),
         unsealed: report.unsealed.iter().take(MAX_NAMED).cloned().collect(),
         unreadable: report.unreadable.iter().take(MAX_NAMED).cloned().collect(),
         unserved: report.unserved.iter().take(MAX_NAMED).cloned().collect(),

@@ -41,14 +41,25 @@ pub(super) fn document(status: StatusCode, body: impl Serialize) -> Answer {
     }
 }
 
-/// Builds an error answer.
-pub(super) fn refusal(status: StatusCode, error: &Error) -> Answer {
-    let error = ErrorInfo::from(error);
-    document(status, ErrorAnswer { error })
+/// The answer to a refused request.
+#[derive(Debug)]
+pub(super) struct Refusal(pub(super) Answer);
+
+impl Refusal {
+    pub(super) fn new(status: StatusCode, error: &Error) -> Self {
+        let error = ErrorInfo::from(error);
+        Self(document(status, ErrorAnswer { error }))
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::new(status_of(&error), &error)
+    }
 }
 
 /// Returns the HTTP status for an error's kind.
-pub(super) fn status_of(error: &Error) -> StatusCode {
+fn status_of(error: &Error) -> StatusCode {
     match error.kind() {
         ErrorKind::Usage => StatusCode::BAD_REQUEST,
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
@@ -65,27 +76,27 @@ pub(super) fn status_of(error: &Error) -> StatusCode {
 }
 
 /// Reads a request's body: one JSON document. An empty body counts as an empty document.
-pub(super) async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Answer> {
+pub(super) async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Refusal> {
     let fault = |why: String| Error::new(ErrorKind::Usage, "cannot read the request").because(why);
     let read = tokio::time::timeout(BODY_WITHIN, Limited::new(body, LARGEST_BODY_BYTES).collect());
     let bytes = match read.await {
         Ok(Ok(collected)) => collected.to_bytes(),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             let error = fault(format!("its body has more than {LARGEST_BODY_BYTES} bytes"));
-            return Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, &error));
+            return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, &error));
         }
-        Ok(Err(error)) => return Err(refusal(StatusCode::BAD_REQUEST, &fault(error.to_string()))),
+        Ok(Err(error)) => return Err(Refusal::new(StatusCode::BAD_REQUEST, &fault(error.to_string()))),
         Err(_) => {
             let error = fault(format!(
                 "its body did not arrive within {} s",
                 BODY_WITHIN.as_secs()
             ));
-            return Err(refusal(StatusCode::REQUEST_TIMEOUT, &error));
+            return Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, &error));
         }
     };
     let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
     serde_json::from_slice(text).map_err(|error| {
         let error = fault(error.to_string()).hint("see docs/reference/control.md for each request's members");
-        refusal(StatusCode::BAD_REQUEST, &error)
+        Refusal::new(StatusCode::BAD_REQUEST, &error)
     })
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -9,15 +10,16 @@ use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{Error, ErrorKind};
 use stepvault_engine::blocking::blocking;
 use stepvault_local::tree::scan;
 
-use super::http::{Answer, document, read, refusal, status_of, text};
-use super::messages::{
+use super::http::{Answer, Refusal, document, read, text};
+use super::{ControlState, drain, wait};
+use crate::messages::{
     AnnounceAnswer, AnnounceRequest, AnnouncementState, RemoteRate, RunStatus, Skipped, StatusAnswer,
 };
-use super::{ControlState, drain, wait};
+use crate::metrics::Metrics;
 
 /// How long an announcement is awaited before the answer says that it is queued.
 const SEALED_WITHIN: Duration = Duration::from_secs(5);
@@ -33,46 +35,47 @@ const WAIT: &str = "/v1/wait";
 const DRAIN: &str = "/v1/drain";
 
 /// Answers a request on the control socket.
-pub(super) async fn control(control_state: &ControlState, request: Request<Incoming>) -> Answer {
+pub(super) async fn control(state: &ControlState, request: Request<Incoming>) -> Answer {
+    route(state, request).await.unwrap_or_else(|refusal| refusal.0)
+}
+
+async fn route(state: &ControlState, request: Request<Incoming>) -> Result<Answer, Refusal> {
     let (head, body) = request.into_parts();
     let path = head.uri.path();
-    let answered = match (&head.method, path) {
-        (&Method::GET, STATUS) => Ok(document(StatusCode::OK, status(control_state))),
-        (&Method::POST, ANNOUNCE) => match read(body).await {
-            Ok(request) => announce(control_state, request).await,
-            Err(refused) => return refused,
-        },
-        (&Method::GET, path) if path.starts_with(ANNOUNCEMENTS) => {
-            announcement(control_state, path.trim_start_matches(ANNOUNCEMENTS)).await
+    let announcement_id = path.strip_prefix(ANNOUNCEMENTS);
+    let allowed = match path {
+        ANNOUNCE | WAIT | DRAIN => Method::POST,
+        _ if path == STATUS || announcement_id.is_some() => Method::GET,
+        _ => {
+            let error = Error::new(ErrorKind::NotFound, "unknown path").on(path);
+            return Err(error
+                .hint("see docs/reference/control.md for the requests")
+                .into());
         }
-        (&Method::POST, WAIT) => match read(body).await {
-            Ok(request) => wait::wait(control_state, request)
-                .await
-                .map(|answer| document(StatusCode::OK, answer)),
-            Err(refused) => return refused,
-        },
-        (&Method::POST, DRAIN) => match read(body).await {
-            Ok(request) => drain::drain(control_state, request).await,
-            Err(refused) => return refused,
-        },
-        (_, STATUS) => return other_method(path, "GET"),
-        (_, path) if path.starts_with(ANNOUNCEMENTS) => return other_method(path, "GET"),
-        (_, ANNOUNCE | WAIT | DRAIN) => return other_method(path, "POST"),
-        _ => Err(Error::new(ErrorKind::NotFound, "unknown path")
-            .on(path)
-            .hint("see docs/reference/control.md for the requests")),
     };
-    answered.unwrap_or_else(|error| refusal(status_of(&error), &error))
+    if head.method != allowed {
+        return Ok(method_not_allowed(path, &allowed));
+    }
+    match (path, announcement_id) {
+        (ANNOUNCE, _) => announce(state, read(body).await?).await,
+        (WAIT, _) => {
+            let answer = wait::wait(state, read(body).await?).await?;
+            Ok(document(StatusCode::OK, answer))
+        }
+        (DRAIN, _) => Ok(drain::drain(state, read(body).await?).await?),
+        (_, Some(id)) => announcement(state, id).await,
+        _ => Ok(document(StatusCode::OK, status(state))),
+    }
 }
 
 /// Answers a request on the port for metrics.
-pub(super) async fn metrics(control_state: &ControlState, request: Request<Incoming>) -> Answer {
+pub(super) async fn metrics(metrics: &Arc<Metrics>, request: Request<Incoming>) -> Answer {
     const PLAIN: &str = "text/plain; charset=utf-8";
     if ![Method::GET, Method::HEAD].contains(request.method()) {
-        return other_method(request.uri().path(), "GET");
+        return method_not_allowed(request.uri().path(), &Method::GET);
     }
     match request.uri().path() {
-        "/metrics" => match control_state.metrics.text(control_state).await {
+        "/metrics" => match metrics.text().await {
             Ok(body) => text(
                 StatusCode::OK,
                 "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -81,7 +84,7 @@ pub(super) async fn metrics(control_state: &ControlState, request: Request<Incom
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, format!("{error}\n")),
         },
         "/healthz" => {
-            let problems = control_state.metrics.problems(control_state);
+            let problems = metrics.problems();
             if problems.is_empty() {
                 text(StatusCode::OK, PLAIN, "well\n")
             } else {
@@ -92,14 +95,15 @@ pub(super) async fn metrics(control_state: &ControlState, request: Request<Incom
     }
 }
 
-fn other_method(path: &str, allowed: &'static str) -> Answer {
+fn method_not_allowed(path: &str, allowed: &Method) -> Answer {
     let error = Error::new(ErrorKind::Usage, "method not allowed")
         .on(path)
         .hint(format!("use {allowed}"));
-    let mut answer = refusal(StatusCode::METHOD_NOT_ALLOWED, &error);
+    let Refusal(mut answer) = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, &error);
+    let allowed = HeaderValue::from_str(allowed.as_str());
     answer
         .headers_mut()
-        .insert(ALLOW, HeaderValue::from_static(allowed));
+        .extend(allowed.ok().map(|allowed| (ALLOW, allowed)));
     answer
 }
 
@@ -109,51 +113,51 @@ fn entries(of: Vec<(PathBuf, String)>) -> Vec<Skipped> {
         .collect()
 }
 
-fn status(control_state: &ControlState) -> StatusAnswer {
-    let notes = control_state.notes.current(&control_state.shared.status);
-    let problems = control_state.metrics.problems(control_state);
-    let requested = control_state.shared.stopping.requested();
-    let runs = notes.iter().map(|(run, note)| RunStatus {
-        run: run.clone(),
-        remotes: note.remotes.clone(),
-        skipped: entries(note.skipped.clone()),
-        unfinished: entries(control_state.shared.status.unfinished_of(run, MAX_UNFINISHED)),
-        other_writers: control_state.shared.status.other_writers(run),
-        unsealed: entries(control_state.shared.status.unsealed_of(run, MAX_UNFINISHED)),
-    });
-    let remotes: BTreeSet<&RemoteName> = notes
+fn status(state: &ControlState) -> StatusAnswer {
+    let (status, files) = (&state.status, state.status_files.current(&state.status));
+    let problems = state.metrics.problems();
+    let remotes: BTreeSet<&RemoteName> = files
         .iter()
-        .flat_map(|(_, note)| note.remotes.iter().map(|on| &on.remote))
+        .flat_map(|(_, file)| file.remotes.iter().map(|on| &on.remote))
         .collect();
     let rates = remotes.into_iter().map(|remote| RemoteRate {
         remote: remote.clone(),
-        bytes_per_second: control_state.shared.rates.bytes_per_second(remote),
-        next_prune_at: control_state
-            .shared
-            .status
-            .next_prune(remote)
-            .map(Timestamp::to_rfc3339),
+        bytes_per_second: state.throughput.bytes_per_second(remote),
+        next_prune_at: status.next_prune(remote).map(Timestamp::to_rfc3339),
+    });
+    let rates = rates.collect();
+    let runs = files.into_iter().map(|(run, file)| RunStatus {
+        remotes: file.remotes,
+        skipped: entries(file.skipped),
+        unfinished: entries(status.unfinished_of(&run, MAX_UNFINISHED)),
+        other_writers: status.other_writers(&run),
+        unsealed: entries(status.unsealed_of(&run, MAX_UNFINISHED)),
+        run,
     });
     StatusAnswer {
-        rates: rates.collect(),
+        rates,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        node: control_state.notes.node().to_string(),
+        node: state.status_files.node.to_string(),
         process_id: std::process::id(),
-        started_at: control_state.notes.started_at().to_rfc3339(),
-        stopping: requested.map(|request| request.reason.to_string()),
+        started_at: state.status_files.started_at.to_rfc3339(),
+        stopping: state
+            .drain
+            .stop
+            .requested()
+            .map(|request| request.reason.to_string()),
         healthy: problems.is_empty(),
         problems,
         runs: runs.collect(),
     }
 }
 
-async fn announce(control_state: &ControlState, request: AnnounceRequest) -> Result<Answer> {
-    let run = control_state.run(request.run.as_ref())?.run.clone();
+async fn announce(state: &ControlState, request: AnnounceRequest) -> Result<Answer, Refusal> {
+    let run = state.run(request.run.as_ref())?.run.clone();
     let path = checked_path(request.path)?;
     if let Some(name) = &request.name {
         stepvault_core::keys::check_step_name(name)?;
     }
-    let _leave = control_state.leave_to_wait()?;
+    let _permit = state.wait_permit()?;
     let announced = match request.step {
         Some(_) => {
             let scanned = path.clone();
@@ -162,26 +166,26 @@ async fn announce(control_state: &ControlState, request: AnnounceRequest) -> Res
         }
         None => None,
     };
-    let announcements = &control_state.shared.announcements;
+    let announcements = &state.announcements;
     let id = announcements.add(run, path, request.step, request.name, announced)?;
     let _ = tokio::time::timeout(SEALED_WITHIN, announcements.settled(id)).await;
-    known(control_state, id)
+    Ok(known(state, id)?)
 }
 
-async fn announcement(control_state: &ControlState, id: &str) -> Result<Answer> {
+async fn announcement(state: &ControlState, id: &str) -> Result<Answer, Refusal> {
     let id = id.parse().map_err(|_| {
         Error::new(ErrorKind::Usage, "invalid announcement number")
             .on(id)
             .hint("use the number from the answer to the announcement")
     })?;
-    let _leave = control_state.leave_to_wait()?;
-    let _ = tokio::time::timeout(NEWS_WITHIN, control_state.shared.announcements.settled(id)).await;
-    known(control_state, id)
+    let _permit = state.wait_permit()?;
+    let _ = tokio::time::timeout(NEWS_WITHIN, state.announcements.settled(id)).await;
+    Ok(known(state, id)?)
 }
 
 /// Returns the state of an announcement: sealed, queued, or refused with a cause.
-fn known(control_state: &ControlState, id: u64) -> Result<Answer> {
-    let answer: AnnounceAnswer = control_state.shared.announcements.answer(id).ok_or_else(|| {
+fn known(state: &ControlState, id: u64) -> Result<Answer, Error> {
+    let answer: AnnounceAnswer = state.announcements.answer(id).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, "no such announcement")
             .on(id)
             .because("this agent never received it, or has discarded it after many later ones")
@@ -197,7 +201,7 @@ fn known(control_state: &ControlState, id: u64) -> Result<Answer> {
     Ok(document(status, answer))
 }
 
-fn checked_path(path: PathBuf) -> Result<PathBuf> {
+fn checked_path(path: PathBuf) -> Result<PathBuf, Error> {
     let fault = |why: &str| {
         Error::new(ErrorKind::Usage, "cannot announce")
             .on(path.display())

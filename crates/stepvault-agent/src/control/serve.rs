@@ -5,20 +5,19 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use stepvault_core::{Error, ErrorKind};
+use stepvault_core::{Error, ErrorKind, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::ControlState;
-use super::http::{Answer, refusal};
+use super::http::{Answer, Refusal};
 use super::{routes, wait};
 
 /// Maximum number of concurrent connections to one listener. Further ones are closed as soon as they are accepted.
@@ -35,9 +34,8 @@ const LAST_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// Pause after an error of `accept`, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// A listener.
 #[derive(Debug)]
-pub(super) enum Door {
+pub(super) enum Listener {
     /// The control socket.
     Control(UnixListener),
     /// The port for metrics and the health check.
@@ -45,32 +43,31 @@ pub(super) enum Door {
 }
 
 #[derive(Debug)]
-enum Visitor {
+enum Stream {
     Control(UnixStream),
     Metrics(TcpStream),
 }
 
-impl Door {
-    async fn accept(&self) -> std::io::Result<Visitor> {
+impl Listener {
+    async fn accept(&self) -> std::io::Result<Stream> {
         match self {
-            Self::Control(listener) => Ok(Visitor::Control(listener.accept().await?.0)),
-            Self::Metrics(listener) => Ok(Visitor::Metrics(listener.accept().await?.0)),
+            Self::Control(listener) => Ok(Stream::Control(listener.accept().await?.0)),
+            Self::Metrics(listener) => Ok(Stream::Metrics(listener.accept().await?.0)),
         }
     }
 }
 
 /// Serves until told to end.
-pub(super) async fn serve(door: Door, control_state: Arc<ControlState>, end: CancellationToken) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+pub(super) async fn serve(listener: Listener, state: Arc<ControlState>, end: CancellationToken) {
     let mut connections = JoinSet::new();
     loop {
-        let visitor = tokio::select! {
+        let stream = tokio::select! {
             biased;
             () = end.cancelled() => break,
             // Finished connections are removed.
             Some(_) = connections.join_next() => continue,
-            accepted = door.accept() => match accepted {
-                Ok(visitor) => visitor,
+            accepted = listener.accept() => match accepted {
+                Ok(stream) => stream,
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -78,45 +75,34 @@ pub(super) async fn serve(door: Door, control_state: Arc<ControlState>, end: Can
                 }
             },
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            continue;
-        };
-        let control_state = Arc::clone(&control_state);
-        connections.spawn(async move {
-            receive(visitor, &control_state).await;
-            drop(place);
-        });
+        if connections.len() < MAX_CONNECTIONS {
+            let state = Arc::clone(&state);
+            connections.spawn(async move { answer_on(stream, &state).await });
+        }
     }
     last_answers(connections).await;
 }
 
-async fn receive(visitor: Visitor, control_state: &ControlState) {
-    match visitor {
-        Visitor::Control(stream) => {
-            let refused = refused_peer(&stream);
-            let answer = |request| {
-                let refused = refused.clone();
-                async move {
-                    match refused {
-                        Some(why) => refusal(StatusCode::FORBIDDEN, &stranger(&why)),
-                        None => routes::control(control_state, request).await,
-                    }
-                }
-            };
-            connection(stream, answer).await;
-        }
-        Visitor::Metrics(stream) => {
-            connection(stream, |request| routes::metrics(control_state, request)).await;
+async fn answer_on(stream: Stream, state: &ControlState) {
+    match stream {
+        Stream::Control(stream) => match check_peer(&stream) {
+            Ok(()) => connection(stream, |request| routes::control(state, request)).await,
+            Err(error) => {
+                let refuse = |_| async { Refusal::from(error.duplicate()).0 };
+                connection(stream, refuse).await;
+            }
+        },
+        Stream::Metrics(stream) => {
+            connection(stream, |request| routes::metrics(&state.metrics, request)).await;
         }
     }
 }
 
 /// Handles one request with one answer.
-async fn connection<Stream, Answering>(stream: Stream, answer: impl Fn(Request<Incoming>) -> Answering)
-where
-    Stream: AsyncRead + AsyncWrite + Unpin,
-    Answering: Future<Output = Answer>,
-{
+async fn connection<Answering: Future<Output = Answer>>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    answer: impl Fn(Request<Incoming>) -> Answering,
+) {
     let service = service_fn(|request| {
         let answering = answer(request);
         async move { Ok::<_, Infallible>(answering.await) }
@@ -141,28 +127,21 @@ async fn last_answers(mut connections: JoinSet<()>) {
     connections.shutdown().await;
 }
 
-/// Returns why a client is refused; `None` for this user and root.
-fn refused_peer(stream: &UnixStream) -> Option<String> {
+/// Refuses clients of other users but root.
+fn check_peer(stream: &UnixStream) -> Result<()> {
     let own = rustix::process::geteuid().as_raw();
-    match stream.peer_cred() {
-        Ok(peer) if peer.uid() == own || peer.uid() == 0 => None,
+    let why = match stream.peer_cred() {
+        Ok(peer) if peer.uid() == own || peer.uid() == 0 => return Ok(()),
         Ok(peer) => {
-            tracing::warn!(
-                user_id = peer.uid(),
-                process_id = peer.pid(),
-                "refused a request of another user"
-            );
-            Some(format!(
-                "the request came from user {}, and the agent runs as user {own}",
-                peer.uid()
-            ))
+            let (user, process_id) = (peer.uid(), peer.pid());
+            tracing::warn!(user_id = user, process_id, "refused a request of another user");
+            format!("the request came from user {user}, and the agent runs as user {own}")
         }
-        Err(error) => Some(format!("cannot determine the requesting user: {error}")),
-    }
-}
-
-fn stranger(why: &str) -> Error {
-    Error::new(ErrorKind::Denied, "this user may not control the agent")
-        .because(why)
-        .hint("run the command as the agent's user")
+        Err(error) => format!("cannot determine the requesting user: {error}"),
+    };
+    Err(
+        Error::new(ErrorKind::Denied, "this user may not control the agent")
+            .because(why)
+            .hint("run the command as the agent's user"),
+    )
 }

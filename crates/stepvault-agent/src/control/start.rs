@@ -13,15 +13,11 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::messages::DrainAnswer;
-use super::serve::{Door, serve};
-use super::{ControlState, ServedRun, drain};
-use crate::assembly::{prompt, remotes_of};
-use crate::metrics::Metrics;
-use crate::note::Notes;
+use super::serve::{Listener, serve};
+use super::{ControlState, FinalResponse, drain};
 use crate::options::AgentOptions;
 use crate::report::AgentReport;
-use crate::shared::Shared;
+use crate::reporter::Reporter;
 
 /// A process that listens on a socket accepts a connection within this time, or is useless to its clients.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
@@ -31,7 +27,7 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) struct Control {
     listening: JoinSet<()>,
     end: CancellationToken,
-    ended: watch::Sender<Option<Arc<DrainAnswer>>>,
+    ended: watch::Sender<FinalResponse>,
     socket: Option<PrivateSocket>,
 }
 
@@ -43,11 +39,10 @@ impl Control {
     /// [`ErrorKind::Usage`] when the metrics port cannot be opened, because it was requested explicitly.
     pub(crate) async fn start(
         options: &AgentOptions,
-        shared: &Arc<Shared>,
-        notes: &Notes,
-        metrics: Arc<Metrics>,
+        state: ControlState,
+        ended: watch::Sender<FinalResponse>,
+        reporter: &Reporter,
     ) -> Result<Self> {
-        let (ended, told) = watch::channel(None);
         let mut control = Self {
             listening: JoinSet::new(),
             end: CancellationToken::new(),
@@ -57,39 +52,21 @@ impl Control {
         if options.once {
             return Ok(control);
         }
-        let prompt = prompt(&options.remotes);
-        let runs = options.runs.iter().map(|run| ServedRun {
-            run: run.run.clone(),
-            remotes: remotes_of(run, &prompt, &shared.vault),
-        });
-        let control_state = Arc::new(ControlState::new(
-            Arc::clone(shared),
-            runs.collect(),
-            notes.clone(),
-            metrics,
-            options.drain_deadline,
-            told,
-        ));
+        let state = Arc::new(state);
         if let Some(address) = options.metrics_listen {
-            let listener = listen_on(address).await?;
-            control.listening.spawn(serve(
-                Door::Metrics(listener),
-                Arc::clone(&control_state),
-                control.end.clone(),
-            ));
+            let listener = Listener::Metrics(listen_on(address).await?);
+            let serving = serve(listener, Arc::clone(&state), control.end.clone());
+            control.listening.spawn(serving);
         }
         if let Some(path) = &options.control_socket {
             match open(path).await {
                 Ok((listener, socket)) => {
-                    tracing::info!(path = %socket.path().display(), "controlled there");
+                    tracing::info!(path = %socket.path().display(), "listening on the control socket");
                     control.socket = Some(socket);
-                    control.listening.spawn(serve(
-                        Door::Control(listener),
-                        control_state,
-                        control.end.clone(),
-                    ));
+                    let serving = serve(Listener::Control(listener), state, control.end.clone());
+                    control.listening.spawn(serving);
                 }
-                Err(error) => shared.warn("control", &warning(&error)),
+                Err(error) => reporter.warn_once("control", &warning(&error)),
             }
         }
         Ok(control)
@@ -127,8 +104,8 @@ async fn open(path: &Path) -> Result<(UnixListener, PrivateSocket)> {
             .because("another process listens on it")
             .hint("give each agent its own socket with agent.control-socket"));
     }
-    let place = path.to_owned();
-    let (listener, socket) = blocking(move || listen_privately(&place)).await?;
+    let own = path.to_owned();
+    let (listener, socket) = blocking(move || listen_privately(&own)).await?;
     let fault = |error: std::io::Error| {
         Error::new(ErrorKind::Failed, "cannot listen on the socket")
             .on(path.display())

@@ -1,10 +1,10 @@
 //! Drains in time: what is still sent when time is short, and the record of what was left.
 
-mod hurry;
-mod outlook;
-mod word;
+mod planner;
+mod record;
+mod state;
 
-pub(crate) use hurry::Hurry;
-pub(crate) use outlook::{Found, NotForNow, Outlook, announce, look};
-pub use word::read_drain;
-pub(crate) use word::{leave_word, say_what_was_left};
+pub(crate) use planner::{DrainPlanner, Excluded, announce_plans};
+pub use record::read_drain;
+pub(crate) use record::{report_earlier_drains, write_drain_records};
+pub(crate) use state::DrainState;

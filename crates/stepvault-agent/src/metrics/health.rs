@@ -3,12 +3,12 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use stepvault_core::ids::{RemoteName, RunName, StepId};
+use stepvault_core::ids::{RemoteName, RunName};
+use stepvault_engine::run_remote::RunRemote;
 use tokio::time::Instant;
 
 use super::Metrics;
-use crate::agent_status::RemotePulse;
-use crate::control::ControlState;
+use crate::agent_status::RemoteState;
 
 /// How long a required remote may be unreachable.
 const AWAY_FOR: Duration = Duration::from_mins(5);
@@ -19,37 +19,29 @@ const STILL_FOR: Duration = Duration::from_mins(15);
 struct Facts<'a> {
     run: &'a RunName,
     remote: &'a RemoteName,
-    pulse: RemotePulse,
-    uploading: Option<StepId>,
-    last_error: Option<String>,
+    state: RemoteState,
     /// When bytes were last sent to the remote, for any run.
     moved_at: Option<Instant>,
 }
 
 impl Metrics {
     /// Returns the problems that keep the service from its work; empty when there are none.
-    pub(crate) fn problems(&self, control_state: &ControlState) -> Vec<String> {
+    pub(crate) fn problems(&self) -> Vec<String> {
         let moved_at = self
             .moved_at
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let status = &control_state.shared.status;
         let mut problems = Vec::new();
-        for served in &control_state.runs {
-            let some_required = served.remotes.iter().any(|remote| remote.settings.required);
-            let counted = served
-                .remotes
-                .iter()
-                .filter(|remote| remote.settings.required || !some_required);
-            for remote in counted {
-                let troubles = status.on_remote(&served.run, remote.name());
+        for served in self.runs.iter() {
+            let is_required = |remote: &&RunRemote| remote.settings.required;
+            let some_required = served.remotes.iter().any(|remote| is_required(&remote));
+            let counted = served.remotes.iter();
+            for remote in counted.filter(|remote| is_required(remote) || !some_required) {
                 let facts = Facts {
                     run: &served.run,
                     remote: remote.name(),
-                    pulse: status.pulse(&served.run, remote.name()),
-                    uploading: troubles.uploading,
-                    last_error: troubles.remote.map(|trouble| trouble.reason),
+                    state: self.status.remote(&served.run, remote.name()),
                     moved_at: moved_at.get(remote.name()).copied(),
                 };
                 problems.extend(facts.problem());
@@ -62,17 +54,18 @@ impl Metrics {
 impl Facts<'_> {
     fn problem(&self) -> Option<String> {
         let (run, remote) = (self.run, self.remote);
-        if let Some(since) = self.pulse.failing_since
+        if let Some(since) = self.state.failing_since
             && since.elapsed() >= AWAY_FOR
         {
             let seconds = since.elapsed().as_secs();
-            let why = self.last_error.as_deref().unwrap_or("unknown cause");
+            let fault = self.state.fault.as_ref();
+            let why = fault.map_or("unknown cause", |fault| &fault.reason);
             return Some(format!(
                 "{run}: uploads to {remote} have failed for {seconds} s: {why}"
             ));
         }
-        let id = self.uploading?;
-        let moved_at = self.pulse.moved_at.into_iter().chain(self.moved_at).max()?;
+        let id = self.state.uploading?;
+        let moved_at = self.state.moved_at.into_iter().chain(self.moved_at).max()?;
         (moved_at.elapsed() >= STILL_FOR).then(|| {
             let seconds = moved_at.elapsed().as_secs();
             format!("{run}: the upload of {id} to {remote} has not progressed for {seconds} s")
@@ -82,7 +75,10 @@ impl Facts<'_> {
 
 #[cfg(test)]
 mod tests {
+    use stepvault_core::ids::StepId;
+
     use super::*;
+    use crate::agent_status::Trouble;
 
     /// Returns the problem reported after `later`, if from now on it is `uploading`, or the remote fails.
     async fn said_after(
@@ -96,13 +92,13 @@ mod tests {
         let facts = Facts {
             run: &run,
             remote: &remote,
-            pulse: RemotePulse {
+            state: RemoteState {
+                uploading: uploading.then(|| StepId::from_label("000000000007.a1").unwrap()),
+                fault: Some(Trouble::waiting("cannot reach it".to_owned())),
                 failing_since: fails.then_some(begun),
                 moved_at: Some(begun),
-                ..RemotePulse::default()
+                ..RemoteState::default()
             },
-            uploading: uploading.then(|| StepId::from_label("000000000007.a1").unwrap()),
-            last_error: Some("cannot reach it".to_owned()),
             moved_at: moves_after.map(|after| begun + after),
         };
         tokio::time::advance(later).await;

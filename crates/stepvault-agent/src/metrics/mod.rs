@@ -15,15 +15,18 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
-use crate::control::ControlState;
+use crate::agent_status::AgentStatus;
 use crate::options::AgentOptions;
+use crate::remotes::ServedRun;
 pub(crate) use observer::CountingObserver;
+use vault::VaultGauges;
 
 /// Maximum age of values read from the vault.
 const FRESH_FOR: Duration = Duration::from_secs(5);
@@ -51,9 +54,24 @@ struct OnTier {
     tier: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OnError {
+    run: String,
+    remote: String,
+    kind: String,
+}
+
 impl OnRun {
     fn new(run: &RunName) -> Self {
         Self { run: run.to_string() }
+    }
+}
+
+impl OnRemote {
+    fn new(remote: &RemoteName) -> Self {
+        Self {
+            remote: remote.to_string(),
+        }
     }
 }
 
@@ -66,28 +84,14 @@ impl OnRunRemote {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OnError {
-    run: String,
-    remote: String,
-    kind: String,
-}
-
-impl OnError {
-    fn new(run: &RunName, remote: &RemoteName, kind: &str) -> Self {
-        Self {
-            run: run.to_string(),
-            remote: remote.to_string(),
-            kind: kind.to_owned(),
-        }
-    }
-}
-
 type Seconds = Gauge<f64, AtomicU64>;
 
 /// All metrics.
 #[derive(Debug)]
 pub(crate) struct Metrics {
+    vault: Vault,
+    status: Arc<AgentStatus>,
+    runs: Arc<[ServedRun]>,
     registry: Registry,
     sealed_steps: Counter,
     warnings: Counter,
@@ -104,7 +108,7 @@ pub(crate) struct Metrics {
     steps_failed: Family<OnRunRemote, Gauge>,
     remote_needs_operator: Family<OnRunRemote, Gauge>,
     upload_errors: Family<OnError, Gauge>,
-    in_vault: vault::VaultGauges,
+    in_vault: VaultGauges,
     healthy: Gauge,
     /// When bytes were last sent to each remote.
     moved_at: Mutex<BTreeMap<RemoteName, Instant>>,
@@ -114,130 +118,128 @@ pub(crate) struct Metrics {
     is_reading: AtomicBool,
 }
 
+/// Registers a metric.
+fn register<M: Metric + Default + Clone>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+/// Creates a registry with what does not change.
+fn registry_of_start(started_at: Timestamp) -> Registry {
+    let mut registry = Registry::with_prefix("stepvault");
+    let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+    registry.register("build", "Version of the running agent", build);
+    let started: Seconds = register(
+        &mut registry,
+        "agent_start_timestamp_seconds",
+        "Start time of the agent, in seconds since 1970",
+    );
+    started.set(seconds(started_at));
+    registry
+}
+
 impl Metrics {
-    pub(crate) fn new(options: &AgentOptions, started_at: Timestamp) -> Self {
-        let mut registry = Registry::with_prefix("stepvault");
-        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("build", "Version of the running agent", build);
-        let started = Seconds::default();
-        started.set(seconds(started_at));
-        registry.register(
-            "agent_start_timestamp_seconds",
-            "Start time of the agent, in seconds since 1970",
-            started,
-        );
+    pub(crate) fn new(
+        options: &AgentOptions,
+        started_at: Timestamp,
+        vault: Vault,
+        status: Arc<AgentStatus>,
+        runs: Arc<[ServedRun]>,
+    ) -> Self {
+        let mut registry = registry_of_start(started_at);
+        let in_vault = VaultGauges::register(&mut registry);
         let metrics = Self {
-            sealed_steps: Counter::default(),
-            warnings: Counter::default(),
-            moved_bytes: Family::default(),
-            copied_bytes: Family::default(),
-            durable_steps: Family::default(),
-            removed_steps: Family::default(),
-            given_up_steps: Family::default(),
-            upload_failures: Family::default(),
-            last_durable: Family::default(),
-            remote_failing: Family::default(),
-            unsealed_steps: Family::default(),
-            other_writers: Family::default(),
-            steps_failed: Family::default(),
-            remote_needs_operator: Family::default(),
-            upload_errors: Family::default(),
-            in_vault: vault::VaultGauges::register(&mut registry),
-            healthy: Gauge::default(),
+            sealed_steps: register(
+                &mut registry,
+                "sealed_steps",
+                "Steps sealed into the vault since the agent started",
+            ),
+            warnings: register(&mut registry, "warnings", "Warnings that the agent has emitted"),
+            moved_bytes: register(
+                &mut registry,
+                "uploaded_bytes",
+                "Checkpoint bytes sent to the remote, and read back from it to verify a step again",
+            ),
+            copied_bytes: register(
+                &mut registry,
+                "copied_bytes",
+                "Checkpoint bytes that the remote copied from an earlier step and that were not sent",
+            ),
+            durable_steps: register(
+                &mut registry,
+                "durable_steps",
+                "Steps that became durable on the remote since the agent started",
+            ),
+            removed_steps: register(
+                &mut registry,
+                "removed_steps",
+                "Steps that retention removed from the tier, which is 'local' or a remote's name",
+            ),
+            given_up_steps: register(
+                &mut registry,
+                "given_up_steps",
+                "Steps that the vault gave up before they were durable, for lack of disk space",
+            ),
+            upload_failures: register(
+                &mut registry,
+                "upload_failures",
+                "Failed uploads; each is retried while the step is in the vault",
+            ),
+            last_durable: register(
+                &mut registry,
+                "last_durable_timestamp_seconds",
+                "Time at which a step last became durable on the remote, in seconds since 1970; absent until the first \
+             one since the agent started",
+            ),
+            remote_failing: register(
+                &mut registry,
+                "remote_failing",
+                "1 while uploads to the remote fail for a cause that affects the whole remote",
+            ),
+            unsealed_steps: register(
+                &mut registry,
+                "unsealed_steps",
+                "Finished steps that are not sealed yet, for lack of space or because their files cannot be read",
+            ),
+            other_writers: register(
+                &mut registry,
+                "other_writers",
+                "Other training jobs seen writing the run within the last hour; a run belongs to one job",
+            ),
+            steps_failed: register(
+                &mut registry,
+                "steps_failed",
+                "Steps whose upload to the remote fails for a cause that needs an operator; they are retried regardless",
+            ),
+            remote_needs_operator: register(
+                &mut registry,
+                "remote_needs_operator",
+                "1 while uploads to the remote fail for a cause that needs an operator, such as wrong credentials or a \
+             missing bucket",
+            ),
+            upload_errors: register(
+                &mut registry,
+                "upload_errors",
+                "Errors that currently keep steps from the remote, by kind: one for the whole remote, and one for each \
+             step",
+            ),
+            healthy: register(
+                &mut registry,
+                "agent_healthy",
+                "1 when the health check reports no problem",
+            ),
+            in_vault,
+            vault,
+            status,
+            runs,
             moved_at: Mutex::default(),
             read_at: Mutex::default(),
             is_reading: AtomicBool::new(false),
-            registry: Registry::default(),
+            registry,
         };
-        metrics.register(&mut registry);
         metrics.begin_at_zero(options);
-        Self { registry, ..metrics }
-    }
-
-    fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "sealed_steps",
-            "Steps sealed into the vault since the agent started",
-            self.sealed_steps.clone(),
-        );
-        registry.register(
-            "warnings",
-            "Warnings that the agent has emitted",
-            self.warnings.clone(),
-        );
-        registry.register(
-            "uploaded_bytes",
-            "Checkpoint bytes sent to the remote, and read back from it to verify a step again",
-            self.moved_bytes.clone(),
-        );
-        registry.register(
-            "copied_bytes",
-            "Checkpoint bytes that the remote copied from an earlier step and that were not sent",
-            self.copied_bytes.clone(),
-        );
-        registry.register(
-            "durable_steps",
-            "Steps that became durable on the remote since the agent started",
-            self.durable_steps.clone(),
-        );
-        registry.register(
-            "removed_steps",
-            "Steps that retention removed from the tier, which is 'local' or a remote's name",
-            self.removed_steps.clone(),
-        );
-        registry.register(
-            "given_up_steps",
-            "Steps that the vault gave up before they were durable, for lack of disk space",
-            self.given_up_steps.clone(),
-        );
-        registry.register(
-            "upload_failures",
-            "Failed uploads; each is retried while the step is in the vault",
-            self.upload_failures.clone(),
-        );
-        registry.register(
-            "last_durable_timestamp_seconds",
-            "Time at which a step last became durable on the remote, in seconds since 1970; absent until the first \
-             one since the agent started",
-            self.last_durable.clone(),
-        );
-        registry.register(
-            "remote_failing",
-            "1 while uploads to the remote fail for a cause that affects the whole remote",
-            self.remote_failing.clone(),
-        );
-        registry.register(
-            "unsealed_steps",
-            "Finished steps that are not sealed yet, for lack of space or because their files cannot be read",
-            self.unsealed_steps.clone(),
-        );
-        registry.register(
-            "other_writers",
-            "Other training jobs seen writing the run within the last hour; a run belongs to one job",
-            self.other_writers.clone(),
-        );
-        registry.register(
-            "steps_failed",
-            "Steps whose upload to the remote fails for a cause that needs an operator; they are retried regardless",
-            self.steps_failed.clone(),
-        );
-        registry.register(
-            "remote_needs_operator",
-            "1 while uploads to the remote fail for a cause that needs an operator, such as wrong credentials or a \
-             missing bucket",
-            self.remote_needs_operator.clone(),
-        );
-        registry.register(
-            "upload_errors",
-            "Errors that currently keep steps from the remote, by kind: one for the whole remote, and one for each \
-             step",
-            self.upload_errors.clone(),
-        );
-        registry.register(
-            "agent_healthy",
-            "1 when the health check reports no problem",
-            self.healthy.clone(),
-        );
+        metrics
     }
 
     /// Counters that exist from the start can be distinguished from missing ones.
@@ -245,14 +247,11 @@ impl Metrics {
         let removed_from = |tier: String| self.removed_steps.get_or_create(&OnTier { tier }).inc_by(0);
         removed_from("local".to_owned());
         for remote in &options.remotes {
-            let remote = remote.settings.name.to_string();
-            let labels = OnRemote {
-                remote: remote.clone(),
-            };
-            self.moved_bytes.get_or_create(&labels).inc_by(0);
-            self.copied_bytes.get_or_create(&labels).inc_by(0);
-            self.durable_steps.get_or_create(&labels).inc_by(0);
-            removed_from(remote);
+            let labels = OnRemote::new(&remote.settings.name);
+            for counters in [&self.moved_bytes, &self.copied_bytes, &self.durable_steps] {
+                counters.get_or_create(&labels).inc_by(0);
+            }
+            removed_from(labels.remote);
         }
         for run in &options.runs {
             self.given_up_steps.get_or_create(&OnRun::new(&run.run)).inc_by(0);
@@ -267,18 +266,17 @@ impl Metrics {
     ///
     /// # Errors
     /// When the vault cannot be read in time.
-    pub(crate) async fn text(self: &Arc<Self>, control_state: &ControlState) -> Result<String> {
-        self.read_vault(control_state).await?;
-        self.read_board(control_state);
-        self.healthy
-            .set(i64::from(self.problems(control_state).is_empty()));
+    pub(crate) async fn text(self: &Arc<Self>) -> Result<String> {
+        self.read_vault().await?;
+        self.read_status();
+        self.healthy.set(i64::from(self.problems().is_empty()));
         let mut text = String::new();
         encode(&mut text, &self.registry)
             .map_err(|error| Error::new(ErrorKind::Failed, "cannot write the metrics").caused_by(error))?;
         Ok(text)
     }
 
-    async fn read_vault(self: &Arc<Self>, control_state: &ControlState) -> Result<()> {
+    async fn read_vault(self: &Arc<Self>) -> Result<()> {
         let is_fresh = {
             let read_at = *self.read_at.lock().unwrap_or_else(PoisonError::into_inner);
             read_at.is_some_and(|time| time.elapsed() < FRESH_FOR)
@@ -286,10 +284,9 @@ impl Metrics {
         if is_fresh || self.is_reading.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let (metrics, vault) = (Arc::clone(self), control_state.shared.vault.clone());
-        let runs = control_state.runs.clone();
+        let metrics = Arc::clone(self);
         let reading = tokio::task::spawn_blocking(move || {
-            let read = metrics.in_vault.read(&vault, &runs);
+            let read = metrics.in_vault.read(&metrics.vault, &metrics.runs);
             if read.is_ok() {
                 *metrics.read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             }
@@ -308,55 +305,47 @@ impl Metrics {
         }
     }
 
-    fn read_board(&self, control_state: &ControlState) {
-        let status = &control_state.shared.status;
+    fn read_status(&self) {
+        let status = &self.status;
         self.upload_errors.clear();
-        for served in &control_state.runs {
+        for served in self.runs.iter() {
             let labels = OnRun::new(&served.run);
             self.given_up_steps
                 .get_or_create(&labels)
                 .inner()
                 .store(status.given_up_count(&served.run), Ordering::Relaxed);
             let unsealed = status.unsealed_count(&served.run);
-            self.unsealed_steps
-                .get_or_create(&labels)
-                .set(whole(unsealed as u64));
+            set(&self.unsealed_steps, &labels, unsealed as u64);
             let others = status.other_writers(&served.run).len();
-            self.other_writers
-                .get_or_create(&labels)
-                .set(whole(others as u64));
+            set(&self.other_writers, &labels, others as u64);
             for remote in &served.remotes {
                 let labels = OnRunRemote::new(&served.run, remote.name());
-                let pulse = status.pulse(&served.run, remote.name());
+                let state = status.remote(&served.run, remote.name());
                 self.upload_failures
                     .get_or_create(&labels)
                     .inner()
-                    .store(pulse.failures, Ordering::Relaxed);
-                if let Some(time) = pulse.durable_at {
+                    .store(state.failures, Ordering::Relaxed);
+                if let Some(time) = state.durable_at {
                     self.last_durable.get_or_create(&labels).set(seconds(time));
                 }
-                self.remote_failing
-                    .get_or_create(&labels)
-                    .set(i64::from(pulse.failing_since.is_some()));
-                let troubles = status.on_remote(&served.run, remote.name());
-                self.steps_failed
-                    .get_or_create(&labels)
-                    .set(whole(troubles.steps_for_operator().count() as u64));
-                let for_operator = troubles
-                    .remote
-                    .as_ref()
-                    .is_some_and(|trouble| trouble.needs_operator);
-                self.remote_needs_operator
-                    .get_or_create(&labels)
-                    .set(i64::from(for_operator));
+                let is_failing = state.failing_since.is_some();
+                set(&self.remote_failing, &labels, u64::from(is_failing));
+                let for_operator = state.steps_for_operator().count();
+                set(&self.steps_failed, &labels, for_operator as u64);
+                let for_operator = state.fault.as_ref().is_some_and(|fault| fault.needs_operator);
+                set(&self.remote_needs_operator, &labels, u64::from(for_operator));
                 // Errors of a remote as a whole are present from the start.
                 let of_remotes = [ErrorKind::Denied, ErrorKind::Unreachable, ErrorKind::Usage];
                 let mut errors: BTreeMap<&str, i64> = of_remotes.map(|kind| (kind.name(), 0)).into();
-                for kind in troubles.errors() {
+                for kind in state.errors() {
                     *errors.entry(kind.name()).or_default() += 1;
                 }
                 for (kind, count) in errors {
-                    let labels = OnError::new(&served.run, remote.name(), kind);
+                    let labels = OnError {
+                        run: served.run.to_string(),
+                        remote: remote.name().to_string(),
+                        kind: kind.to_owned(),
+                    };
                     self.upload_errors.get_or_create(&labels).set(count);
                 }
             }
@@ -375,4 +364,11 @@ fn seconds(time: Timestamp) -> f64 {
 
 fn whole(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn set<Labels>(gauges: &Family<Labels, Gauge>, labels: &Labels, value: u64)
+where
+    Labels: Clone + Eq + std::hash::Hash,
+{
+    gauges.get_or_create(labels).set(whole(value));
 }

@@ -36,20 +36,16 @@ impl Metrics {
             Event::BytesMoved {
                 tier: Tier::Remote(remote),
                 bytes,
-            } => self.got_there(&self.moved_bytes, remote, *bytes),
+            } => self.count_bytes(&self.moved_bytes, remote, *bytes),
             Event::BytesCopied {
                 tier: Tier::Remote(remote),
                 bytes,
-            } => self.got_there(&self.copied_bytes, remote, *bytes),
+            } => self.count_bytes(&self.copied_bytes, remote, *bytes),
             Event::Durable {
                 tier: Tier::Remote(remote),
                 ..
             } => {
-                self.durable_steps
-                    .get_or_create(&OnRemote {
-                        remote: remote.to_string(),
-                    })
-                    .inc();
+                self.durable_steps.get_or_create(&OnRemote::new(remote)).inc();
             }
             Event::Removed { tier, .. } => {
                 self.removed_steps
@@ -61,11 +57,9 @@ impl Metrics {
             _ => {}
         }
     }
-    fn got_there(&self, counters: &Family<OnRemote, Counter>, remote: &RemoteName, bytes: u64) {
-        let labels = OnRemote {
-            remote: remote.to_string(),
-        };
-        counters.get_or_create(&labels).inc_by(bytes);
+
+    fn count_bytes(&self, counters: &Family<OnRemote, Counter>, remote: &RemoteName, bytes: u64) {
+        counters.get_or_create(&OnRemote::new(remote)).inc_by(bytes);
         self.moved_at
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -1,19 +1,18 @@
 //! EC2: spot interruptions and rebalance recommendations, from the instance metadata service, version 2.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use stepvault_core::clock::Clock as _;
-use stepvault_core::observe::Event;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
-use super::NoticeOptions;
 use super::metadata::{Metadata, Reply};
 use crate::clock::SystemClock;
-use crate::shared::Shared;
+use crate::drain::DrainState;
+use crate::options::NoticeOptions;
+use crate::reporter::Reporter;
 use crate::stop::StopReason;
 
 /// The interval that AWS recommends.
@@ -99,13 +98,10 @@ fn refused(path: &str, reply: &Reply) -> Error {
 
 /// Watches until there is a notice. On a machine that is not EC2's it ends after one query, unless the service is
 /// expected.
-pub(super) async fn watch(shared: Arc<Shared>, endpoint: String, options: NoticeOptions) {
+pub(super) async fn watch(reporter: Reporter, drain: DrainState, endpoint: String, options: NoticeOptions) {
     let metadata = match Metadata::at(&endpoint) {
         Ok(metadata) => metadata,
-        Err(error) => {
-            let hint = error.hint_text().unwrap_or_default();
-            return shared.warn("notices ec2", &format!("{error} ({hint})"));
-        }
+        Err(error) => return reporter.warn_once("notices ec2", &error.text_with_hint()),
     };
     let mut service = Service {
         metadata,
@@ -118,31 +114,29 @@ pub(super) async fn watch(shared: Arc<Shared>, endpoint: String, options: Notice
         }
         let hint = "in a container, set the instance's metadata hop limit to 2 or more; set the sources of notices \
                     with agent.notices";
-        shared.warn(
+        reporter.warn_once(
             "notices ec2",
             &format!("cannot detect spot notices: {error} ({hint})"),
         );
         tokio::time::sleep(ASK_AGAIN).await;
     }
-    shared.status.is_well("notices ec2");
+    reporter.resolved("notices ec2");
     tracing::info!("watching for EC2 spot notices");
     let mut silences = 0_u32;
     let mut recommended = false;
     loop {
-        match look(&mut service, &shared, &options, &mut recommended).await {
+        match check(&mut service, &reporter, &drain, &options, &mut recommended).await {
             Ok(true) => return,
             Ok(false) => {
                 silences = 0;
-                shared.status.is_well("notices ec2");
+                reporter.resolved("notices ec2");
             }
             Err(error) => {
                 silences = silences.saturating_add(1);
                 if silences >= SILENCES {
                     // The error text differs each time.
                     let text = format!("cannot detect spot notices: {error}");
-                    if shared.status.is_news("notices ec2", "silent") {
-                        shared.observer.on_event(&Event::Warning { message: &text });
-                    }
+                    reporter.warn_of_cause("notices ec2", "silent", &text);
                 }
             }
         }
@@ -151,9 +145,10 @@ pub(super) async fn watch(shared: Arc<Shared>, endpoint: String, options: Notice
 }
 
 /// One check; returns true once there is nothing more to learn.
-async fn look(
+async fn check(
     service: &mut Service,
-    shared: &Arc<Shared>,
+    reporter: &Reporter,
+    drain: &DrainState,
     options: &NoticeOptions,
     recommended: &mut bool,
 ) -> Result<bool> {
@@ -161,7 +156,7 @@ async fn look(
         let (text, left) = notice(&reply);
         tracing::warn!("{text}");
         let deadline = left.map(|left| Instant::now() + left);
-        shared.stopping.request(StopReason::Notice(text), deadline);
+        drain.stop.request(StopReason::Notice(text), deadline);
         return Ok(true);
     }
     if *recommended {
@@ -174,14 +169,14 @@ async fn look(
             .unwrap_or_default();
         let text = format!("an EC2 rebalance recommendation{since}");
         if options.drains_on_rebalance {
-            shared.stopping.request(StopReason::Notice(text), None);
+            drain.stop.request(StopReason::Notice(text), None);
         } else {
-            shared.hurry.warn();
+            drain.expect_reclaim();
             let text = format!(
                 "{text}: this machine may be reclaimed at any time; from now on, steps closest to durable are \
                  uploaded first"
             );
-            shared.observer.on_event(&Event::Warning { message: &text });
+            reporter.warn(&text);
         }
     }
     Ok(false)

@@ -1,7 +1,6 @@
 //! The drain file: external tools create it to announce that the machine will be reclaimed.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use stepvault_core::Result;
@@ -12,8 +11,8 @@ use stepvault_local::durable::read_bounded;
 use tokio::time::Instant;
 
 use crate::clock::SystemClock;
-use crate::shared::Shared;
-use crate::stop::StopReason;
+use crate::reporter::Reporter;
+use crate::stop::{Stop, StopReason};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// More than any valid time needs.
@@ -23,21 +22,21 @@ const MAX_BYTES: u64 = 256;
 type Seen = Option<(Option<SystemTime>, String)>;
 
 /// Watches until the file appears or is rewritten. A file that existed before counts as a leftover.
-pub(super) async fn watch(shared: Arc<Shared>, path: PathBuf) {
-    let before = look(path.clone()).await.unwrap_or_default();
+pub(super) async fn watch(reporter: Reporter, stop: Stop, path: PathBuf) {
+    let before = read(path.clone()).await.unwrap_or_default();
     if before.is_some() {
         let text = format!(
             "the drain file {} existed before this start and takes effect only when it is rewritten (remove it, and \
              create it again when the machine is reclaimed)",
             path.display()
         );
-        shared.warn("notices file", &text);
+        reporter.warn_once("notices file", &text);
     }
     let mut last = before.clone();
     loop {
         tokio::time::sleep(INTERVAL).await;
         // An unreadable file exists.
-        let seen = look(path.clone())
+        let seen = read(path.clone())
             .await
             .unwrap_or_else(|_| Some((None, String::new())));
         let is_new = seen.is_some() && seen != before;
@@ -46,14 +45,14 @@ pub(super) async fn watch(shared: Arc<Shared>, path: PathBuf) {
         if is_new && is_whole {
             let text = seen.map(|(_, text)| text).unwrap_or_default();
             let deadline = left(&text, SystemClock.now()).map(|left| Instant::now() + left);
-            shared.stopping.request(StopReason::File(path.clone()), deadline);
+            stop.request(StopReason::File(path.clone()), deadline);
             if !text.is_empty() && deadline.is_none() {
                 let text = format!(
                     "the drain file {} holds neither a future time nor a number of seconds: agent.drain-deadline \
                      applies",
                     path.display()
                 );
-                shared.warn("notices file", &text);
+                reporter.warn_once("notices file", &text);
             }
             return;
         }
@@ -61,7 +60,7 @@ pub(super) async fn watch(shared: Arc<Shared>, path: PathBuf) {
     }
 }
 
-async fn look(path: PathBuf) -> Result<Seen> {
+async fn read(path: PathBuf) -> Result<Seen> {
     blocking(move || {
         let written = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
         let bytes = match written {

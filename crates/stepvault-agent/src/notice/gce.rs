@@ -1,6 +1,5 @@
 //! Compute Engine: preemptions, by long polling of the metadata server.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
@@ -8,8 +7,9 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use super::metadata::Metadata;
-use crate::shared::Shared;
-use crate::stop::StopReason;
+use crate::pause::Pause;
+use crate::reporter::Reporter;
+use crate::stop::{Stop, StopReason};
 
 /// The time between notice and preemption.
 const NOTICE: Duration = Duration::from_secs(30);
@@ -17,9 +17,12 @@ const NOTICE: Duration = Duration::from_secs(30);
 const HOLD_SECONDS: u64 = 60;
 /// Time limit for a response: a server on the machine itself answers at once.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Pause between queries of a failing server, growing to the latter.
-const PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Minimum interval between queries of a server that does not hold its answer back.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum pause between queries of a failing server, before jitter.
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+/// Number of consecutive failures before a warning.
+const FAILURES: u32 = 5;
 /// Interval between tries of an expected server that does not answer.
 const ASK_AGAIN: Duration = Duration::from_mins(1);
 
@@ -27,18 +30,18 @@ const PREEMPTED: &str = "/computeMetadata/v1/instance/preempted";
 
 /// The server's last answer.
 #[derive(Debug)]
-struct Said {
+struct Answer {
     preempted: bool,
     etag: Option<String>,
 }
 
 /// Queries the server; given its last answer, the server waits until something has changed.
-async fn ask(metadata: &Metadata, before: Option<&Said>) -> Result<Said> {
+async fn ask(metadata: &Metadata, before: Option<&Answer>) -> Result<Answer> {
     let (path, patience) = match before {
         None => (PREEMPTED.to_owned(), PATIENCE),
-        Some(said) => {
+        Some(answer) => {
             // With the last answer's tag, so that a change between two queries is answered at once.
-            let tag = said.etag.as_deref().filter(|tag| is_plain(tag)).unwrap_or("0");
+            let tag = answer.etag.as_deref().filter(|tag| is_plain(tag)).unwrap_or("0");
             let path = format!("{PREEMPTED}?wait_for_change=true&timeout_sec={HOLD_SECONDS}&last_etag={tag}");
             (path, Duration::from_secs(HOLD_SECONDS) + PATIENCE)
         }
@@ -62,7 +65,7 @@ async fn ask(metadata: &Metadata, before: Option<&Said>) -> Result<Said> {
         _ => return Err(refused("it answered neither TRUE nor FALSE".to_owned())),
     };
     let etag = reply.header("ETag").map(str::to_owned);
-    Ok(Said { preempted, etag })
+    Ok(Answer { preempted, etag })
 }
 
 fn is_plain(tag: &str) -> bool {
@@ -71,17 +74,14 @@ fn is_plain(tag: &str) -> bool {
 
 /// Watches until the machine is preempted. On a machine that is not Google's it ends after one query, unless the server
 /// is expected.
-pub(super) async fn watch(shared: Arc<Shared>, endpoint: String, expected: bool) {
+pub(super) async fn watch(reporter: Reporter, stop: Stop, endpoint: String, expected: bool) {
     let metadata = match Metadata::at(&endpoint) {
         Ok(metadata) => metadata,
-        Err(error) => {
-            let hint = error.hint_text().unwrap_or_default();
-            return shared.warn("notices gce", &format!("{error} ({hint})"));
-        }
+        Err(error) => return reporter.warn_once("notices gce", &error.text_with_hint()),
     };
-    let mut said = loop {
+    let mut answer = loop {
         match ask(&metadata, None).await {
-            Ok(said) => break said,
+            Ok(answer) => break answer,
             Err(error) if !expected => {
                 tracing::debug!(%error, "not watching for Compute Engine notices");
                 return;
@@ -90,36 +90,35 @@ pub(super) async fn watch(shared: Arc<Shared>, endpoint: String, expected: bool)
                 let text = format!(
                     "cannot detect preemptions: {error} (set the sources of notices with agent.notices)"
                 );
-                shared.warn("notices gce", &text);
+                reporter.warn_once("notices gce", &text);
                 tokio::time::sleep(ASK_AGAIN).await;
             }
         }
     };
     tracing::info!("watching for Compute Engine preemptions");
-    let mut pause = PAUSE;
-    while !said.preempted {
+    let mut pause = Pause::default();
+    while !answer.preempted {
         let asked = Instant::now();
-        match ask(&metadata, Some(&said)).await {
+        match ask(&metadata, Some(&answer)).await {
             Ok(next) => {
-                said = next;
-                pause = PAUSE;
-                shared.status.is_well("notices gce");
-                if !said.preempted {
-                    // A server that does not hold its answer back must not be queried without a pause.
-                    tokio::time::sleep_until(asked + PAUSE).await;
+                answer = next;
+                pause.clear();
+                reporter.resolved("notices gce");
+                if !answer.preempted {
+                    tokio::time::sleep_until(asked + INTERVAL).await;
                 }
             }
             Err(error) => {
-                if pause >= LONGEST_PAUSE {
-                    shared.warn("notices gce", &format!("cannot detect preemptions: {error}"));
+                pause.failed(LONGEST_PAUSE, None);
+                if pause.failures() >= FAILURES {
+                    reporter.warn_once("notices gce", &format!("cannot detect preemptions: {error}"));
                 }
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause.wait().await;
                 // The next answer comes at once, whatever changed meanwhile.
-                said.etag = None;
+                answer.etag = None;
             }
         }
     }
     let reason = StopReason::Notice("a Compute Engine preemption notice".to_owned());
-    shared.stopping.request(reason, Some(Instant::now() + NOTICE));
+    stop.request(reason, Some(Instant::now() + NOTICE));
 }

@@ -1,16 +1,15 @@
 //! Evicts local copies that are durable elsewhere, and gives up undurable steps when the disk has no space.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::Result;
 use stepvault_core::given_up::GivenUpRecord;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
-use stepvault_core::observe::Event;
-use stepvault_core::retention::{KeepRules, LocalLimits, RefusalKind, RetentionPlan, Verdict};
+use stepvault_core::retention::{KeepRules, LocalLimits, Verdict};
 use stepvault_core::room::Room;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::given_up::{read_given_up, tell_given_up};
@@ -19,8 +18,12 @@ use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::space;
 
 use super::admission::{Need, needs, shortfall, wanted_bytes};
+use super::faults_of;
 use crate::report::RunStep;
-use crate::shared::Shared;
+use crate::reporter::Reporter;
+use crate::signals::Signals;
+use crate::stop::Stop;
+use crate::vault_access::VaultAccess;
 
 /// Interval of free-space checks if a low mark is configured.
 const SPACE_POLL: Duration = Duration::from_secs(5);
@@ -39,12 +42,15 @@ pub(crate) struct LocalRun {
 /// Retention on the local tier, over all runs.
 #[derive(Debug)]
 pub(crate) struct LocalRetention {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) vault: VaultAccess,
+    pub(crate) reporter: Reporter,
+    pub(crate) signals: Arc<Signals>,
+    pub(crate) stop: Stop,
     pub(crate) runs: Vec<LocalRun>,
     pub(crate) limits: LocalLimits,
     pub(crate) interval: Duration,
     /// The given-up record last written to each remote.
-    pub(crate) told: Mutex<BTreeMap<(RunName, RemoteName), GivenUpRecord>>,
+    pub(crate) published: RefCell<BTreeMap<(RunName, RemoteName), GivenUpRecord>>,
 }
 
 impl LocalRetention {
@@ -52,8 +58,8 @@ impl LocalRetention {
     pub(crate) async fn work(self) {
         loop {
             tokio::select! {
-                () = self.shared.stopping.wait() => return,
-                () = self.shared.evict.notified() => {}
+                () = self.stop.wait() => return,
+                () = self.signals.eviction.notified() => {}
                 () = tokio::time::sleep(self.interval) => {}
                 () = self.space_runs_out() => {}
             }
@@ -80,27 +86,27 @@ impl LocalRetention {
     /// Applies retention once. Faults are warned of, and retried the next time.
     pub(crate) async fn apply(&self) {
         if let Err(error) = self.try_apply().await {
-            self.shared
-                .warn("eviction", &format!("cannot evict local copies: {error}"));
+            self.reporter
+                .warn_once("eviction", &format!("cannot evict local copies: {error}"));
         }
     }
 
     async fn try_apply(&self) -> Result<()> {
-        let missing_bytes = self.shared.missing_bytes.swap(0, Ordering::Relaxed);
+        let missing_bytes = self.signals.take_requested_bytes();
         let needs = self.needs().await;
         let limits = self.limits_for(missing_bytes, &needs).await?;
         let nothing_to_do = limits.is_unset() && self.runs.iter().all(|run| run.rules.is_unset());
         if nothing_to_do {
-            self.tell_remotes_what_was_given_up().await;
-            self.tell_what_is_short(needs).await;
+            self.publish_given_up().await;
+            self.warn_of_shortage(needs).await;
             return Ok(());
         }
         let prunes: Vec<LocalPrune> = self.runs.iter().map(|run| self.prune_of(run)).collect();
         let claim = async |run: &RunName, id: StepId, verdict: Verdict| {
-            let step = RunStep { run: run.clone(), id };
+            let step = RunStep::new(run, id);
             match verdict {
-                Verdict::GiveUp => self.shared.occupied.for_giving_up(step).await,
-                _ => self.shared.occupied.for_eviction(step),
+                Verdict::GiveUp => self.vault.in_use.for_giving_up(step).await,
+                _ => self.vault.in_use.for_eviction(step),
             }
         };
         // The forecast of the next checkpoint never stops an upload, which may end before it: only the configured mark
@@ -109,34 +115,23 @@ impl LocalRetention {
         let reports = prune_together(&prunes, &limits, uploads_below_bytes, claim).await?;
         for (prune, report) in prunes.iter().zip(reports) {
             match report {
-                Ok(report) => self.carried_out(&prune.run, &report),
-                Err(error) => self.complain(&prune.run, &error.to_string()),
+                Ok(report) => self.applied(&prune.run, &report),
+                Err(error) => self.warn(&prune.run, &error.to_string()),
             }
         }
-        self.tell_remotes_what_was_given_up().await;
-        self.tell_what_is_short(needs).await;
+        self.publish_given_up().await;
+        self.warn_of_shortage(needs).await;
         Ok(())
     }
 
-    fn carried_out(&self, run: &RunName, report: &PruneReport) {
-        let texts: Vec<&str> = report
-            .plan
-            .warnings
-            .iter()
-            .chain(refusal_worth_telling(&report.plan))
-            .map(String::as_str)
-            .collect();
-        if !texts.is_empty() {
-            self.complain(run, &texts.join("; "));
+    fn applied(&self, run: &RunName, report: &PruneReport) {
+        let faults = faults_of(&report.plan);
+        if !faults.is_empty() {
+            self.warn(run, &faults);
         }
-        report
-            .removed
-            .iter()
-            .for_each(|id| self.shared.status.evicted(run, *id));
-        report
-            .given_up
-            .iter()
-            .for_each(|id| self.shared.status.given_up(run, *id));
+        let status = &self.reporter.status;
+        report.removed.iter().for_each(|id| status.evicted(run, *id));
+        report.given_up.iter().for_each(|id| status.given_up(run, *id));
         let about = format!("spared {run}");
         match report.spared.first() {
             Some((id, reason)) => {
@@ -145,38 +140,31 @@ impl LocalRetention {
                     count => format!(" (and {} more)", count - 1),
                 };
                 let text = format!("{run}, local tier: {id} is due for eviction but stays{more}: {reason}");
-                self.shared.warn(&about, &text);
+                self.reporter.warn_once(&about, &text);
             }
-            None => self.shared.status.is_well(&about),
+            None => self.reporter.resolved(&about),
         }
         if !report.given_up.is_empty() {
             // The waiting steps have changed.
-            self.shared.wake_lanes();
+            self.signals.wake_uploads();
         }
     }
 
     /// Writes to each remote, once it answers, which steps the vault gave up: restores elsewhere have no other source.
-    async fn tell_remotes_what_was_given_up(&self) {
+    async fn publish_given_up(&self) {
         for run in &self.runs {
-            let (vault, name) = (self.shared.vault.clone(), run.run.clone());
+            let (vault, name) = (self.vault.vault.clone(), run.run.clone());
             let Ok(Some(record)) = blocking(move || read_given_up(&vault, &name)).await else {
                 continue;
             };
             for remote in &run.remotes {
-                let about = (run.run.clone(), remote.name().clone());
-                let is_told = self
-                    .told
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .get(&about)
-                    == Some(&record);
-                if is_told {
+                let on_remote = (run.run.clone(), remote.name().clone());
+                if self.published.borrow().get(&on_remote) == Some(&record) {
                     continue;
                 }
                 match tell_given_up(remote, &record).await {
                     Ok(()) => {
-                        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-                        told.insert(about, record.clone());
+                        self.published.borrow_mut().insert(on_remote, record.clone());
                     }
                     Err(error) => {
                         tracing::info!(%error, remote = %remote.name(), "cannot record on the remote which steps were \
@@ -194,7 +182,7 @@ impl LocalRetention {
             let Some(watched) = run.watched.clone() else {
                 continue;
             };
-            let (vault, name) = (self.shared.vault.clone(), run.run.clone());
+            let (vault, name) = (self.vault.vault.clone(), run.run.clone());
             match blocking(move || needs(&vault, &name, &watched)).await {
                 Ok(needs) => all.extend(needs),
                 Err(error) => tracing::info!(%error, run = %run.run, "cannot estimate the next step's size"),
@@ -204,17 +192,14 @@ impl LocalRetention {
     }
 
     /// Warns of steps that will not fit even after evicting everything that may be evicted.
-    async fn tell_what_is_short(&self, needs: Vec<Need>) {
+    async fn warn_of_shortage(&self, needs: Vec<Need>) {
         for need in needs {
             let about = format!("next step {} {}", need.run, need.place.display());
             let short = blocking(move || shortfall(&need)).await;
             match short {
                 // The free space changes constantly; only the shortage itself is new.
-                Ok(Some(text)) if self.shared.status.is_news(&about, "short") => {
-                    self.shared.observer.on_event(&Event::Warning { message: &text });
-                }
-                Ok(Some(_)) => {}
-                Ok(None) => self.shared.status.is_well(&about),
+                Ok(Some(text)) => self.reporter.warn_of_cause(&about, "short", &text),
+                Ok(None) => self.reporter.resolved(&about),
                 Err(error) => tracing::info!(%error, "cannot estimate the next step's size"),
             }
         }
@@ -245,35 +230,26 @@ impl LocalRetention {
     }
 
     async fn room(&self) -> Result<Room> {
-        let root: PathBuf = self.shared.vault.root().to_owned();
+        let root: PathBuf = self.vault.vault.root().to_owned();
         blocking(move || space::free(&root)).await
     }
 
     fn prune_of(&self, run: &LocalRun) -> LocalPrune {
         LocalPrune {
-            vault: self.shared.vault.clone(),
+            vault: self.vault.vault.clone(),
             run: run.run.clone(),
             remotes: run.remotes.clone(),
             rules: run.rules.clone(),
             // They apply to all runs at once, below.
             limits: LocalLimits::default(),
             maximum_deletions: None,
-            uploading: self.shared.status.progressing(&run.run),
-            observer: Arc::clone(&self.shared.observer),
+            uploading: self.reporter.status.progressing(&run.run),
+            observer: Arc::clone(&self.reporter.observer),
         }
     }
 
-    fn complain(&self, run: &RunName, text: &str) {
-        self.shared
-            .warn(&format!("eviction {run}"), &format!("{run}, local tier: {text}"));
+    fn warn(&self, run: &RunName, text: &str) {
+        self.reporter
+            .warn_once(&format!("eviction {run}"), &format!("{run}, local tier: {text}"));
     }
-}
-
-/// Returns the refusal to report. An empty tier is not reported.
-fn refusal_worth_telling(plan: &RetentionPlan) -> Option<&String> {
-    let refusal = plan
-        .refusal
-        .as_ref()
-        .filter(|refusal| refusal.kind != RefusalKind::ListingEmpty)?;
-    Some(&refusal.reason)
 }

@@ -6,6 +6,17 @@ mod local;
 mod remote;
 mod source;
 
+use stepvault_core::retention::{RefusalKind, RetentionPlan};
+
 pub(crate) use local::{LocalRetention, LocalRun};
 pub(crate) use remote::{PruneTask, PrunedRun};
 pub(crate) use source::clean_source;
+
+/// Returns a plan's warnings and its refusal, as one text. An empty tier is not reported.
+fn faults_of(plan: &RetentionPlan) -> String {
+    let refusal = plan.refusal.as_ref();
+    let refusal = refusal.filter(|refusal| refusal.kind != RefusalKind::ListingEmpty);
+    let refusal = refusal.map(|refusal| refusal.reason.clone());
+    let texts: Vec<String> = plan.warnings.iter().cloned().chain(refusal).collect();
+    texts.join("; ")
+}

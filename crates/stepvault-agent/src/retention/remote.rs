@@ -5,21 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepvault_core::clock::Clock as _;
-use stepvault_core::ids::{RunName, StepId};
-use stepvault_core::observe::Event;
-use stepvault_core::retention::{KeepRules, RefusalKind};
+use stepvault_core::ids::StepId;
+use stepvault_core::retention::KeepRules;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::catalog::pins;
 use stepvault_engine::prune::{PruneReport, RemotePrune, prune_remote};
 use stepvault_engine::run_remote::RunRemote;
+use stepvault_local::vault::Vault;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::faults_of;
 use crate::clock::SystemClock;
 use crate::report::StepOnRemote;
-use crate::shared::Shared;
+use crate::reporter::Reporter;
+use crate::stop::Stop;
 
 /// Maximum number of intervals before a remote that refuses deletions is tried again: permissions may be granted later,
 /// and every try leaves a lease behind that cannot be deleted either.
@@ -51,7 +53,9 @@ impl PrunedRun {
 /// The task that prunes one remote.
 #[derive(Debug)]
 pub(crate) struct PruneTask {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) vault: Vault,
+    pub(crate) reporter: Reporter,
+    pub(crate) stop: Stop,
     pub(crate) runs: Vec<PrunedRun>,
     pub(crate) interval: Duration,
     /// Notified of every step that has become durable.
@@ -65,9 +69,9 @@ impl PruneTask {
         let mut last: Option<Instant> = None;
         loop {
             let due = last.unwrap_or(started) + self.interval;
-            self.tell_when(due);
+            self.record_schedule(due);
             tokio::select! {
-                () = self.shared.stopping.wait() => return,
+                () = self.stop.wait() => return,
                 () = self.uploaded.notified(), if last.is_none() => {}
                 () = tokio::time::sleep_until(due) => {}
             }
@@ -76,21 +80,21 @@ impl PruneTask {
         }
     }
 
-    fn tell_when(&self, due: Instant) {
+    fn record_schedule(&self, due: Instant) {
         let ruled = self.runs.iter().find(|run| !run.rules.is_unset());
         if let Some(run) = ruled {
             let wait = due.saturating_duration_since(Instant::now());
             let now = SystemClock.now();
             let seconds = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX);
             let time = Timestamp::from_seconds(now.seconds.saturating_add(seconds));
-            self.shared.status.next_prune_is_at(run.remote.name(), time);
+            self.reporter.status.next_prune_is_at(run.remote.name(), time);
         }
     }
 
     /// Prunes each run once. Faults are warned of, and retried the next time.
     pub(crate) async fn apply(&mut self) {
         for index in 0..self.runs.len() {
-            if self.shared.stopping.is_requested() {
+            if self.stop.is_requested() {
                 return;
             }
             let run = &self.runs[index];
@@ -110,7 +114,7 @@ impl PruneTask {
             // Nothing was uploaded to it yet, or it is a different remote than before.
             return Ok(None);
         }
-        let vault = self.shared.vault.clone();
+        let vault = self.vault.clone();
         let local = blocking(move || vault.pins(&name)).await?;
         let mut pinned_elsewhere: BTreeSet<StepId> = local.into_iter().map(|pin| pin.id).collect();
         for other in &run.others {
@@ -118,19 +122,16 @@ impl PruneTask {
             match pins(other).await {
                 Ok(ids) => {
                     pinned_elsewhere.extend(ids);
-                    self.shared.status.is_well(&about);
+                    self.reporter.resolved(&about);
                 }
                 // Pins are on every tier; an unreachable one must not block pruning of the others.
-                Err(error) if self.shared.status.is_news(&about, "unread") => {
-                    let place = place(run.remote.keys.run(), other);
-                    let message = format!(
-                        "{place}: cannot read its pins; other remotes are pruned without them: {error}"
+                Err(error) => {
+                    let text = format!(
+                        "{}: cannot read its pins; other remotes are pruned without them: {error}",
+                        described(other)
                     );
-                    self.shared
-                        .observer
-                        .on_event(&Event::Warning { message: &message });
+                    self.reporter.warn_of_cause(&about, "unread", &text);
                 }
-                Err(_) => {}
             }
         }
         let prune = RemotePrune {
@@ -138,7 +139,7 @@ impl PruneTask {
             rules: run.rules.clone(),
             maximum_deletions: None,
             pinned_elsewhere,
-            observer: Arc::clone(&self.shared.observer),
+            observer: Arc::clone(&self.reporter.observer),
         };
         prune_remote(&prune).await.map(Some)
     }
@@ -149,31 +150,21 @@ impl PruneTask {
         let about = about(&run.remote);
         let Some(report) = report else { return };
         for id in &report.removed {
-            let (run, remote) = (run.remote.keys.run().clone(), run.remote.name().clone());
-            self.shared.status.pruned(StepOnRemote { run, id: *id, remote });
+            let step = StepOnRemote::new(run.remote.keys.run(), *id, run.remote.name());
+            self.reporter.status.pruned(step);
         }
-        let refusal = report
-            .plan
-            .refusal
-            .as_ref()
-            .filter(|refusal| refusal.kind != RefusalKind::ListingEmpty);
-        let texts = report
-            .plan
-            .warnings
-            .iter()
-            .chain(refusal.map(|refusal| &refusal.reason));
-        let text = texts.map(String::as_str).collect::<Vec<_>>().join("; ");
+        let text = faults_of(&report.plan);
         if text.is_empty() {
-            self.shared.status.is_well(&about);
+            self.reporter.resolved(&about);
         } else {
-            let place = place(run.remote.keys.run(), &run.remote);
-            self.shared.warn(&about, &format!("{place}: {text}"));
+            let place = described(&run.remote);
+            self.reporter.warn_once(&about, &format!("{place}: {text}"));
         }
     }
 
     fn failed(&mut self, index: usize, error: &Error) {
         let run = &mut self.runs[index];
-        let (about, place) = (about(&run.remote), place(run.remote.keys.run(), &run.remote));
+        let (about, place) = (about(&run.remote), described(&run.remote));
         match error.kind() {
             ErrorKind::Held => tracing::debug!(%error, "another prune is running"),
             ErrorKind::Denied => {
@@ -186,12 +177,12 @@ impl PruneTask {
                 );
                 // The refused request differs each time.
                 if run.denials == 1 {
-                    self.shared.warn(&about, &text);
+                    self.reporter.warn_once(&about, &text);
                 }
             }
             _ => self
-                .shared
-                .warn(&about, &format!("{place}: retention did not run: {error}")),
+                .reporter
+                .warn_once(&about, &format!("{place}: retention did not run: {error}")),
         }
     }
 }
@@ -200,6 +191,6 @@ fn about(remote: &RunRemote) -> String {
     format!("prune {} {}", remote.keys.run(), remote.name())
 }
 
-fn place(run: &RunName, remote: &RunRemote) -> String {
-    format!("{run}, remote {}", remote.name())
+fn described(remote: &RunRemote) -> String {
+    format!("{}, remote {}", remote.keys.run(), remote.name())
 }

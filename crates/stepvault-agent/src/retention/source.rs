@@ -13,10 +13,11 @@ use stepvault_engine::blocking::blocking;
 use stepvault_engine::push::held_by_all;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::tree::Tree;
+use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
 use crate::discovery::Spent;
-use crate::shared::Shared;
+use crate::reporter::Reporter;
 
 /// Maximum number of steps that are checked in one round: each takes a few queries of every remote, and nothing is
 /// sealed meanwhile.
@@ -43,13 +44,14 @@ enum Verdict {
 /// # Errors
 /// When a remote or the vault could not be read: then nothing is removed.
 pub(crate) async fn clean_source(
-    shared: &Arc<Shared>,
+    vault: &Vault,
+    reporter: &Reporter,
     run: &RunName,
     remotes: &[RunRemote],
     spent: Vec<Spent>,
     turn: usize,
 ) -> Result<()> {
-    for decision in plan(shared, run, remotes, spent, turn).await? {
+    for decision in plan(vault, reporter, run, remotes, spent, turn).await? {
         let Spent { path, origin, .. } = decision.spent;
         let (id, tree) = match decision.verdict {
             Verdict::Remove(id, tree) => (id, tree),
@@ -58,25 +60,26 @@ pub(crate) async fn clean_source(
                 continue;
             }
         };
-        let (vault, bytes, begun) = (shared.vault.clone(), tree.data_bytes(), Instant::now());
+        let (vault, bytes, begun) = (vault.clone(), tree.data_bytes(), Instant::now());
         tracing::info!(%run, %id, path = %path.display(), bytes, "removing the trainer's copy of a step that every \
                                                                   required remote holds");
         blocking(move || vault.remove_source(&origin.source, &origin.members, &tree)).await?;
         let seconds = begun.elapsed().as_secs_f64();
         tracing::info!(%run, %id, path = %path.display(), bytes, seconds, "removed the trainer's copy of a step");
-        shared.status.cleaned(run, id);
+        reporter.status.cleaned(run, id);
     }
     Ok(())
 }
 
 async fn plan(
-    shared: &Arc<Shared>,
+    vault: &Vault,
+    reporter: &Reporter,
     run: &RunName,
     remotes: &[RunRemote],
     spent: Vec<Spent>,
     turn: usize,
 ) -> Result<Vec<Decision>> {
-    let (vault, of_run) = (shared.vault.clone(), run.clone());
+    let (vault, of_run) = (vault.clone(), run.clone());
     let (pins, sealed) = blocking(move || Ok((vault.pins(&of_run)?, vault.steps(&of_run)?))).await?;
     let sealed: BTreeSet<Step> = sealed.steps.iter().map(|step| step.id().step).collect();
     let (kept, mut spent): (Vec<Spent>, Vec<Spent>) =
@@ -93,7 +96,7 @@ async fn plan(
         spent.rotate_left(start);
     }
     for spent in spent.into_iter().take(MAX_AT_ONCE) {
-        let verdict = judge(remotes, &pins, &spent, &shared.observer).await?;
+        let verdict = judge(remotes, &pins, &spent, &reporter.observer).await?;
         plan.push(Decision { spent, verdict });
     }
     Ok(plan)

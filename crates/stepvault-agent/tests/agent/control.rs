@@ -4,8 +4,10 @@ use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use stepvault_agent::control::{AnnounceRequest, AnnouncementState, DrainRequest, WaitAnswer, WaitRequest};
-use stepvault_agent::standing::{Goal, Outcome};
+use stepvault_agent::control::{
+    AnnounceRequest, AnnouncementState, Client, DrainRequest, WaitAnswer, WaitRequest,
+};
+use stepvault_agent::step_progress::{Goal, Outcome};
 use stepvault_core::ErrorKind;
 use stepvault_core::config::Completion;
 use stepvault_core::ids::{Attempt, NodeName, Step};
@@ -28,6 +30,11 @@ fn wait_for(step: u64, goal: Goal, timeout_seconds: u64) -> WaitRequest {
     }
 }
 
+async fn wait(client: &Client, step: u64, goal: Goal, timeout_seconds: u64) -> WaitAnswer {
+    let request = wait_for(step, goal, timeout_seconds);
+    client.wait(&request, PATIENCE).await.unwrap()
+}
+
 fn announce(path: impl Into<std::path::PathBuf>) -> AnnounceRequest {
     AnnounceRequest {
         run: None,
@@ -38,7 +45,7 @@ fn announce(path: impl Into<std::path::PathBuf>) -> AnnounceRequest {
 }
 
 fn remote_reasons(answer: &WaitAnswer) -> String {
-    let reasons = answer.standing.remotes.iter();
+    let reasons = answer.progress.remotes.iter();
     let reasons = reasons.map(|on| format!("{}: {}", on.remote, on.reason.as_deref().unwrap_or("-")));
     reasons.collect::<Vec<_>>().join("; ")
 }
@@ -50,7 +57,7 @@ async fn the_socket_is_its_users_alone_and_goes_with_the_service() {
     // What a killed service leaves.
     let dead = node.place.path().join("dead.sock");
     drop(UnixListener::bind(&dead).unwrap());
-    let options = node.options(vec![node.directory_remote("disk").await]);
+    let options = node.disk_options().await;
     let (service, client) = node.start_controlled(options.clone()).await;
     let facts = client.path().symlink_metadata().unwrap();
     assert!(facts.file_type().is_socket());
@@ -74,7 +81,7 @@ async fn the_socket_is_its_users_alone_and_goes_with_the_service() {
 #[tokio::test]
 async fn what_is_not_taken_over_yet_is_told_once_and_shown_until_it_is() {
     let node = Node::new();
-    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    let mut options = node.disk_options().await;
     options.runs[0].completion = Completion::Marker(RelativePath::new("DONE").unwrap());
     let path = node.save_small(7, 9);
     let (service, client) = node.start_controlled(options).await;
@@ -91,16 +98,13 @@ async fn what_is_not_taken_over_yet_is_told_once_and_shown_until_it_is() {
     let unfinished = &status.runs[0].unfinished;
     assert_eq!(unfinished.len(), 1, "{unfinished:?}");
     assert_eq!(unfinished[0].path, path);
-    let answer = client
-        .wait(&wait_for(7, Goal::Staged, 0), PATIENCE)
-        .await
-        .unwrap();
-    let reason = answer.standing.reason.unwrap();
+    let answer = wait(&client, 7, Goal::Staged, 0).await;
+    let reason = answer.progress.reason.unwrap();
     let expected = format!("{} is not sealed yet: {}", path.display(), unfinished[0].reason);
     assert_eq!((answer.outcome, reason), (Outcome::Unknown, expected));
 
     std::fs::write(path.join("DONE"), "").unwrap();
-    node.until_heard("durable on disk: step 7").await;
+    node.until_durable("disk", 7).await;
     let status = client.status(PATIENCE).await.unwrap();
     assert_eq!(status.runs[0].unfinished, []);
     service.stop();
@@ -110,11 +114,11 @@ async fn what_is_not_taken_over_yet_is_told_once_and_shown_until_it_is() {
 #[tokio::test]
 async fn a_socket_that_cannot_be_made_is_a_warning_and_the_work_goes_on() {
     let node = Node::new();
-    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    let mut options = node.disk_options().await;
     options.control_socket = Some(node.place.path().join("x".repeat(120)));
     node.save_small(1, 5);
     let service = node.start(options.clone());
-    node.until_heard("durable on disk: step 1").await;
+    node.until_durable("disk", 1).await;
     let heard = node.recorder.lines_with("the control socket is unavailable");
     assert_eq!(heard.len(), 1);
     assert!(
@@ -136,7 +140,7 @@ async fn a_socket_that_cannot_be_made_is_a_warning_and_the_work_goes_on() {
 #[tokio::test]
 async fn an_announced_step_is_sealed_at_once_and_again_is_no_error() {
     let node = Node::new();
-    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    let mut options = node.disk_options().await;
     options.runs[0].completion = Completion::Quiet(Duration::from_hours(1));
     let (service, client) = node.start_controlled(options).await;
     let path = node.save("step_7", &[("weights.dat", 1000)], 0);
@@ -150,10 +154,7 @@ async fn an_announced_step_is_sealed_at_once_and_again_is_no_error() {
             true
         )
     );
-    let reached = client
-        .wait(&wait_for(7, Goal::Durable, 60), PATIENCE)
-        .await
-        .unwrap();
+    let reached = wait(&client, 7, Goal::Durable, 60).await;
     assert_eq!(reached.outcome, Outcome::Reached);
     let again = client.announce(&announce(&path)).await.unwrap();
     assert_eq!((again.attempt, again.newly_sealed), (answer.attempt, false));
@@ -184,7 +185,7 @@ async fn an_announced_step_is_sealed_at_once_and_again_is_no_error() {
 async fn what_is_broken_or_not_complete_is_refused_with_the_reason() {
     let node = Node::new();
     unpack(&node, "sigterm-torch-save");
-    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    let mut options = node.disk_options().await;
     options.runs[0].completion = Completion::Auto(Duration::from_hours(1));
     let (service, client) = node.start_controlled(options.clone()).await;
     let error = client
@@ -221,7 +222,7 @@ async fn what_is_broken_or_not_complete_is_refused_with_the_reason() {
 
     let node = Node::new();
     unpack(&node, "dcp-killed-before-metadata");
-    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    let mut options = node.disk_options().await;
     options.runs[0].completion = Completion::Auto(Duration::from_hours(1));
     let (service, client) = node.start_controlled(options).await;
     let error = client
@@ -242,37 +243,28 @@ async fn what_is_broken_or_not_complete_is_refused_with_the_reason() {
 #[tokio::test]
 async fn waiting_always_ends_with_what_is_known() {
     let (node, server) = (Node::new(), StrictS3::start());
-    let remotes = vec![
-        node.directory_remote("disk").await,
-        node.s3_remote("s3", &server, 600).await,
-    ];
+    let remotes = node.disk_and_s3(&server, 600).await;
     let slow = FaultAction::Delay(Duration::from_mins(10));
     server.faults().inject("PUT", "model.safetensors", u64::MAX, slow);
     let (service, client) = node.start_controlled(node.options(remotes)).await;
     let ask = async |request: WaitRequest| client.wait(&request, PATIENCE).await.unwrap();
 
     let never = ask(wait_for(1, Goal::Staged, 0)).await;
-    assert_eq!((never.outcome, never.standing.attempt), (Outcome::Unknown, None));
+    assert_eq!((never.outcome, never.progress.attempt), (Outcome::Unknown, None));
     // It comes while somebody waits.
     let waiting = ask(wait_for(1, Goal::Staged, 60));
     let (reached, _) = tokio::join!(waiting, async { node.save_small(1, 5) });
     assert_eq!(reached.outcome, Outcome::Reached);
-    assert!(reached.standing.reached >= Some(Goal::Staged));
+    assert!(reached.progress.reached >= Some(Goal::Staged));
 
-    node.until_heard("durable on disk: step 1").await;
-    node.until("the upload to begin", || {
-        let requests = server.faults().requests();
-        requests
-            .iter()
-            .any(|request| request.path.contains("model.safetensors"))
-    })
-    .await;
+    node.until_durable("disk", 1).await;
+    node.until_requested(&server, "model.safetensors").await;
     let late = ask(wait_for(1, Goal::Durable, 1)).await;
     assert_eq!(
-        (late.outcome, late.standing.reached),
+        (late.outcome, late.progress.reached),
         (Outcome::Late, Some(Goal::Staged))
     );
-    assert_eq!(late.standing.remotes[0].reached, Some(Goal::Durable));
+    assert_eq!(late.progress.remotes[0].reached, Some(Goal::Durable));
     assert_eq!(remote_reasons(&late), "disk: -; s3: it is being uploaded");
     let other = WaitRequest {
         attempt: Attempt::new(2).ok(),
@@ -327,20 +319,14 @@ async fn a_step_that_is_given_up_fails_the_wait_with_the_reason() {
     std::fs::write(parts, "x").unwrap();
     let (service, client) = node.start_controlled(node.options(vec![remote])).await;
     node.save_small(1, 5);
-    let failed = client
-        .wait(&wait_for(1, Goal::Durable, 60), PATIENCE)
-        .await
-        .unwrap();
+    let failed = wait(&client, 1, Goal::Durable, 60).await;
     assert_eq!(failed.outcome, Outcome::Failed, "{failed:?}");
-    assert!(failed.standing.remotes[0].failed);
+    assert!(failed.progress.remotes[0].failed);
     assert!(
         remote_reasons(&failed).contains("parts/000000000001.a1"),
         "{failed:?}"
     );
-    let staged = client
-        .wait(&wait_for(1, Goal::Staged, 0), PATIENCE)
-        .await
-        .unwrap();
+    let staged = wait(&client, 1, Goal::Staged, 0).await;
     assert_eq!(staged.outcome, Outcome::Reached);
     let status = client.status(PATIENCE).await.unwrap();
     assert_eq!(status.runs[0].remotes[0].failed[0].id, id(1, 1));
@@ -360,12 +346,9 @@ async fn a_step_that_was_evicted_is_found_on_the_remotes() {
     std::fs::remove_dir_all(node.outputs()).unwrap();
     std::fs::create_dir(node.outputs()).unwrap();
     let (service, client) = node.start_controlled(node.options(vec![remote])).await;
-    let answer = client
-        .wait(&wait_for(1, Goal::Durable, 0), PATIENCE)
-        .await
-        .unwrap();
+    let answer = wait(&client, 1, Goal::Durable, 0).await;
     assert_eq!(
-        (answer.outcome, answer.standing.id()),
+        (answer.outcome, answer.progress.id()),
         (Outcome::Reached, Some(id(1, 1)))
     );
     service.stop();
@@ -377,10 +360,7 @@ async fn a_drain_uploads_what_is_sealed_takes_nothing_new_and_says_how_it_ended(
     let remote = node.directory_remote("disk").await;
     let (service, client) = node.start_controlled(node.options(vec![remote.clone()])).await;
     node.save_small(1, 5);
-    let staged = client
-        .wait(&wait_for(1, Goal::Staged, 60), PATIENCE)
-        .await
-        .unwrap();
+    let staged = wait(&client, 1, Goal::Staged, 60).await;
     assert_eq!(staged.outcome, Outcome::Reached);
     let begun = Instant::now();
     let request = DrainRequest {

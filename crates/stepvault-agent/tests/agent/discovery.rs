@@ -24,8 +24,7 @@ async fn a_renamed_step_reaches_every_kind_of_remote_and_the_trainers_directory_
     write_files(&node.outputs().join("tensorboard_5"), &[("events", 10)], 5);
     let seen = node.seen_by_the_trainer();
     for remote in ["disk", "s3", "gcs"] {
-        node.until_heard(&format!("durable on {remote}: step 100 (attempt 1)"))
-            .await;
+        node.until_durable(remote, 100).await;
     }
     let report = service.stop();
     assert_eq!(node.seen_by_the_trainer(), seen);
@@ -34,9 +33,7 @@ async fn a_renamed_step_reaches_every_kind_of_remote_and_the_trainers_directory_
         report.is_safe() && report.not_durable.is_empty() && report.skipped.total == 0,
         "{report:?}"
     );
-    let copy = node
-        .remote_root("disk")
-        .join("grpo/checkpoints/000000000100.a1/step_100");
+    let copy = node.on_disk("000000000100.a1/step_100");
     assert_eq!(files_below(&copy), files_below(&step));
     for remote in &remotes {
         assert_eq!(committed(remote).await, [id(1, 100)]);
@@ -47,19 +44,19 @@ async fn a_renamed_step_reaches_every_kind_of_remote_and_the_trainers_directory_
 async fn a_directory_that_does_not_exist_yet_is_waited_for() {
     let node = Node::new();
     std::fs::remove_dir(node.outputs()).unwrap();
-    let service = node.start(node.options(vec![node.directory_remote("disk").await]));
+    let service = node.start(node.disk_options().await);
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(!node.outputs().exists());
     std::fs::create_dir(node.outputs()).unwrap();
     node.save_small(7, 1);
-    node.until_heard("durable on disk: step 7 (attempt 1)").await;
+    node.until_durable("disk", 7).await;
     assert_eq!(service.stop().sealed.total, 1);
 }
 
 #[tokio::test]
 async fn a_step_is_not_touched_before_its_marker_is_there() {
     let node = Node::new();
-    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    let mut options = node.disk_options().await;
     options.runs[0].completion = Completion::Marker(RelativePath::new("trainer/.metadata").unwrap());
     let service = node.start(options);
     let step = node.outputs().join("step_3");
@@ -67,7 +64,7 @@ async fn a_step_is_not_touched_before_its_marker_is_there() {
     tokio::time::sleep(Duration::from_millis(800)).await;
     assert!(node.recorder.lines_with("sealed: ").is_empty());
     write_files(&step, &[("trainer/.metadata", 20)], 0);
-    node.until_heard("durable on disk: step 3 (attempt 1)").await;
+    node.until_durable("disk", 3).await;
     let report = service.stop();
     assert_eq!((report.sealed.total, report.skipped.total), (1, 0));
 }
@@ -75,7 +72,7 @@ async fn a_step_is_not_touched_before_its_marker_is_there() {
 #[tokio::test]
 async fn what_lacks_its_marker_at_the_end_is_said() {
     let node = Node::new();
-    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    let mut options = node.disk_options().await;
     options.runs[0].completion = Completion::Marker(RelativePath::new("done").unwrap());
     let step = node.save_small(3, 1);
     let report = node.once(options);
@@ -90,7 +87,7 @@ async fn what_lacks_its_marker_at_the_end_is_said() {
 #[tokio::test]
 async fn a_quiet_step_is_taken_and_one_that_is_being_written_is_not() {
     let node = Node::new();
-    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    let mut options = node.disk_options().await;
     options.runs[0].completion = Completion::Quiet(Duration::from_secs(2));
     let service = node.start(options);
     let step = node.outputs().join("checkpoint-500");
@@ -99,16 +96,11 @@ async fn a_quiet_step_is_taken_and_one_that_is_being_written_is_not() {
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert!(node.recorder.lines_with("sealed: ").is_empty(), "after {file}");
     }
-    node.until_heard("durable on disk: step 500 (attempt 1)").await;
+    node.until_durable("disk", 500).await;
     let report = service.stop();
     assert_eq!(report.sealed.total, 1);
     assert_eq!(
-        files_below(
-            &node
-                .remote_root("disk")
-                .join("grpo/checkpoints/000000000500.a1/checkpoint-500")
-        )
-        .len(),
+        files_below(&node.on_disk("000000000500.a1/checkpoint-500")).len(),
         8
     );
 }
@@ -116,7 +108,7 @@ async fn a_quiet_step_is_taken_and_one_that_is_being_written_is_not() {
 #[tokio::test]
 async fn old_times_alone_do_not_make_a_step_quiet() {
     let node = Node::new();
-    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    let mut options = node.disk_options().await;
     options.runs[0].completion = Completion::Quiet(Duration::from_secs(2));
     // As a copy that keeps times would look while it is under way.
     node.save_small(5, 10_000);
@@ -130,7 +122,7 @@ async fn old_times_alone_do_not_make_a_step_quiet() {
 #[tokio::test]
 async fn a_file_servers_clock_that_runs_ahead_does_not_stop_anything() {
     let node = Node::new();
-    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    let mut options = node.disk_options().await;
     options.runs[0].completion = Completion::Quiet(Duration::from_secs(1));
     let step = node.save_small(5, 0);
     let ahead = std::time::SystemTime::now() + Duration::from_hours(1);
@@ -147,7 +139,7 @@ async fn a_file_servers_clock_that_runs_ahead_does_not_stop_anything() {
 #[tokio::test]
 async fn single_files_are_steps_and_links_and_nameless_ones_are_not() {
     let node = Node::new();
-    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    let mut options = node.disk_options().await;
     options.runs[0].pattern = Some("*.ckpt".to_owned());
     write_files(
         &node.outputs(),
@@ -183,7 +175,7 @@ async fn a_step_that_vanishes_while_it_is_taken_over_harms_no_other() {
     .await;
     std::fs::remove_dir_all(step).unwrap();
     node.save_small(2, 8);
-    node.until_heard("durable on s3: step 2 (attempt 1)").await;
+    node.until_durable("s3", 2).await;
     let report = service.stop();
     assert_eq!(committed(&remote).await, [id(1, 2)]);
     assert_eq!((report.sealed.total, report.skipped.total), (1, 1), "{report:?}");
@@ -201,8 +193,8 @@ async fn what_cannot_be_a_checkpoint_is_said_once_and_harms_no_other() {
     let odd = node.save_small(1, 9);
     make_fifo(&odd.join("pipe"));
     node.save_small(2, 8);
-    let service = node.start(node.options(vec![node.directory_remote("disk").await]));
-    node.until_heard("durable on disk: step 2 (attempt 1)").await;
+    let service = node.start(node.disk_options().await);
+    node.until_durable("disk", 2).await;
     tokio::time::sleep(Duration::from_millis(700)).await;
     let report = service.stop();
     let skipped: Vec<_> = report

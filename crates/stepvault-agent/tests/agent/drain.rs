@@ -32,10 +32,7 @@ async fn what_is_complete_by_then_goes_out_before_it_ends() {
 #[tokio::test]
 async fn the_deadline_holds_and_what_is_left_is_named() {
     let (node, server) = (Node::new(), StrictS3::start());
-    let remotes = vec![
-        node.directory_remote("disk").await,
-        node.s3_remote("s3", &server, 60).await,
-    ];
+    let remotes = node.disk_and_s3(&server, 60).await;
     server.faults().inject(
         "PUT",
         "model.safetensors",
@@ -46,15 +43,8 @@ async fn the_deadline_holds_and_what_is_left_is_named() {
     options.drain_deadline = Duration::from_secs(3);
     let service = node.start(options.clone());
     node.save_small(1, 5);
-    node.until_heard("durable on disk: step 1 (attempt 1)").await;
-    node.until("the upload to begin", || {
-        server
-            .faults()
-            .requests()
-            .iter()
-            .any(|request| request.path.contains("model.safetensors"))
-    })
-    .await;
+    node.until_durable("disk", 1).await;
+    node.until_requested(&server, "model.safetensors").await;
     let begun = Instant::now();
     let report = service.stop();
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
@@ -78,7 +68,7 @@ async fn the_deadline_holds_and_what_is_left_is_named() {
 #[tokio::test]
 async fn an_idle_service_ends_at_once() {
     let node = Node::new();
-    let service = node.start(node.options(vec![node.directory_remote("disk").await]));
+    let service = node.start(node.disk_options().await);
     node.until("the vault", || node.vault_directory().join("lock").exists())
         .await;
     let begun = Instant::now();

@@ -40,7 +40,7 @@ pub(crate) fn unpack(node: &Node, name: &str) {
 }
 
 pub(crate) async fn automatic(node: &Node) -> AgentOptions {
-    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    let mut options = node.disk_options().await;
     options.runs[0].completion = Completion::Auto(Duration::from_secs(1));
     options
 }

@@ -21,6 +21,7 @@ use stepvault_local::ownership::Parents;
 use stepvault_local::vault::Vault;
 use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::s3::StaticKeys;
+use stepvault_testkit::faults::RequestRecord;
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::StrictS3;
 use tokio_util::sync::CancellationToken;
@@ -138,9 +139,25 @@ impl Node {
         self.place.path().join(name)
     }
 
+    /// A path below the run on the remote that is a directory.
+    pub fn on_disk(&self, path: &str) -> PathBuf {
+        self.remote_root("disk").join(run_name().as_str()).join(path)
+    }
+
     pub async fn directory_remote(&self, name: &str) -> AgentRemote {
         let url = format!("file://{}", self.remote_root(name).display());
         self.remote(name, &url, |_| {}, None).await
+    }
+
+    /// A service with one remote, a directory.
+    pub async fn disk_options(&self) -> AgentOptions {
+        self.options(vec![self.directory_remote("disk").await])
+    }
+
+    /// A directory and a bucket.
+    pub async fn disk_and_s3(&self, server: &StrictS3, deadline_seconds: u64) -> Vec<AgentRemote> {
+        let s3 = self.s3_remote("s3", server, deadline_seconds).await;
+        vec![self.directory_remote("disk").await, s3]
     }
 
     pub async fn s3_remote(&self, name: &str, server: &StrictS3, deadline_seconds: u64) -> AgentRemote {
@@ -268,6 +285,18 @@ impl Node {
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// Waits until the first attempt of a step is durable on a remote.
+    pub async fn until_durable(&self, remote: &str, step: u64) {
+        self.until_heard(&format!("durable on {remote}: step {step} (attempt 1)"))
+            .await;
+    }
+
+    pub async fn until_requested(&self, server: &StrictS3, path: &str) {
+        let is_it = |request: &RequestRecord| request.path.contains(path);
+        self.until(path, || server.faults().requests().iter().any(is_it))
+            .await;
     }
 
     pub async fn until_heard(&self, part: &str) {

@@ -6,14 +6,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use stepvault_agent::control::{Client, WaitRequest};
-use stepvault_agent::standing::Goal;
+use stepvault_agent::step_progress::Goal;
 use stepvault_core::ids::Step;
 
 use crate::harness::{Node, PATIENCE, Service};
 
 async fn controlled() -> (Node, Service, Client) {
     let node = Node::new();
-    let options = node.options(vec![node.directory_remote("disk").await]);
+    let options = node.disk_options().await;
     let (service, client) = node.start_controlled(options).await;
     (node, service, client)
 }
@@ -143,7 +143,7 @@ async fn a_thousand_that_say_nothing_keep_nobody_out_for_long() {
         silent.push(stream);
     }
     node.save_small(1, 5);
-    node.until_heard("durable on disk: step 1").await;
+    node.until_durable("disk", 1).await;
     let begun = std::time::Instant::now();
     while client.status(Duration::from_secs(1)).await.is_err() {
         assert!(begun.elapsed() < PATIENCE, "nobody gets in any more");
@@ -206,6 +206,6 @@ async fn only_so_many_wait_and_the_end_does_not_wait_for_them() {
     tokio::task::spawn_blocking(move || service.stop()).await.unwrap();
     for wait in waits {
         let answer = wait.await.unwrap().unwrap();
-        assert_eq!(answer.outcome, stepvault_agent::standing::Outcome::Unknown);
+        assert_eq!(answer.outcome, stepvault_agent::step_progress::Outcome::Unknown);
     }
 }

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 use stepvault_agent::{AgentRemote, StopReason, read_drain};
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::{Observer, SilentObserver};
-use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::verify::{Depth, check_remote};
 use stepvault_local::sealed::UploadState;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Node, run_name};
-use crate::support::{committed, sealed};
+use crate::support::{committed, on_remote, sealed};
 
 const DRAINS: u64 = 100;
 const AT_ONCE: usize = 5;
@@ -134,7 +133,7 @@ async fn check_words(
     missing: &BTreeSet<StepId>,
     unsealed: &BTreeSet<String>,
 ) {
-    let remote = RunRemote::new(plain.store.clone(), plain.settings.clone(), run_name());
+    let remote = on_remote(plain);
     let vault = node.vault();
     let observer: std::sync::Arc<dyn Observer> = std::sync::Arc::new(SilentObserver);
     let mut called_durable = BTreeSet::new();

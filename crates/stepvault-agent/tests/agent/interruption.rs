@@ -60,7 +60,7 @@ async fn after_a_kill_in_the_middle_of_a_file_only_what_is_missing_is_sent_again
     server.faults().clear();
     server.faults().clear_requests();
     let service = node.start(options);
-    node.until_heard("durable on s3: step 1 (attempt 1)").await;
+    node.until_durable("s3", 1).await;
     let report = service.stop();
     assert_eq!((report.sealed.total, report.uploaded.total), (0, 1));
     assert_eq!(parts_sent(&server).len(), 3, "{:?}", parts_sent(&server));
@@ -88,15 +88,13 @@ async fn killed_over_and_over_at_any_moment_everything_becomes_durable_once() {
         service.kill();
     }
     let service = node.start(node.options(vec![remote.clone()]));
-    node.until_heard("durable on disk: step 6 (attempt 1)").await;
+    node.until_durable("disk", 6).await;
     let report = service.stop();
     assert!(report.is_safe() && report.skipped.total == 0, "{report:?}");
     let all: Vec<_> = (1..=6).map(|step| id(1, step)).collect();
     assert_eq!(committed(&remote).await, all);
     for (step, source) in (1..).zip(sources) {
-        let copy = node
-            .remote_root("disk")
-            .join(format!("grpo/checkpoints/{step:012}.a1/step_{step}"));
+        let copy = node.on_disk(&format!("{step:012}.a1/step_{step}"));
         assert_eq!(files_below(&copy), files_below(&source));
     }
 }

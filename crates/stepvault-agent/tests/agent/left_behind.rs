@@ -6,12 +6,11 @@ use stepvault_agent::{StopReason, read_drain};
 use stepvault_core::drain::DrainRecord;
 use stepvault_core::ids::NodeName;
 use stepvault_engine::drains::drain_records;
-use stepvault_engine::run_remote::RunRemote;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Node, id, run_name};
-use crate::support::committed;
+use crate::support::{committed, on_remote};
 
 const PART_BYTES: usize = 8 << 20;
 const PARTS: usize = 14;
@@ -69,7 +68,7 @@ async fn the_closest_step_is_finished_and_the_rest_is_known_and_resumed() {
         (noted.reason.as_str(), noted.left[0].missing_bytes),
         ("a signal", missing)
     );
-    let remote = RunRemote::new(plain.store.clone(), plain.settings.clone(), run_name());
+    let remote = on_remote(&plain);
     assert_eq!(drain_records(&remote).await.unwrap(), [noted]);
 
     // Another machine in this one's place learns of it from the store.
@@ -98,7 +97,7 @@ async fn the_closest_step_is_finished_and_the_rest_is_known_and_resumed() {
     let third = Node::new();
     let service = third.start(third.options(vec![plain.clone()]));
     third.save_small(3, 5);
-    third.until_heard("durable on s3: step 3").await;
+    third.until_durable("s3", 3).await;
     service.stop();
     assert_eq!(third.recorder.lines_with("the drain of"), Vec::<String>::new());
 }
@@ -106,22 +105,19 @@ async fn the_closest_step_is_finished_and_the_rest_is_known_and_resumed() {
 #[tokio::test]
 async fn each_remote_has_the_word_on_all_of_them() {
     let (node, server) = (Node::new(), StrictS3::start());
-    let remotes = vec![
-        node.directory_remote("disk").await,
-        node.s3_remote("s3", &server, 60).await,
-    ];
+    let remotes = node.disk_and_s3(&server, 60).await;
     server
         .faults()
         .inject("PUT", "model.safetensors", u64::MAX, FaultAction::Hang);
     let service = node.start(node.options(remotes.clone()));
     node.save_small(7, 5);
-    node.until_heard("durable on disk: step 7").await;
+    node.until_durable("disk", 7).await;
     let deadline = Instant::now() + Duration::from_secs(3);
     service.ask_to_stop(StopReason::Notice("a test".to_owned()), Some(deadline));
     let report = service.ended().unwrap();
     assert!(!report.is_safe());
     for remote in &remotes {
-        let remote = RunRemote::new(remote.store.clone(), remote.settings.clone(), run_name());
+        let remote = on_remote(remote);
         let records = drain_records(&remote).await.unwrap();
         assert_eq!(left(&records[0]), [(7, "s3")], "{}", remote.name());
         assert_eq!(records[0].node, NodeName::new("node-0").unwrap());

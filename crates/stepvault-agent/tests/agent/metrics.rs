@@ -5,14 +5,18 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 
+use stepvault_agent::AgentOptions;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Node, PATIENCE};
-use crate::support::text;
+use crate::support::{fail_all, keep_last, text};
 
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+/// Has the service serve metrics on a free port.
+pub(crate) fn serve_metrics(options: &mut AgentOptions) -> SocketAddr {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    options.metrics_listen = Some(address);
+    address
 }
 
 /// Head and body.
@@ -64,23 +68,20 @@ fn parse(body: &str) -> BTreeMap<String, f64> {
     samples
 }
 
+pub(crate) fn scrape(address: SocketAddr) -> BTreeMap<String, f64> {
+    parse(&get(address, "GET", "/metrics").unwrap().1)
+}
+
 const HERE: &str = "{run=\"grpo/checkpoints\",remote=\"disk\"}";
 
 #[tokio::test]
 async fn what_happened_is_counted_and_what_waits_is_measured() {
     let (node, server) = (Node::new(), StrictS3::start());
-    let down = FaultAction::refuse(503, "SlowDown");
-    for method in ["GET", "HEAD", "PUT", "POST"] {
-        server.faults().inject(method, "", u64::MAX, down.clone());
-    }
-    let remotes = vec![
-        node.directory_remote("disk").await,
-        node.s3_remote("s3", &server, 1).await,
-    ];
+    fail_all(&server, &FaultAction::refuse(503, "SlowDown"));
+    let remotes = node.disk_and_s3(&server, 1).await;
     let secret = server.secret_key().to_owned();
     let mut options = node.options(remotes);
-    let address = free_address();
-    options.metrics_listen = Some(address);
+    let address = serve_metrics(&mut options);
     let (service, client) = node.start_controlled(options).await;
     let (head, body) = get(address, "GET", "/metrics").unwrap();
     assert!(
@@ -96,13 +97,13 @@ async fn what_happened_is_counted_and_what_waits_is_measured() {
 
     node.save_small(40, 9);
     node.save_small(50, 8);
-    node.until_heard("durable on disk: step 40").await;
-    node.until_heard("durable on disk: step 50").await;
+    node.until_durable("disk", 40).await;
+    node.until_durable("disk", 50).await;
     let failing = "stepvault_upload_failures_total{run=\"grpo/checkpoints\",remote=\"s3\"}";
     let fresh = "stepvault_vault_steps{run=\"grpo/checkpoints\"}";
     let mut after = BTreeMap::new();
     node.until("the numbers", || {
-        after = parse(&get(address, "GET", "/metrics").unwrap().1);
+        after = scrape(address);
         after[failing] > 0.0
             && after[fresh] == 2.0
             && after.get(&format!("stepvault_durable_step{HERE}")) == Some(&50.0)
@@ -124,6 +125,14 @@ async fn what_happened_is_counted_and_what_waits_is_measured() {
     let durable_at = is(&format!("stepvault_last_durable_timestamp_seconds{HERE}"));
     assert!(durable_at >= is("stepvault_agent_start_timestamp_seconds"));
     assert_eq!(is("stepvault_agent_healthy"), 1.0);
+    let errors = |remote: &str| {
+        let labels = format!("{{run=\"grpo/checkpoints\",remote=\"{remote}\",kind=\"unreachable\"}}");
+        after[&format!("stepvault_upload_errors{labels}")]
+    };
+    assert_eq!((errors("s3"), errors("disk")), (1.0, 0.0));
+    assert_eq!(on_s3("remote_needs_operator"), 0.0);
+    assert!(is("stepvault_warnings_total") >= 1.0);
+    assert!(is("stepvault_disk_total_bytes") >= is("stepvault_disk_free_bytes"));
     assert!(
         after
             .keys()
@@ -143,9 +152,8 @@ async fn what_happened_is_counted_and_what_waits_is_measured() {
 #[tokio::test]
 async fn the_health_check_and_other_paths() {
     let node = Node::new();
-    let mut options = node.options(vec![node.directory_remote("disk").await]);
-    let address = free_address();
-    options.metrics_listen = Some(address);
+    let mut options = node.disk_options().await;
+    let address = serve_metrics(&mut options);
     let (service, _client) = node.start_controlled(options.clone()).await;
     let (head, body) = get(address, "GET", "/healthz").unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
@@ -165,7 +173,7 @@ async fn the_health_check_and_other_paths() {
     }
     // Two agents cannot have one port; that it was asked for makes it an error.
     let other = Node::new();
-    let mut second = other.options(vec![other.directory_remote("disk").await]);
+    let mut second = other.disk_options().await;
     second.metrics_listen = Some(address);
     let error = other.start(second.clone()).ended().unwrap_err();
     assert!(
@@ -179,14 +187,41 @@ async fn the_health_check_and_other_paths() {
 }
 
 #[tokio::test]
+async fn what_a_person_has_to_mend_and_what_retention_removes_is_counted() {
+    let (node, server) = (Node::new(), StrictS3::start());
+    let denied = FaultAction::refuse(403, "AccessDenied");
+    server.faults().inject("PUT", "", u64::MAX, denied);
+    let mut options = node.options(node.disk_and_s3(&server, 1).await);
+    options.runs[0].keep_remote = keep_last(1);
+    let address = serve_metrics(&mut options);
+    let service = node.start(options);
+    for step in [40, 50] {
+        node.save_small(step, 60 - step);
+        node.until_durable("disk", step).await;
+    }
+    let on_s3 = |name: &str| format!("stepvault_{name}{{run=\"grpo/checkpoints\",remote=\"s3\"");
+    node.until("the numbers", || {
+        let Some((_, body)) = get(address, "GET", "/metrics") else {
+            return false;
+        };
+        let samples = parse(&body);
+        samples[&(on_s3("remote_needs_operator") + "}")] == 1.0
+            && samples.get(&(on_s3("upload_errors") + ",kind=\"denied\"}")) == Some(&1.0)
+            && samples["stepvault_removed_steps_total{tier=\"disk\"}"] == 1.0
+            && samples["stepvault_removed_steps_total{tier=\"local\"}"] == 0.0
+    })
+    .await;
+    service.stop();
+}
+
+#[tokio::test]
 async fn what_the_store_copies_is_counted_apart_from_what_is_sent() {
     let (node, server) = (Node::new(), StrictS3::start());
     let mut options = node.options(vec![node.s3_remote("s3", &server, 60).await]);
-    let address = free_address();
-    options.metrics_listen = Some(address);
+    let address = serve_metrics(&mut options);
     let (service, _client) = node.start_controlled(options).await;
     let first = node.save_small(40, 9);
-    node.until_heard("durable on s3: step 40").await;
+    node.until_durable("s3", 40).await;
     let next = node.outputs().join("tmp_step_50");
     std::fs::create_dir_all(next.join("optimizer")).unwrap();
     for file in ["model.safetensors", "optimizer/state.pt"] {
@@ -194,8 +229,8 @@ async fn what_the_store_copies_is_counted_apart_from_what_is_sent() {
     }
     server.faults().clear_requests();
     std::fs::rename(&next, node.outputs().join("step_50")).unwrap();
-    node.until_heard("durable on s3: step 50").await;
-    let numbers = parse(&get(address, "GET", "/metrics").unwrap().1);
+    node.until_durable("s3", 50).await;
+    let numbers = scrape(address);
     let bytes = |name: &str| numbers[&format!("stepvault_{name}_bytes_total{{remote=\"s3\"}}")];
     assert_eq!((bytes("uploaded"), bytes("copied")), (1300.0, 1300.0));
     let requests = server.faults().requests();
@@ -211,11 +246,10 @@ async fn what_the_store_copies_is_counted_apart_from_what_is_sent() {
 async fn every_metric_is_documented() {
     let node = Node::new();
     node.save_small(1, 5);
-    let mut options = node.options(vec![node.directory_remote("disk").await]);
-    let address = free_address();
-    options.metrics_listen = Some(address);
+    let mut options = node.disk_options().await;
+    let address = serve_metrics(&mut options);
     let (service, _client) = node.start_controlled(options).await;
-    node.until_heard("durable on disk: step 1").await;
+    node.until_durable("disk", 1).await;
     let mut rows = BTreeSet::new();
     node.until("all metrics", || {
         let (_, body) = get(address, "GET", "/metrics").unwrap();

@@ -49,7 +49,7 @@ async fn a_part_that_never_comes_is_named_and_holds_up_no_later_step() {
     save(&near, 0, 200, 5);
     save(&far, 1, 200, 5);
     let late = far.start(options(&far, 1, &remote, short));
-    near.until_heard("durable on disk: step 200 (attempt 1)").await;
+    near.until_durable("disk", 200).await;
     assert_eq!(committed(&remote).await, [id(1, 200)]);
     let report = service.stop();
     let [left] = report.not_durable.as_slice() else {
@@ -66,7 +66,7 @@ async fn a_part_that_never_comes_is_named_and_holds_up_no_later_step() {
 
     // The node that was away brings what it has.
     save(&far, 1, 100, 9);
-    far.until_heard("durable on disk: step 100 (attempt 1)").await;
+    far.until_durable("disk", 100).await;
     assert!(late.stop().is_safe());
     assert_eq!(committed(&remote).await, [id(1, 100), id(1, 200)]);
     let report = near.once(options(&near, 0, &remote, short));

@@ -18,7 +18,7 @@ fn interruption(seconds: i64) -> String {
 }
 
 async fn with(node: &Node, notices: NoticeOptions) -> AgentOptions {
-    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    let mut options = node.disk_options().await;
     options.notices = notices;
     options
 }
@@ -30,6 +30,11 @@ fn ec2(service: &FakeMetadata) -> NoticeOptions {
     }
 }
 
+async fn until_asked(node: &Node, metadata: &FakeMetadata, path: &str) {
+    let is_it = |request: &String| request.contains(path);
+    node.until(path, || metadata.requests().iter().any(is_it)).await;
+}
+
 #[tokio::test]
 async fn a_spot_notice_ends_the_service_before_its_time_and_a_last_save_is_taken() {
     let (node, metadata) = (Node::new(), FakeMetadata::ec2());
@@ -38,13 +43,7 @@ async fn a_spot_notice_ends_the_service_before_its_time_and_a_last_save_is_taken
     metadata.interrupt(interruption(8));
     let deadline = Instant::now() + Duration::from_secs(8);
     let service = node.start(options);
-    node.until("a look", || {
-        metadata
-            .requests()
-            .iter()
-            .any(|request| request.contains("instance-action"))
-    })
-    .await;
+    until_asked(&node, &metadata, "instance-action").await;
     // The trainer has heard of it too.
     node.save_small(9, 1);
     let (report, ended_at) = service.ended_at();
@@ -58,13 +57,7 @@ async fn a_spot_notice_ends_the_service_before_its_time_and_a_last_save_is_taken
 async fn a_token_that_is_void_is_replaced_and_the_notice_is_seen() {
     let (node, metadata) = (Node::new(), FakeMetadata::ec2());
     let service = node.start(with(&node, ec2(&metadata)).await);
-    node.until("a look", || {
-        metadata
-            .requests()
-            .iter()
-            .any(|request| request.contains("rebalance"))
-    })
-    .await;
+    until_asked(&node, &metadata, "rebalance").await;
     metadata.expire_tokens();
     metadata.interrupt(interruption(30));
     node.until("a second token", || metadata.tokens_made() == 2).await;
@@ -84,7 +77,7 @@ async fn a_machine_of_nobody_s_is_asked_once() {
     node.until("both questions", || metadata.requests().len() == 2)
         .await;
     node.save_small(1, 5);
-    node.until_heard("durable on disk: step 1").await;
+    node.until_durable("disk", 1).await;
     service.stop();
     let mut requests = metadata.requests();
     requests.sort();
@@ -123,7 +116,7 @@ async fn nothing_else_is_asked_because_a_service_says_so() {
     node.until("the question", || !metadata.requests().is_empty())
         .await;
     node.save_small(1, 5);
-    node.until_heard("durable on disk: step 1").await;
+    node.until_durable("disk", 1).await;
     service.stop();
     assert_eq!(other.requests(), Vec::<String>::new());
 }
@@ -137,7 +130,7 @@ async fn a_recommendation_to_rebalance_is_warned_of_or_drains() {
     node.until_heard("an EC2 rebalance recommendation (2026-11-21T10:16:00Z)")
         .await;
     node.save_small(1, 5);
-    node.until_heard("durable on disk: step 1").await;
+    node.until_durable("disk", 1).await;
     assert!(!service.has_ended());
     service.stop();
 
@@ -185,7 +178,7 @@ async fn a_file_that_appears_drains_and_says_by_when() {
     let service = node.start(options.clone());
     node.until_heard("existed before this start").await;
     node.save_small(1, 5);
-    node.until_heard("durable on disk: step 1").await;
+    node.until_durable("disk", 1).await;
     assert!(!service.has_ended());
     std::fs::write(&file, "2\n").unwrap();
     assert!(service.ended().unwrap().is_safe());
@@ -196,7 +189,7 @@ async fn a_file_that_appears_drains_and_says_by_when() {
     options.drain_deadline = Duration::from_secs(2);
     let service = node.start(options);
     node.save_small(2, 5);
-    node.until_heard("durable on disk: step 2").await;
+    node.until_durable("disk", 2).await;
     std::fs::write(&file, "as soon as possible").unwrap();
     assert!(service.ended().unwrap().is_safe());
     assert_eq!(

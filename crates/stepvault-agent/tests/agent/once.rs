@@ -7,15 +7,12 @@ use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Node, id};
-use crate::support::{committed, sealed};
+use crate::support::{committed, fail_all, sealed};
 
 #[tokio::test]
 async fn everything_there_goes_out_and_a_second_time_nothing_does() {
     let (node, server) = (Node::new(), StrictS3::start());
-    let remotes = vec![
-        node.directory_remote("disk").await,
-        node.s3_remote("s3", &server, 5).await,
-    ];
+    let remotes = node.disk_and_s3(&server, 5).await;
     let mut options = node.options(remotes.clone());
     options.runs[0].completion = Completion::Quiet(Duration::from_secs(1));
     for (step, age) in [(100, 300), (200, 200), (300, 100)] {
@@ -56,14 +53,8 @@ async fn everything_there_goes_out_and_a_second_time_nothing_does() {
 #[tokio::test]
 async fn a_remote_that_cannot_be_reached_is_given_up_and_named() {
     let (node, server) = (Node::new(), StrictS3::start());
-    let remotes = vec![
-        node.directory_remote("disk").await,
-        node.s3_remote("s3", &server, 2).await,
-    ];
-    let down = FaultAction::refuse(503, "SlowDown");
-    for method in ["GET", "HEAD", "PUT", "POST"] {
-        server.faults().inject(method, "", u64::MAX, down.clone());
-    }
+    let remotes = node.disk_and_s3(&server, 2).await;
+    fail_all(&server, &FaultAction::refuse(503, "SlowDown"));
     node.save_small(100, 5);
     node.save_small(200, 4);
     let report = node.once(node.options(remotes));
@@ -89,10 +80,7 @@ async fn a_remote_that_cannot_be_reached_is_given_up_and_named() {
 
     // It comes back, and the next time finds what waits in the vault.
     server.faults().clear();
-    let remotes = vec![
-        node.directory_remote("disk").await,
-        node.s3_remote("s3", &server, 5).await,
-    ];
+    let remotes = node.disk_and_s3(&server, 5).await;
     let report = node.once(node.options(remotes));
     assert_eq!((report.sealed.total, report.uploaded.total), (0, 2));
     assert!(report.is_safe());
@@ -102,7 +90,7 @@ async fn a_remote_that_cannot_be_reached_is_given_up_and_named() {
 async fn a_report_is_one_plain_document() {
     let node = Node::new();
     node.save_small(100, 5);
-    let report = node.once(node.options(vec![node.directory_remote("disk").await]));
+    let report = node.once(node.disk_options().await);
     let document = serde_json::to_value(&report).unwrap();
     assert_eq!(
         document["sealed"]["latest"][0],

@@ -15,41 +15,36 @@ use crate::support::text;
 #[tokio::test]
 async fn contradictions_are_refused_before_anything_is_touched() {
     let node = Node::new();
-    let good = node.options(vec![node.directory_remote("disk").await]);
+    let good = node.disk_options().await;
 
-    let mut options = good.clone();
-    options.runs[0]
-        .remotes
-        .push(RemoteName::new("elsewhere").unwrap());
-    let error = node.start(options).ended().unwrap_err();
-    assert_eq!(
-        text(&error),
-        "cannot serve the run: grpo/checkpoints: its remote 'elsewhere' is not configured | "
-    );
-
-    let mut options = good.clone();
-    options.runs[0].remotes.clear();
-    let error = node.start(options).ended().unwrap_err();
-    assert_eq!(
-        text(&error),
-        "cannot serve the run: grpo/checkpoints: it has no remote | add a table [remote.NAME] with its url"
-    );
-
-    let mut options = good.clone();
-    options.runs.push(options.runs[0].clone());
-    let error = node.start(options).ended().unwrap_err();
-    assert_eq!(
-        text(&error),
-        "cannot serve the run: grpo/checkpoints: it is configured twice | "
-    );
-
-    let mut options = good.clone();
-    options.runs.clear();
-    let error = node.start(options).ended().unwrap_err();
-    assert_eq!(
-        text(&error),
-        "the agent has nothing to do: no run is configured | add a table [run.\"NAME\"] with the directory to watch"
-    );
+    let cases: [(fn(&mut AgentOptions), &str); 4] = [
+        (
+            |options| {
+                options.runs[0]
+                    .remotes
+                    .push(RemoteName::new("elsewhere").unwrap())
+            },
+            "cannot serve the run: grpo/checkpoints: its remote 'elsewhere' is not configured | ",
+        ),
+        (
+            |options| options.runs[0].remotes.clear(),
+            "cannot serve the run: grpo/checkpoints: it has no remote | add a table [remote.NAME] with its url",
+        ),
+        (
+            |options| options.runs.push(options.runs[0].clone()),
+            "cannot serve the run: grpo/checkpoints: it is configured twice | ",
+        ),
+        (
+            |options| options.runs.clear(),
+            "the agent has nothing to do: no run is configured | add a table [run.\"NAME\"] with the directory to \
+             watch",
+        ),
+    ];
+    for (contradict, expected) in cases {
+        let mut options = good.clone();
+        contradict(&mut options);
+        assert_eq!(text(&node.start(options).ended().unwrap_err()), expected);
+    }
 
     let mut options = good;
     options.runs[0].pattern = Some("step_[".to_owned());

@@ -2,30 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-use stepvault_agent::read_note;
+use stepvault_agent::read_status_file;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Node, id, run_name};
-use crate::support::{committed, keep_last};
+use crate::support::{committed, fail_all, keep_last};
 
 #[tokio::test]
 async fn while_one_remote_hangs_the_other_gets_every_step() {
     let (node, server) = (Node::new(), StrictS3::start());
-    let remotes = vec![
-        node.directory_remote("disk").await,
-        node.s3_remote("s3", &server, 2).await,
-    ];
-    for method in ["GET", "HEAD", "PUT", "POST"] {
-        server.faults().inject(method, "", u64::MAX, FaultAction::Hang);
-    }
+    let remotes = node.disk_and_s3(&server, 2).await;
+    fail_all(&server, &FaultAction::Hang);
     let mut options = node.options(remotes);
     options.drain_deadline = Duration::from_secs(1);
     let service = node.start(options);
     for step in 1..=3 {
         node.save_small(step, 10 - step);
-        node.until_heard(&format!("durable on disk: step {step} (attempt 1)"))
-            .await;
+        node.until_durable("disk", step).await;
     }
     node.until_heard("is not durable on s3").await;
     let report = service.stop();
@@ -42,15 +36,8 @@ async fn while_one_remote_hangs_the_other_gets_every_step() {
 #[tokio::test]
 async fn a_remote_that_comes_back_gets_what_waited_the_newest_first() {
     let (node, server) = (Node::new(), StrictS3::start());
-    let remotes = vec![
-        node.directory_remote("disk").await,
-        node.s3_remote("s3", &server, 1).await,
-    ];
-    for method in ["GET", "HEAD", "PUT", "POST"] {
-        server
-            .faults()
-            .inject(method, "", u64::MAX, FaultAction::refuse(503, "SlowDown"));
-    }
+    let remotes = node.disk_and_s3(&server, 1).await;
+    fail_all(&server, &FaultAction::refuse(503, "SlowDown"));
     let mut options = node.options(remotes.clone());
     options.maximum_backlog_steps = 2;
     options.runs[0].keep_remote = keep_last(2);
@@ -58,14 +45,13 @@ async fn a_remote_that_comes_back_gets_what_waited_the_newest_first() {
     let service = node.start(options);
     for step in 1..=5 {
         node.save_small(step, 10 - step);
-        node.until_heard(&format!("durable on disk: step {step} (attempt 1)"))
-            .await;
+        node.until_durable("disk", step).await;
     }
     node.until_heard("skipped on s3: step 3 (attempt 1)").await;
-    let state = read_note(&node.vault(), &run_name()).unwrap().unwrap();
+    let state = read_status_file(&node.vault(), &run_name()).unwrap().unwrap();
     assert!(state.remotes.iter().any(|remote| remote.remote.as_str() == "s3"));
     server.faults().clear();
-    node.until_heard("durable on s3: step 1 (attempt 1)").await;
+    node.until_durable("s3", 1).await;
     let report = service.stop();
     assert!(report.is_safe(), "{:?}", report.not_durable);
     let mut order = node.recorder.lines_with("durable on s3");
@@ -100,18 +86,14 @@ async fn a_remote_that_was_out_is_recognised_and_not_probed_again() {
     };
     let service = node.start(node.options(remotes));
     node.save_small(1, 9);
-    node.until_heard("durable on s3: step 1 (attempt 1)").await;
+    node.until_durable("s3", 1).await;
     let (probed, recognised) = (of("/probes/"), of("/vault.json"));
     assert!(probed > 0);
-    for method in ["GET", "HEAD", "PUT", "POST"] {
-        server
-            .faults()
-            .inject(method, "", u64::MAX, FaultAction::refuse(503, "SlowDown"));
-    }
+    fail_all(&server, &FaultAction::refuse(503, "SlowDown"));
     node.save_small(2, 8);
     node.until_heard("is not durable on s3").await;
     server.faults().clear();
-    node.until_heard("durable on s3: step 2 (attempt 1)").await;
+    node.until_durable("s3", 2).await;
     service.stop();
     assert_eq!(of("/probes/"), probed);
     assert!(of("/vault.json") > recognised);
@@ -130,7 +112,7 @@ async fn denied_is_tried_again_and_said_once() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(node.recorder.lines_with("is not durable on s3").len(), 1);
     server.faults().clear();
-    node.until_heard("durable on s3: step 1 (attempt 1)").await;
+    node.until_durable("s3", 1).await;
     assert!(service.stop().is_safe());
 }
 
@@ -138,11 +120,7 @@ async fn denied_is_tried_again_and_said_once() {
 async fn a_step_whose_sealed_files_were_changed_fails_alone_and_says_why() {
     let (node, server) = (Node::new(), StrictS3::start());
     let remote = node.s3_remote("s3", &server, 1).await;
-    for method in ["GET", "HEAD", "PUT", "POST"] {
-        server
-            .faults()
-            .inject(method, "", u64::MAX, FaultAction::refuse(503, "SlowDown"));
-    }
+    fail_all(&server, &FaultAction::refuse(503, "SlowDown"));
     let mut options = node.options(vec![remote.clone()]);
     options.runs[0].watch_directory = Some(node.outputs());
     let service = node.start(options);
@@ -156,7 +134,7 @@ async fn a_step_whose_sealed_files_were_changed_fails_alone_and_says_why() {
     // A trainer that rewrites in place what it had finished, through the hard link that the vault holds.
     std::fs::write(&file, "other bytes").unwrap();
     server.faults().clear();
-    node.until_heard("durable on s3: step 2 (attempt 1)").await;
+    node.until_durable("s3", 2).await;
     node.until_heard("step 1 (attempt 1) of grpo/checkpoints is not durable on s3")
         .await;
     let report = service.stop();
@@ -164,7 +142,7 @@ async fn a_step_whose_sealed_files_were_changed_fails_alone_and_says_why() {
     assert_eq!(report.not_durable.len(), 1, "{report:?}");
     let failed = &report.not_durable[0];
     assert!(failed.failed && failed.id == id(1, 1), "{failed:?}");
-    let state = read_note(&node.vault(), &run_name()).unwrap().unwrap();
+    let state = read_status_file(&node.vault(), &run_name()).unwrap().unwrap();
     assert_eq!(state.remotes[0].failed[0].id, id(1, 1));
     assert_eq!(state.remotes[0].failed[0].reason, failed.reason);
 }
@@ -188,23 +166,18 @@ async fn an_optional_remote_that_lacks_a_step_does_not_make_it_unsafe() {
 #[tokio::test]
 async fn sealing_waits_for_a_silent_remote_once_and_not_for_long() {
     let (node, server) = (Node::new(), StrictS3::start());
-    let remotes = vec![
-        node.directory_remote("disk").await,
-        node.s3_remote("s3", &server, 300).await,
-    ];
-    for method in ["GET", "HEAD", "PUT", "POST"] {
-        server.faults().inject(method, "", u64::MAX, FaultAction::Hang);
-    }
+    let remotes = node.disk_and_s3(&server, 300).await;
+    fail_all(&server, &FaultAction::Hang);
     let mut options = node.options(remotes);
     options.drain_deadline = Duration::from_millis(500);
     let service = node.start(options);
     let begun = Instant::now();
     node.save_small(1, 5);
-    node.until_heard("durable on disk: step 1 (attempt 1)").await;
+    node.until_durable("disk", 1).await;
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     let begun = Instant::now();
     node.save_small(2, 4);
-    node.until_heard("durable on disk: step 2 (attempt 1)").await;
+    node.until_durable("disk", 2).await;
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     assert_eq!(service.stop().not_durable.len(), 2);
 }

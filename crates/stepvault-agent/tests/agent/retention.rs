@@ -7,25 +7,20 @@ use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Node, id};
-use crate::support::{committed, keep_last, sealed, write_files};
+use crate::support::{committed, keep_last, on_remote, sealed, write_files};
 
 #[tokio::test]
 async fn both_tiers_keep_what_their_rules_say() {
     let (node, server) = (Node::new(), StrictS3::start());
-    let remotes = vec![
-        node.directory_remote("disk").await,
-        node.s3_remote("s3", &server, 5).await,
-    ];
+    let remotes = node.disk_and_s3(&server, 5).await;
     let mut options = node.options(remotes.clone());
     options.runs[0].keep_local = keep_last(1);
     options.runs[0].keep_remote = keep_last(2);
     let service = node.start(options);
     for step in 1..=4 {
         node.save_small(step, 10 - step);
-        node.until_heard(&format!("durable on s3: step {step} (attempt 1)"))
-            .await;
-        node.until_heard(&format!("durable on disk: step {step} (attempt 1)"))
-            .await;
+        node.until_durable("s3", step).await;
+        node.until_durable("disk", step).await;
     }
     for remote in ["disk", "s3"] {
         for step in [1, 2] {
@@ -86,7 +81,7 @@ async fn a_run_that_goes_back_starts_its_second_attempt() {
     for (step, age) in [(100, 50), (200, 40), (300, 30)] {
         node.save_small(step, age);
     }
-    node.until_heard("durable on disk: step 300 (attempt 1)").await;
+    node.until_durable("disk", 300).await;
     let again = node.outputs().join("step_200");
     std::fs::remove_dir_all(&again).unwrap();
     node.save("step_200", &[("model.safetensors", 1100)], 5);
@@ -116,8 +111,8 @@ async fn an_old_step_that_the_trainer_takes_apart_is_no_new_save() {
     let service = node.start(node.options(vec![remote.clone()]));
     let husk = node.save("global_step_1", &[("actor/model.pt", 500), ("data.pt", 20)], 50);
     node.save("global_step_2", &[("actor/model.pt", 500), ("data.pt", 20)], 40);
-    node.until_heard("durable on disk: step 2 (attempt 1)").await;
-    node.until_heard("durable on disk: step 1 (attempt 1)").await;
+    node.until_durable("disk", 2).await;
+    node.until_durable("disk", 1).await;
     std::fs::remove_dir_all(husk.join("actor")).unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     service.stop();
@@ -137,7 +132,7 @@ async fn a_step_that_gets_another_file_is_a_new_save() {
     let remote = node.directory_remote("disk").await;
     let service = node.start(node.options(vec![remote.clone()]));
     let step = node.save_small(1, 50);
-    node.until_heard("durable on disk: step 1 (attempt 1)").await;
+    node.until_durable("disk", 1).await;
     write_files(&step, &[("late.json", 30)], 0);
     node.until_heard("durable on disk: step 1 (attempt 2)").await;
     service.stop();
@@ -155,8 +150,7 @@ async fn without_the_right_to_delete_it_warns_once_and_goes_on() {
     let service = node.start(options);
     for step in 1..=3 {
         node.save_small(step, 10 - step);
-        node.until_heard(&format!("durable on s3: step {step} (attempt 1)"))
-            .await;
+        node.until_durable("s3", step).await;
         // Also while nothing has to go yet: each lease that stays holds up the next prune.
         node.until_heard("retention cannot delete on it").await;
     }
@@ -204,15 +198,9 @@ async fn a_pin_on_one_remote_holds_the_step_on_the_others() {
         node.save_small(step, 10 - step);
     }
     node.once(options.clone());
-    let on = |remote: &stepvault_agent::AgentRemote| {
-        stepvault_engine::run_remote::RunRemote::new(
-            std::sync::Arc::clone(&remote.store),
-            std::sync::Arc::clone(&remote.settings),
-            crate::harness::run_name(),
-        )
-    };
+    let other = on_remote(&remotes[1]);
     assert!(
-        stepvault_engine::pins::pin(&on(&remotes[1]), id(1, 1), "paper")
+        stepvault_engine::pins::pin(&other, id(1, 1), "paper")
             .await
             .unwrap()
     );
@@ -237,9 +225,7 @@ async fn a_step_whose_commit_is_gone_does_not_stop_the_eviction_of_others() {
         node.save_small(step, 10 - step);
     }
     node.once(options.clone());
-    let commits = node
-        .remote_root("disk")
-        .join("grpo/checkpoints/.stepvault/commits");
+    let commits = node.on_disk(".stepvault/commits");
     std::fs::remove_file(commits.join("000000000001.a1.json")).unwrap();
     node.save_small(5, 5);
     options.local_limits = LocalLimits {

@@ -78,10 +78,10 @@ async fn a_sealed_file_that_is_written_over_in_place_is_not_uploaded_as_the_old_
 #[tokio::test]
 async fn writing_over_a_durable_step_makes_a_new_attempt_beside_it() {
     let node = Node::new();
-    let service = node.start(node.options(vec![node.directory_remote("disk").await]));
+    let service = node.start(node.disk_options().await);
     let step = node.save("step_100", &[("model.pt", SIZE_BYTES), ("state.json", 10)], 60);
     let before = files_below(&step);
-    node.until_heard("durable on disk: step 100 (attempt 1)").await;
+    node.until_durable("disk", 100).await;
     save_again(&step, &bytes(SIZE_BYTES, 7));
     node.until_heard("durable on disk: step 100 (attempt 2)").await;
     service.stop();

@@ -16,7 +16,7 @@ const KEPT: usize = 2;
 #[tokio::test]
 async fn whatever_is_taken_from_a_trainer_that_rotates_is_whole() {
     let node = Node::new();
-    let mut options = node.options(vec![node.directory_remote("disk").await]);
+    let mut options = node.disk_options().await;
     options.runs[0].completion = Completion::Auto(Duration::from_secs(1));
     options.poll_interval = Duration::from_millis(50);
     let service = node.start(options);
@@ -51,17 +51,14 @@ async fn whatever_is_taken_from_a_trainer_that_rotates_is_whole() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for step in [STEPS - 1, STEPS] {
-        node.until_heard(&format!("durable on disk: step {step} (attempt 1)"))
-            .await;
+        node.until_durable("disk", step).await;
     }
     let report = service.stop();
     assert!(report.is_safe() && report.sealed.total >= 2, "{report:?}");
     for sealed in &report.sealed.latest {
         assert_eq!(sealed.id.attempt.number(), 1, "{sealed:?}");
         let step = sealed.id.step.number();
-        let copy = node
-            .remote_root("disk")
-            .join(format!("grpo/checkpoints/{step:012}.a1/{step}"));
+        let copy = node.on_disk(&format!("{step:012}.a1/{step}"));
         assert_eq!(files_below(&copy), saved[&step], "{step}");
     }
 }

@@ -29,9 +29,7 @@ async fn the_files_of_all_ranks_are_one_step() {
 
     let report = node.once(automatic(&node).await);
     assert_eq!((report.sealed.total, report.uploaded.total), (1, 1), "{report:?}");
-    let copy = node
-        .remote_root("disk")
-        .join("grpo/checkpoints/000000000100.a1/composer-files-100");
+    let copy = node.on_disk("000000000100.a1/composer-files-100");
     let copied = files_below(&copy);
     let written = files_below(&node.outputs());
     let names: Vec<&str> = copied.keys().map(String::as_str).collect();

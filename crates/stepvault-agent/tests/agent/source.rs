@@ -3,14 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use stepvault_agent::{AgentOptions, AgentRemote};
-use stepvault_engine::run_remote::RunRemote;
+use stepvault_agent::AgentOptions;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::fixtures::{automatic, unpack};
 use crate::harness::{Node, id, run_name};
-use crate::support::{files_below, keep_last};
+use crate::support::{files_below, keep_last, on_remote};
 
 /// Steps 5, 10 and 15, of a framework that keeps all of them.
 async fn hugging_face() -> (Node, AgentOptions) {
@@ -55,9 +54,7 @@ async fn what_is_durable_goes_and_the_newest_stays() {
     assert!(report.is_safe(), "{report:?}");
     for step in [5, 10, 15] {
         let name = format!("checkpoint-{step}");
-        let copy = node
-            .remote_root("disk")
-            .join(format!("grpo/checkpoints/{step:012}.a1/{name}"));
+        let copy = node.on_disk(&format!("{step:012}.a1/{name}"));
         for (path, bytes) in files_below(&copy) {
             assert_eq!(before[&format!("{name}/{path}")], bytes, "{name}/{path}");
         }
@@ -115,9 +112,7 @@ async fn a_step_that_a_remote_holds_damaged_stays() {
     options.runs[0].clean_source = false;
     node.once(options.clone());
     options.runs[0].clean_source = true;
-    let copy = node
-        .remote_root("disk")
-        .join("grpo/checkpoints/000000000005.a1/checkpoint-5/trainer_state.json");
+    let copy = node.on_disk("000000000005.a1/checkpoint-5/trainer_state.json");
     let mut bytes = std::fs::read(&copy).unwrap();
     bytes[10] ^= 1;
     std::fs::write(&copy, bytes).unwrap();
@@ -188,8 +183,7 @@ async fn what_is_pinned_or_the_best_stays() {
     );
     node.vault().unpin(&run_name(), id(1, 5)).unwrap();
     // A pin that only the remote knows of holds as well.
-    let AgentRemote { settings, store } = options.remotes[0].clone();
-    let remote = RunRemote::new(store, settings, run_name());
+    let remote = on_remote(&options.remotes[0]);
     assert!(stepvault_engine::pins::pin(&remote, id(1, 5), "").await.unwrap());
     assert_eq!(node.once(options.clone()).cleaned.total, 0);
     assert!(stepvault_engine::pins::unpin(&remote, id(1, 5)).await.unwrap());

@@ -11,6 +11,8 @@ use stepvault_core::ids::StepId;
 use stepvault_core::retention::KeepRules;
 use stepvault_engine::catalog::committed_ids;
 use stepvault_engine::run_remote::RunRemote;
+use stepvault_testkit::faults::FaultAction;
+use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Node, run_name};
 
@@ -43,14 +45,29 @@ pub fn bytes(length: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// What is committed on a remote.
-pub async fn committed(remote: &AgentRemote) -> Vec<StepId> {
-    let here = RunRemote::new(
+/// Makes every request fail.
+pub fn fail_all(server: &StrictS3, action: &FaultAction) {
+    for method in ["GET", "HEAD", "PUT", "POST"] {
+        server.faults().inject(method, "", u64::MAX, action.clone());
+    }
+}
+
+/// The run on a remote.
+pub fn on_remote(remote: &AgentRemote) -> RunRemote {
+    RunRemote::new(
         Arc::clone(&remote.store),
         Arc::clone(&remote.settings),
         run_name(),
-    );
-    committed_ids(&here).await.unwrap().into_keys().collect()
+    )
+}
+
+/// What is committed on a remote.
+pub async fn committed(remote: &AgentRemote) -> Vec<StepId> {
+    committed_ids(&on_remote(remote))
+        .await
+        .unwrap()
+        .into_keys()
+        .collect()
 }
 
 /// The steps in the vault.

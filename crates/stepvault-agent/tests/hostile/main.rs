@@ -32,7 +32,7 @@ fn answers() {
 
 #[test]
 fn seeds_are_read_and_some_changes_of_them_are_not() {
-    use stepvault_agent::AgentNote;
+    use stepvault_agent::StatusFile;
     use stepvault_agent::control::{
         AnnounceAnswer, AnnounceRequest, DrainAnswer, DrainRequest, StatusAnswer, WaitAnswer, WaitRequest,
     };
@@ -49,7 +49,7 @@ fn seeds_are_read_and_some_changes_of_them_are_not() {
         is::<DrainAnswer>,
         is::<StatusAnswer>,
         is::<ErrorAnswer>,
-        is::<AgentNote>,
+        is::<StatusFile>,
     ];
     for (seed, kind) in messages::seeds().into_iter().zip(kinds) {
         assert_seeds_change(&[seed], kind);

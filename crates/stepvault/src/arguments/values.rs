@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use stepvault_agent::standing::Goal;
+use stepvault_agent::step_progress::Goal;
 use stepvault_core::config::{parse_duration, parse_size};
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::Tier;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use stepvault_agent::control::{AnnounceAnswer, AnnounceRequest, AnnouncementState, Client};
-use stepvault_agent::standing::{Goal, Wanted};
+use stepvault_agent::step_progress::{Goal, StepQuery};
 use stepvault_core::ids::{Attempt, RunName, Step};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
@@ -75,7 +75,7 @@ pub(crate) async fn run(session: &Session, arguments: AnnounceArguments) -> Resu
         };
         answer = until_sealed(&client, answer, left()).await?;
         if let (Some(step), Some(attempt)) = (answer.step, answer.attempt) {
-            let goal_step = Wanted {
+            let goal_step = StepQuery {
                 run: answer.run.clone(),
                 step,
                 attempt: Some(attempt),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use stepvault_agent::control::{RemoteRate, Skipped};
-use stepvault_agent::{OtherWriter, RemoteNote, UnservedRun};
+use stepvault_agent::{OtherWriter, RemoteUploads, UnservedRun};
 use stepvault_core::drain::LeftStep;
 use stepvault_core::given_up::GivenUpStep;
 use stepvault_core::ids::RunName;
@@ -93,7 +93,7 @@ struct AgentDocument {
     problems: Vec<String>,
     /// Whether the agent serves this run.
     serves_run: bool,
-    remotes: Vec<RemoteNote>,
+    remotes: Vec<RemoteUploads>,
     /// Upload rates, and the next time of retention.
     rates: Vec<RemoteRate>,
     skipped: Vec<Skipped>,

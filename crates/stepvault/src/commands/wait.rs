@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use stepvault_agent::control::{Client, LONGEST_WAIT, WaitRequest};
-use stepvault_agent::standing::{Goal, Outcome, Standing, Wanted, look};
+use stepvault_agent::step_progress::{Goal, Outcome, StepProgress, StepQuery, read_progress};
 use stepvault_core::ids::{Attempt, Step};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
@@ -68,14 +68,14 @@ pub(super) struct WaitDocument {
     goal: Goal,
     outcome: Outcome,
     #[serde(flatten)]
-    standing: Standing,
+    standing: StepProgress,
     seconds: f64,
 }
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &WaitArguments) -> Result<ExitCode> {
     let settings = Settings::load(session)?;
-    let wanted = Wanted {
+    let wanted = StepQuery {
         run: settings.run()?.name,
         step: arguments.step,
         attempt: arguments.attempt,
@@ -89,7 +89,7 @@ pub(crate) async fn run(session: &Session, arguments: &WaitArguments) -> Result<
 pub(super) async fn wait(
     session: &Session,
     settings: &Settings,
-    wanted: Wanted,
+    wanted: StepQuery,
     goal: Goal,
     timeout: Duration,
 ) -> Result<WaitDocument> {
@@ -127,8 +127,8 @@ pub(super) async fn wait(
 }
 
 /// Returns the standing when nothing answered: it is not even known that there is no such step.
-fn nothing(wanted: Wanted) -> Standing {
-    Standing {
+fn nothing(wanted: StepQuery) -> StepProgress {
+    StepProgress {
         run: wanted.run,
         step: wanted.step,
         attempt: None,
@@ -144,25 +144,25 @@ struct Barrier<'a> {
     session: &'a Session,
     settings: &'a Settings,
     goal: Goal,
-    wanted: &'a Wanted,
+    wanted: &'a StepQuery,
     deadline: Instant,
-    seen: Mutex<Option<Standing>>,
+    seen: Mutex<Option<StepProgress>>,
 }
 
 impl Barrier<'_> {
-    fn last_seen(&self) -> Option<Standing> {
+    fn last_seen(&self) -> Option<StepProgress> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Stores the standing; returns true if there is nothing more to wait for.
-    fn see(&self, standing: Standing) -> bool {
+    fn see(&self, standing: StepProgress) -> bool {
         let is_over = matches!(standing.outcome(self.goal), Outcome::Reached | Outcome::Failed);
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(standing);
         is_over || Instant::now() >= self.deadline
     }
 
     /// Polls the agent, the vault and the remotes until the wait is over.
-    async fn hold(&self) -> Result<Option<Standing>> {
+    async fn hold(&self) -> Result<Option<StepProgress>> {
         let client = self.settings.control();
         let mut ask_agent_at = Instant::now();
         let mut tiers: Option<Tiers> = None;
@@ -177,7 +177,7 @@ impl Barrier<'_> {
                 Some(tiers) => tiers,
                 None => tiers.insert(self.open().await?),
             };
-            let looked = look(tiers.vault.as_ref(), &tiers.remotes, self.wanted).await;
+            let looked = read_progress(tiers.vault.as_ref(), &tiers.remotes, self.wanted).await;
             let in_vault = match looked {
                 Ok(standing) => {
                     // Remotes without the vault show a step only once it is durable.
@@ -227,7 +227,7 @@ impl Barrier<'_> {
             };
             match client.wait(&request, REQUEST_GRACE).await {
                 Ok(answer) => {
-                    if self.see(answer.standing) {
+                    if self.see(answer.progress) {
                         return Ok(true);
                     }
                     if request.timeout_seconds == 0 {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use stepvault_agent::{SystemClock, read_note};
+use stepvault_agent::{SystemClock, read_status_file};
 use stepvault_core::ids::RunName;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_diagnose::explain::explanations;
@@ -226,7 +226,7 @@ async fn records(
     let mut records = Vec::new();
     for run in runs {
         let (vault, name) = (vault.clone(), run.clone());
-        let note = match blocking(move || read_note(&vault, &name)).await {
+        let note = match blocking(move || read_status_file(&vault, &name)).await {
             Ok(note) => note,
             Err(error) => {
                 not_looked_at.push(missed("the agent's records", &error));

@@ -221,7 +221,7 @@ async fn accompany(
         };
         tokio::select! {
             () = drained => {}
-            () = hurried(session, signals, was_asked) => {
+            () = repeated_request(session, signals, was_asked) => {
                 tell(session, "uploads stop; the next start continues them");
                 cut_off.cancel();
             }
@@ -253,7 +253,7 @@ fn tell_of_end(session: &Session, ended: &Ended) {
 }
 
 /// Resolves when a signal asks to end although an end was already requested.
-async fn hurried(session: &Session, signals: &mut Signals, was_asked: bool) {
+async fn repeated_request(session: &Session, signals: &mut Signals, was_asked: bool) {
     if !was_asked {
         signals.next_end().await;
         tell(

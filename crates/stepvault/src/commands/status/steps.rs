@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use stepvault_agent::RemoteNote;
+use stepvault_agent::RemoteUploads;
 use stepvault_agent::control::RemoteRate;
 use stepvault_core::Result;
 use stepvault_engine::run_remote::RunRemote;
@@ -65,7 +65,7 @@ pub(super) fn look(
     vault: &Vault,
     steps: &[SealedStep],
     remotes: &[RunRemote],
-    notes: &[RemoteNote],
+    notes: &[RemoteUploads],
     rates: &[RemoteRate],
 ) -> Result<Vec<StepStatus>> {
     let newest = steps.iter().rev().take(SHOWN);
@@ -89,7 +89,7 @@ fn on_remote(
     vault: &Vault,
     step: &SealedStep,
     remote: &RunRemote,
-    notes: &[RemoteNote],
+    notes: &[RemoteUploads],
     rates: &[RemoteRate],
 ) -> Result<StepOnRemote> {
     let mut found = StepOnRemote {

@@ -15,9 +15,9 @@ const GRAIN: Duration = Duration::from_millis(250);
 /// Minimum time for a measurement: the first bytes may be sent in a burst.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// The rates of all remotes.
+/// The upload throughput of all remotes.
 #[derive(Debug, Default)]
-pub(crate) struct Rates {
+pub(crate) struct Throughput {
     meters: Mutex<BTreeMap<RemoteName, Meter>>,
 }
 
@@ -82,17 +82,18 @@ impl Meter {
 /// Marks an upload to a remote as running until dropped.
 #[derive(Debug)]
 pub(crate) struct Busy {
-    rates: Arc<Rates>,
+    throughput: Arc<Throughput>,
     remote: RemoteName,
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.rates.with(&self.remote, |meter| meter.end(Instant::now()));
+        self.throughput
+            .with(&self.remote, |meter| meter.end(Instant::now()));
     }
 }
 
-impl Rates {
+impl Throughput {
     fn with<T>(&self, remote: &RemoteName, work: impl FnOnce(&mut Meter) -> T) -> T {
         let mut meters = self.meters.lock().unwrap_or_else(PoisonError::into_inner);
         work(meters.entry(remote.clone()).or_default())
@@ -102,7 +103,7 @@ impl Rates {
     pub(crate) fn busy(self: &Arc<Self>, remote: &RemoteName) -> Busy {
         self.with(remote, |meter| meter.begin(Instant::now()));
         Busy {
-            rates: Arc::clone(self),
+            throughput: Arc::clone(self),
             remote: remote.clone(),
         }
     }
@@ -115,19 +116,19 @@ impl Rates {
 
 /// Forwards every event and counts the bytes.
 #[derive(Debug)]
-pub(crate) struct Metered {
+pub(crate) struct MeteringObserver {
     pub(crate) inner: Arc<dyn Observer>,
-    pub(crate) rates: Arc<Rates>,
+    pub(crate) throughput: Arc<Throughput>,
 }
 
-impl Observer for Metered {
+impl Observer for MeteringObserver {
     fn on_event(&self, event: &Event<'_>) {
         if let Event::BytesMoved {
             tier: Tier::Remote(remote),
             bytes,
         } = event
         {
-            self.rates
+            self.throughput
                 .with(remote, |meter| meter.moved(Instant::now(), *bytes));
         }
         self.inner.on_event(event);
@@ -175,23 +176,23 @@ mod tests {
 
     #[test]
     fn each_remote_has_its_own() {
-        let rates = Arc::new(Rates::default());
-        let metered = Metered {
+        let throughput = Arc::new(Throughput::default());
+        let observer = MeteringObserver {
             inner: Arc::new(stepvault_core::observe::SilentObserver),
-            rates: Arc::clone(&rates),
+            throughput: Arc::clone(&throughput),
         };
         let (main, other) = ("main".parse::<RemoteName>().unwrap(), "other".parse().unwrap());
-        let busy = rates.busy(&main);
-        rates.with(&main, |meter| {
+        let busy = throughput.busy(&main);
+        throughput.with(&main, |meter| {
             meter.busy_before = Duration::from_secs(9);
         });
-        metered.on_event(&Event::BytesMoved {
+        observer.on_event(&Event::BytesMoved {
             tier: &Tier::Remote(main.clone()),
             bytes: 90_000,
         });
         drop(busy);
-        let rate = rates.bytes_per_second(&main).unwrap();
+        let rate = throughput.bytes_per_second(&main).unwrap();
         assert!((1000..=10_000).contains(&rate), "{rate}");
-        assert_eq!(rates.bytes_per_second(&other), None);
+        assert_eq!(throughput.bytes_per_second(&other), None);
     }
 }

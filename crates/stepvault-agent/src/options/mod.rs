@@ -1,5 +1,7 @@
 //! Options of the service.
 
+mod notices;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,8 +20,8 @@ use stepvault_formats::profile::ProfileSet;
 use stepvault_local::ownership::Parents;
 use stepvault_remote::store::RemoteStore;
 
-use crate::notice::NoticeOptions;
 use crate::profiles::profiles;
+pub use notices::NoticeOptions;
 
 /// A remote and its opened store.
 #[derive(Debug, Clone)]
@@ -87,6 +89,14 @@ impl AgentRun {
             "{}: {what}, for the vault {} {remotes}",
             self.run,
             vault.display()
+        )
+    }
+
+    fn from_config(config: &Config, settings: &RunSettings) -> Self {
+        let remotes = config.remotes_of(settings).into_iter();
+        Self::of(
+            settings.clone(),
+            remotes.map(|remote| remote.name.clone()).collect(),
         )
     }
 
@@ -167,7 +177,6 @@ impl AgentOptions {
     /// # Errors
     /// [`ErrorKind::Usage`] when the configuration names no vault, a run names a remote that is not given, or the
     /// profiles are invalid.
-    /// wrong with profiles.
     pub fn from_config(
         config: &Config,
         writer: Writer,
@@ -180,21 +189,17 @@ impl AgentOptions {
                 .because("local.directory is not set")
                 .hint("name a directory on the disk that the trainer writes to: local.directory = \"/data/vault\"")
         })?;
-        let run = |settings: &RunSettings| {
-            let names = config
-                .remotes_of(settings)
-                .into_iter()
-                .map(|remote| remote.name.clone())
-                .collect();
-            AgentRun::of(settings.clone(), names)
-        };
         let profiles =
             profiles(config).map_err(|faults| faults_error("the configuration is invalid", &faults))?;
         let control_socket = config.agent.control_socket.path(Some(&vault_directory));
         let options = Self {
             vault_directory,
             vault_parents: Parents::allowed_if(config.local.allow_shared_parents),
-            runs: config.runs.iter().map(run).collect(),
+            runs: config
+                .runs
+                .iter()
+                .map(|run| AgentRun::from_config(config, run))
+                .collect(),
             other_runs: Vec::new(),
             remotes,
             writer,
@@ -223,14 +228,7 @@ impl AgentOptions {
     pub fn with_other_runs_of(mut self, config: &Config) -> Self {
         let is_served = |settings: &&RunSettings| self.runs.iter().any(|run| run.run == settings.name);
         let others = config.runs.iter().filter(|settings| !is_served(settings));
-        let others = others.map(|settings| {
-            let remotes = config.remotes_of(settings).into_iter();
-            AgentRun::of(
-                settings.clone(),
-                remotes.map(|remote| remote.name.clone()).collect(),
-            )
-        });
-        self.other_runs = others.collect();
+        self.other_runs = others.map(|run| AgentRun::from_config(config, run)).collect();
         self
     }
 

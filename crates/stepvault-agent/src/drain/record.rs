@@ -1,6 +1,5 @@
 //! Records what a drain left, in the vault and on every remote, and reports it at the next start.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -9,19 +8,19 @@ use stepvault_core::clock::Clock as _;
 use stepvault_core::codec::{decode, encode};
 use stepvault_core::drain::{DrainRecord, LeftStep};
 use stepvault_core::ids::RunName;
-use stepvault_core::observe::Event;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::drains::Drains;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::assembly::remotes_of;
+use crate::backlog::is_durable;
 use crate::clock::SystemClock;
-use crate::lane::is_durable;
 use crate::options::{AgentOptions, AgentRun};
+use crate::remotes::remotes_of;
 use crate::report::AgentReport;
-use crate::shared::Shared;
+use crate::reporter::Reporter;
+use crate::stop::StopRequest;
 
 /// The record's name in the vault.
 const DRAIN_NOTE: &str = "drain.json";
@@ -38,15 +37,14 @@ pub fn read_drain(vault: &Vault, run: &RunName) -> Result<Option<DrainRecord>> {
 
 /// Records what is not durable, as far as time allows: in the vault first, then on the remotes. A drain that left
 /// nothing writes no record: an earlier record is compared with the current state anyway.
-pub(crate) async fn leave_word(
+pub(crate) async fn write_drain_records(
     options: &AgentOptions,
-    shared: &Arc<Shared>,
+    vault: &Vault,
+    reporter: &Reporter,
+    request: &StopRequest,
     report: &AgentReport,
-    last_word_by: Instant,
+    deadline: Instant,
 ) {
-    let Some(request) = shared.hurry.stop.requested() else {
-        return;
-    };
     let records: Vec<(&AgentRun, DrainRecord)> = options
         .runs
         .iter()
@@ -75,23 +73,25 @@ pub(crate) async fn leave_word(
         })
         .collect();
     for (run, record) in &records {
-        let written = timeout_at(last_word_by, write_note(shared, record)).await;
+        let written = timeout_at(deadline, write_to_vault(vault, record)).await;
         if !matches!(written, Ok(Ok(()))) {
-            let text = format!("{}: cannot write the drain record to the vault", run.run);
-            shared.observer.on_event(&Event::Warning { message: &text });
+            reporter.warn(&format!(
+                "{}: cannot write the drain record to the vault",
+                run.run
+            ));
         }
     }
-    let words = records.iter().flat_map(|(run, record)| {
-        let remotes = remotes_of(run, &options.remotes, &shared.vault).into_iter();
-        remotes.map(move |remote| write_there(remote, record, last_word_by))
+    let writes = records.iter().flat_map(|(run, record)| {
+        let remotes = remotes_of(run, &options.remotes, vault).into_iter();
+        remotes.map(move |remote| write_to_remote(remote, record, deadline))
     });
-    join_all(words).await;
+    join_all(writes).await;
 }
 
 /// Writes the record to a remote, for readers with a different vault.
-async fn write_there(remote: RunRemote, record: &DrainRecord, last_word_by: Instant) {
+async fn write_to_remote(remote: RunRemote, record: &DrainRecord, deadline: Instant) {
     let key = remote.keys.drain(&record.node);
-    match timeout_at(last_word_by, remote.replace_record(&key, record)).await {
+    match timeout_at(deadline, remote.replace_record(&key, record)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::info!(%error, "cannot write the drain record to the remote"),
         Err(_) => {
@@ -100,16 +100,20 @@ async fn write_there(remote: RunRemote, record: &DrainRecord, last_word_by: Inst
     }
 }
 
-async fn write_note(shared: &Arc<Shared>, record: &DrainRecord) -> Result<()> {
-    let (vault, run, bytes) = (shared.vault.clone(), record.run.clone(), encode(record)?);
+async fn write_to_vault(vault: &Vault, record: &DrainRecord) -> Result<()> {
+    let (vault, run, bytes) = (vault.clone(), record.run.clone(), encode(record)?);
     blocking(move || vault.write_note(&run, DRAIN_NOTE, &bytes)).await
 }
 
 /// Reports what the last drains left: this node's own from the vault's record; if the vault holds nothing of a run, as
 /// on a replacement machine, the records on the remotes.
-pub(crate) async fn say_what_was_left(shared: Arc<Shared>, runs: Vec<(AgentRun, Vec<RunRemote>)>) {
+pub(crate) async fn report_earlier_drains(
+    vault: Vault,
+    reporter: Reporter,
+    runs: Vec<(RunName, Vec<RunRemote>)>,
+) {
     for (run, remotes) in runs {
-        let (vault, name, its) = (shared.vault.clone(), run.run.clone(), remotes.clone());
+        let (vault, name, its) = (vault.clone(), run.clone(), remotes.clone());
         let known = blocking(move || {
             let steps = vault.steps(&name)?.steps;
             let text = read_drain(&vault, &name)?.and_then(|record| {
@@ -126,26 +130,24 @@ pub(crate) async fn say_what_was_left(shared: Arc<Shared>, runs: Vec<(AgentRun, 
         });
         match known.await {
             Ok((Some(text), _)) => {
-                let text = format!("{}: {text}; uploading the missing data now", run.run);
-                shared.observer.on_event(&Event::Warning { message: &text });
+                reporter.warn(&format!("{run}: {text}; uploading the missing data now"));
             }
-            Ok((None, true)) => say_what_remotes_know(&shared, &run.run, &remotes).await,
+            Ok((None, true)) => report_drains_on_remotes(&reporter, &run, &remotes).await,
             _ => {}
         }
     }
 }
 
-async fn say_what_remotes_know(shared: &Arc<Shared>, run: &RunName, remotes: &[RunRemote]) {
-    // An unreachable remote is ignored here; its lane reports it.
+async fn report_drains_on_remotes(reporter: &Reporter, run: &RunName, remotes: &[RunRemote]) {
+    // An unreachable remote is ignored here; its upload worker reports it.
     let Ok(drains) = timeout(ANSWER_WITHIN, Drains::ask(remotes)).await else {
         return;
     };
     for record in &drains.records {
         if let Some(text) = record.summary(|left| drains.is_missed(left)) {
-            let text = format!(
+            reporter.warn(&format!(
                 "{run}: {text}; only that node's vault holds the missing data, and this is a different vault"
-            );
-            shared.observer.on_event(&Event::Warning { message: &text });
+            ));
         }
     }
 }

@@ -61,7 +61,7 @@ pub enum Outcome {
 
 /// How far a step has come on one remote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RemoteStanding {
+pub struct RemoteProgress {
     /// The remote.
     pub remote: RemoteName,
     /// Whether the step has to be on this remote.
@@ -76,7 +76,7 @@ pub struct RemoteStanding {
 
 /// How far a step has come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct StepProgress {
     /// The run.
     pub run: RunName,
     /// The step.
@@ -89,7 +89,7 @@ pub struct Standing {
     /// How far it has come on every required remote, or on one if none is required; null when it is not sealed.
     pub reached: Option<Goal>,
     /// By remote, in the configured order.
-    pub remotes: Vec<RemoteStanding>,
+    pub remotes: Vec<RemoteProgress>,
     /// Why there is no such step, or why it is damaged, if known.
     pub reason: Option<String>,
     /// Whether that reason is final.
@@ -98,7 +98,7 @@ pub struct Standing {
 
 /// A requested step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct StepQuery {
     /// The run.
     pub run: RunName,
     /// The step.
@@ -107,7 +107,7 @@ pub struct Wanted {
     pub attempt: Option<Attempt>,
 }
 
-impl Wanted {
+impl StepQuery {
     /// Returns the step among these. An attempt superseded by a later one does not match a request without an attempt:
     /// a trainer that went back would otherwise get the step that it wrote before it failed.
     fn among(&self, ids: impl IntoIterator<Item = StepId>) -> Option<StepId> {
@@ -126,10 +126,10 @@ impl Wanted {
     }
 }
 
-impl Standing {
+impl StepProgress {
     /// Creates the state of an unknown step.
-    fn unknown(wanted: &Wanted, remotes: &[RunRemote]) -> Self {
-        let on = |remote: &RunRemote| RemoteStanding {
+    fn unknown(query: &StepQuery, remotes: &[RunRemote]) -> Self {
+        let on = |remote: &RunRemote| RemoteProgress {
             remote: remote.name().clone(),
             required: remote.settings.required,
             reached: None,
@@ -137,8 +137,8 @@ impl Standing {
             reason: None,
         };
         Self {
-            run: wanted.run.clone(),
-            step: wanted.step,
+            run: query.run.clone(),
+            step: query.step,
             attempt: None,
             provisional: false,
             reached: None,
@@ -149,7 +149,7 @@ impl Standing {
     }
 
     /// Returns the remotes that decide: the required ones, or all if none is required.
-    fn deciding(&self) -> impl Iterator<Item = &RemoteStanding> {
+    fn deciding(&self) -> impl Iterator<Item = &RemoteProgress> {
         let some_required = self.remotes.iter().any(|remote| remote.required);
         self.remotes
             .iter()
@@ -201,61 +201,65 @@ impl Standing {
 ///
 /// # Errors
 /// When the vault cannot be read.
-pub async fn look(vault: Option<&Vault>, remotes: &[RunRemote], wanted: &Wanted) -> Result<Standing> {
+pub async fn read_progress(
+    vault: Option<&Vault>,
+    remotes: &[RunRemote],
+    query: &StepQuery,
+) -> Result<StepProgress> {
     if let Some(vault) = vault
-        && let Some(standing) = look_in_vault(vault, remotes, wanted).await?
+        && let Some(progress) = progress_in_vault(vault, remotes, query).await?
     {
-        return Ok(standing);
+        return Ok(progress);
     }
-    look_elsewhere(vault, remotes, wanted).await
+    progress_elsewhere(vault, remotes, query).await
 }
 
 /// Checks for a step that the vault does not hold: on the remotes, then in quarantine.
-pub(crate) async fn look_elsewhere(
+pub(crate) async fn progress_elsewhere(
     vault: Option<&Vault>,
     remotes: &[RunRemote],
-    wanted: &Wanted,
-) -> Result<Standing> {
-    let standing = look_on_remotes(remotes, wanted).await;
+    query: &StepQuery,
+) -> Result<StepProgress> {
+    let progress = progress_on_remotes(remotes, query).await;
     match vault {
-        Some(vault) if standing.attempt.is_none() => {
-            let (vault, wanted) = (vault.clone(), wanted.clone());
-            blocking(move || in_quarantine(&vault, standing, &wanted)).await
+        Some(vault) if progress.attempt.is_none() => {
+            let (vault, query) = (vault.clone(), query.clone());
+            blocking(move || in_quarantine(&vault, progress, &query)).await
         }
-        _ => Ok(standing),
+        _ => Ok(progress),
     }
 }
 
 /// Checks only the vault; `None` when the step is not in it.
-pub(crate) async fn look_in_vault(
+pub(crate) async fn progress_in_vault(
     vault: &Vault,
     remotes: &[RunRemote],
-    wanted: &Wanted,
-) -> Result<Option<Standing>> {
-    let (vault, remotes, wanted) = (vault.clone(), remotes.to_vec(), wanted.clone());
+    query: &StepQuery,
+) -> Result<Option<StepProgress>> {
+    let (vault, remotes, query) = (vault.clone(), remotes.to_vec(), query.clone());
     blocking(move || {
-        let steps = vault.steps(&wanted.run)?.steps;
-        let id = renamed(&steps, &wanted).or_else(|| wanted.among(steps.iter().map(SealedStep::id)));
+        let steps = vault.steps(&query.run)?.steps;
+        let id = renamed(&steps, &query).or_else(|| query.among(steps.iter().map(SealedStep::id)));
         let sealed = steps.into_iter().find(|step| Some(step.id()) == id);
-        sealed.map(|step| of_sealed(&step, &remotes, &wanted)).transpose()
+        sealed.map(|step| of_sealed(&step, &remotes, &query)).transpose()
     })
     .await
 }
 
-/// Returns the step that had the wanted attempt when it was announced, and has another one since. Other steps that have
-/// or had the wanted attempt were not requested.
-fn renamed(steps: &[SealedStep], wanted: &Wanted) -> Option<StepId> {
-    let attempt = wanted.attempt?;
+/// Returns the step that had the requested attempt when it was announced, and has another one since. Other steps that have
+/// or had the requested attempt were not requested.
+fn renamed(steps: &[SealedStep], query: &StepQuery) -> Option<StepId> {
+    let attempt = query.attempt?;
     let was_called_so =
-        |step: &&SealedStep| step.id().step == wanted.step && step.record().attempt.former.contains(&attempt);
+        |step: &&SealedStep| step.id().step == query.step && step.record().attempt.former.contains(&attempt);
     steps.iter().rev().find(was_called_so).map(SealedStep::id)
 }
 
-fn of_sealed(step: &SealedStep, remotes: &[RunRemote], wanted: &Wanted) -> Result<Standing> {
-    let mut standing = Standing::unknown(wanted, remotes);
-    standing.attempt = Some(step.id().attempt);
-    standing.provisional = step.record().is_provisional();
-    for (remote, on) in remotes.iter().zip(&mut standing.remotes) {
+fn of_sealed(step: &SealedStep, remotes: &[RunRemote], query: &StepQuery) -> Result<StepProgress> {
+    let mut progress = StepProgress::unknown(query, remotes);
+    progress.attempt = Some(step.id().attempt);
+    progress.provisional = step.record().is_provisional();
+    for (remote, on) in remotes.iter().zip(&mut progress.remotes) {
         // A state recorded for a different URL does not apply.
         let state = step.remote_state(remote.name())?;
         let state = state.filter(|state| state.url == remote.store.url());
@@ -264,49 +268,49 @@ fn of_sealed(step: &SealedStep, remotes: &[RunRemote], wanted: &Wanted) -> Resul
             UploadState::Durable => Goal::Durable,
         });
     }
-    standing.conclude(true);
-    Ok(standing)
+    progress.conclude(true);
+    Ok(progress)
 }
 
-fn in_quarantine(vault: &Vault, standing: Standing, wanted: &Wanted) -> Result<Standing> {
-    let found = vault.quarantined(&wanted.run)?;
-    let Some(id) = wanted.among(found.iter().map(|bad| bad.id)) else {
-        return Ok(standing);
+fn in_quarantine(vault: &Vault, progress: StepProgress, query: &StepQuery) -> Result<StepProgress> {
+    let found = vault.quarantined(&query.run)?;
+    let Some(id) = query.among(found.iter().map(|bad| bad.id)) else {
+        return Ok(progress);
     };
     let reason = found.into_iter().rfind(|bad| bad.id == id).map(|bad| bad.reason);
-    Ok(Standing {
+    Ok(StepProgress {
         attempt: Some(id.attempt),
         reason: Some(format!(
             "it was found damaged and quarantined: {}",
             reason.unwrap_or_default()
         )),
         failed: true,
-        ..standing
+        ..progress
     })
 }
 
 /// Checks only the remotes, for committed steps.
-async fn look_on_remotes(remotes: &[RunRemote], wanted: &Wanted) -> Standing {
-    let found = join_all(remotes.iter().map(standing_commits)).await;
-    let mut standing = Standing::unknown(wanted, remotes);
+async fn progress_on_remotes(remotes: &[RunRemote], query: &StepQuery) -> StepProgress {
+    let found = join_all(remotes.iter().map(visible_commits)).await;
+    let mut progress = StepProgress::unknown(query, remotes);
     let all = found.iter().flatten().flatten().copied();
-    let Some(id) = wanted.among(all) else {
-        standing.reason = not_asked(remotes, &found);
-        for (found, on) in found.into_iter().zip(&mut standing.remotes) {
+    let Some(id) = query.among(all) else {
+        progress.reason = not_asked(remotes, &found);
+        for (found, on) in found.into_iter().zip(&mut progress.remotes) {
             on.reason = found.err().map(|error| error.to_string());
         }
-        return standing;
+        return progress;
     };
-    standing.attempt = Some(id.attempt);
-    for (found, on) in found.into_iter().zip(&mut standing.remotes) {
+    progress.attempt = Some(id.attempt);
+    for (found, on) in found.into_iter().zip(&mut progress.remotes) {
         match found {
             Ok(ids) if ids.contains(&id) => on.reached = Some(Goal::Durable),
             Ok(_) => on.reason = Some("it is not committed on this remote".to_owned()),
             Err(error) => on.reason = Some(error.to_string()),
         }
     }
-    standing.conclude(false);
-    standing
+    progress.conclude(false);
+    progress
 }
 
 fn not_asked(remotes: &[RunRemote], found: &[Result<BTreeSet<StepId>>]) -> Option<String> {
@@ -323,10 +327,10 @@ fn not_asked(remotes: &[RunRemote], found: &[Result<BTreeSet<StepId>>]) -> Optio
 }
 
 /// Returns the steps that are committed on a remote and not being removed.
-async fn standing_commits(remote: &RunRemote) -> Result<BTreeSet<StepId>> {
-    let prompt = remote.through(Arc::new(TimeoutStore::new(Arc::clone(&remote.store))));
-    let committed = committed_ids(&prompt).await?;
-    let removed = removed_steps(&prompt).await?;
+async fn visible_commits(remote: &RunRemote) -> Result<BTreeSet<StepId>> {
+    let timed = remote.through(Arc::new(TimeoutStore::new(Arc::clone(&remote.store))));
+    let committed = committed_ids(&timed).await?;
+    let removed = removed_steps(&timed).await?;
     Ok(committed
         .into_keys()
         .filter(|id| !removed.contains(*id))
@@ -341,52 +345,52 @@ mod tests {
         StepId::new(Attempt::new(attempt).unwrap(), Step::new(step).unwrap())
     }
 
-    fn wanted(attempt: Option<u32>, step: u64) -> Wanted {
-        Wanted {
+    fn query(attempt: Option<u32>, step: u64) -> StepQuery {
+        StepQuery {
             run: "a".parse().unwrap(),
             step: Step::new(step).unwrap(),
             attempt: attempt.map(|number| Attempt::new(number).unwrap()),
         }
     }
 
-    fn standing(remotes: &[(bool, Option<Goal>, bool)], sealed: bool) -> Standing {
+    fn progress(remotes: &[(bool, Option<Goal>, bool)], sealed: bool) -> StepProgress {
         let on =
-            |(index, (required, reached, failed)): (usize, &(bool, Option<Goal>, bool))| RemoteStanding {
+            |(index, (required, reached, failed)): (usize, &(bool, Option<Goal>, bool))| RemoteProgress {
                 remote: format!("r{index}").parse().unwrap(),
                 required: *required,
                 reached: *reached,
                 failed: *failed,
                 reason: None,
             };
-        let mut standing = Standing {
+        let mut progress = StepProgress {
             remotes: remotes.iter().enumerate().map(on).collect(),
             attempt: Some(Attempt::new(1).unwrap()),
-            ..Standing::unknown(&wanted(None, 5), &[])
+            ..StepProgress::unknown(&query(None, 5), &[])
         };
-        standing.conclude(sealed);
-        standing
+        progress.conclude(sealed);
+        progress
     }
 
     #[test]
     fn a_step_of_an_attempt_that_was_left_behind_is_no_answer_unless_it_is_named() {
         let ids = [id(1, 50), id(1, 100), id(2, 60)];
-        assert_eq!(wanted(None, 50).among(ids), Some(id(1, 50)));
-        assert_eq!(wanted(None, 100).among(ids), None);
-        assert_eq!(wanted(Some(1), 100).among(ids), Some(id(1, 100)));
-        assert_eq!(wanted(Some(2), 50).among(ids), None);
-        assert_eq!(wanted(None, 60).among(ids), Some(id(2, 60)));
+        assert_eq!(query(None, 50).among(ids), Some(id(1, 50)));
+        assert_eq!(query(None, 100).among(ids), None);
+        assert_eq!(query(Some(1), 100).among(ids), Some(id(1, 100)));
+        assert_eq!(query(Some(2), 50).among(ids), None);
+        assert_eq!(query(None, 60).among(ids), Some(id(2, 60)));
     }
 
     #[test]
     fn the_slowest_required_remote_decides_and_an_optional_one_does_not() {
         let (uploaded, durable) = (Some(Goal::Uploaded), Some(Goal::Durable));
-        let step = standing(&[(true, durable, false), (true, uploaded, false)], true);
+        let step = progress(&[(true, durable, false), (true, uploaded, false)], true);
         assert_eq!(step.reached, uploaded);
         assert_eq!(step.outcome(Goal::Uploaded), Outcome::Reached);
         assert_eq!(step.outcome(Goal::Durable), Outcome::Late);
-        let step = standing(&[(true, durable, false), (false, None, true)], true);
+        let step = progress(&[(true, durable, false), (false, None, true)], true);
         assert_eq!(step.outcome(Goal::Durable), Outcome::Reached);
-        let step = standing(&[(true, durable, false), (true, None, true)], true);
+        let step = progress(&[(true, durable, false), (true, None, true)], true);
         assert_eq!(
             (step.reached, step.outcome(Goal::Durable)),
             (Some(Goal::Staged), Outcome::Failed)
@@ -398,23 +402,23 @@ mod tests {
     fn where_none_is_required_one_is_enough_and_all_have_to_fail() {
         let durable = Some(Goal::Durable);
         assert_eq!(
-            standing(&[(false, None, true), (false, durable, false)], true).outcome(Goal::Durable),
+            progress(&[(false, None, true), (false, durable, false)], true).outcome(Goal::Durable),
             Outcome::Reached
         );
         assert_eq!(
-            standing(&[(false, None, true), (false, None, false)], true).outcome(Goal::Durable),
+            progress(&[(false, None, true), (false, None, false)], true).outcome(Goal::Durable),
             Outcome::Late
         );
         assert_eq!(
-            standing(&[(false, None, true), (false, None, true)], true).outcome(Goal::Durable),
+            progress(&[(false, None, true), (false, None, true)], true).outcome(Goal::Durable),
             Outcome::Failed
         );
-        assert_eq!(standing(&[], true).outcome(Goal::Durable), Outcome::Late);
+        assert_eq!(progress(&[], true).outcome(Goal::Durable), Outcome::Late);
     }
 
     #[test]
     fn what_is_nowhere_is_unknown() {
-        let nothing = Standing::unknown(&wanted(None, 5), &[]);
+        let nothing = StepProgress::unknown(&query(None, 5), &[]);
         assert_eq!(nothing.outcome(Goal::Staged), Outcome::Unknown);
     }
 }

@@ -15,36 +15,36 @@ const LAST_MOMENT: Duration = Duration::from_millis(150);
 
 /// Tells whether time is short: the service was asked to stop, or the provider said that it might reclaim the machine.
 #[derive(Debug, Clone)]
-pub(crate) struct Hurry {
+pub(crate) struct DrainState {
     pub(crate) stop: Stop,
     /// How long the service may take to end after a request without a deadline.
     pub(crate) configured: Duration,
-    warned: CancellationToken,
+    reclaim_expected: CancellationToken,
 }
 
-impl Hurry {
+impl DrainState {
     pub(crate) fn new(stop: Stop, configured: Duration) -> Self {
         Self {
             stop,
             configured,
-            warned: CancellationToken::new(),
+            reclaim_expected: CancellationToken::new(),
         }
     }
 
     /// Records that the machine may be reclaimed at an unknown time.
-    pub(crate) fn warn(&self) {
-        self.warned.cancel();
+    pub(crate) fn expect_reclaim(&self) {
+        self.reclaim_expected.cancel();
     }
 
     /// Whether time is short.
-    pub(crate) fn is_on(&self) -> bool {
-        self.warned.is_cancelled() || self.stop.is_requested()
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.reclaim_expected.is_cancelled() || self.stop.is_requested()
     }
 
     /// Returns when time is short.
-    pub(crate) async fn on(&self) {
+    pub(crate) async fn urgent(&self) {
         tokio::select! {
-            () = self.warned.cancelled() => {}
+            () = self.reclaim_expected.cancelled() => {}
             () = self.stop.wait() => {}
         }
     }
@@ -58,7 +58,7 @@ impl Hurry {
 
     /// Returns when the drain record must be written, so that the process is gone by its deadline; `None` while no stop
     /// was requested.
-    pub(crate) fn last_word_by(&self) -> Option<Instant> {
+    pub(crate) fn record_deadline(&self) -> Option<Instant> {
         let exit_deadline = self.stop.requested()?.exit_deadline(self.configured);
         Some(exit_deadline.checked_sub(LAST_MOMENT).unwrap_or(exit_deadline))
     }

@@ -4,12 +4,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use stepvault_core::document::ErrorInfo;
-use stepvault_core::ids::{Attempt, RemoteName, RunName, Step};
+use stepvault_core::ids::{Attempt, RemoteName, RunName, Step, StepId};
 
-use crate::note::RemoteNote;
-use crate::other_writers::OtherWriter;
-use crate::report::{NotDurable, SkippedEntry, UnservedRun};
-use crate::standing::{Goal, Outcome, Standing};
+use crate::report::{NotDurable, OtherWriter, SkippedEntry, UnservedRun};
+use crate::step_progress::{Goal, Outcome, StepProgress};
 
 /// `GET /v1/status`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,7 +50,7 @@ pub struct RunStatus {
     /// The run.
     pub run: RunName,
     /// By remote, in the configured order.
-    pub remotes: Vec<RemoteNote>,
+    pub remotes: Vec<RemoteUploads>,
     /// Entries skipped in the watched directory, the latest first, at most 32.
     pub skipped: Vec<Skipped>,
     /// Entries of the watched directory that are not sealed yet, by path, at most 32.
@@ -64,6 +62,41 @@ pub struct RunStatus {
     /// Steps that are finished, as far as known, and could not be sealed yet, at most 32.
     #[serde(default)]
     pub unsealed: Vec<Skipped>,
+}
+
+/// A service's state with one remote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteUploads {
+    /// The remote.
+    pub remote: RemoteName,
+    /// The step that is being uploaded.
+    pub uploading: Option<StepId>,
+    /// The error that prevents all uploads to the remote, if there is one.
+    pub last_error: Option<String>,
+    /// The kind of that error, as in JSON documents.
+    #[serde(default)]
+    pub error_kind: Option<String>,
+    /// Whether the error needs an operator: credentials, a missing bucket, a certificate. It is retried regardless.
+    #[serde(default)]
+    pub needs_operator: bool,
+    /// Steps whose last upload to it failed, the newest first, at most 32. Each is retried.
+    pub failed: Vec<FailedStep>,
+    /// Steps whose part of this node is uploaded but that lack other nodes' parts, at most 32.
+    #[serde(default)]
+    pub lacking_parts: Vec<FailedStep>,
+}
+
+/// A step that is not durable on a remote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedStep {
+    /// Step and attempt.
+    #[serde(flatten)]
+    pub id: StepId,
+    /// The cause.
+    pub reason: String,
+    /// Whether it needs an operator.
+    #[serde(default)]
+    pub needs_operator: bool,
 }
 
 /// An entry of a watched directory that was not sealed.
@@ -157,7 +190,7 @@ pub struct WaitAnswer {
     pub outcome: Outcome,
     /// How far the step has come.
     #[serde(flatten)]
-    pub standing: Standing,
+    pub progress: StepProgress,
 }
 
 /// `POST /v1/drain`
@@ -173,7 +206,7 @@ pub struct DrainRequest {
 }
 
 /// The answer to `POST /v1/drain`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainAnswer {
     /// Whether the agent has done all its work.
     pub ended: bool,

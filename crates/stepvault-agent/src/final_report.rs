@@ -1,27 +1,27 @@
-//! Finds the steps in the vault that are not safe elsewhere, for every run, served or not.
+//! The final report: what the service did, and what of the vault is not durable, for every run, served or not.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use stepvault_core::Result;
 use stepvault_core::ids::RunName;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::run_remote::RunRemote;
-use stepvault_engine::upload::missing_bytes;
-use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
+use stepvault_local::sealed::{RemoteState, SealedStep};
 use stepvault_local::vault::Vault;
 
-use crate::assembly::{on_remote, remotes_of};
+use crate::agent_status::AgentStatus;
+use crate::backlog::{says_durable, unsent_bytes};
 use crate::options::{AgentOptions, AgentRun};
-use crate::report::{AgentReport, NotDurable, SkippedEntry, StepOnRemote, UnservedRun};
-use crate::shared::Shared;
+use crate::remotes::{on_remote, remotes_of};
+use crate::report::{AgentReport, NotDurable, SkippedEntry, UnservedRun};
+use crate::stop::Stop;
 
 /// Why a step of an unserved run waits.
 const NOT_SERVED: &str = "the agent does not serve the run";
 
-/// The contents of the vault that are not safe elsewhere.
+/// The contents of the vault that are not durable elsewhere.
 #[derive(Debug, Default)]
-pub(crate) struct LeftInVault {
+pub(crate) struct UndurableContents {
     /// One entry for each step and remote that it is not durable on, the oldest step first within each run.
     pub(crate) not_durable: Vec<NotDurable>,
     /// Steps that are unreadable or in quarantine and not known to be durable.
@@ -30,15 +30,15 @@ pub(crate) struct LeftInVault {
     pub(crate) unserved: Vec<UnservedRun>,
 }
 
-impl LeftInVault {
+impl UndurableContents {
     /// Scans every run in the vault. Blocks.
     ///
     /// A run that is not configured is compared with every configured remote, because its own remotes are unknown.
     ///
     /// # Errors
     /// When the vault cannot be listed.
-    pub(crate) fn look(vault: &Vault, options: &AgentOptions) -> Result<Self> {
-        let mut left = Self::default();
+    pub(crate) fn scan(vault: &Vault, options: &AgentOptions) -> Result<Self> {
+        let mut found = Self::default();
         for run in vault.runs()? {
             let is_it = |known: &&AgentRun| known.run == run;
             let served = options.runs.iter().find(is_it);
@@ -48,12 +48,12 @@ impl LeftInVault {
                 let all = options.remotes.iter();
                 all.map(|remote| on_remote(&run, remote, vault)).collect()
             };
-            left.look_at(vault, &run, &remotes, served.is_some())?;
+            found.scan_run(vault, &run, &remotes, served.is_some())?;
         }
-        Ok(left)
+        Ok(found)
     }
 
-    fn look_at(
+    fn scan_run(
         &mut self,
         vault: &Vault,
         run: &RunName,
@@ -101,13 +101,10 @@ fn missing_on(
     remotes: &[RunRemote],
     state: impl Fn(&RunRemote) -> Option<RemoteState>,
 ) -> Vec<(&RunRemote, bool)> {
-    let is_durable = |remote: &RunRemote| {
-        state(remote)
-            .is_some_and(|state| state.state == UploadState::Durable && state.url == remote.store.url())
-    };
     let some_required = remotes.iter().any(|remote| remote.settings.required);
-    let (durable, missing): (Vec<&RunRemote>, Vec<&RunRemote>) =
-        remotes.iter().partition(|remote| is_durable(remote));
+    let (durable, missing): (Vec<&RunRemote>, Vec<&RunRemote>) = remotes
+        .iter()
+        .partition(|remote| says_durable(state(remote), remote));
     missing
         .into_iter()
         .map(|remote| {
@@ -128,37 +125,29 @@ fn not_durable(vault: &Vault, step: &SealedStep, remote: &RunRemote, required: b
         remote: remote.name().clone(),
         required,
         failed: false,
-        // An unreadable journal is restarted, and so is the step.
-        missing_bytes: missing_bytes(vault, step, remote.name())
-            .unwrap_or_else(|_| step.record().data_bytes()),
+        missing_bytes: unsent_bytes(vault, step, remote.name()),
         reason: NOT_SERVED.to_owned(),
     }
 }
 
 /// Builds the final report of a service. `lost` is what was not durable in vaults that were deleted under it.
-pub(crate) async fn report(
+pub(crate) async fn final_report(
     options: &AgentOptions,
-    shared: &Arc<Shared>,
+    vault: &Vault,
+    status: &AgentStatus,
+    stop: &Stop,
     lost: &[NotDurable],
 ) -> Result<AgentReport> {
-    let mut report = shared.status.report();
-    let (vault, asked) = (shared.vault.clone(), options.clone());
-    let left = blocking(move || LeftInVault::look(&vault, &asked)).await?;
-    let served = |run: &RunName| options.runs.iter().any(|served| served.run == *run);
-    let explained = left.not_durable.into_iter().map(|step| {
-        if !served(&step.run) {
-            return step;
+    let mut report = status.report();
+    let (vault, asked) = (vault.clone(), options.clone());
+    let mut found = blocking(move || UndurableContents::scan(&vault, &asked)).await?;
+    let is_served = |run: &RunName| options.runs.iter().any(|served| served.run == *run);
+    for step in &mut found.not_durable {
+        if is_served(&step.run) {
+            status.explain_not_durable(step);
         }
-        let here = StepOnRemote {
-            run: step.run,
-            id: step.id,
-            remote: step.remote,
-        };
-        shared
-            .status
-            .why_not_durable(here, step.required, step.missing_bytes)
-    });
-    report.not_durable = explained.collect();
+    }
+    report.not_durable = found.not_durable;
     // Steps that the trainer still had were sealed again and count like any other.
     let sealed_again = |step: &&NotDurable| {
         let mut sealed = report.sealed.latest.iter();
@@ -166,26 +155,23 @@ pub(crate) async fn report(
     };
     let lost: Vec<NotDurable> = lost.iter().filter(sealed_again).cloned().collect();
     report.not_durable.extend(lost);
-    report.unreadable = left.unreadable;
-    report.unserved = left.unserved;
+    report.unreadable = found.unreadable;
+    report.unserved = found.unserved;
     for run in &options.runs {
-        let entry = |path: PathBuf, reason: String| SkippedEntry {
+        let mut unsealed = status.unsealed_of(&run.run, usize::MAX);
+        if let Some(directory) = &run.watch_directory
+            && stop.is_requested()
+            && !status.has_final_scan(&run.run)
+        {
+            let reason = "there was no time to scan it again, and it may hold a finished step".to_owned();
+            unsealed.push((directory.clone(), reason));
+        }
+        let entries = unsealed.into_iter().map(|(path, reason)| SkippedEntry {
             run: run.run.clone(),
             path,
             reason,
-        };
-        let unsealed = shared.status.unsealed_of(&run.run, usize::MAX).into_iter();
-        report
-            .unsealed
-            .extend(unsealed.map(|(path, reason)| entry(path, reason)));
-        let is_asked = shared.stopping.is_requested();
-        if let Some(directory) = &run.watch_directory
-            && is_asked
-            && !shared.status.has_looked_last(&run.run)
-        {
-            let reason = "there was no time to scan it again, and it may hold a finished step".to_owned();
-            report.unsealed.push(entry(directory.clone(), reason));
-        }
+        });
+        report.unsealed.extend(entries);
     }
     Ok(report)
 }

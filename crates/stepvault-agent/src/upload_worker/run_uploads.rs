@@ -1,0 +1,150 @@
+//! The uploads of one run to one remote.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stepvault_core::Result;
+use stepvault_core::ids::StepId;
+use stepvault_core::nodes::Writer;
+use stepvault_core::observe::Event;
+use stepvault_core::retention::KeepRules;
+use stepvault_engine::exclusive::ExclusiveRun;
+use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::upload::Lane;
+use stepvault_local::sealed::SealedStep;
+use stepvault_local::vault::Vault;
+
+use super::deferral::retention_would_drop;
+use super::missing_parts::MissingParts;
+use crate::attempts::OpenRun;
+use crate::backlog::Backlog;
+use crate::pause::Pause;
+use crate::report::StepOnRemote;
+use crate::reporter::Reporter;
+
+/// The uploads of one run to one remote.
+#[derive(Debug)]
+pub(crate) struct RunUploads {
+    pub(super) remote: RunRemote,
+    /// Determines the run's attempts.
+    pub(super) attempts: Arc<OpenRun>,
+    keep: KeepRules,
+    /// Opened for the first step.
+    pub(super) session: Option<Lane>,
+    /// The writer, for an exclusive run.
+    exclusive: Option<Writer>,
+    /// The exclusive right, once taken.
+    pub(super) held: Option<ExclusiveRun>,
+    /// Whether the remote was unreachable since it was last verified.
+    pub(super) was_out: bool,
+    /// How often no remote of the run had answered when this one last did.
+    pub(super) outages: u64,
+    pub(super) pause: Pause,
+    /// Whether the remote was unreachable and this service, which is about to end, does not wait for it.
+    pub(super) given_up: bool,
+    pub(super) tries: BTreeMap<StepId, Tries>,
+    pub(super) missing_parts: MissingParts,
+    /// Steps that retention would remove anyway, when time is short.
+    pub(super) deferred: BTreeSet<StepId>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Tries {
+    pub(super) pause: Pause,
+    /// Whether it is not retried before this service ends. A lasting service gives nothing up.
+    pub(super) given_up: bool,
+}
+
+impl RunUploads {
+    /// `exclusive` is the writer, for an exclusive run.
+    pub(crate) fn new(
+        remote: RunRemote,
+        keep: KeepRules,
+        attempts: Arc<OpenRun>,
+        exclusive: Option<Writer>,
+    ) -> Self {
+        Self {
+            remote,
+            attempts,
+            keep,
+            session: None,
+            exclusive,
+            held: None,
+            was_out: false,
+            outages: 0,
+            pause: Pause::default(),
+            given_up: false,
+            tries: BTreeMap::new(),
+            missing_parts: MissingParts::default(),
+            deferred: BTreeSet::new(),
+        }
+    }
+
+    /// Takes the exclusive right to write the run, if configured.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Held`](stepvault_core::ErrorKind::Held) while another job has it.
+    pub(super) async fn hold(&mut self, vault: &Vault) -> Result<()> {
+        let Some(writer) = &self.exclusive else {
+            return Ok(());
+        };
+        if !self.held.as_ref().is_some_and(ExclusiveRun::is_current) {
+            self.held = None;
+            self.held = Some(ExclusiveRun::take(&self.remote, vault, writer).await?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_remote(&self, id: StepId) -> StepOnRemote {
+        StepOnRemote::new(self.remote.keys.run(), id, self.remote.name())
+    }
+
+    /// Forgets the failures of the remote, and those of a step.
+    pub(super) fn succeeded(&mut self, id: StepId) {
+        self.pause.clear();
+        self.tries.remove(&id);
+    }
+
+    /// Returns the waiting steps that are not given up, and those of them that are deferred.
+    pub(super) fn waiting(
+        &mut self,
+        reporter: &Reporter,
+        backlog: &Backlog,
+        maximum_backlog_steps: usize,
+    ) -> (BTreeSet<StepId>, BTreeSet<StepId>) {
+        let sealed: BTreeSet<StepId> = backlog.sealed.iter().map(SealedStep::id).collect();
+        self.tries.retain(|id, _| sealed.contains(id));
+        self.missing_parts.forget_all_but(&sealed);
+        let (run, remote) = (self.remote.keys.run(), self.remote.name());
+        reporter.status.forget_all_but(run, remote, &sealed);
+        reporter.status.backlog(run, remote, &backlog.not_durable);
+        let mut waiting = backlog.missing.clone();
+        waiting.retain(|id| !self.tries.get(id).is_some_and(|tries| tries.given_up));
+        let mut deferred = BTreeSet::new();
+        if waiting.len() <= maximum_backlog_steps {
+            return (waiting, deferred);
+        }
+        let dropped = retention_would_drop(
+            &self.remote.tier,
+            &self.keep,
+            &backlog.sealed,
+            &waiting,
+            &backlog.pins,
+        );
+        for (id, why) in dropped {
+            let reason = format!(
+                "{} steps wait for {remote}: this one is deferred because retention would remove it there ({why})",
+                waiting.len(),
+            );
+            if reporter.status.defer(&self.on_remote(id), &reason) {
+                reporter.observer.on_event(&Event::Skipped {
+                    tier: &self.remote.tier,
+                    id,
+                    reason: &reason,
+                });
+            }
+            deferred.insert(id);
+        }
+        (waiting, deferred)
+    }
+}
