@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepvault_core::ids::{NodeName, RemoteName, RunName, StepId};
 use stepvault_core::timestamp::Timestamp;
@@ -40,15 +41,15 @@ pub struct AgentNote {
 }
 
 /// A service's state with one remote.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RemoteNote {
     /// The remote.
     pub remote: RemoteName,
-    /// The step that is being uploaded.
+    /// The step that is being uploaded; null if there is none.
     pub uploading: Option<StepId>,
-    /// The error that prevents all uploads to the remote, if there is one.
+    /// The error that prevents all uploads to the remote; null if there is none.
     pub last_error: Option<String>,
-    /// The kind of that error, as in JSON documents.
+    /// The kind of that error, as in the document `error`; null if there is none.
     #[serde(default)]
     pub error_kind: Option<String>,
     /// Whether the error needs an operator: credentials, a missing bucket, a certificate. It is retried regardless.
@@ -62,7 +63,7 @@ pub struct RemoteNote {
 }
 
 /// A step that is not durable on a remote.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FailedStep {
     /// Step and attempt.
     #[serde(flatten)]

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepvault_core::Result;
 use stepvault_core::clock::Clock as _;
@@ -34,7 +35,7 @@ const SHORTEST_INTERVAL: Duration = Duration::from_secs(2);
 const MAXIMUM_UNDECIDED: usize = 64;
 
 /// Another training job that writes a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OtherWriter {
     /// The remote on which it was seen.
     pub remote: RemoteName,

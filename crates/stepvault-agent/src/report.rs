@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::starts::RestartLoop;
@@ -10,7 +11,7 @@ use stepvault_core::starts::RestartLoop;
 const LATEST: usize = 1000;
 
 /// How often something happened, and the latest occurrences.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Tally<T> {
     /// Total number.
     pub total: u64,
@@ -38,7 +39,7 @@ impl<T> Tally<T> {
 }
 
 /// A step of a run.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 pub struct RunStep {
     /// The run.
     pub run: RunName,
@@ -48,7 +49,7 @@ pub struct RunStep {
 }
 
 /// A step of a run on a remote.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 pub struct StepOnRemote {
     /// The run.
     pub run: RunName,
@@ -60,7 +61,7 @@ pub struct StepOnRemote {
 }
 
 /// A sealed step that a remote does not have yet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NotDurable {
     /// The run.
     pub run: RunName,
@@ -81,7 +82,7 @@ pub struct NotDurable {
 
 /// A run that the service does not serve but whose steps in the vault are not durable: they are neither uploaded nor
 /// evicted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnservedRun {
     /// The run.
     pub run: RunName,
@@ -107,7 +108,7 @@ impl std::fmt::Display for UnservedRun {
 }
 
 /// An entry of a watched directory, or of the vault, that is not sealed or cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SkippedEntry {
     /// The run.
     pub run: RunName,
@@ -118,7 +119,7 @@ pub struct SkippedEntry {
 }
 
 /// What the service did, and what it left undone.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AgentReport {
     /// Steps that were sealed into the vault.
     pub sealed: Tally<RunStep>,
@@ -142,7 +143,7 @@ pub struct AgentReport {
     pub unserved: Vec<UnservedRun>,
     /// Entries that were not sealed, with the cause.
     pub skipped: Tally<SkippedEntry>,
-    /// Set when the service is in a restart loop, with how earlier runs ended.
+    /// The restart loop that the agent is in; usually null.
     pub restart_loop: Option<RestartLoop>,
 }
 

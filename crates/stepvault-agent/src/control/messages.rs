@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepvault_core::document::ErrorInfo;
 use stepvault_core::ids::{Attempt, RemoteName, RunName, Step};
@@ -36,7 +37,7 @@ pub struct StatusAnswer {
 }
 
 /// The agent's upload rate and retention schedule of a remote.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RemoteRate {
     /// The remote.
     pub remote: RemoteName,
@@ -67,7 +68,7 @@ pub struct RunStatus {
 }
 
 /// An entry of a watched directory that was not sealed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Skipped {
     /// Its path, which may no longer exist.
     pub path: PathBuf,
@@ -93,7 +94,7 @@ pub struct AnnounceRequest {
 }
 
 /// How far an announced step has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum AnnouncementState {
     /// It is waiting, or is being sealed.
@@ -173,7 +174,7 @@ pub struct DrainRequest {
 }
 
 /// The answer to `POST /v1/drain`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DrainAnswer {
     /// Whether the agent has done all its work.
     pub ended: bool,

@@ -1,12 +1,13 @@
 //! The effective configuration and the source of each value.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::finding::Source;
 use super::merge::Merged;
 
 /// One effective value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Explained {
     /// The key, dotted.
     pub key: String,

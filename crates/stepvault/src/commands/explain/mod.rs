@@ -1,6 +1,6 @@
 //! `explain`: reports why a run failed, and from which step it can resume.
 
-mod document;
+pub(super) mod document;
 mod resume;
 
 use std::path::{Path, PathBuf};
