@@ -14,10 +14,10 @@ use stepvault_formats::step_name;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::clock::SystemClock;
 use crate::options::AgentRemote;
 use crate::report::{AgentReport, NotDurable, OtherWriter, RunStep, SkippedEntry, StepOnRemote};
 use crate::step_progress::{Goal, StepProgress};
+use stepvault_local::clock::SystemClock;
 
 /// Number of the latest skipped entries that are searched for the cause of a missing step.
 const MAX_SKIPPED: usize = 256;

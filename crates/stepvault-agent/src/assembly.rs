@@ -12,7 +12,6 @@ use tokio::time::Instant;
 
 use crate::announcements::Announcements;
 use crate::attempts::{AttemptTask, OpenRun};
-use crate::clock::SystemClock;
 use crate::discovery::Discovery;
 use crate::drain::DrainState;
 use crate::options::{AgentOptions, AgentRemote, AgentRun};
@@ -26,6 +25,7 @@ use crate::signals::Signals;
 use crate::throughput::Throughput;
 use crate::upload_worker::{RunUploads, UploadWorker};
 use crate::vault_access::VaultAccess;
+use stepvault_local::clock::SystemClock;
 
 /// What tasks share. Each takes what it needs of it.
 #[derive(Debug)]

@@ -65,9 +65,6 @@ mod upload_worker;
 mod vault_access;
 mod vault_watch;
 
-use stepvault_local::clock;
-
-pub use clock::SystemClock;
 pub use drain::read_drain;
 pub use messages::{FailedStep, RemoteUploads};
 pub use options::{AgentOptions, AgentRemote, AgentRun, NoticeOptions};

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepvault_core::document::ErrorInfo;
 use stepvault_core::ids::{Attempt, RemoteName, RunName, Step, StepId};
@@ -34,7 +35,7 @@ pub struct StatusAnswer {
 }
 
 /// The agent's upload rate and retention schedule of a remote.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RemoteRate {
     /// The remote.
     pub remote: RemoteName,
@@ -65,15 +66,15 @@ pub struct RunStatus {
 }
 
 /// A service's state with one remote.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RemoteUploads {
     /// The remote.
     pub remote: RemoteName,
-    /// The step that is being uploaded.
+    /// The step that is being uploaded; null if there is none.
     pub uploading: Option<StepId>,
-    /// The error that prevents all uploads to the remote, if there is one.
+    /// The error that prevents all uploads to the remote; null if there is none.
     pub last_error: Option<String>,
-    /// The kind of that error, as in JSON documents.
+    /// The kind of that error, as in the document `error`; null if there is none.
     #[serde(default)]
     pub error_kind: Option<String>,
     /// Whether the error needs an operator: credentials, a missing bucket, a certificate. It is retried regardless.
@@ -87,7 +88,7 @@ pub struct RemoteUploads {
 }
 
 /// A step that is not durable on a remote.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FailedStep {
     /// Step and attempt.
     #[serde(flatten)]
@@ -100,7 +101,7 @@ pub struct FailedStep {
 }
 
 /// An entry of a watched directory that was not sealed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Skipped {
     /// Its path, which may no longer exist.
     pub path: PathBuf,
@@ -126,7 +127,7 @@ pub struct AnnounceRequest {
 }
 
 /// How far an announced step has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum AnnouncementState {
     /// It is waiting, or is being sealed.
@@ -206,7 +207,7 @@ pub struct DrainRequest {
 }
 
 /// The answer to `POST /v1/drain`
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DrainAnswer {
     /// Whether the agent has done all its work.
     pub ended: bool,

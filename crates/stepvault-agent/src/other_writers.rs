@@ -20,10 +20,10 @@ use stepvault_engine::catalog::{is_outage, present_parts};
 use stepvault_engine::run_remote::RunRemote;
 use tokio::time::{Instant, sleep_until};
 
-use crate::clock::SystemClock;
 use crate::report::OtherWriter;
 use crate::reporter::Reporter;
 use crate::stop::Stop;
+use stepvault_local::clock::SystemClock;
 
 /// How often the claims are listed while the service is idle.
 const INTERVAL: Duration = Duration::from_mins(1);

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepvault_core::ids::{NodeName, RemoteName, RunName, StepId};
 use stepvault_core::launch::LaunchName;
@@ -12,7 +13,7 @@ use stepvault_core::starts::RestartLoop;
 const LATEST: usize = 1000;
 
 /// How often something happened, and the latest occurrences.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Tally<T> {
     /// Total number.
     pub total: u64,
@@ -40,7 +41,7 @@ impl<T> Tally<T> {
 }
 
 /// A step of a run.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 pub struct RunStep {
     /// The run.
     pub run: RunName,
@@ -56,7 +57,7 @@ impl RunStep {
 }
 
 /// A step of a run on a remote.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 pub struct StepOnRemote {
     /// The run.
     pub run: RunName,
@@ -83,7 +84,7 @@ impl StepOnRemote {
 }
 
 /// A sealed step that a remote does not have yet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NotDurable {
     /// The run.
     pub run: RunName,
@@ -104,7 +105,7 @@ pub struct NotDurable {
 
 /// A run that the service does not serve but whose steps in the vault are not durable: they are neither uploaded nor
 /// evicted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnservedRun {
     /// The run.
     pub run: RunName,
@@ -130,7 +131,7 @@ impl std::fmt::Display for UnservedRun {
 }
 
 /// An entry of a watched directory, or of the vault, that is not sealed or cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SkippedEntry {
     /// The run.
     pub run: RunName,
@@ -141,7 +142,7 @@ pub struct SkippedEntry {
 }
 
 /// Another training job that writes a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OtherWriter {
     /// The remote on which it was seen.
     pub remote: RemoteName,
@@ -172,7 +173,7 @@ impl std::fmt::Display for OtherWriter {
 }
 
 /// What the service did, and what it left undone.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AgentReport {
     /// Steps that were sealed into the vault.
     pub sealed: Tally<RunStep>,
@@ -196,7 +197,7 @@ pub struct AgentReport {
     pub unserved: Vec<UnservedRun>,
     /// Entries that were not sealed, with the cause.
     pub skipped: Tally<SkippedEntry>,
-    /// Set when the service is in a restart loop, with how earlier runs ended.
+    /// The restart loop that the agent is in; usually null.
     pub restart_loop: Option<RestartLoop>,
 }
 

@@ -20,7 +20,6 @@ use stepvault_formats::profile::ProfileSet;
 use tokio::time::Instant;
 
 use crate::announcements::{Announcement, Announcements, SealedFor};
-use crate::clock::SystemClock;
 use crate::discovery::{Discovery, Ready, Wake, ready_alone};
 use crate::outcome::{AfterStaging, after_staging};
 use crate::pause::{LONGEST, earliest};
@@ -30,6 +29,7 @@ use crate::retries::Retries;
 use crate::signals::Signals;
 use crate::stop::{Stop, StopReason};
 use crate::vault_access::VaultAccess;
+use stepvault_local::clock::SystemClock;
 
 /// After the disk was full, nothing is sealed for this long, whatever else is ready.
 const FULL_DISK_PAUSE: Duration = Duration::from_secs(1);

@@ -12,11 +12,11 @@ use stepvault_local::vault::Vault;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::clock::SystemClock;
 use crate::options::AgentOptions;
 use crate::remotes::remotes_of;
 use crate::reporter::Reporter;
 use crate::stop::StopRequest;
+use stepvault_local::clock::SystemClock;
 
 /// The record of this start.
 pub(crate) struct OwnStart {

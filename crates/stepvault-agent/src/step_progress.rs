@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::future::join_all;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepvault_core::ids::{Attempt, RemoteName, RunName, Step, StepId};
 use stepvault_core::retention::abandoned_steps;
@@ -20,7 +21,7 @@ use stepvault_local::vault::Vault;
 use crate::timeout_store::TimeoutStore;
 
 /// How far a step can come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Goal {
     /// Sealed in the vault: the trainer may modify or delete its files.
@@ -46,7 +47,7 @@ impl Goal {
 }
 
 /// The outcome of waiting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// The step has reached the goal.
@@ -60,7 +61,7 @@ pub enum Outcome {
 }
 
 /// How far a step has come on one remote.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RemoteProgress {
     /// The remote.
     pub remote: RemoteName,
@@ -70,12 +71,12 @@ pub struct RemoteProgress {
     pub reached: Option<Goal>,
     /// Whether the fault needs an operator. It is retried regardless.
     pub failed: bool,
-    /// Why it is not durable on this remote, if known.
+    /// Why it is not durable on this remote; null if unknown.
     pub reason: Option<String>,
 }
 
 /// How far a step has come.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StepProgress {
     /// The run.
     pub run: RunName,
@@ -90,7 +91,7 @@ pub struct StepProgress {
     pub reached: Option<Goal>,
     /// By remote, in the configured order.
     pub remotes: Vec<RemoteProgress>,
-    /// Why there is no such step, or why it is damaged, if known.
+    /// Why there is no such step, or why it is damaged; null if unknown.
     pub reason: Option<String>,
     /// Whether that reason is final.
     pub failed: bool,

@@ -16,7 +16,6 @@ use tokio::time::timeout_at;
 use crate::agent_status::AgentStatus;
 use crate::announcements::Announcements;
 use crate::assembly::{Shared, Tasks};
-use crate::clock::SystemClock;
 use crate::control::{Control, ControlState, wait_permits};
 use crate::discovery::{Discovery, Pace};
 use crate::drain::{DrainState, Excluded, announce_plans, report_earlier_drains, write_drain_records};
@@ -34,6 +33,7 @@ use crate::stop::Stop;
 use crate::throughput::{MeteringObserver, Throughput};
 use crate::vault_access::VaultAccess;
 use crate::vault_watch::VaultWatch;
+use stepvault_local::clock::SystemClock;
 
 /// Runs the service until `stop` is requested, or with `once` until all existing work is done.
 ///

@@ -1,5 +1,6 @@
 //! The frame of JSON documents, on standard output and on the control socket: the version of the format, then the body.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind};
@@ -8,9 +9,9 @@ use crate::error::{Error, ErrorKind};
 pub const FORMAT: u32 = 1;
 
 /// A document.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Document<Body> {
-    /// [`FORMAT`].
+    /// Version of the format of the document.
     pub format: u32,
     /// What it holds.
     #[serde(flatten)]
@@ -25,20 +26,21 @@ impl<Body> Document<Body> {
 }
 
 /// The body of a document about an error.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorAnswer {
     /// The error.
     pub error: ErrorInfo,
 }
 
 /// An error in a document.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorInfo {
     /// For programs: the error's kind in kebab-case.
+    #[schemars(extend("enum" = ErrorKind::NAMES.map(|(_, name)| name)))]
     pub kind: String,
     /// For people: what failed, on what, and why.
     pub message: String,
-    /// What to do about it.
+    /// What to do about it; null if there is no hint.
     pub hint: Option<String>,
 }
 

@@ -42,7 +42,7 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// Every kind and its name, which is part of the contract of JSON documents.
-    const NAMES: [(Self, &str); 14] = [
+    pub(crate) const NAMES: [(Self, &str); 14] = [
         (Self::Failed, "failed"),
         (Self::Usage, "usage"),
         (Self::NotFound, "not-found"),

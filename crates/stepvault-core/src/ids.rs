@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -13,7 +14,7 @@ pub const MAX_RUN_NAME_BYTES: usize = 200;
 pub const RECORDS_DIRECTORY: &str = ".stepvault";
 
 /// The name of a series of steps, with one or more segments: `grpo-30b/checkpoints`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct RunName(String);
 
@@ -58,7 +59,7 @@ impl RunName {
 }
 
 /// The name of a node: one segment of `A-Z a-z 0-9 . _ -`, at most 63 bytes.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(String);
 
@@ -81,7 +82,7 @@ impl NodeName {
 }
 
 /// The configured name of a remote, as in `[remote.NAME]`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct RemoteName(String);
 
@@ -112,7 +113,7 @@ fn is_plain_segment(segment: &str) -> bool {
 }
 
 /// The number of a step: 0 to 999,999,999,999 (twelve digits, so that listings sort by number).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct Step(u64);
 
@@ -137,7 +138,7 @@ impl Step {
 }
 
 /// The incarnation of the run that wrote a step: 1, 2, …
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Attempt(u32);
 
@@ -170,12 +171,13 @@ impl Attempt {
 ///
 /// Tools that order by step alone or by file times have deleted their users' newest checkpoints (transformers issues
 /// 26961 and 37260).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StepId {
-    /// The attempt; compared first.
+    // The order of the fields is that of the comparison.
+    /// The attempt.
     pub attempt: Attempt,
-    /// The step within it.
+    /// The step's number.
     pub step: Step,
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{FORMAT, Record};
@@ -13,7 +14,7 @@ use crate::ids::{Attempt, RunName, StepId};
 pub const MAX_LAUNCH_NAME_BYTES: usize = 200;
 
 /// The launcher's name for one start of a job: the same on all nodes, and different after a restart.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct LaunchName(String);
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::codec::{FORMAT, MAX_RECORD_BYTES};
 use stepvault_core::ids::StepId;
@@ -20,7 +21,7 @@ use crate::prune::local_now;
 use crate::run_remote::RunRemote;
 
 /// What a gc found and did.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct GcReport {
     /// Orphans seen for the first time; the next gc deletes them if they still exist and are still orphans.
     pub marked: Vec<String>,

@@ -4,6 +4,7 @@
 //! emptied. Uploads and restores record the marker under the remote's name, and it is found again by its URL, because
 //! the same directory may be given under a different name.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::records::VaultMarker;
@@ -78,11 +79,11 @@ pub(crate) async fn remember(remote: &RunRemote, vault: &Vault, marker: &VaultMa
 }
 
 /// What was forgotten of a run on a remote.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Forgotten {
     /// The run.
     pub run: RunName,
-    /// Whether this vault had seen a vault on it.
+    /// Whether the vault had recorded an archive at the remote.
     pub archive: bool,
     /// Number of steps that this vault had recorded as uploaded to, or durable on, it.
     pub steps: u64,

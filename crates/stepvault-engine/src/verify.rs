@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::commit::{Commit, CommittedPart, FoundPart};
 use stepvault_core::digest::{FileDigest, Sha256Digest};
@@ -57,7 +58,7 @@ impl Depth {
 }
 
 /// The result of verifying one step on one tier.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Default, JsonSchema)]
 pub struct StepHealth {
     /// The faults; empty when there are none.
     pub faults: Vec<String>,

@@ -12,7 +12,7 @@ use stepvault_formats::step_name;
 
 use super::{Discovery, Origin, Ready, Rule};
 use crate::announcements::Announcement;
-use crate::clock::SystemClock;
+use stepvault_local::clock::SystemClock;
 
 /// Maximum number of a step's faults that are reported.
 const MAX_FAULTS: usize = 5;

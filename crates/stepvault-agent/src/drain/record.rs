@@ -15,12 +15,12 @@ use stepvault_local::vault::Vault;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::backlog::is_durable;
-use crate::clock::SystemClock;
 use crate::options::{AgentOptions, AgentRun};
 use crate::remotes::remotes_of;
 use crate::report::AgentReport;
 use crate::reporter::Reporter;
 use crate::stop::StopRequest;
+use stepvault_local::clock::SystemClock;
 
 /// The record's name in the vault.
 const DRAIN_NOTE: &str = "drain.json";

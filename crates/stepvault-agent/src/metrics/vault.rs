@@ -14,8 +14,8 @@ use stepvault_local::vault::Vault;
 
 use super::{OnRun, OnRunRemote, Seconds, register, set, whole};
 use crate::backlog::is_durable;
-use crate::clock::SystemClock;
 use crate::remotes::ServedRun;
+use stepvault_local::clock::SystemClock;
 
 #[derive(Debug)]
 pub(super) struct VaultGauges {

@@ -9,11 +9,11 @@ use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use super::metadata::{Metadata, Reply};
-use crate::clock::SystemClock;
 use crate::drain::DrainState;
 use crate::options::NoticeOptions;
 use crate::reporter::Reporter;
 use crate::stop::StopReason;
+use stepvault_local::clock::SystemClock;
 
 /// The interval that AWS recommends.
 const INTERVAL: Duration = Duration::from_secs(5);

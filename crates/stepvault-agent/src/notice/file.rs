@@ -10,9 +10,9 @@ use stepvault_engine::blocking::blocking;
 use stepvault_local::durable::read_bounded;
 use tokio::time::Instant;
 
-use crate::clock::SystemClock;
 use crate::reporter::Reporter;
 use crate::stop::{Stop, StopReason};
+use stepvault_local::clock::SystemClock;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// More than any valid time needs.

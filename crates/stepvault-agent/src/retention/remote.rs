@@ -18,10 +18,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::faults_of;
-use crate::clock::SystemClock;
 use crate::report::StepOnRemote;
 use crate::reporter::Reporter;
 use crate::stop::Stop;
+use stepvault_local::clock::SystemClock;
 
 /// Maximum number of intervals before a remote that refuses deletions is tried again: permissions may be granted later,
 /// and every try leaves a lease behind that cannot be deleted either.

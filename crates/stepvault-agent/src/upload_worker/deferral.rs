@@ -12,7 +12,7 @@ use stepvault_core::retention::{
 };
 use stepvault_local::sealed::SealedStep;
 
-use crate::clock::SystemClock;
+use stepvault_local::clock::SystemClock;
 
 /// Returns the steps among `waiting` that the remote's rules would not keep, with the cause.
 ///

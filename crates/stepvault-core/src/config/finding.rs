@@ -3,12 +3,13 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::ErrorKind;
 
 /// The source of a value, weakest first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "from", rename_all = "kebab-case")]
 pub enum Source {
     /// The value is the default.
@@ -17,7 +18,7 @@ pub enum Source {
     File {
         /// The file.
         path: PathBuf,
-        /// The line, from 1; `None` for the file as a whole.
+        /// The line, from 1; null for the file as a whole.
         line: Option<usize>,
     },
     /// An environment variable.
@@ -60,7 +61,7 @@ impl fmt::Display for Source {
 }
 
 /// One effective value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Explained {
     /// The key, dotted.
     pub key: String,
@@ -87,7 +88,7 @@ impl Fault {
 }
 
 /// A fault or a warning.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Finding {
     /// The dotted key it is about; empty for the file as a whole.
     pub key: String,
@@ -95,7 +96,7 @@ pub struct Finding {
     pub source: Source,
     /// What is wrong.
     pub why: String,
-    /// What to do about it.
+    /// What to do about it; null if there is no hint.
     pub hint: Option<String>,
     /// The kind of the resulting error.
     #[serde(skip)]

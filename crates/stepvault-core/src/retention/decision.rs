@@ -1,5 +1,6 @@
 //! The decisions of a retention plan, and what a caller asks of them.
 
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use super::guards::{Loss, Refusal};
@@ -8,7 +9,7 @@ use crate::observe::Tier;
 use crate::timestamp::Timestamp;
 
 /// What happens to a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// It stays.
@@ -21,7 +22,7 @@ pub enum Verdict {
 }
 
 /// The decision on one step.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Decision {
     /// The step.
     #[serde(flatten)]
@@ -68,12 +69,13 @@ impl Decision {
 }
 
 /// The decisions on the steps of one run on one tier.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct RetentionPlan {
     /// The tier.
     #[serde(serialize_with = "tier_text")]
+    #[schemars(with = "String")]
     pub tier: Tier,
-    /// Why nothing is deleted at all; every verdict is then `Keep`.
+    /// Why nothing is deleted at all, with every verdict `keep`; null if steps may be deleted.
     pub refusal: Option<Refusal>,
     /// Every step once, oldest first.
     pub decisions: Vec<Decision>,

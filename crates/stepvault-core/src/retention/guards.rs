@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::facts::{ListingState, StepFacts, TierView, Unproven, Verified};
@@ -19,7 +20,7 @@ pub struct Guards {
 }
 
 /// Why a plan deletes nothing at all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum RefusalKind {
@@ -36,7 +37,7 @@ pub enum RefusalKind {
 }
 
 /// A plan that deletes nothing, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Refusal {
     /// The reason, for programs.
     pub kind: RefusalKind,

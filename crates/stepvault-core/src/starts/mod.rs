@@ -13,6 +13,7 @@ pub(crate) mod tests;
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{NodeName, StepId};
@@ -26,7 +27,7 @@ pub use restart_loop::{RestartLoop, RestartLoopRule, restart_loop};
 const MAXIMUM_REASON_BYTES: usize = 300;
 
 /// What was started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Who {
     /// The agent.

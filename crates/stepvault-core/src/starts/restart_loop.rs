@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Start, Who, span};
@@ -30,7 +31,7 @@ impl Default for RestartLoopRule {
 }
 
 /// A restart loop.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RestartLoop {
     /// What is restarted repeatedly.
     pub who: Who,

@@ -17,10 +17,11 @@ pub mod speed;
 pub mod variables;
 mod words;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The result of a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// Everything is as it should be.
@@ -32,7 +33,7 @@ pub enum Outcome {
 }
 
 /// One finding.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Finding {
     /// The check, in fixed words: `hard links`, `conditional create`.
     pub check: String,
@@ -42,7 +43,7 @@ pub struct Finding {
     pub outcome: Outcome,
     /// What was measured, with its units.
     pub measured: String,
-    /// What to do about it; `None` if nothing has to be done.
+    /// What to do about it; null if nothing has to be done.
     pub remedy: Option<String>,
 }
 

@@ -1,12 +1,13 @@
 //! Pieces of evidence.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Cause;
 use super::texts::Open;
 
 /// How a piece of evidence is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// It was measured just now.

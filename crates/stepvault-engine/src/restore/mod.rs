@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::join_all;
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::observe::{Event, Observer, Tier};
@@ -96,7 +97,7 @@ impl RestoreRequest {
 }
 
 /// A step that was skipped.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SkippedStep {
     /// The step.
     pub step: u64,

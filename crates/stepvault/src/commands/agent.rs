@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use clap::Args;
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::{AgentOptions, AgentRemote, AgentReport, Stop, StopReason};
 use stepvault_core::config::Config;
@@ -35,8 +36,8 @@ pub(crate) struct AgentArguments {
 /// Maximum number of skipped entries to print, the latest.
 const MAX_SKIPPED_TOLD: usize = 8;
 
-#[derive(Serialize)]
-struct AgentDocument {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct AgentDocument {
     /// Whether every finished and every sealed step, of any run in the vault, is durable on each of its required
     /// remotes, and none was given up.
     safe: bool,

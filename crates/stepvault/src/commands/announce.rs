@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::control::{AnnounceAnswer, AnnounceRequest, AnnouncementState, Client};
 use stepvault_agent::step_progress::{Goal, StepQuery};
@@ -39,16 +40,21 @@ pub(crate) struct AnnounceArguments {
     timeout: Duration,
 }
 
-#[derive(Serialize)]
-struct AnnounceDocument {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct AnnounceDocument {
+    /// The run.
     run: RunName,
+    /// The announced path.
     path: PathBuf,
+    /// The progress of the announcement.
     state: AnnouncementState,
-    /// Null until it is sealed.
+    /// The step's number; null until it is sealed.
     step: Option<Step>,
+    /// The attempt; null until it is sealed.
     attempt: Option<Attempt>,
     /// Whether the attempt may still change, because no remote has answered since the step was sealed.
     provisional: bool,
+    /// Whether it was sealed for this announcement; false if it was already in the vault.
     newly_sealed: bool,
     /// Result of `--wait-for`; null without it, or if the step was not sealed in time.
     wait: Option<WaitDocument>,

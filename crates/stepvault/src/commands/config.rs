@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_core::config::{Explained, Finding, Sources, check, load};
@@ -27,9 +28,11 @@ enum ConfigAction {
     Check,
 }
 
-#[derive(Serialize)]
-struct ShowReport<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ShowReport<'a> {
+    /// The configuration file; null if there is none.
     file: Option<PathBuf>,
+    /// Every effective value, in the order of the reference.
     values: &'a [Explained],
 }
 
@@ -47,10 +50,13 @@ impl Report for ShowReport<'_> {
     }
 }
 
-#[derive(Serialize)]
-struct CheckReport {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct CheckReport {
+    /// The configuration file; null if there is none.
     file: Option<PathBuf>,
+    /// What is wrong with the configuration; empty if nothing is.
     faults: Vec<Finding>,
+    /// What is valid but needs attention.
     warnings: Vec<Finding>,
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::control::{DrainAnswer, DrainRequest};
 use stepvault_core::Result;
@@ -32,9 +33,9 @@ pub(crate) struct DrainArguments {
 /// How long the agent may take to exit after its deadline.
 const GRACE: Duration = Duration::from_secs(30);
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(transparent)]
-struct DrainDocument(DrainAnswer);
+pub(super) struct DrainDocument(DrainAnswer);
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &DrainArguments) -> Result<ExitCode> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_engine::gc::{GcReport, sweep};
@@ -28,17 +29,23 @@ pub(crate) struct GcArguments {
     grace: Duration,
 }
 
-#[derive(Serialize)]
-struct GcDocument {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct GcDocument {
+    /// The run.
     run: String,
+    /// Whether this is only a plan.
     dry_run: bool,
+    /// One entry for each remote.
     remotes: Vec<SweptRemote>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct SweptRemote {
+    /// The remote's name.
     remote: String,
+    /// What gc found and did, or would do in a dry run; null if it failed.
     report: Option<GcReport>,
+    /// Why it failed; null if it did not.
     error: Option<ErrorInfo>,
 }
 

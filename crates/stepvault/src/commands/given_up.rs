@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::given_up::{GivenUpRecord, GivenUpStep};
 use stepvault_core::ids::RunName;
@@ -15,10 +16,11 @@ use stepvault_local::vault::Vault;
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The steps that one node gave up.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(super) struct GivenUpDocument {
+    /// The node.
     node: String,
-    /// The latest first.
+    /// The steps, the latest given up first, at most 256.
     steps: Vec<GivenUpStepDocument>,
     /// Number of earlier ones, which are not listed.
     more: u64,
@@ -26,11 +28,15 @@ pub(super) struct GivenUpDocument {
     text: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 struct GivenUpStepDocument {
+    /// The step's number.
     step: u64,
+    /// The attempt.
     attempt: u32,
+    /// Bytes of all files of the step.
     bytes: u64,
+    /// When it was given up, by the clock of that node.
     given_up_at: String,
     /// Remotes on which the step was durable.
     durable_on: Vec<String>,

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable::{self, CreateOutcome};
@@ -28,8 +29,9 @@ pub(crate) struct InitArguments {
     force: bool,
 }
 
-#[derive(Serialize)]
-struct InitReport {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct InitReport {
+    /// The written file.
     path: String,
 }
 

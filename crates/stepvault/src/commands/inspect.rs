@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_agent::SystemClock;
 use stepvault_core::Result;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::inspect::{InspectRequest, InspectedStep, Inspection, Verdict, inspect};
 use stepvault_formats::find::FindOptions;
 use stepvault_formats::pointer::PointerFound;
+use stepvault_local::clock::SystemClock;
 
 use super::Session;
 use crate::context::Settings;
@@ -38,12 +39,15 @@ pub(crate) struct InspectArguments {
 }
 
 /// The result of `inspect`.
-#[derive(Serialize)]
-struct InspectDocument {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct InspectDocument {
+    /// PATH.
     path: PathBuf,
+    /// The name of the profile.
     framework: String,
     /// The evidence for this framework.
     why: Vec<String>,
+    /// Every step, in the order of their numbers.
     steps: Vec<StepDocument>,
     #[serde(skip)]
     newest_valid: Option<String>,
@@ -53,30 +57,37 @@ struct InspectDocument {
     temporary: Vec<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct StepDocument {
+    /// Its path, relative to PATH.
     path: String,
+    /// The step's number; null if its name has none.
     step: Option<u64>,
+    /// Whether its framework finished writing it.
     complete: bool,
-    /// Null if only a digest could prove it.
+    /// Whether its files obey the rules of their formats; null if only a digest could prove it.
     sound: Option<bool>,
+    /// Bytes of all files of the step.
     bytes: u64,
+    /// Number of files of the step.
     files: u64,
-    /// Number of ranks that wrote it, if known.
+    /// Number of ranks that wrote it; null if unknown.
     ranks: Option<u32>,
-    /// Whether the trainer can resume from it.
+    /// Whether the trainer can resume from it; false for weights alone.
     resumable: bool,
-    /// Why it is incomplete or not sound.
+    /// Why it is incomplete or not sound; empty if it is both complete and sound.
     reasons: Vec<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct PointerDocument {
+    /// Its path, relative to PATH.
     path: String,
+    /// The content of the pointer.
     says: String,
-    /// The step that the pointer names.
+    /// The number of the step that it names; null if unknown.
     step: Option<u64>,
-    /// Whether it names a step that does not exist.
+    /// Whether it names a step that does not exist, or cannot be parsed.
     dangling: bool,
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::commit::Commit;
 use stepvault_core::ids::StepId;
@@ -18,7 +19,7 @@ use stepvault_local::vault::Vault;
 use crate::context::Tiers;
 
 /// State of a local copy with respect to the run's remotes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum LocalState {
     /// Sealed in the vault, but not durable on every required remote.
@@ -28,33 +29,40 @@ pub(super) enum LocalState {
 }
 
 /// One step over all tiers.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(super) struct ListedStep {
+    /// The step's number.
     pub(super) step: u64,
+    /// The attempt.
     pub(super) attempt: u32,
-    /// Null if no tier's record can be read.
+    /// Name of the step's directory or file; null if no record of it can be read.
     pub(super) name: Option<String>,
-    /// When the trainer wrote it, in UTC.
+    /// The newest modification time of its files; null if no record of it can be read.
     pub(super) written_at: Option<String>,
+    /// Bytes of all files of the step; null if no record of it can be read.
     pub(super) bytes: Option<u64>,
+    /// Number of files of the step; null if no record of it can be read.
     pub(super) files: Option<u64>,
-    /// Null without a local copy.
+    /// The state of the local copy; null if there is none.
     pub(super) local: Option<LocalState>,
     /// The remotes that have committed it.
     pub(super) remotes: Vec<String>,
+    /// Whether the step is pinned.
     pub(super) pinned: bool,
-    /// Whether a later attempt started at or before it: retention removes it first.
+    /// Whether a later attempt started at or before the step: retention removes such steps first.
     pub(super) abandoned: bool,
     /// Remotes on which the step is incomplete.
     pub(super) incomplete: Vec<IncompleteOn>,
+    /// Metrics by name.
     pub(super) metrics: BTreeMap<String, f64>,
     /// Errors of records that cannot be read.
     pub(super) faults: Vec<String>,
 }
 
 /// A remote on which a step is incomplete.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(super) struct IncompleteOn {
+    /// The remote's name.
     pub(super) remote: String,
     /// The nodes whose parts are missing; empty just before the commit.
     pub(super) missing_nodes: Vec<String>,

@@ -1,25 +1,35 @@
 //! The steps that a drain did not finish, as the commands show them.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::drain::{DrainRecord, LeftStep};
 
 /// The drain of a node, with the unfinished steps that are still missing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(super) struct LeftByDrain {
+    /// The node.
     node: String,
+    /// Why the agent was asked to stop.
     reason: String,
+    /// When it ended, by that node's clock.
     ended_at: String,
+    /// The steps that were not finished, with the remote.
     left: Vec<Left>,
     #[serde(skip)]
     text: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 struct Left {
+    /// The step's number.
     step: u64,
+    /// The attempt.
     attempt: u32,
+    /// The remote's name.
     remote: String,
+    /// Whether a step must be durable on this remote to count as durable.
     required: bool,
+    /// Bytes that were not sent to the remote; 0 if only records were missing.
     missing_bytes: u64,
 }
 

@@ -1,6 +1,7 @@
 //! `list`: lists the steps of a run over all tiers.
 
 use clap::Args;
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_core::nodes::first_of;
@@ -18,20 +19,24 @@ use stepvault_core::document::ErrorInfo;
 #[derive(Debug, Args)]
 pub(crate) struct ListArguments {}
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct ListDocument {
+    /// The run.
     run: String,
+    /// Every step, the newest first.
     steps: Vec<ListedStep>,
-    /// Steps that drains of nodes did not finish and no newer step on a remote supersedes.
+    /// Drains of nodes with unfinished steps, if the remote has neither these steps nor newer ones.
     drains: Vec<LeftByDrain>,
     /// Tiers that could not be listed and may hold more steps.
     failed: Vec<FailedTier>,
 }
 
 /// A tier that could not be listed.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct FailedTier {
+    /// `local` or the remote's name.
     pub(super) tier: String,
+    /// Why it could not be listed.
     pub(super) error: ErrorInfo,
 }
 

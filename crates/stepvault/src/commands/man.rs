@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Command, CommandFactory as _};
 use clap_mangen::Man;
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::durable;
@@ -22,8 +23,9 @@ pub(crate) struct ManArguments {
     directory: Option<PathBuf>,
 }
 
-#[derive(Serialize)]
-struct ManReport {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ManReport {
+    /// The written manual pages.
     pages: Vec<PathBuf>,
 }
 

@@ -26,6 +26,8 @@ pub(crate) mod remote;
 pub(crate) mod restore;
 pub(crate) mod run;
 pub(crate) mod save;
+#[cfg(test)]
+mod schemas;
 pub(crate) mod show;
 mod starts;
 pub(crate) mod status;

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::{Error, ErrorKind, Result};
@@ -43,11 +44,15 @@ struct WhichStep {
     attempt: Option<Attempt>,
 }
 
-#[derive(Serialize)]
-struct PinDocument {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct PinDocument {
+    /// The run.
     run: String,
+    /// The step's number.
     step: u64,
+    /// The attempt.
     attempt: u32,
+    /// Whether the step is pinned.
     pinned: bool,
     /// Tiers whose state changed.
     changed: Vec<String>,
@@ -57,9 +62,11 @@ struct PinDocument {
     failed: Vec<FailedTier>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct FailedTier {
+    /// `local` or the remote's name.
     tier: String,
+    /// The failed operation, its subject and the cause.
     message: String,
 }
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_agent::SystemClock;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::{Attempt, Step};
@@ -18,6 +18,7 @@ use stepvault_engine::metrics::MetricsSource;
 use stepvault_engine::push::{PushReport, RemoteOutcome, SourceCheck, StageRequest, check_source, push};
 use stepvault_engine::upload::Uploaded;
 use stepvault_formats::find::Extent;
+use stepvault_local::clock::SystemClock;
 use stepvault_local::vault::Vault;
 
 use super::Session;
@@ -60,34 +61,49 @@ pub(crate) struct PushArguments {
 const MAX_FAULTS_TOLD: usize = 5;
 
 /// The result of a push.
-#[derive(Serialize)]
-struct PushDocument {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct PushDocument {
+    /// The run.
     run: String,
+    /// The step's number.
     step: u64,
+    /// The attempt.
     attempt: u32,
     /// Whether the attempt may still change, because no remote has answered.
     provisional: bool,
+    /// Name of the step's directory or file.
     name: String,
+    /// SRC.
     source: PathBuf,
+    /// Number of files of the step.
     files: u64,
+    /// Bytes of all files of the step.
     bytes: u64,
+    /// Whether this push sealed the step; false if it was already sealed or durable.
     newly_sealed: bool,
-    /// Damage found in its files by the rules of their formats.
+    /// Damage in its files by the rules of their formats, each with its path; the step is uploaded unchanged.
     faults: Vec<String>,
+    /// One entry for each remote.
     remotes: Vec<RemoteDocument>,
+    /// Duration in seconds.
     seconds: f64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct RemoteDocument {
+    /// The remote's name.
     remote: String,
+    /// Whether a step must be durable on this remote to count as durable.
     required: bool,
+    /// Whether the step is durable on the remote now.
     durable: bool,
+    /// Whether it was already durable on the remote.
     already_durable: bool,
-    /// Bytes that the store copied from an earlier step, instead of being sent.
+    /// Bytes that the store copied from an earlier step in this command, instead of being sent.
     copied_bytes: u64,
     /// The nodes whose parts are missing; this node's part is uploaded.
     missing_nodes: Vec<String>,
+    /// Why it failed; null if it did not.
     error: Option<ErrorInfo>,
 }
 

@@ -1,6 +1,7 @@
 //! `remote forget`: removes the vault's records of a remote.
 
 use clap::{Args, Subcommand};
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::ids::RemoteName;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -35,9 +36,11 @@ enum RemoteAction {
     },
 }
 
-#[derive(Serialize)]
-struct ForgetDocument {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ForgetDocument {
+    /// The remote's name.
     remote: String,
+    /// One entry for each run of which the vault had records.
     runs: Vec<Forgotten>,
 }
 

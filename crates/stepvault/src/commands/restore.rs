@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
-use stepvault_agent::SystemClock;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{Attempt, Step};
 use stepvault_core::nodes::Writer;
@@ -17,6 +16,7 @@ use stepvault_engine::restore::{
     HandoffOptions, Parts, RestoreContext, RestoreReport, RestoreRequest, Target, Together, plan,
     remember_remotes, remember_resumption, restore,
 };
+use stepvault_local::clock::SystemClock;
 use stepvault_local::staging::Existing;
 use stepvault_local::vault::Vault;
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_core::ids::Step;
@@ -56,8 +57,9 @@ pub(crate) struct CommitArguments {
     expect: Vec<String>,
 }
 
-#[derive(Serialize)]
-struct StageDocument {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct StageDocument {
+    /// The step's number.
     step: u64,
     /// The directory to write to.
     path: PathBuf,
@@ -65,16 +67,19 @@ struct StageDocument {
     target: PathBuf,
 }
 
-#[derive(Serialize)]
-struct CommitDocument {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct CommitDocument {
+    /// The step's number.
     step: u64,
+    /// Path of the step.
     path: PathBuf,
     /// The link to the most recently committed step.
     latest: PathBuf,
     /// Whether another process, or an earlier call, has already committed the step.
     already_there: bool,
-    /// Null if it was already committed.
+    /// Number of files; null if it was already committed.
     files: Option<u64>,
+    /// Bytes of its files; null if it was already committed.
     bytes: Option<u64>,
 }
 

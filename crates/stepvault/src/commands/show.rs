@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::manifest::{FileEntry, PartManifest};
@@ -29,27 +30,33 @@ pub(crate) struct ShowArguments {
     attempt: Option<Attempt>,
 }
 
-#[derive(Serialize)]
-struct ShowDocument {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ShowDocument {
+    /// The run.
     run: String,
     #[serde(flatten)]
     listed: ListedStep,
-    /// Every file, with its digest if it has been hashed.
+    /// Every file.
     entries: Vec<EntryDocument>,
+    /// Tiers that could not be listed and may hold the step.
     failed: Vec<FailedTier>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct EntryDocument {
+    /// Path inside the checkpoint.
     path: String,
+    /// The file's length.
     bytes: u64,
     /// Permission bits in octal.
     mode: String,
+    /// Modification time.
     modified_at: String,
-    /// The manifest's digest: SHA-256 over the digests of the file's parts. Null until the file has been hashed.
+    /// SHA-256 over the digests of the file's parts (see the format); null until it has been hashed.
     digest: Option<String>,
-    /// SHA-256 of the bytes; null for a file of several parts.
+    /// SHA-256 of the bytes; null until it has been hashed, and for a file of several parts.
     sha256: Option<String>,
+    /// CRC-32C of the bytes in hexadecimal digits; null until it has been hashed.
     crc32c: Option<String>,
 }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::control::{RemoteRate, Skipped};
 use stepvault_agent::{OtherWriter, RemoteUploads, UnservedRun};
@@ -49,31 +50,41 @@ pub(crate) struct StatusArguments {
     watch: bool,
 }
 
-#[derive(Serialize)]
-struct StatusDocument {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct StatusDocument {
+    /// The run.
     run: String,
+    /// The vault's directory.
     vault: PathBuf,
     /// Whether a process, such as an agent or a push, holds the vault's lock.
     locked: bool,
-    /// The state of the running agent; null if none answers.
+    /// The state of this vault's agent; null if none answers.
     agent: Option<AgentDocument>,
+    /// Number of sealed steps.
     steps: u64,
+    /// Bytes of the sealed steps.
     bytes: u64,
+    /// Number of quarantined steps.
     quarantined_steps: u64,
+    /// Number of directories in the vault that are not readable steps.
     unreadable_steps: u64,
+    /// The newest sealed step; null if there is none.
     newest_step: Option<u64>,
+    /// One entry for each remote, from this node's records.
     remotes: Vec<RemoteStatus>,
-    /// The newest steps, at most 8, the newest first.
+    /// The newest steps in the vault, at most 8, the newest first.
     newest_steps: Vec<StepStatus>,
     /// Runs that are not configured, but have steps in the vault that are not durable.
     unserved: Vec<UnservedRun>,
-    /// Steps that the last drain did not finish and are still not durable.
+    /// Steps that this node's last drain did not finish and are not durable yet; null if there are none.
     last_drain: Option<LeftByDrain>,
-    /// Steps that the vault gave up before they were durable, to free space; null if there are none.
+    /// Steps that the vault gave up before they were durable, to free disk space; null if there are none.
     given_up: Option<GivenUpDocument>,
+    /// Free bytes of the vault's filesystem.
     disk_free_bytes: u64,
+    /// Size of the vault's filesystem.
     disk_total_bytes: u64,
-    /// Low mark: below it local copies are evicted; null if not configured.
+    /// Low mark: with fewer free bytes, local copies are evicted; null if not configured.
     free_space_low_bytes: Option<u64>,
     /// High mark: eviction stops when so many bytes are free; null if not configured.
     free_space_high_bytes: Option<u64>,
@@ -82,42 +93,54 @@ struct StatusDocument {
 }
 
 /// A running agent and its state for this run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 struct AgentDocument {
+    /// The agent's version.
     version: String,
+    /// The agent's process ID.
     process_id: u32,
+    /// When the agent started, in UTC.
     started_at: String,
     /// Why it was asked to stop; null if it was not.
     stopping: Option<String>,
+    /// Whether no problem keeps the agent from working.
     healthy: bool,
+    /// Problems that keep the agent from working, as the health check reports them.
     problems: Vec<String>,
     /// Whether the agent serves this run.
     serves_run: bool,
+    /// Its state with each remote of the run, in the configured order.
     remotes: Vec<RemoteUploads>,
-    /// Upload rates, and the next time of retention.
+    /// The agent's upload rate and next retention for each remote.
     rates: Vec<RemoteRate>,
+    /// Skipped entries of the watched directory, the latest first, at most 32.
     skipped: Vec<Skipped>,
-    /// Entries in the watched directory that are not sealed yet.
+    /// Entries of the watched directory that are not sealed yet, by path, at most 32.
     unfinished: Vec<Skipped>,
-    /// Finished steps that could not be sealed yet.
+    /// Finished steps that could not be sealed yet, at most 32.
     unsealed: Vec<Skipped>,
-    /// Other training jobs that write the run.
+    /// Other training jobs that were seen writing the run within the last hour.
     other_writers: Vec<OtherWriter>,
 }
 
 /// The vault's steps on one remote, as recorded on this node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 struct RemoteStatus {
+    /// The remote's name.
     remote: String,
+    /// Its URL, without options.
     url: String,
+    /// Whether a step must be durable on this remote to count as durable.
     required: bool,
-    /// Sealed steps that are not fully uploaded.
+    /// Number of sealed steps that are not fully uploaded.
     staged_steps: u64,
-    /// Steps that are fully uploaded but not committed.
+    /// Number of steps that are uploaded and verified, but not committed.
     uploaded_steps: u64,
+    /// Number of steps that are recorded as durable on the remote.
     durable_steps: u64,
-    /// Bytes of the steps that are not durable on the remote.
+    /// Bytes of the sealed steps that are not durable on the remote.
     not_durable_bytes: u64,
+    /// The newest durable step; null if there is none.
     newest_durable_step: Option<u64>,
 }
 

@@ -4,6 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::control::{Client, LONGEST_WAIT, WaitRequest};
 use stepvault_agent::step_progress::{Goal, Outcome, StepProgress, StepQuery, read_progress};
@@ -62,13 +63,16 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 const REMOTES_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The result of waiting.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct WaitDocument {
+    /// The state to wait for.
     #[serde(rename = "for")]
     goal: Goal,
+    /// The outcome.
     outcome: Outcome,
     #[serde(flatten)]
     standing: StepProgress,
+    /// Duration in seconds.
     seconds: f64,
 }
 

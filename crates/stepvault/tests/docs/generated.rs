@@ -29,7 +29,7 @@ pub(crate) fn check(path: &str, expected: &str) {
         .count();
     panic!(
         "{path} is out of date from line {} on:\n  it says      {:?}\n  it should be {:?}\n\
-         `STEPVAULT_BLESS=1 cargo test -p stepvault --test docs` writes it anew",
+         `STEPVAULT_BLESS=1 cargo test -p stepvault --bin stepvault --test docs` writes it anew",
         line + 1,
         found.lines().nth(line).unwrap_or_default(),
         expected.lines().nth(line).unwrap_or_default()
@@ -59,6 +59,6 @@ pub(crate) fn check_section(path: &str, begin: &str, expected: &str) {
 pub(crate) fn heading(title: &str, source: &str) -> String {
     format!(
         "# {title}\n\n<!-- Generated from {source}; do not edit. \
-         `STEPVAULT_BLESS=1 cargo test -p stepvault --test docs` writes it anew. -->\n\n"
+         `STEPVAULT_BLESS=1 cargo test -p stepvault --bin stepvault --test docs` writes it anew. -->\n\n"
     )
 }

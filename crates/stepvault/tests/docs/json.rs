@@ -1,222 +1,364 @@
-//! docs/reference/json.md: the documents that `--json` prints, from real commands.
+//! docs/reference/json.md: the documents that `--json` prints, from their schema, with examples from real commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use regex::Regex;
 use serde_json::{Map, Value};
 
+use crate::commands::subcommands;
 use crate::example::write_checkpoint;
 use crate::generated::{check, heading};
-use crate::json_meanings::meaning;
-use crate::place::Place;
+use crate::place::{Place, read, stepvault};
 
+const SCHEMA: &str = "docs/reference/json.schema.json";
 /// What goes with every command below.
 const COMMON: &str = "--json --run my-run --remote main=file://$PWD/remote --local $PWD/vault --node node-0";
 /// Most entries of a list that are shown.
 const SHOWN: usize = 2;
+/// Commands that print no document, or one that nothing should depend on.
+const WITHOUT_DOCUMENT: [&str; 3] = ["completions", "demo", "run"];
 
-/// A remote that answers nobody.
-const GONE: &str =
-    "--remote main=file://$PWD/remote --remote 'gone=s3://b/p?endpoint=http://127.0.0.1:1&retry-deadline=1s'";
+/// Stands for the members of an error.
+const AS_ERROR: &str = " Members as in [`error`](#error).";
 
-/// The same remote with another URL, where nothing is.
-const MOVED: &str = "--remote main=file://$PWD/remote --remote gone=file://$PWD/elsewhere";
+/// Prepares what the commands below need: steps, a torn step with its trainer's log, and a running agent.
+const SCENE: &str = r#"
+set -e
+stepvault push checkpoints/step_100 --run my-run --remote main=file://$PWD/remote --local $PWD/vault --node node-0
+stepvault push checkpoints/step_100 --run moved --remote main=file://$PWD/remote --local $PWD/vault --node node-0
+mkdir -p watched/step_5 watched/step_x live/step_5
+echo weights | tee watched/step_5/model.pt > live/step_5/weights.dat
+printf '[run."my-run"]\nwatch = "watched"\ncomplete = "rename"\npattern = "step_*"\n[keep.remote]\nlast = 1\n[keep.local]\nlast = 1\n' > agent.toml
+printf '[doctor]\nrequired-environment = ["OUTPUT_PATH"]\n' > doctor.toml
+printf '[local]\nlinks = "soft"\n' > wrong.toml
+staged=$(stepvault stage --in saved --step 7); echo weights > $staged/model.pt; ln -s ${staged%/*} save
+mkdir -p torn broken
+for step in 1 2; do
+  mkdir torn/step_$step; echo weights > torn/step_$step/model.pt
+  stepvault push torn/step_$step --run torn --local torn-vault --remote main=file://$PWD/remote
+done
+printf x > remote/torn/.stepvault/commits/000000000002.a1.json
+printf 'PK\003\004' > broken/step_2.pt
+printf 'step 1\nOSError: [Errno 28] No space left on device\n' > trainer.log
+timeout 300 stepvault agent --quiet --run my-run --remote main=file://$PWD/live-remote --local $PWD/live-vault \
+  --node node-0 > agent.log 2>&1 &
+for try in $(seq 300); do [ -S live-vault/agent.sock ] && exit; sleep 0.1; done
+exit 1
+"#;
 
-/// Each document's name, and the commands whose documents have that shape; the first is shown.
-const DOCUMENTS: [(&str, &[&str]); 26] = [
-    (
-        "push",
-        &[
-            "push checkpoints/step_101 --metric loss=1.98",
-            "push checkpoints/step_102 --remote other=file://$PWD/no/such/place",
-        ],
-    ),
-    ("list", &["list", "list GONE", "list --run drained MOVED"]),
-    ("show", &["show 101", "show 101 GONE"]),
-    (
-        "status",
-        &[
-            "status",
-            "status --run drained MOVED",
-            "status --config looped.toml --run looped --local looped-vault",
-            "status --local $PWD/live-vault",
-        ],
-    ),
-    (
-        "wait",
-        &["wait 101 --for durable", "wait 9 --for durable --timeout 0s"],
-    ),
-    (
-        "inspect",
-        &["inspect checkpoints --quiet-time 0s", "inspect megatron"],
-    ),
-    (
-        "estimate",
-        &[
-            "estimate --params 30e9 --master fp32 --nodes 2 --ranks-per-node 8 --steps 5000 --every 500 --keep 2 --keep-remote 3",
-            "estimate sized --shuffle-buffer 250000 --sample 500kB",
-        ],
-    ),
-    (
-        "doctor",
-        &["doctor checkpoints --config doctor.toml --step-size 1MB --save-interval 10m"],
-    ),
-    (
-        "explain",
-        &[
-            "explain broken --log trainer.log --elsewhere --run torn --local none",
-            "explain broken --log broken --elsewhere --local none --remote main=file://$PWD/nothing",
-            "explain whole --elsewhere --local none --remote main=file://$PWD/nothing",
-        ],
-    ),
-    ("verify", &["verify --deep", "verify GONE"]),
-    ("pin", &["pin 100 --note baseline"]),
-    ("unpin", &["unpin 100"]),
-    (
-        "prune",
-        &[
-            "prune --dry-run --keep-last 1",
-            "prune --keep-last 1",
-            "prune --keep-last 1 --remote none=file://$PWD/none",
-        ],
-    ),
-    ("gc", &["gc --dry-run", "gc --remote none=file://$PWD/none"]),
-    ("damage", &[]),
-    (
-        "remote forget",
-        &["remote forget main --run looped --local looped-vault"],
-    ),
-    (
-        "restore",
-        &[
-            "restore --into restored",
-            "restore --into restored --plan",
-            "restore --into other --local none GONE",
-            "restore --into trainer --run zero --local none",
-        ],
-    ),
-    ("stage", &["stage --in saved --step 7"]),
-    ("commit", &["commit save/step_7", "commit save/step_7"]),
-    ("config show", &["config show"]),
-    (
-        "config check",
-        &["config check", "config check --config wrong.toml"],
-    ),
-    ("init", &["init"]),
-    (
-        "agent",
-        &[
-            "agent --once --config agent.toml",
-            "agent --once --config agent.toml GONE",
-        ],
-    ),
-    (
-        "announce",
-        &["announce live/step_5 --wait-for durable --local $PWD/live-vault"],
-    ),
-    ("drain", &["drain --wait --local $PWD/live-vault"]),
-    ("error", &["show 9", "list --run a/../b"]),
-];
+/// Damages both copies of the newest step.
+const DAMAGE: &str = "for file in remote/my-run/000000000102.a1/step_102/model.safetensors \
+                      vault/runs/my-run/steps/*102.a1/data/model.safetensors; do \
+                      if [ -e $file ]; then printf x | dd of=$file conv=notrunc 2>/dev/null; fi; done";
 
-#[test]
-fn the_reference_of_json_documents_is_what_is_printed() {
-    let place = Place::new();
-    for step in [100, 101, 102] {
-        write_checkpoint(place.path(), step);
-    }
-    place.output(&format!("stepvault push checkpoints/step_100 {COMMON}"));
-    place.output("mkdir elsewhere none nothing");
-    place.output(
-        "printf '[local]\\nlinks = \"soft\"\\n' > wrong.toml; mkdir -p watched/step_5 watched/step_x; \
-                  echo weights > watched/step_5/model.pt; mkdir -p megatron/iter_0000010; \
-                  echo x > megatron/iter_0000010/metadata.json; \
-                  printf 10 > megatron/latest_checkpointed_iteration.txt",
-    );
-    place.output(
-        "printf '[run.\"my-run\"]\\nwatch = \"watched\"\\ncomplete = \"rename\"\\npattern = \"step_*\"\\n\
-         [keep.remote]\\nlast = 1\\n[keep.local]\\nlast = 1\\n' > agent.toml",
-    );
-    place.output("printf '[doctor]\\nrequired-environment = [\"OUTPUT_PATH\"]\\n' > doctor.toml");
-    // A step that was given up.
-    place.output(
-        "mkdir -p vault/runs/my-run/notes; printf '{\"format\":1,\"more\":0,\"node\":\"node-0\",\"run\":\"my-run\",\
-         \"steps\":[{\"bytes\":33,\"durable_on\":[\"main\"],\"given_up_at\":{\"nanoseconds\":0,\"seconds\":1767330000},\
-         \"id\":{\"attempt\":1,\"step\":50}}]}' > vault/runs/my-run/notes/given-up.json",
-    );
-    // A step that a drain left, on a remote that did not answer; told once the remote is elsewhere.
-    place.output(&format!(
-        "export STEPVAULT_AGENT_DRAIN_DEADLINE=3s; \
-         stepvault push checkpoints/step_100 --run drained --node node-0 --local $PWD/vault {GONE} 2>/dev/null; \
-         stepvault agent --run drained --local $PWD/vault --node node-0 {GONE} 2>drained.log >/dev/null & \
-         until grep -q 'is not durable on gone' drained.log; do sleep 0.1; done; kill -TERM $!; wait $! || true",
-    ));
-    // A header alone, an index of weights that are not there, and what is no header.
-    place.output(
-        "mkdir -p sized; \
-         printf '\\065\\0\\0\\0\\0\\0\\0\\0{\"w\":{\"dtype\":\"U8\",\"shape\":[9],\"data_offsets\":[0,9]}}' > sized/a.safetensors; \
-         echo '{\"metadata\":{\"total_size\":40},\"weight_map\":{\"v\":\"m.safetensors\"}}' > sized/m.safetensors.index.json; \
-         echo none > sized/none.safetensors",
-    );
-    // A step with a pointer, and something in the pointer's place.
-    place.output(
-        "mkdir -p zero/global_step10 trainer/latest; echo weights > zero/global_step10/mp_rank_00_model_states.pt; \
-         stepvault push zero/global_step10 --run zero --local zero-vault --remote main=file://$PWD/remote",
-    );
-    place.output(
-        "staged=$(stepvault stage --in saved --step 7) && echo weights > $staged/model.pt && \
-         ln -s ${staged%/*} save",
-    );
-    place.output(
-        "mkdir -p looped/step_1; echo weights > looped/step_1/model.pt; \
-         here=\"--run looped --local looped-vault --node node-0 --remote main=file://$PWD/remote\"; \
-         printf '[restart]\\nloop-starts = 2\\ndemote-after = 1\\n' > looped.toml; stepvault push looped/step_1 $here; \
-         stepvault run --into looped $here -- false; stepvault run --into looped $here -- false; true",
-    );
-    // A step whose commit cannot be read, one that was cut off, and the log of it.
-    place.output(
-        "mkdir -p torn broken whole/step_3; echo weights > whole/step_3/model.bin; for step in 1 2; do mkdir torn/step_$step; echo weights > torn/step_$step/model.pt; \
-         stepvault push torn/step_$step --run torn --local torn-vault --remote main=file://$PWD/remote; done; \
-         printf x > remote/torn/.stepvault/commits/000000000002.a1.json; printf 'PK\\003\\004' > broken/step_2.pt; \
-         printf 'step 1\\nOSError: [Errno 28] No space left on device\\n' > trainer.log",
-    );
-    // An agent with a vault of its own. It ends with the last document but one, or with its time.
-    place.output(
-        "mkdir -p live/step_5 && echo weights > live/step_5/weights.dat; timeout 300 stepvault agent --quiet \
-         --run my-run --remote main=file://$PWD/live-remote --local $PWD/live-vault --node node-0 \
-         > agent.log 2>&1 & for try in $(seq 300); do [ -S live-vault/agent.sock ] && exit; sleep 0.1; done; exit 1",
-    );
-    let mut text = heading("JSON documents", "what the commands print with `--json`");
-    text.push_str(INTRODUCTION);
-    for (name, commands) in DOCUMENTS {
-        if name == "damage" {
-            // Both copies of the newest step, so that a restore passes over it.
-            place.output("for file in remote/my-run/000000000102.a1/step_102/model.safetensors vault/runs/my-run/steps/*102.a1/data/model.safetensors; do \
-                          if [ -e $file ]; then printf x | dd of=$file conv=notrunc 2>/dev/null; fi; done");
-            continue;
-        }
-        let documents: Vec<Value> = commands.iter().map(|command| printed(&place, command)).collect();
-        write!(text, "\n## {name}\n\n{}", section(name, &documents)).unwrap();
-    }
-    check("docs/reference/json.md", &text);
-}
+/// The document of each command in the schema, and the command. Of several the first one's document is shown.
+const COMMANDS: &str = "\
+push: push checkpoints/step_101 --metric loss=1.98
+push: push checkpoints/step_102 --remote gone=file://$PWD/no/such/place
+list: list
+show: show 101
+status: status
+status: status --local $PWD/live-vault
+wait: wait 101 --for durable
+wait: wait 9 --for durable --timeout 0s
+inspect: inspect checkpoints --quiet-time 0s
+estimate: estimate --params 30e9 --master fp32 --nodes 2 --ranks-per-node 8 --steps 5000 --every 500 --keep 2 --keep-remote 3
+estimate: estimate checkpoints/step_100
+doctor: doctor checkpoints --config doctor.toml --step-size 1MB --save-interval 10m
+explain: explain broken --log trainer.log --elsewhere --run torn --local none
+verify: verify --deep
+pin: pin 100 --note baseline
+unpin: unpin 100
+prune: prune --dry-run --keep-last 1
+prune: prune --keep-last 1
+gc: gc --dry-run
+remote-forget: remote forget main --run moved
+restore: restore --into restored
+restore: restore --into restored --plan
+stage: stage --in saved --step 8
+commit: commit save/step_7
+commit: commit save/step_7
+config-show: config show
+config-check: config check
+config-check: config check --config wrong.toml
+init: init
+man: man pages
+agent: agent --once --config agent.toml
+announce: announce live/step_5 --wait-for durable --local $PWD/live-vault
+drain: drain --wait --local $PWD/live-vault
+error: show 9
+error: list --run a/../b
+";
 
 const INTRODUCTION: &str = "With `--json` a command prints one JSON document on standard output and nothing else; \
 progress, warnings and errors go to standard error. Every document has `format`, 1 in this version. Within a format \
 members may be added, so programs should ignore unknown members; none is removed or changes its meaning. Numbers have \
-their unit in the name or are bytes; times are strings in RFC 3339, in UTC, or objects of seconds and nanoseconds since \
-1970.
+their unit in the name or are bytes; times are strings in RFC 3339, in UTC. [json.schema.json](json.schema.json) is the \
+JSON Schema of all documents.
 
-A command that fails before it has a result prints the document `error` instead. A command that has a result prints it; \
-the [exit code](exit-codes.md) reports how complete the result is.
+A command that fails before it has a result prints the document [`error`](#error) instead. A command that has a result \
+prints it; the [exit code](exit-codes.md) reports how complete the result is.
 
 `completions` and `man` without a directory always print text; `run` and `status --watch` refuse `--json`. `demo` prints \
 a document that is not described here, because nothing should depend on it. The examples below come from real runs; \
 paths, durations and disk sizes are replaced, lists are cut to two entries, and members are sorted by name.
 ";
 
+#[test]
+fn the_reference_of_json_documents_is_their_schema() {
+    let place = Place::new();
+    for step in [100, 101, 102] {
+        write_checkpoint(place.path(), step);
+    }
+    place.output(SCENE);
+    let schema = Schema(serde_json::from_str(&read(SCHEMA)).unwrap());
+    let mut text = heading(
+        "JSON documents",
+        "json.schema.json and what the commands print with `--json`",
+    );
+    text.push_str(INTRODUCTION);
+    let mut shown = Vec::new();
+    for (name, command) in COMMANDS.lines().filter_map(|line| line.split_once(": ")) {
+        if name == "restore" {
+            place.output(DAMAGE);
+        }
+        let document = printed(&place, command);
+        let rows = schema.rows(name);
+        compare(&document, "", &rows, command);
+        if shown.last() == Some(&name) {
+            continue;
+        }
+        shown.push(name);
+        let title = name.replace('-', " ");
+        write!(
+            text,
+            "\n## {title}\n\n| Member | Type | Meaning |\n|---|---|---|\n"
+        )
+        .unwrap();
+        for row in rows {
+            writeln!(text, "| `{}` | {} | {} |", row.path, row.types(), row.meaning).unwrap();
+        }
+        write!(text, "\n```json\n{:#}\n```\n", cut(document)).unwrap();
+    }
+    assert_eq!(shown, schema.documents(), "the documents of {SCHEMA}");
+    check("docs/reference/json.md", &text);
+}
+
+#[test]
+fn every_command_has_a_document() {
+    let schema = Schema(serde_json::from_str(&read(SCHEMA)).unwrap());
+    for command in subcommands(&stepvault(&["--help"])) {
+        let mut names: Vec<String> = subcommands(&stepvault(&[&command, "--help"]))
+            .iter()
+            .map(|inner| format!("{command}-{inner}"))
+            .collect();
+        if names.is_empty() && !WITHOUT_DOCUMENT.contains(&command.as_str()) {
+            names.push(command);
+        }
+        for name in names {
+            assert!(
+                schema.documents().contains(&name.as_str()),
+                "no document of '{name}'"
+            );
+        }
+    }
+}
+
+/// A JSON Schema with the documents below `anyOf`.
+struct Schema(Value);
+
+/// A row of a table: a member of a document.
+struct Row {
+    path: String,
+    types: BTreeSet<String>,
+    meaning: String,
+}
+
+impl Row {
+    fn types(&self) -> String {
+        let (null, other): (Vec<&str>, Vec<&str>) = self
+            .types
+            .iter()
+            .map(String::as_str)
+            .partition(|name| *name == "null");
+        [other, null].concat().join(" or ")
+    }
+
+    fn is_error(&self) -> bool {
+        self.meaning.ends_with(AS_ERROR)
+    }
+}
+
+impl Schema {
+    fn documents(&self) -> Vec<&str> {
+        let documents = self.0["anyOf"].as_array().unwrap().iter();
+        documents.filter_map(target).collect()
+    }
+
+    fn rows(&self, document: &str) -> Vec<Row> {
+        let mut rows = Vec::new();
+        self.add_rows("", &self.0["$defs"][document], &mut vec![document], &mut rows);
+        rows
+    }
+
+    fn add_rows<'a>(&'a self, path: &str, schema: &'a Value, within: &mut Vec<&'a str>, rows: &mut Vec<Row>) {
+        let mut members: BTreeMap<&str, Vec<(&Value, &Value)>> = BTreeMap::new();
+        for variant in self.variants(schema) {
+            for (name, member) in variant["properties"].as_object().into_iter().flatten() {
+                members.entry(name).or_default().push((variant, member));
+            }
+        }
+        for (name, members) in members {
+            let path = if path.is_empty() {
+                name.to_owned()
+            } else {
+                format!("{path}.{name}")
+            };
+            let mut types = BTreeSet::new();
+            let mut values = Vec::new();
+            for (variant, member) in &members {
+                for schema in self.variants(member) {
+                    types.extend(types_of(schema));
+                    // The tag of a variant is described with the variant.
+                    let described = if members.len() > 1 { variant } else { schema };
+                    values.extend(schema["const"].as_str().map(|value| (value, meaning(described))));
+                    let plain = schema["enum"]
+                        .as_array()
+                        .into_iter()
+                        .flatten()
+                        .filter_map(Value::as_str);
+                    values.extend(plain.map(|value| (value, String::new())));
+                }
+            }
+            let target = target(members[0].1);
+            let mut meaning = with_values(meaning(members[0].1), &values);
+            let is_error = target == Some("ErrorInfo") && within[0] != "error";
+            if is_error {
+                meaning.push_str(AS_ERROR);
+            }
+            rows.push(Row {
+                path: path.clone(),
+                types,
+                meaning,
+            });
+            if is_error || target.is_some_and(|target| within.contains(&target)) {
+                continue;
+            }
+            within.extend(target);
+            for (_, member) in members {
+                let items = self
+                    .variants(member)
+                    .into_iter()
+                    .find_map(|variant| variant.get("items"));
+                match items {
+                    Some(items) => self.add_rows(&format!("{path}[]"), items, within, rows),
+                    None => self.add_rows(&path, member, within, rows),
+                }
+            }
+            within.truncate(within.len() - usize::from(target.is_some()));
+        }
+    }
+
+    /// Returns a schema's alternatives, with references followed.
+    fn variants<'a>(&'a self, schema: &'a Value) -> Vec<&'a Value> {
+        if let Some(name) = schema["$ref"].as_str() {
+            return self.variants(&self.0["$defs"][name.trim_start_matches("#/$defs/")]);
+        }
+        let inner = ["anyOf", "oneOf", "allOf"]
+            .iter()
+            .filter_map(|key| schema[*key].as_array());
+        let inner: Vec<&Value> = inner.flatten().flat_map(|schema| self.variants(schema)).collect();
+        if inner.is_empty() || schema["properties"].is_object() {
+            [vec![schema], inner].concat()
+        } else {
+            inner
+        }
+    }
+}
+
+/// Returns the name of the type that a member refers to.
+fn target(member: &Value) -> Option<&str> {
+    let alternatives = member["anyOf"].as_array().into_iter().flatten();
+    let referred = alternatives
+        .chain([member, &member["items"]])
+        .find_map(|schema| schema["$ref"].as_str());
+    referred.map(|name| name.trim_start_matches("#/$defs/"))
+}
+
+fn types_of(schema: &Value) -> Vec<String> {
+    let types = match &schema["type"] {
+        Value::Array(types) => types.iter().filter_map(Value::as_str).collect(),
+        kind => vec![kind.as_str().unwrap_or("string")],
+    };
+    let name = |kind: &str| {
+        match kind {
+            "array" => "list",
+            "string" => "text",
+            kind => kind,
+        }
+        .to_owned()
+    };
+    types.into_iter().map(name).collect()
+}
+
+/// Returns the first paragraph of a description, with links to code as plain words.
+fn meaning(schema: &Value) -> String {
+    let text = schema["description"].as_str().unwrap_or_default();
+    let text = text.split("\n\n").next().unwrap_or_default().replace('\n', " ");
+    let link = Regex::new(r"\[`(?:[^`]*::)?([^`]*)`\](?:\([^)]*\))?").unwrap();
+    link.replace_all(&text, "`$1`").replace('|', "\\|")
+}
+
+fn with_values(mut meaning: String, values: &[(&str, String)]) -> String {
+    if values.iter().all(|(_, about)| about.is_empty()) {
+        let names: Vec<String> = values.iter().map(|(value, _)| format!("`{value}`")).collect();
+        if !names.is_empty() {
+            write!(meaning, " One of {}.", names.join(", ")).unwrap();
+        }
+    } else {
+        for (value, about) in values {
+            write!(meaning, " `{value}`: {about}").unwrap();
+        }
+    }
+    meaning.trim().to_owned()
+}
+
+/// Compares what a command printed with the schema.
+fn compare(value: &Value, path: &str, rows: &[Row], command: &str) {
+    match value {
+        // The names of metrics are the user's.
+        Value::Object(_) if path.ends_with("metrics") => {}
+        Value::Object(members) => {
+            for (name, inner) in members {
+                let path = format!("{path}.{name}").trim_start_matches('.').to_owned();
+                let row = rows.iter().find(|row| row.path == path);
+                let row = row.unwrap_or_else(|| panic!("{command}: {path} is not in the schema"));
+                let is_right = match inner {
+                    Value::Null => row.types.contains("null"),
+                    Value::Bool(_) => row.types.contains("boolean"),
+                    Value::Number(_) => row.types.contains("number") || row.types.contains("integer"),
+                    Value::String(_) => row.types.contains("text"),
+                    Value::Array(_) => row.types.contains("list"),
+                    Value::Object(_) => row.types.contains("object"),
+                };
+                assert!(is_right, "{command}: {path} is not {}", row.types());
+                if !row.is_error() {
+                    compare(inner, &path, rows, command);
+                }
+            }
+        }
+        Value::Array(entries) => {
+            entries
+                .iter()
+                .for_each(|entry| compare(entry, &format!("{path}[]"), rows, command));
+        }
+        _ => {}
+    }
+}
+
 fn printed(place: &Place, command: &str) -> Value {
     // A flag of the command's own takes the place of the common one.
-    let command = &command.replace("GONE", GONE).replace("MOVED", MOVED);
     let common: Vec<&str> = COMMON.split_whitespace().collect();
     let common: String = common
         .iter()
@@ -270,25 +412,12 @@ pub(crate) fn plain(value: Value, name: &str, place: &str) -> Value {
 
 /// What `doctor` measured is another on every machine. What it tried in a directory, or of a variable, is the same.
 fn plain_finding(mut members: Map<String, Value>) -> Map<String, Value> {
-    let check = members.get("check").and_then(Value::as_str).unwrap_or_default();
-    let (outcome, measured, remedy) = match check {
-        "" | "directory" | "variable" => return members,
-        "filesystem" => ("pass", "ext4, /dev/nvme0n1 on /data", None),
-        "save and seal" => (
-            "pass",
-            "a step of 976.6 KiB is written and linked into the vault in 9 ms; a step is saved every 10m",
-            None,
-        ),
-        "upload" => (
-            "warn",
-            "a step of 976.6 KiB is uploaded in 12m; a step is saved every 10m",
-            Some("save less often"),
-        ),
-        _ => ("pass", "as measured", None),
-    };
-    members.insert("outcome".to_owned(), Value::from(outcome));
-    members.insert("measured".to_owned(), Value::from(measured));
-    members.insert("remedy".to_owned(), Value::from(remedy));
+    let check = members.get("check").and_then(Value::as_str);
+    if check.is_some_and(|check| !["directory", "variable"].contains(&check)) {
+        members.insert("outcome".to_owned(), Value::from("pass"));
+        members.insert("measured".to_owned(), Value::from("as measured"));
+        members.insert("remedy".to_owned(), Value::Null);
+    }
     members
 }
 
@@ -301,76 +430,6 @@ fn plain_text(text: &str, place: &str) -> String {
             format!("{before}/saves/989548c4a92feb4c/{rest}")
         }
         _ => text,
-    }
-}
-
-fn section(name: &str, documents: &[Value]) -> String {
-    let mut types = Vec::new();
-    for document in documents {
-        collect(document, "", &mut types);
-    }
-    let mut text = String::from("| Member | Type | Meaning |\n|---|---|---|\n");
-    let mut kinds: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
-    let mut order: Vec<String> = Vec::new();
-    for (path, kind) in types {
-        if !order.contains(&path) {
-            order.push(path.clone());
-        }
-        kinds.entry(path).or_default().insert(kind);
-    }
-    for path in order {
-        let kinds: Vec<&str> = kinds[&path].iter().copied().collect();
-        writeln!(
-            text,
-            "| `{path}` | {} | {} |",
-            kinds.join(" or "),
-            meaning(name, &path)
-        )
-        .unwrap();
-    }
-    let shown = serde_json::to_string_pretty(&cut(documents[0].clone())).unwrap();
-    write!(text, "\n```json\n{shown}\n```\n").unwrap();
-    text
-}
-
-fn collect(value: &Value, path: &str, types: &mut Vec<(String, &'static str)>) {
-    let kind = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(number) if number.is_f64() => "number",
-        Value::Number(_) => "integer",
-        Value::String(_) => "text",
-        Value::Array(_) => "list",
-        Value::Object(_) => "object",
-    };
-    if !path.is_empty() {
-        types.push((path.to_owned(), kind));
-    }
-    match value {
-        Value::Object(members) => {
-            let free_names = path.ends_with("metrics");
-            for (key, inner) in members {
-                let key = if free_names { "NAME" } else { key };
-                let path = if path.is_empty() {
-                    key.to_owned()
-                } else {
-                    format!("{path}.{key}")
-                };
-                collect(inner, &path, types);
-            }
-        }
-        Value::Array(entries) => {
-            for entry in entries.iter().filter(|entry| entry.is_object()) {
-                collect_members(entry, &format!("{path}[]"), types);
-            }
-        }
-        _ => {}
-    }
-}
-
-fn collect_members(entry: &Value, path: &str, types: &mut Vec<(String, &'static str)>) {
-    for (key, inner) in entry.as_object().into_iter().flat_map(Map::iter) {
-        collect(inner, &format!("{path}.{key}"), types);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Checks the documents against the program: generated ones are up to date, and every documented command runs.
 //!
-//! `STEPVAULT_BLESS=1 cargo test -p stepvault --test docs` regenerates the generated documents.
+//! `STEPVAULT_BLESS=1 cargo test -p stepvault --bin stepvault --test docs` regenerates the generated documents.
 
 #![allow(clippy::print_stderr, reason = "what is not run is said")]
 #![allow(
@@ -23,7 +23,6 @@ mod exit_codes;
 mod formats;
 mod generated;
 mod json;
-mod json_meanings;
 mod keys_in_texts;
 mod links;
 mod markdown;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_diagnose::doctor::feasibility::Feasibility;
 use stepvault_diagnose::doctor::{Finding, Outcome, worst};
@@ -9,15 +10,17 @@ use stepvault_diagnose::doctor::{Finding, Outcome, worst};
 use crate::output::{Report, human, table};
 
 /// The result of `doctor`.
-#[derive(Debug, Serialize)]
-pub(super) struct DoctorDocument {
-    /// The worst outcome of all findings.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in crate::commands) struct DoctorDocument {
+    /// The worst outcome of all checks.
     outcome: Outcome,
+    /// The results of the checks.
     findings: Vec<Finding>,
-    /// Feasibility for each run, from the measurements.
+    /// Feasibility for each run, from the measurements, in entries like those of `findings`.
     feasibility: Vec<Finding>,
-    /// Configuration lines that would make infeasible runs feasible.
+    /// Configuration lines that would make infeasible runs feasible; empty if all are feasible.
     suggested: Vec<String>,
+    /// Duration in seconds.
     seconds: f64,
 }
 

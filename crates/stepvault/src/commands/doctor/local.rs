@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use stepvault_agent::SystemClock;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::config::{Completion, RunSettings};
 use stepvault_core::ids::RunName;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_diagnose::doctor::variables::Value;
 use stepvault_engine::doctor::local::{GivenForecast, LocalToCheck, RunToCheck};
+use stepvault_local::clock::SystemClock;
 
 use super::DoctorArguments;
 use crate::context::{Settings, absolute, vault_beside};

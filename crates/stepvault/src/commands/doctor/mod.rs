@@ -1,6 +1,6 @@
 //! `doctor`: checks before training that everything the service needs works.
 
-mod document;
+pub(super) mod document;
 mod local;
 mod notices;
 mod remotes;

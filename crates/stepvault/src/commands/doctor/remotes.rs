@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use futures::future::join_all;
-use stepvault_agent::SystemClock;
 use stepvault_core::Result;
 use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::keys::RunKeys;
@@ -14,6 +13,7 @@ use stepvault_diagnose::doctor::feasibility::MeasuredRemote;
 use stepvault_diagnose::doctor::remote::{self as judge, Subject};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::doctor::remote::{RemoteToCheck, check_remote};
+use stepvault_local::clock::SystemClock;
 use stepvault_local::space;
 use stepvault_remote::open::OpenOptions;
 

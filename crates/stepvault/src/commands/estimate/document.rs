@@ -2,31 +2,33 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use stepvault_core::Result;
 use stepvault_diagnose::estimate::{Part, Saving, ShuffleBuffer, Spread, StepSize, VaultCopy, Written};
 
 /// An estimate.
-#[derive(Debug, Serialize)]
-pub(super) struct EstimateDocument {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in crate::commands) struct EstimateDocument {
     /// The step, over all nodes.
     #[serde(flatten, serialize_with = "step_members")]
+    #[schemars(with = "StepMembers")]
     pub(super) step: Written,
-    /// The measured files; null for an estimate from numbers.
+    /// The files at PATH; null for an estimate from numbers.
     pub(super) found: Option<FoundDocument>,
-    /// The headers that were read.
+    /// Headers and tables of contents that give the sizes of files.
     pub(super) headers: Vec<HeaderDocument>,
-    /// Headers that could not be read.
+    /// Files with the name of a header that cannot be parsed.
     pub(super) unreadable_headers: Vec<UnreadDocument>,
-    /// The model; null for an estimate from files.
+    /// The model; null for an estimate from a PATH.
     pub(super) model: Option<ModelDocument>,
-    /// The data loader's buffer; null if none was given.
+    /// The data loader's buffer on one node; null if none was given.
     pub(super) shuffle_buffer: Option<BufferDocument>,
-    /// The local tier of the first node while a step is saved.
+    /// The local tier of the first node while the last step is saved.
     pub(super) saving: Option<SavingDocument>,
-    /// Every tier after all saves; null if no run was given.
+    /// Every tier after all saves, with every step durable; null without `--steps`.
     pub(super) run: Option<RunDocument>,
-    /// Assumptions and limitations of the estimate.
+    /// Assumptions of the estimate, and missing files.
     pub(super) notes: Vec<String>,
 }
 
@@ -47,29 +49,41 @@ impl EstimateDocument {
 }
 
 /// The members that describe a step.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct StepMembers {
+    /// Bytes of the step on all nodes; for a PATH, with the bytes that are missing by its headers.
     bytes: u64,
+    /// Number of its files on all nodes.
     files: u64,
+    /// Number of nodes that write it.
     nodes: u64,
+    /// The first node's part, which is the largest.
     first_node: NodeDocument,
+    /// Every other node's part; null with one node.
     other_nodes: Option<NodeDocument>,
+    /// The files by kind.
     parts: Vec<PartDocument>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct NodeDocument {
+    /// Bytes of files.
     bytes: u64,
+    /// Number of files.
     files: u64,
+    /// Number of files and directories.
     inodes: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct PartDocument {
+    /// The kind of the files.
     part: &'static str,
+    /// Their bytes on all nodes.
     bytes: u64,
+    /// Their number on all nodes.
     files: u64,
-    /// Whether every node has a share of it; else the first node has all of it.
+    /// Whether each node writes a share; otherwise the first node writes all of them.
     on_all_nodes: bool,
 }
 
@@ -104,78 +118,104 @@ fn members_of(step: &Written) -> Result<StepMembers> {
 }
 
 /// The files found at a path.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct FoundDocument {
+    /// PATH.
     pub(super) path: PathBuf,
     /// The chosen step if the path holds several; null if the path itself is the step.
     pub(super) step: Option<String>,
+    /// Bytes of the existing files.
     pub(super) bytes: u64,
-    /// Bytes that the filesystem has allocated.
+    /// Bytes that the filesystem has allocated to them; null if unknown.
     pub(super) allocated_bytes: Option<u64>,
+    /// Number of existing files and links.
     pub(super) files: u64,
+    /// Number of directories, including the step's own; 0 for a file.
     pub(super) directories: u64,
+    /// The sum of both; a file with two names in the step counts twice.
     pub(super) inodes: u64,
 }
 
 /// A header and its contents.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct HeaderDocument {
+    /// Its path.
     pub(super) path: String,
+    /// `safetensors`, `hf-index` or `dcp`.
     pub(super) kind: &'static str,
-    /// Number of tensors, or of their shards.
+    /// Number of tensors; for `dcp`, number of tensor shards and other items.
     pub(super) entries: u64,
+    /// Bytes of the tensors or items by the header; null if the header does not give them.
     pub(super) payload_bytes: Option<u64>,
+    /// The files that it describes.
     pub(super) files: Vec<HeaderFileDocument>,
 }
 
 /// A file that a header describes.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct HeaderFileDocument {
+    /// Its path, even if it is missing.
     pub(super) path: String,
-    /// Null if no header gives it.
+    /// Its complete size; null if no existing header gives it.
     pub(super) expected_bytes: Option<u64>,
-    /// Null if the file is missing.
+    /// Its size; null if it is missing.
     pub(super) bytes: Option<u64>,
 }
 
 /// A header that could not be read.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct UnreadDocument {
+    /// Its path.
     pub(super) path: String,
+    /// Why it cannot be read.
     pub(super) reason: String,
 }
 
 /// A model by its numbers, and the bytes of its tensors.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct ModelDocument {
+    /// Number of parameters.
     pub(super) parameters: u64,
+    /// Number of tensors.
     pub(super) tensors: u64,
+    /// The weights' dtype.
     pub(super) weights: String,
+    /// The dtype of the optimizer's copy of the weights; null if none was given.
     pub(super) master: Option<String>,
+    /// The optimizer, with its states' dtype.
     pub(super) optimizer: String,
+    /// The file layout.
     pub(super) layout: &'static str,
+    /// `sharded`, `replicated` or `rank-zero`.
     pub(super) sharding: &'static str,
+    /// Number of ranks on all nodes.
     pub(super) ranks: u64,
     /// How many times the tensors are written.
     pub(super) copies: u64,
+    /// Bytes of the weights, once.
     pub(super) weights_bytes: u64,
+    /// Bytes of the optimizer's copy of the weights, once.
     pub(super) master_bytes: u64,
+    /// Bytes of the optimizer's states, once.
     pub(super) optimizer_bytes: u64,
+    /// `--extra`.
     pub(super) extra_bytes: u64,
     /// Bytes of the file format and of the framework's own files.
     pub(super) format_bytes: u64,
 }
 
 /// A data loader's buffer, on one node.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct BufferDocument {
+    /// Number of samples.
     pub(super) samples: u64,
+    /// Bytes of one sample.
     pub(super) sample_bytes: u64,
-    /// The samples alone.
+    /// Bytes of all samples.
     pub(super) payload_bytes: u64,
-    /// Bytes on disk, with the framework's overhead.
+    /// Bytes on disk, with `--buffer-overhead`.
     pub(super) bytes: u64,
-    /// The same with fewer samples; null if the buffer is no larger than that.
+    /// The same with 10,000 samples; null if the buffer has no more.
     pub(super) smaller: Option<Box<BufferDocument>>,
 }
 
@@ -193,18 +233,27 @@ impl BufferDocument {
 }
 
 /// The local tier while a step is saved.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct SavingDocument {
-    /// How steps get into the vault.
+    /// How steps get into the vault: `hard-link`, `reflink`, `copy` or `none`.
     pub(super) vault: &'static str,
+    /// Older steps in the trainer's own directory.
     pub(super) trainer_steps: u64,
+    /// Older steps in the vault, before retention removes any.
     pub(super) vault_steps: u64,
+    /// Older steps that are in both.
     pub(super) steps_in_both: u64,
+    /// Bytes of the older steps; steps in both count once if they are linked.
     pub(super) old_bytes: u64,
+    /// Bytes of the new step.
     pub(super) new_bytes: u64,
+    /// Bytes of its copy in the vault; 0 if it is linked.
     pub(super) vault_copy_bytes: u64,
+    /// Bytes in TMPDIR, with `--through-tmpdir`.
     pub(super) temporary_bytes: u64,
+    /// The sum of these.
     pub(super) peak_bytes: u64,
+    /// Inodes at the peak, including the vault's records.
     pub(super) peak_inodes: u64,
 }
 
@@ -226,24 +275,30 @@ impl SavingDocument {
 }
 
 /// A run at its end, with every step durable.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct RunDocument {
+    /// Number of saves.
     pub(super) saves: u64,
     /// Bytes that all saves write.
     pub(super) written_bytes: u64,
+    /// One entry for each tier; for `local`, one node's vault.
     pub(super) tiers: Vec<TierDocument>,
 }
 
 /// One tier at the end of the run.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct TierDocument {
+    /// `local` or the remote's name.
     pub(super) tier: String,
+    /// Number of steps that its rules keep.
     pub(super) steps: u64,
+    /// Their bytes.
     pub(super) bytes: u64,
-    /// Inodes of the steps' data, or objects on a remote.
+    /// Inodes of their data, or objects on a remote.
     pub(super) inodes: u64,
-    /// The peak, including the trainer's own steps; null for a remote.
+    /// `saving.peak_bytes`; null for a remote.
     pub(super) peak_bytes: Option<u64>,
+    /// `saving.peak_inodes`; null for a remote.
     pub(super) peak_inodes: Option<u64>,
 }
 

@@ -2,7 +2,7 @@
 
 #![expect(clippy::doc_markdown, reason = "the comments are the help texts")]
 
-mod document;
+pub(super) mod document;
 mod model;
 mod text;
 mod there;

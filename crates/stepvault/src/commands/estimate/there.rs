@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use stepvault_agent::SystemClock;
 use stepvault_core::Result;
 use stepvault_diagnose::estimate::{Part, Spread, Written};
 use stepvault_engine::blocking::blocking;
@@ -12,6 +11,7 @@ use stepvault_engine::size::{Measured, measure};
 use stepvault_formats::find::FindOptions;
 use stepvault_formats::profile::Profile;
 use stepvault_formats::sizes::{HeaderKind, Told};
+use stepvault_local::clock::SystemClock;
 
 use super::document::{EstimateDocument, FoundDocument, HeaderDocument, HeaderFileDocument, UnreadDocument};
 use crate::context::Settings;

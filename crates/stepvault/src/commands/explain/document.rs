@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::ids::RunName;
 use stepvault_diagnose::explain::{Cause, Evidence, Explanation, Kind, Likelihood};
@@ -15,41 +16,60 @@ use crate::output::{Report, human};
 const MAXIMUM_EVIDENCE_TOLD: usize = 4;
 
 /// Why a run failed.
-#[derive(Serialize)]
-pub(super) struct ExplainDocument {
+#[derive(Serialize, JsonSchema)]
+pub(in crate::commands) struct ExplainDocument {
+    /// The run whose records were read; null if that is not exactly one run.
     run: Option<String>,
+    /// The examined directories, absolute.
     directories: Vec<PathBuf>,
-    /// Causes, the most likely first.
+    /// Possible causes, the most likely first; empty if none was found.
     causes: Vec<CauseDocument>,
-    /// The step to resume from; null if none was found.
+    /// The newest valid step, and how to resume from it; null if none was found.
     resume: Option<ResumeDocument>,
+    /// Sources that could not be read, or only in part.
     not_looked_at: Vec<NotLookedAtDocument>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct CauseDocument {
+    /// The cause.
+    #[schemars(with = "String", extend("enum" = Cause::ALL.map(Cause::name)))]
     cause: Cause,
+    /// How likely it is: very likely from 90 points, likely from 40.
     likelihood: Likelihood,
+    /// The sum of its evidence; comparable only within one document.
     points: u32,
+    /// What happened, in one sentence.
     explanation: &'static str,
+    /// What to do about it.
     remedy: &'static str,
+    /// The evidence for it, the strongest first, at most 8 pieces.
     evidence: Vec<EvidenceDocument>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct EvidenceDocument {
+    /// How it is known.
     kind: Kind,
+    /// The finding; for a log line, the software that prints such lines.
     text: String,
+    /// The log; null for other evidence.
     file: Option<String>,
+    /// The line number, from 1; null for other evidence, or if the preceding lines were not counted.
     line: Option<u64>,
+    /// Byte offset of the line in the log; null for other evidence.
     offset_bytes: Option<u64>,
+    /// Number of such lines in the log; the last one is shown.
     times: u64,
+    /// The text of the log or the record, at most 240 bytes of a log line; null if there is none.
     quote: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct NotLookedAtDocument {
+    /// A path, a log or a tier.
     what: String,
+    /// The reason, as text.
     reason: String,
 }
 

@@ -1,18 +1,19 @@
 //! `explain`: reports why a run failed, and from which step it can resume.
 
-mod document;
+pub(super) mod document;
 mod resume;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use stepvault_agent::{SystemClock, read_status_file};
+use stepvault_agent::read_status_file;
 use stepvault_core::ids::RunName;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_diagnose::explain::explanations;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::explain::{ExplainRequest, Log, LogSource, NotLookedAt, gather};
+use stepvault_local::clock::SystemClock;
 use stepvault_local::vault::Vault;
 
 use super::Session;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::ids::RunName;
 use stepvault_core::words::shell_word;
@@ -31,26 +32,33 @@ pub(super) struct Resume<'a> {
 }
 
 /// A step to resume from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(super) struct ResumeDocument {
+    /// The step's number; null if it has none.
     pub(super) step: Option<u64>,
+    /// Its attempt; null if only the trainer's directory has the step.
     pub(super) attempt: Option<u32>,
-    /// Where the step is or will be.
+    /// Its path, after the commands have run.
     pub(super) path: PathBuf,
-    /// The tiers that have it; empty if only the trainer's directory has it.
+    /// The tiers that it would be restored from, in order; empty if only the trainer's directory has the
+    /// step.
     pub(super) tiers: Vec<String>,
-    /// The commands to run, in this order; empty if the trainer finds the step by itself.
+    /// Shell commands to run in this order; empty if the trainer finds the step by itself.
     pub(super) commands: Vec<String>,
     /// How to start the trainer; null if the commands print it.
     pub(super) trainer: Option<String>,
+    /// Newer steps of the tiers that are not valid, the newest first.
     pub(super) passed_over: Vec<PassedOver>,
 }
 
 /// A newer step that no tier has completely.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(super) struct PassedOver {
+    /// The step's number.
     step: u64,
+    /// The attempt.
     attempt: u32,
+    /// The reasons, as text; never empty.
     reasons: Vec<String>,
 }
 

@@ -1,5 +1,6 @@
 //! The decisions and results of a prune, for people and programs.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_core::ids::{RunName, StepId};
@@ -11,27 +12,35 @@ use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
 use stepvault_core::document::ErrorInfo;
 
-#[derive(Serialize)]
-pub(super) struct PruneDocument {
+#[derive(Serialize, JsonSchema)]
+pub(in crate::commands) struct PruneDocument {
+    /// The run.
     run: String,
+    /// Whether this is only a plan.
     dry_run: bool,
+    /// One entry for each tier, remotes first.
     tiers: Vec<PrunedTier>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct PrunedTier {
+    /// `local` or the remote's name.
     tier: String,
+    /// The decisions; null if no plan could be made.
     plan: Option<RetentionPlan>,
+    /// The steps that were removed; empty in a dry run.
     removed: Vec<StepId>,
     /// Steps that the plan drops but that were kept.
     spared: Vec<SparedStep>,
+    /// Why pruning failed; null if it did not.
     error: Option<ErrorInfo>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct SparedStep {
     #[serde(flatten)]
     id: StepId,
+    /// Why it was kept.
     reason: String,
 }
 

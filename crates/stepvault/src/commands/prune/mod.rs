@@ -1,6 +1,6 @@
 //! `prune`: plans retention and carries it out.
 
-mod document;
+pub(super) mod document;
 
 use std::collections::BTreeSet;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::given_up::GivenUpStep;
 use stepvault_core::ids::StepId;
@@ -17,73 +18,92 @@ use crate::context::Tiers;
 use crate::output::{Report, human};
 
 /// The result or the plan of a restore.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(in crate::commands) struct RestoreDocument {
+    /// The run.
     run: String,
+    /// The step's number.
     step: u64,
+    /// The attempt.
     attempt: u32,
+    /// Path of the restored step; for a step of several paths, their directory.
     path: PathBuf,
-    /// Every path of the step at the target.
+    /// The step's own paths: `path`, or those of a step of several in the order in which they appear.
     paths: Vec<PathBuf>,
     /// The directory to which the paths of the resume handoff are relative.
     #[serde(skip)]
     directory: PathBuf,
+    /// Number of the selected files.
     files: u64,
+    /// Bytes of the selected files.
     bytes: u64,
+    /// The tiers that the bytes came from, or would come from, in order.
     sources: Vec<SourceDocument>,
+    /// Newer steps that were skipped, the newest first.
     skipped: Vec<SkippedStep>,
     /// The skipped steps from which the trainer crashed repeatedly.
     #[serde(skip)]
     demoted: Vec<u64>,
+    /// Tiers that could not be listed and may hold newer steps.
     unreachable: Vec<UnreachableDocument>,
-    /// Steps that nodes gave up to free space: newer ones, and those given up after this one was written.
+    /// Steps that nodes gave up to free disk space, by node: newer ones than this, and those given up since
+    /// it was written.
     given_up: Vec<GivenUpDocument>,
     #[serde(skip)]
     id: StepId,
     #[serde(skip)]
     written_at: Timestamp,
-    /// Whether this is only a plan.
+    /// Whether this is only a plan, because of `--plan`.
     planned: bool,
     /// Whether the target already held exactly this step.
     already_there: bool,
     /// Valid bytes reused from an interrupted restore.
     resumed_bytes: u64,
+    /// Duration in seconds.
     pub(super) seconds: f64,
-    /// The profile detected for the trainer's directory.
+    /// The profile detected for the trainer's directory; null with `--include`.
     framework: Option<String>,
-    /// Paths that were moved aside so that the trainer resumes from the step.
+    /// Paths on which the trainer would have failed, or from which it would have resumed instead, and their
+    /// new paths.
     moved_aside: Vec<MovedDocument>,
     /// The pointers that the trainer reads to find the step.
     pointers: Vec<PointerDocument>,
-    /// A newer complete step in the directory that no tier has.
+    /// A complete step in the directory that is newer than any tier's, from which the trainer resumes;
+    /// usually null.
     kept: Option<PathBuf>,
-    /// How to start the trainer so that it resumes from the step; null if only some files were restored.
+    /// How to start the trainer so that it resumes from the step; null with `--include`.
     resume: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct SourceDocument {
+    /// `local` or the remote's name.
     tier: String,
     /// Bytes fetched from the tier; null in a plan.
     bytes: Option<u64>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct UnreachableDocument {
+    /// `local` or the remote's name.
     tier: String,
+    /// The failed operation, its subject and the cause.
     message: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct MovedDocument {
+    /// The original path.
     path: PathBuf,
     /// The new path; null in a plan.
     to: Option<PathBuf>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct PointerDocument {
+    /// Its path.
     path: PathBuf,
+    /// Its text, its target, or the step that it is a copy of.
     says: String,
     /// Whether the pointer is a copy of the step; for the text output.
     #[serde(skip)]

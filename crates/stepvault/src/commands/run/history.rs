@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use stepvault_agent::SystemClock;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::{NodeName, RunName};
 use stepvault_core::starts::{Start, Who};
@@ -10,6 +9,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::starts::write_starts;
+use stepvault_local::clock::SystemClock;
 use stepvault_local::process;
 use stepvault_local::vault::Vault;
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use stepvault_agent::SystemClock;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::ids::StepId;
 use stepvault_core::starts::{Who, demoted, restart_loop};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::restore::{HandoffOptions, RestoreRequest, Target, restore};
+use stepvault_local::clock::SystemClock;
 use stepvault_local::staging::Existing;
 
 use super::RunArguments;

@@ -1,12 +1,13 @@
 //! The starts that `status` shows, from this vault's history alone.
 
+use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_agent::SystemClock;
 use stepvault_core::Result;
 use stepvault_core::clock::Clock as _;
 use stepvault_core::config::RestartSettings;
 use stepvault_core::ids::{NodeName, RunName};
 use stepvault_core::starts::{RestartLoop, Start, Who, demoted, restart_loop};
+use stepvault_local::clock::SystemClock;
 use stepvault_local::process;
 use stepvault_local::vault::Vault;
 
@@ -14,30 +15,40 @@ use stepvault_local::vault::Vault;
 const MAXIMUM_TOLD: usize = 8;
 
 /// The latest starts, restart loops and demoted steps.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub(in crate::commands) struct StartsStatus {
-    /// The latest starts, the latest first.
+    /// The latest 8 starts that this vault has recorded, the latest first.
     starts: Vec<StartStatus>,
+    /// Restart loops of the agent or the trainer on this node; usually empty.
     restart_loops: Vec<RestartLoop>,
     /// Steps that restores skip because the trainer crashed from them repeatedly.
     demoted: Vec<DemotedStep>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct StartStatus {
+    /// What was started.
     who: Who,
+    /// The node.
     node: NodeName,
+    /// Time of the start, by that node's clock.
     started_at: String,
-    /// The step that the trainer resumed from.
+    /// The step that the trainer resumed from; null if there was none.
     restored_step: Option<u64>,
+    /// Duration; null while it runs, or if its end was not recorded.
     lasted_seconds: Option<u64>,
+    /// How it ended, as text: `running`, `unknown`, `exit 1`, `signal 11`, `stopped by …` or what failed in
+    /// stepvault.
     ending: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct DemotedStep {
+    /// The step's number.
     step: u64,
+    /// The attempt.
     attempt: u32,
+    /// The reason, as text.
     reason: String,
 }
 

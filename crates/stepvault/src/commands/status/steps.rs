@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::RemoteUploads;
 use stepvault_agent::control::RemoteRate;
@@ -18,32 +19,38 @@ use crate::output::{human, table};
 const SHOWN: usize = 8;
 
 /// One of the newest steps in the vault.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(super) struct StepStatus {
+    /// The step's number.
     step: u64,
+    /// The attempt.
     attempt: u32,
     /// Whether the attempt may still change, because no remote has answered since the step was sealed.
     provisional: bool,
+    /// Bytes of all files of the step.
     bytes: u64,
-    /// By remote, in the configured order.
+    /// The progress of the step on each remote, in the configured order.
     remotes: Vec<StepOnRemote>,
 }
 
 /// The progress of a step on one remote.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 struct StepOnRemote {
+    /// The remote's name.
     remote: String,
+    /// The state of the step on the remote.
     state: State,
     /// Bytes that have not been sent to the remote.
     missing_bytes: u64,
-    /// Remaining time at the rate of the last uploads; null if it is not being uploaded or no rate was measured.
+    /// Remaining upload time at the rate of the last uploads; null if it is not being uploaded or no rate was
+    /// measured.
     seconds_left: Option<u64>,
-    /// Why it is not durable, as the agent reports it.
+    /// Why it is not durable, as the agent reports it; null if unknown.
     reason: Option<String>,
 }
 
 /// A step's state on a remote.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum State {
     /// It is queued for upload.

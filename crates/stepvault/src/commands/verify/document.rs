@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::ids::RunName;
 use stepvault_engine::verify::StepHealth;
@@ -12,26 +13,36 @@ use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
 use stepvault_core::document::ErrorInfo;
 
-#[derive(Serialize)]
-pub(super) struct VerifyDocument {
+#[derive(Serialize, JsonSchema)]
+pub(in crate::commands) struct VerifyDocument {
+    /// The run.
     run: String,
+    /// The steps that were checked, the newest first.
     steps: Vec<CheckedStep>,
+    /// Number of steps without a damaged copy.
     sound_steps: u64,
+    /// Number of steps with at least one damaged copy.
     damaged_steps: u64,
+    /// Tiers that could not be listed and may hold more steps.
     failed: Vec<FailedTier>,
 }
 
 /// One step over the tiers that were checked.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct CheckedStep {
+    /// The step's number.
     step: u64,
+    /// The attempt.
     attempt: u32,
+    /// One entry for each tier that has the step.
     tiers: Vec<CheckedTier>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct CheckedTier {
+    /// `local` or the remote's name.
     tier: String,
+    /// Whether no damage was found.
     sound: bool,
     #[serde(flatten)]
     health: StepHealth,

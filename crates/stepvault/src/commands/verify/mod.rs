@@ -1,6 +1,6 @@
 //! `verify`: checks that the tiers hold what was saved.
 
-mod document;
+pub(super) mod document;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
