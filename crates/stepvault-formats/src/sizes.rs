@@ -194,7 +194,7 @@ fn beside(table: &str, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::structure::files_in_memory::Files;
+    use crate::structure::tests::Files;
 
     /// A safetensors file of one tensor of `data_bytes` bytes.
     fn weights(data_bytes: usize) -> Vec<u8> {

@@ -1,20 +1,18 @@
-//! A position in a range of a file, read forwards through a small buffer.
+//! A position in a pickle: a range of a file, read forwards.
 
+use std::io::Read as _;
 use std::ops::Range;
 
 use crate::soundness::Fault;
 use crate::source::ReadAt;
+use crate::structure::forward::Forward;
 
-/// The number of bytes that are read at a time.
-const BUFFER_BYTES: u64 = 16 * 1024;
+/// The number of bytes that are read at a time. A file may hold several pickles, and only its end bounds each.
+const PIECE_BYTES: u64 = 16 * 1024;
 
 /// Reads forwards, never beyond the end of its range, and skips without reading.
 pub(super) struct Cursor<'a> {
-    source: &'a dyn ReadAt,
-    position: u64,
-    end: u64,
-    buffer: Vec<u8>,
-    buffer_start: u64,
+    forward: Forward<'a>,
 }
 
 impl<'a> Cursor<'a> {
@@ -31,22 +29,18 @@ impl<'a> Cursor<'a> {
             ));
         }
         Ok(Self {
-            source,
-            position: range.start,
-            end: range.end,
-            buffer: Vec::new(),
-            buffer_start: range.start,
+            forward: Forward::new(source, range.start, range.end).in_pieces_of(PIECE_BYTES),
         })
     }
 
     /// Returns the offset in the file of the next byte.
     pub(super) fn position(&self) -> u64 {
-        self.position
+        self.forward.position()
     }
 
     /// Returns how many bytes are left in the range.
     pub(super) fn left_bytes(&self) -> u64 {
-        self.end.saturating_sub(self.position)
+        self.forward.remaining()
     }
 
     /// Returns the next byte.
@@ -57,10 +51,15 @@ impl<'a> Cursor<'a> {
 
     /// Returns the next `N` bytes.
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
-        let mut array = [0; N];
-        for byte in &mut array {
-            *byte = self.next_byte()?;
+        let left_bytes = self.left_bytes();
+        if left_bytes < N as u64 {
+            return Err(Fault::at(
+                self.position().saturating_add(left_bytes),
+                "the pickle is cut off: it ends before its STOP",
+            ));
         }
+        let mut array = [0; N];
+        self.forward.read_exact(&mut array)?;
         Ok(array)
     }
 
@@ -68,16 +67,14 @@ impl<'a> Cursor<'a> {
     pub(super) fn bytes(&mut self, length: u64) -> Result<Vec<u8>, Fault> {
         self.must_hold(length)?;
         let mut bytes = Vec::new();
-        for _ in 0..length {
-            bytes.push(self.next_byte()?);
-        }
+        self.forward.by_ref().take(length).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
     /// Skips `length` bytes without reading them.
     pub(super) fn skip(&mut self, length: u64) -> Result<(), Fault> {
         self.must_hold(length)?;
-        self.position = self.position.saturating_add(length);
+        self.forward.skip(length);
         Ok(())
     }
 
@@ -86,7 +83,7 @@ impl<'a> Cursor<'a> {
     pub(super) fn line(&mut self, kept_bytes: u64) -> Result<Option<Vec<u8>>, Fault> {
         let mut line = Some(Vec::new());
         loop {
-            let byte = self.next_byte()?;
+            let byte = self.byte()?;
             if byte == b'\n' {
                 return Ok(line);
             }
@@ -103,40 +100,11 @@ impl<'a> Cursor<'a> {
         let left_bytes = self.left_bytes();
         if length > left_bytes {
             return Err(Fault::at(
-                self.position,
+                self.position(),
                 format!("the pickle is cut off: {length} bytes should follow, and {left_bytes} do"),
             ));
         }
         Ok(())
-    }
-
-    fn next_byte(&mut self) -> Result<u8, Fault> {
-        if self.position >= self.end {
-            return Err(Fault::at(
-                self.position,
-                "the pickle is cut off: it ends before its STOP",
-            ));
-        }
-        let buffered = self.position.checked_sub(self.buffer_start);
-        let byte = match buffered.and_then(|index| self.buffer.get(usize::try_from(index).ok()?)) {
-            Some(byte) => *byte,
-            None => self.refill()?,
-        };
-        self.position = self.position.saturating_add(1);
-        Ok(byte)
-    }
-
-    /// Fills the buffer from the current position and returns the byte there.
-    fn refill(&mut self) -> Result<u8, Fault> {
-        let length = self.left_bytes().min(BUFFER_BYTES);
-        // At most `BUFFER_BYTES`.
-        self.buffer.resize(usize::try_from(length).unwrap_or_default(), 0);
-        self.source.read_exact_at(self.position, &mut self.buffer)?;
-        self.buffer_start = self.position;
-        self.buffer
-            .first()
-            .copied()
-            .ok_or_else(|| Fault::at(self.position, "the pickle is cut off: it ends before its STOP"))
     }
 }
 
@@ -144,12 +112,15 @@ impl<'a> Cursor<'a> {
 mod tests {
     use super::*;
 
+    /// More than is read at a time.
+    const LENGTH: usize = 100_000;
+
     #[test]
     fn it_reads_over_the_buffer_and_skips_unread() {
-        let bytes: Vec<u8> = (0..BUFFER_BYTES * 3).map(|index| (index % 251) as u8).collect();
-        let mut cursor = Cursor::new(&bytes, 1..BUFFER_BYTES * 3).unwrap();
-        assert_eq!(cursor.bytes(BUFFER_BYTES).unwrap(), bytes[1..=16 * 1024]);
-        cursor.skip(BUFFER_BYTES).unwrap();
+        let bytes: Vec<u8> = (0..LENGTH * 3).map(|index| (index % 251) as u8).collect();
+        let mut cursor = Cursor::new(&bytes, 1..bytes.len() as u64).unwrap();
+        assert_eq!(cursor.bytes(LENGTH as u64).unwrap(), bytes[1..=LENGTH]);
+        cursor.skip(LENGTH as u64).unwrap();
         let at = usize::try_from(cursor.position()).unwrap();
         assert_eq!(cursor.array::<3>().unwrap(), bytes[at..at + 3]);
         cursor.skip(cursor.left_bytes()).unwrap();

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::{fmt, io};
 
 use super::finding::Finding;
+use super::place::joined;
 use super::torch;
 use crate::pickle::{Pickle, Value};
 use crate::soundness::Fault;
@@ -43,14 +44,6 @@ struct Rank {
     model: u64,
     /// `zero_pp_rank_D`, if the name has it.
     data: Option<u64>,
-}
-
-/// Reads the world size from a model file; `None` if the file does not state it.
-///
-/// # Errors
-/// As [`torch::read_object`].
-pub fn read_world_size(source: &dyn ReadAt) -> Result<Option<WorldSize>, Fault> {
-    Ok(world_size_of(&torch::read_object(source)?))
 }
 
 /// Reads the largest partition count from a ZeRO optimizer file; `None` if the file does not state it.
@@ -87,10 +80,7 @@ fn world_size_of(pickle: &Pickle) -> Option<WorldSize> {
 /// # Errors
 /// When a file could not be read.
 pub fn check(tree: &Tree, directory: &str, files: &dyn OpenFile) -> io::Result<Vec<Finding>> {
-    let path_of = |name: &str| match directory {
-        "" => name.to_owned(),
-        _ => format!("{directory}/{name}"),
-    };
+    let path_of = |name: &str| joined(directory, name);
     let models = ranks(tree, directory, "_model_states.pt");
     let optimizers = ranks(tree, directory, "_optim_states.pt");
     let Some(first) = models.values().next().map(|name| path_of(name)) else {

@@ -1,11 +1,8 @@
-//! The findings of a check of a directory, file by file, and how messages quote names from files.
+//! The findings of a check of a directory, file by file.
 
 use std::io;
 
 use crate::soundness::{Fault, Soundness, judged};
-
-/// The longest piece of a file's own text that a message quotes, in characters.
-const MAX_SHOWN_CHARACTERS: usize = 120;
 
 /// The result of a check for one file of a directory, or for one that is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,19 +45,6 @@ impl Finding {
     }
 }
 
-/// Formats a text from a file for a message: on one line, and no longer than a line.
-pub(crate) fn shown(text: &str) -> String {
-    let mut shown: String = text
-        .chars()
-        .take(MAX_SHOWN_CHARACTERS)
-        .flat_map(char::escape_debug)
-        .collect();
-    if text.chars().nth(MAX_SHOWN_CHARACTERS).is_some() {
-        shown.push('…');
-    }
-    shown
-}
-
 /// Prefixes a fault's reason with `what` and adds `start` to its offset: for a piece of a file that was checked as a
 /// file of its own.
 pub(crate) fn inside(fault: Fault, what: &str, start: u64) -> Fault {
@@ -77,13 +61,6 @@ pub(crate) fn inside(fault: Fault, what: &str, start: u64) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_quoted_text_stays_on_its_line() {
-        assert_eq!(shown("data/0"), "data/0");
-        assert_eq!(shown("a\nb\u{1b}[0m"), "a\\nb\\u{1b}[0m");
-        assert_eq!(shown(&"x".repeat(9000)), "x".repeat(120) + "…");
-    }
 
     #[test]
     fn a_fault_inside_a_piece_is_told_from_the_file() {

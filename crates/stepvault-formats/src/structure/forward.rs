@@ -10,6 +10,8 @@ const PIECE_BYTES: u64 = 64 * 1024;
 /// Reads the bytes from a start to an end once, holding one piece of them. Skipped bytes are not read.
 pub(crate) struct Forward<'a> {
     source: &'a dyn ReadAt,
+    /// The largest piece that is read.
+    piece_bytes: u64,
     /// The offset of the piece after the current one.
     next: u64,
     end: u64,
@@ -23,10 +25,19 @@ impl<'a> Forward<'a> {
         let end = end.min(source.size_bytes());
         Self {
             source,
+            piece_bytes: PIECE_BYTES,
             next: start.min(end),
             end,
             piece: Vec::new(),
             taken: 0,
+        }
+    }
+
+    /// Returns the same reader with smaller pieces, for a range that may end long before its bound.
+    pub(crate) fn in_pieces_of(self, piece_bytes: u64) -> Self {
+        Self {
+            piece_bytes: piece_bytes.min(PIECE_BYTES),
+            ..self
         }
     }
 
@@ -66,7 +77,7 @@ impl<'a> Forward<'a> {
 impl Read for Forward<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.rest().is_empty() {
-            let length = PIECE_BYTES.min(self.end - self.next);
+            let length = self.piece_bytes.min(self.end - self.next);
             // Bounded by PIECE_BYTES, so it fits.
             self.piece.resize(usize::try_from(length).unwrap_or(0), 0);
             self.taken = 0;

@@ -41,7 +41,7 @@ pub(crate) fn parse<'de, S: DeserializeSeed<'de>>(
 /// Parses one or several JSON values between two offsets of a file.
 pub(crate) fn parse_values(source: &dyn ReadAt, start: u64, end: u64, what: &str) -> Result<(), Fault> {
     let mut guard = Guard::new(Forward::new(source, start, end));
-    let mut values = serde_json::Deserializer::from_reader(&mut guard).into_iter::<Kind>();
+    let mut values = serde_json::Deserializer::from_reader(&mut guard).into_iter::<Skipped>();
     let first = values.next();
     let none = first.is_none();
     let flaw = first.into_iter().chain(values).find_map(Result::err);
@@ -183,64 +183,56 @@ impl Read for Guard<'_> {
     }
 }
 
-/// The kind of a value; the value itself is read and dropped. Unlike serde's own `IgnoredAny`, it reads the text of
-/// strings, so bytes that are not UTF-8 are detected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Object,
-    Array,
-    Whole(u64),
-    Null,
-    Other,
-}
+/// Any value, which is read and dropped. Unlike serde's own `IgnoredAny`, it reads the text of strings, so bytes that
+/// are not UTF-8 are detected.
+#[derive(Debug)]
+pub(crate) struct Skipped;
 
-impl<'de> Deserialize<'de> for Kind {
+impl<'de> Deserialize<'de> for Skipped {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyValue)
+        deserializer.deserialize_any(Self)
     }
 }
 
-struct AnyValue;
-
-impl<'de> Visitor<'de> for AnyValue {
-    type Value = Kind;
+impl<'de> Visitor<'de> for Skipped {
+    type Value = Self;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a JSON value")
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Kind, E> {
-        Ok(Kind::Null)
+    fn visit_unit<E: Error>(self) -> Result<Self, E> {
+        Ok(self)
     }
 
-    fn visit_bool<E: Error>(self, _: bool) -> Result<Kind, E> {
-        Ok(Kind::Other)
+    fn visit_bool<E: Error>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
     }
 
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Kind, E> {
-        Ok(Kind::Whole(value))
+    fn visit_u64<E: Error>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
     }
 
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Kind, E> {
-        Ok(u64::try_from(value).map_or(Kind::Other, Kind::Whole))
+    fn visit_i64<E: Error>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
     }
 
-    fn visit_f64<E: Error>(self, _: f64) -> Result<Kind, E> {
-        Ok(Kind::Other)
+    fn visit_f64<E: Error>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
     }
 
-    fn visit_str<E: Error>(self, _: &str) -> Result<Kind, E> {
-        Ok(Kind::Other)
+    fn visit_str<E: Error>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Kind, A::Error> {
-        while items.next_element::<Kind>()?.is_some() {}
-        Ok(Kind::Array)
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self, A::Error> {
+        while items.next_element::<Self>()?.is_some() {}
+        Ok(self)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Kind, A::Error> {
-        while entries.next_entry::<Kind, Kind>()?.is_some() {}
-        Ok(Kind::Object)
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self, A::Error> {
+        while entries.next_entry::<Self, Self>()?.is_some() {}
+        Ok(self)
     }
 }
 
@@ -253,7 +245,7 @@ mod tests {
 
     fn say(text: &[u8]) -> Soundness {
         let text = text.to_vec();
-        let parsed = parse(&text, 0, u64::MAX, "x.json", PhantomData::<Kind>);
+        let parsed = parse(&text, 0, u64::MAX, "x.json", PhantomData::<Skipped>);
         judged(parsed.map(drop)).unwrap()
     }
 

@@ -140,7 +140,7 @@ fn check_as(kind: FileKind, source: &dyn ReadAt) -> Result<(), Fault> {
         FileKind::Npy => npy::check(source),
         FileKind::Npz => npz::check(source),
         FileKind::Gguf => gguf::check(source),
-        FileKind::Json => json::check(source, json::Root::Any),
+        FileKind::Json => json::check(source),
         FileKind::Yaml => yaml::check(source),
         FileKind::Empty => Ok(()),
         FileKind::TorchZip => torch_zip::check(source),

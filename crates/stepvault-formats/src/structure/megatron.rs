@@ -1,4 +1,4 @@
-//! A step that Megatron-LM wrote: `iter_0000100` or `release`, and the tracker beside it.
+//! A step that Megatron-LM wrote: `iter_0000100` or `release`.
 //!
 //! `metadata.json` is written last and states how the tensors are stored. `.metadata` and the shards that it names
 //! are not checked here: they are those of `PyTorch`'s own distributed checkpoints. The rules are those of
@@ -24,8 +24,6 @@ use crate::tree::{EntryKind, OpenFile, Tree};
 pub const METADATA_NAME: &str = "metadata.json";
 /// The file that lists the digests of a step's files, if the run was configured to write it.
 pub const INTEGRITY_NAME: &str = "integrity.json";
-/// The tracker in the directory of all steps, which names the newest.
-pub const TRACKER_NAME: &str = "latest_checkpointed_iteration.txt";
 /// The description of shards, as in `PyTorch`'s distributed checkpoints.
 const SHARDS_NAME: &str = ".metadata";
 /// The data that is not sharded; newer versions keep it with the shards.
@@ -34,8 +32,6 @@ const COMMON_NAME: &str = "common.pt";
 const LEGACY_NAMES: [&str; 2] = ["model_optim_rng.pt", "model_rng.pt"];
 /// The maximum size of the JSON of a step: a name and a digest for each file.
 const MAX_JSON_BYTES: u64 = 64 << 20;
-/// The longest tracker.
-const MAX_TRACKER_BYTES: usize = 64;
 
 #[derive(Deserialize)]
 struct Metadata {
@@ -47,15 +43,6 @@ struct Integrity {
     #[serde(default)]
     algorithm: Option<String>,
     files: BTreeMap<String, String>,
-}
-
-/// The contents of a tracker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tracked {
-    /// `iter_` and this number in seven digits.
-    Iteration(u64),
-    /// `release`: weights to start from, of no iteration.
-    Release,
 }
 
 /// Checks the step in `directory` of the tree; `""` when the tree is the step.
@@ -142,28 +129,6 @@ pub fn listed_digests(
     integrity.files.into_iter().map(digest).collect()
 }
 
-/// Reads a tracker: a number, or `release`. Megatron ends the run on anything else.
-///
-/// # Errors
-/// [`Fault::Broken`], with the contents in the text.
-pub fn parse_tracker(bytes: &[u8]) -> Result<Tracked, Fault> {
-    let text = bytes
-        .get(..bytes.len().min(MAX_TRACKER_BYTES))
-        .map(String::from_utf8_lossy)
-        .unwrap_or_default();
-    let word = text.trim();
-    if word == "release" {
-        return Ok(Tracked::Release);
-    }
-    match word.parse() {
-        Ok(iteration) if bytes.len() <= MAX_TRACKER_BYTES => Ok(Tracked::Iteration(iteration)),
-        _ if word.is_empty() => Err(Fault::broken("it is empty: it was cut off while it was written")),
-        _ => Err(Fault::broken(format!(
-            "it contains {word:?}, which is neither a number nor release: training fails on it"
-        ))),
-    }
-}
-
 /// Checks a step without `metadata.json`: it is an older one, with a directory per rank, or it was not finished.
 fn check_legacy(tree: &Tree, directory: &str) -> Result<(), Fault> {
     let mut ranks = 0;
@@ -191,25 +156,4 @@ fn check_legacy(tree: &Tree, directory: &str) -> Result<(), Fault> {
 
 fn empty(path: &str) -> Fault {
     Fault::broken(format!("{path} is empty: it was never written"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn trackers_say_a_number_or_release() {
-        assert_eq!(parse_tracker(b"20").unwrap(), Tracked::Iteration(20));
-        assert_eq!(parse_tracker(b" 20\n").unwrap(), Tracked::Iteration(20));
-        assert_eq!(parse_tracker(b"release").unwrap(), Tracked::Release);
-        let why = |bytes: &[u8]| parse_tracker(bytes).unwrap_err().to_string();
-        assert_eq!(why(b""), "it is empty: it was cut off while it was written");
-        assert_eq!(
-            why(b"2x"),
-            "it contains \"2x\", which is neither a number nor release: training fails on it"
-        );
-        assert!(why(&[b' '; 100]).starts_with("it is empty"));
-        assert!(why(&[0xff; 100]).starts_with("it contains"));
-        assert!(why(b"-3").starts_with("it contains"));
-    }
 }

@@ -6,10 +6,8 @@
 mod cursor;
 pub mod dcp;
 pub mod deepspeed;
-#[cfg(test)]
-pub(crate) mod files_in_memory;
 pub mod finding;
-mod forward;
+pub(crate) mod forward;
 pub mod gguf;
 pub mod hf_index;
 pub mod holes;
@@ -36,3 +34,6 @@ pub mod yaml;
 pub mod zarr;
 pub mod zip;
 mod zstd;
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -7,13 +7,14 @@
 //!
 //! The format has no checksum, so changed bytes in a string or array are not detected.
 
+use std::io::Read as _;
+
+use super::forward::Forward;
 use crate::soundness::Fault;
 use crate::source::ReadAt;
 
 /// The maximum nesting; trees of parameters have about ten levels.
 const MAX_DEPTH: usize = 256;
-/// The number of bytes that are read at a time.
-const BUFFER_BYTES: usize = 16 << 10;
 
 /// Checks a file.
 ///
@@ -23,10 +24,8 @@ const BUFFER_BYTES: usize = 16 << 10;
 pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
     let size_bytes = source.size_bytes();
     let mut reader = Reader {
-        source,
-        offset: 0,
-        buffer: Vec::new(),
-        buffer_start: 0,
+        forward: Forward::new(source, 0, size_bytes),
+        size_bytes,
     };
     // The number of values that remain on each level.
     let mut open = vec![1_u64];
@@ -46,26 +45,25 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
             open.push(inside);
         }
     }
-    if reader.offset < size_bytes {
+    let rest_bytes = reader.forward.remaining();
+    if rest_bytes > 0 {
         return Err(Fault::at(
-            reader.offset,
-            format!("{} bytes follow the end of the value", size_bytes - reader.offset),
+            reader.forward.position(),
+            format!("{rest_bytes} bytes follow the end of the value"),
         ));
     }
     Ok(())
 }
 
 struct Reader<'a> {
-    source: &'a dyn ReadAt,
-    offset: u64,
-    buffer: Vec<u8>,
-    buffer_start: u64,
+    forward: Forward<'a>,
+    size_bytes: u64,
 }
 
 impl Reader<'_> {
     /// Skips one value, and returns the number of values inside it.
     fn value(&mut self) -> Result<u64, Fault> {
-        let start = self.offset;
+        let start = self.forward.position();
         let kind = self.byte()?;
         let (inside, payload_bytes) = match kind {
             0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => (0, 0),
@@ -95,13 +93,12 @@ impl Reader<'_> {
             0xde => (2 * self.length(2)?, 0),
             0xdf => (2 * self.length(4)?, 0),
         };
-        let end = self.offset.saturating_add(payload_bytes);
+        let end = self.forward.position().saturating_add(payload_bytes);
         // Every value takes at least one byte.
         let needed = end.saturating_add(inside);
-        if needed > self.source.size_bytes() {
-            return Err(cut(start, needed, self.source.size_bytes()));
+        if needed > self.size_bytes || !self.forward.skip(payload_bytes) {
+            return Err(cut(start, needed, self.size_bytes));
         }
-        self.offset = end;
         Ok(inside)
     }
 
@@ -115,26 +112,12 @@ impl Reader<'_> {
     }
 
     fn byte(&mut self) -> Result<u8, Fault> {
-        let size_bytes = self.source.size_bytes();
-        if self.offset >= size_bytes {
-            return Err(cut(self.offset, self.offset + 1, size_bytes));
+        if self.forward.remaining() == 0 {
+            return Err(cut(self.size_bytes, self.size_bytes + 1, self.size_bytes));
         }
-        if let Some(byte) = self.buffered() {
-            self.offset += 1;
-            return Ok(byte);
-        }
-        let rest = usize::try_from(size_bytes - self.offset).unwrap_or(usize::MAX);
-        self.buffer.resize(rest.min(BUFFER_BYTES), 0);
-        self.buffer_start = self.offset;
-        self.source.read_exact_at(self.offset, &mut self.buffer)?;
-        let byte = self.buffered().ok_or(std::io::ErrorKind::UnexpectedEof);
-        self.offset += 1;
-        Ok(byte.map_err(std::io::Error::from)?)
-    }
-
-    fn buffered(&self) -> Option<u8> {
-        let place = usize::try_from(self.offset.checked_sub(self.buffer_start)?).ok()?;
-        self.buffer.get(place).copied()
+        let mut byte = [0];
+        self.forward.read_exact(&mut byte)?;
+        Ok(byte[0])
     }
 }
 
@@ -214,6 +197,6 @@ mod tests {
         bytes.resize(5 + (1 << 20), 7);
         let source = Counting(bytes, 0.into());
         check(&source).unwrap();
-        assert!(source.1.into_inner() <= BUFFER_BYTES);
+        assert!(source.1.into_inner() <= 64 << 10);
     }
 }

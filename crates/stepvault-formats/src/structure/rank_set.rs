@@ -63,39 +63,12 @@ impl RankPattern {
             .then_some(Self { pieces, first_rank })
     }
 
-    /// Checks the names in a directory that belong to the set.
-    ///
-    /// Returns the size of the world: the one in the names, or else `expected_world`, or else the one implied by the
-    /// highest rank. `None` means that no name belongs to the set; the caller knows whether one should.
+    /// Returns the files of the set that are missing among the names of a directory; `None` means that no name belongs
+    /// to the set. The size of the world is the one in the names, or else `expected_world`, or else the one implied by
+    /// the highest rank.
     ///
     /// # Errors
-    /// A text that names the missing files, or the one beyond `expected_world`, or the two sizes if the directory has
-    /// sets of two sizes.
-    pub fn world_size<'a>(
-        &self,
-        names: impl IntoIterator<Item = &'a str>,
-        expected_world: Option<u64>,
-    ) -> Result<Option<u64>, String> {
-        let gap = self.gap(names, expected_world)?;
-        let Some(Gap {
-            missing,
-            missing_count,
-            world,
-        }) = gap
-        else {
-            return Ok(None);
-        };
-        if missing_count == 0 {
-            return Ok(Some(world));
-        }
-        let ranks = counted(world, "rank");
-        Err(format!(
-            "{}: {missing_count} of {ranks} did not write",
-            are_missing(&missing, missing_count)
-        ))
-    }
-
-    /// Returns the missing files.
+    /// A text that names the file beyond the world, or the two sizes if the directory has sets of two sizes.
     pub(crate) fn gap<'a>(
         &self,
         names: impl IntoIterator<Item = &'a str>,
@@ -208,21 +181,6 @@ pub(crate) fn are_missing(first: &[String], count: u64) -> String {
     }
 }
 
-/// Checks that sets of one step are of the same size. Each set is given by its name and its number of ranks.
-///
-/// # Errors
-/// A text that names the two sets that differ.
-pub fn same_world(sets: &[(&str, u64)]) -> Result<(), String> {
-    let differing = sets.array_windows().find(|[(_, one), (_, other)]| one != other);
-    match differing {
-        None => Ok(()),
-        Some([(first, one), (second, other)]) => Err(format!(
-            "{first} exists for {}, and {second} for {other}: one of them is not complete",
-            counted(*one, "rank")
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,7 +192,10 @@ mod tests {
         expected: impl Into<Option<u64>>,
     ) -> Result<Option<u64>, String> {
         let pattern = RankPattern::new(pattern, first).unwrap();
-        pattern.world_size(names.iter().copied(), expected.into())
+        match pattern.gap(names.iter().copied(), expected.into())? {
+            Some(gap) if gap.missing_count > 0 => Err(are_missing(&gap.missing, gap.missing_count)),
+            gap => Ok(gap.map(|gap| gap.world)),
+        }
     }
 
     #[test]
@@ -290,17 +251,21 @@ mod tests {
     fn missing_ranks_are_named() {
         assert_eq!(
             world("rng_state_{rank}.pth", 0, &["rng_state_0.pth"], 2),
-            Err("rng_state_1.pth is missing: 1 of 2 ranks did not write".to_owned())
+            Err("rng_state_1.pth is missing".to_owned())
         );
         assert_eq!(
             world("rank_{rank}.pt", 0, &["rank_1.pt", "rank_3.pt"], None),
-            Err("rank_0.pt, rank_2.pt are missing: 2 of 4 ranks did not write".to_owned())
+            Err("rank_0.pt, rank_2.pt are missing".to_owned())
         );
         assert_eq!(
-            world("process_{rank}-of-{world}.json", 0, &["process_3-of-8.json"], None),
+            world(
+                "process_{rank}-of-{world}.json",
+                0,
+                &["process_3-of-8.json"],
+                None
+            ),
             Err(
-                "process_0-of-8.json, process_1-of-8.json, process_2-of-8.json and 4 more are missing: 7 of 8 ranks \
-                 did not write"
+                "process_0-of-8.json, process_1-of-8.json, process_2-of-8.json and 4 more are missing"
                     .to_owned()
             )
         );
@@ -311,7 +276,7 @@ mod tests {
                 &["m-00002-of-00002.safetensors"],
                 None
             ),
-            Err("m-00001-of-00002.safetensors is missing: 1 of 2 ranks did not write".to_owned())
+            Err("m-00001-of-00002.safetensors is missing".to_owned())
         );
         // Without a size in the names, only the highest rank implies it.
         assert_eq!(
@@ -338,11 +303,6 @@ mod tests {
         assert_eq!(
             world("m-{rank}-of-{world}", 1, &["m-0-of-1"], None),
             Err("m-0-of-1 exists, but the world has 1 rank".to_owned())
-        );
-        assert_eq!(same_world(&[("model", 2), ("optim", 2)]), Ok(()));
-        assert_eq!(
-            same_world(&[("model", 2), ("optim", 2), ("extra_state", 1)]),
-            Err("optim exists for 2 ranks, and extra_state for 1: one of them is not complete".to_owned())
         );
     }
 

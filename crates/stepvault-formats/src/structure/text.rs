@@ -1,19 +1,15 @@
 //! Formats names from files for use in messages.
 
 /// The maximum length of a name in a message.
-const SHOWN_CHARACTERS: usize = 80;
+const SHOWN_CHARACTERS: usize = 120;
 
-/// Formats a name from a file, shortened and with control characters escaped, so that a hostile file cannot write on
-/// the reader's terminal.
+/// Formats a name from a file on one line, shortened and with everything escaped that is not printable, so that a
+/// hostile file cannot write on the reader's terminal.
 pub(crate) fn shown(name: &str) -> String {
     let mut shown: String = name
         .chars()
         .take(SHOWN_CHARACTERS)
-        .flat_map(|character| {
-            let escaped = character.is_control().then(|| character.escape_default());
-            let plain = escaped.is_none().then_some(character);
-            escaped.into_iter().flatten().chain(plain)
-        })
+        .flat_map(char::escape_debug)
         .collect();
     if name.chars().nth(SHOWN_CHARACTERS).is_some() {
         shown.push('…');

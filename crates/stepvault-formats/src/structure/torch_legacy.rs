@@ -12,7 +12,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::finding::{inside, shown};
+use super::finding::inside;
+use super::text::shown;
 use super::torch_storage::{StorageReference, references};
 use crate::pickle::{self, Keep, Pickle, Value};
 use crate::soundness::{Fault, read_piece};

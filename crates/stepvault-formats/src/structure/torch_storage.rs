@@ -1,6 +1,6 @@
 //! The storages that a torch pickle names: key, number of elements, element type.
 
-use super::finding::shown;
+use super::text::shown;
 use crate::pickle::{Object, Pickle, Value};
 use crate::soundness::Fault;
 

@@ -15,7 +15,8 @@
 
 use std::collections::HashMap;
 
-use super::finding::{inside, shown};
+use super::finding::inside;
+use super::text::shown;
 use super::torch_storage::references;
 use super::zip::{self, Record};
 use crate::pickle::{self, Keep, Pickle};

@@ -12,6 +12,7 @@ use stepvault_formats::source::ReadAt;
 use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
 
 use crate::directory::archive::Fixture;
+use crate::support::Numbers;
 
 /// Files and directories by path, with the number of bytes that were read.
 #[derive(Clone, Default)]
@@ -140,14 +141,8 @@ impl ReadAt for Counted {
 
 /// Returns the same numbers on every run.
 pub(crate) fn scattered(count: usize, below: usize) -> impl Iterator<Item = usize> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    std::iter::repeat_with(move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        usize::try_from(state % below.max(1) as u64).unwrap()
-    })
-    .take(count)
+    let mut numbers = Numbers::new(0);
+    std::iter::repeat_with(move || numbers.below(below.max(1))).take(count)
 }
 
 pub(crate) fn is_broken(soundness: &Soundness) -> bool {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use stepvault_formats::soundness::Soundness::{self, Sound};
 use stepvault_formats::structure::kind::{FileKind, HEAD_BYTES, check_file, kind_of};
 
-use crate::support::{Counting, Fixture, sample};
+use crate::support::{self, Counting, Fixture, sample};
 
 fn kind(path: &str, bytes: &[u8]) -> FileKind {
     let length = bytes.len().min(usize::try_from(HEAD_BYTES).unwrap());
@@ -21,10 +21,7 @@ fn judge(path: &str, bytes: &[u8]) -> Soundness {
 }
 
 fn why_broken(path: &str, bytes: &[u8]) -> String {
-    match judge(path, bytes) {
-        Soundness::Broken { why, .. } => why,
-        other => panic!("{path}: {other:?}"),
-    }
+    support::why_broken(judge(path, bytes))
 }
 
 #[test]

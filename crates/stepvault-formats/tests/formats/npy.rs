@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use stepvault_formats::soundness::Soundness::{self, Sound, Unknown};
 use stepvault_formats::structure::npy::check;
 
-use crate::support::{assert_broken, cuts, judge, sample, unnoticed};
+use crate::support::{self, assert_broken, cuts, judge, sample, unnoticed};
 
 /// Returns an array in version 1.0 with this description, and `data_bytes` of elements.
 fn array(description: &str, data_bytes: usize) -> Vec<u8> {
@@ -21,10 +21,7 @@ fn floats(shape: &str, data_bytes: usize) -> Vec<u8> {
 }
 
 fn why_broken(bytes: &[u8]) -> String {
-    match judge(bytes, check) {
-        Soundness::Broken { why, .. } => why,
-        other => panic!("{other:?}"),
-    }
+    support::why_broken(judge(bytes, check))
 }
 
 fn why_unknown(bytes: &[u8]) -> String {

@@ -150,6 +150,15 @@ pub(crate) fn cuts(length: usize, boundaries: &[usize]) -> Vec<usize> {
     cuts
 }
 
+/// Returns why a result is broken, which it has to be.
+#[track_caller]
+pub(crate) fn why_broken(said: Soundness) -> String {
+    match said {
+        Soundness::Broken { why, .. } => why,
+        other => panic!("not broken: {other:?}"),
+    }
+}
+
 pub(crate) fn assert_broken(said: &Soundness, what: &str) {
     assert!(matches!(said, Soundness::Broken { .. }), "{what}: {said:?}");
 }

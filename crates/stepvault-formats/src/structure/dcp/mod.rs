@@ -22,7 +22,9 @@ mod sizes;
 use std::collections::BTreeMap;
 use std::io;
 
-use super::finding::{Finding, inside, shown};
+use super::finding::{Finding, inside};
+use super::place::joined;
+use super::text::shown;
 use super::torch;
 use crate::soundness::{Fault, Soundness, judged};
 use crate::source::{ReadAt, Window};
@@ -103,13 +105,6 @@ fn check_tables(
         });
     }
     Ok(findings)
-}
-
-fn joined(directory: &str, name: &str) -> String {
-    match directory {
-        "" => name.to_owned(),
-        _ => format!("{directory}/{name}"),
-    }
 }
 
 /// Returns the tables of contents of a directory: one, or one per rank if the ranks saved without communicating

@@ -4,9 +4,10 @@
 use std::io;
 
 use super::super::finding::Finding;
-use super::{check_tables, joined, tables};
+use super::{check_tables, tables};
 use crate::soundness::Fault;
 use crate::source::ReadAt;
+use crate::structure::place::joined;
 use crate::tree::{OpenFile, Tree};
 
 /// The first bytes of a ZIP archive, the format of an item of `torch.save`.

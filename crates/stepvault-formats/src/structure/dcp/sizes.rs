@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{read_metadata, refusal_of_path};
 use crate::soundness::Fault;
 use crate::source::ReadAt;
-use crate::structure::finding::shown;
+use crate::structure::text::shown;
 
 /// A file, described by its items.
 #[derive(Debug, Clone, PartialEq, Eq)]

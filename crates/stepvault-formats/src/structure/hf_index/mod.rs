@@ -20,16 +20,12 @@ pub use self::sharded::{check_sharded, holds_shards};
 pub use self::weight_map::MAX_WEIGHTS;
 
 use super::holes;
+use super::place::joined;
 use super::rank_set::{Gap, RankPattern, are_missing};
 use super::safetensors::{self, Tensor};
 use super::text::{counted, shown};
 use crate::soundness::Fault;
 use crate::tree::{EntryKind, OpenFile, Tree};
-
-/// Returns the paths of all indexes in a tree.
-pub fn indexes(tree: &Tree) -> impl Iterator<Item = &str> {
-    tree.files().map(|(path, _)| path).filter(|path| is_index(path))
-}
 
 /// Returns whether a path has the name of an index.
 pub fn is_index(path: &str) -> bool {
@@ -162,13 +158,5 @@ fn of_file(fault: Fault, path: &str) -> Fault {
         Fault::Broken { why, .. } => Fault::broken(format!("{path}: {why}")),
         Fault::Unknown(why) => Fault::Unknown(format!("{path}: {why}")),
         Fault::Read(error) => Fault::Read(error),
-    }
-}
-
-fn joined(directory: &str, file: &str) -> String {
-    if directory.is_empty() {
-        file.to_owned()
-    } else {
-        format!("{directory}/{file}")
     }
 }

@@ -13,8 +13,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{first_gap, joined, tensors_of};
+use super::{first_gap, tensors_of};
 use crate::soundness::Fault;
+use crate::structure::place::joined;
 use crate::structure::rank_set::{RankPattern, are_missing};
 use crate::structure::safetensors::MAX_TENSORS;
 use crate::structure::text::shown;

@@ -8,7 +8,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use crate::soundness::Fault;
 use crate::source::ReadAt;
 use crate::structure::json;
-use crate::structure::json_stream::Kind;
+use crate::structure::json_stream::Skipped;
 
 /// The maximum number of tensors of an index.
 pub const MAX_WEIGHTS: usize = 1_000_000;
@@ -83,7 +83,7 @@ impl<'de> Visitor<'de> for Root<'_> {
             if key == "weight_map" {
                 entries.next_value_seed(Weights(self.0))?;
             } else {
-                entries.next_value::<Kind>()?;
+                entries.next_value::<Skipped>()?;
             }
         }
         Ok(())

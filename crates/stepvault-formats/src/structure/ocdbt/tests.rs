@@ -6,7 +6,7 @@ use stepvault_core::digest::Crc32c;
 
 use super::{Arrays, check, read};
 use crate::soundness::Fault;
-use crate::structure::files_in_memory::Files;
+use crate::structure::tests::Files;
 
 /// The result of the check of a database.
 trait Said {

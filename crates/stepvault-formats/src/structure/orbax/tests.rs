@@ -1,5 +1,5 @@
 use super::check;
-use crate::structure::files_in_memory::Files;
+use crate::structure::tests::Files;
 
 fn why(entries: &[(&str, &str)]) -> String {
     let entries = entries.iter();

@@ -24,8 +24,6 @@ use crate::tree::{OpenFile, Tree};
 
 /// The ending of an index's name.
 pub const INDEX_ENDING: &str = ".index";
-/// The longest pointer file that is read.
-const MAX_POINTER_BYTES: usize = 1 << 20;
 
 /// Checks the checkpoint with this prefix: a path in the tree without the ending of the index.
 ///
@@ -66,28 +64,6 @@ pub fn check(tree: &Tree, prefix: &str, files: &dyn OpenFile) -> Result<(), Faul
     match shards {
         Some(_) => Ok(()),
         None => Err(Fault::broken(format!("{index_path} has no entries"))),
-    }
-}
-
-/// Returns the prefix that a `checkpoint` file names as the newest, as written: relative to the file's directory, or
-/// absolute.
-///
-/// # Errors
-/// [`Fault::Broken`] when it names none.
-pub fn parse_pointer(bytes: &[u8]) -> Result<String, Fault> {
-    let bytes = bytes
-        .get(..bytes.len().min(MAX_POINTER_BYTES))
-        .unwrap_or_default();
-    let text = String::from_utf8_lossy(bytes);
-    let said = text.lines().find_map(|line| {
-        let value = line.trim().strip_prefix("model_checkpoint_path:")?;
-        value.trim().strip_prefix('"')?.strip_suffix('"')
-    });
-    match said {
-        Some(prefix) if !prefix.is_empty() => Ok(prefix.to_owned()),
-        _ => Err(Fault::broken(
-            "it names no checkpoint: it has no model_checkpoint_path",
-        )),
     }
 }
 

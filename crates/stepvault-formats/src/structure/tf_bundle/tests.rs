@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 
 use stepvault_core::digest::Crc32c;
 
-use super::{check, parse_pointer};
-use crate::structure::files_in_memory::Files;
+use super::check;
+use crate::structure::tests::Files;
 
 /// Returns the result of the check of a checkpoint.
 fn why(files: &Files) -> String {
@@ -195,21 +195,4 @@ fn compressed_blocks_are_not_looked_into() {
         why(&with(bytes)),
         "ckpt-7.index: its blocks are compressed, which TensorFlow does not do"
     );
-}
-
-#[test]
-fn pointers_name_a_prefix() {
-    let text = b"model_checkpoint_path: \"ckpt-7\"\nall_model_checkpoint_paths: \"ckpt-6\"\n";
-    assert_eq!(parse_pointer(text).unwrap(), "ckpt-7");
-    for text in [
-        &b""[..],
-        b"model_checkpoint_path: \"\"",
-        b"model_checkpoint_path: \"ck",
-        b"\xff",
-    ] {
-        assert_eq!(
-            parse_pointer(text).unwrap_err().to_string(),
-            "it names no checkpoint: it has no model_checkpoint_path"
-        );
-    }
 }

@@ -25,8 +25,8 @@ pub const MAX_DIRECTORY_BYTES: u64 = 1 << 26;
 const MAX_END_BYTES: u64 = 22 + 65_535;
 /// Bytes of a record in the list, without its name, extra and comment.
 const LISTED_BYTES: u64 = 46;
-/// The first bytes of an archive with a record in it.
-const FIRST_BYTES: [u8; 4] = *b"PK\x03\x04";
+/// The first bytes of an archive: of a record, or of the end record of an archive without records.
+const FIRST_BYTES: [[u8; 4]; 2] = [*b"PK\x03\x04", *b"PK\x05\x06"];
 
 /// Reads the list of records of an archive that fills a file, and checks every record's offset and header, in the
 /// order of the list.
@@ -40,7 +40,7 @@ pub fn read(source: &dyn ReadAt) -> Result<Vec<Record>, Fault> {
     if size_bytes >= 4 {
         source.read_exact_at(0, &mut first)?;
     }
-    if first != FIRST_BYTES {
+    if !FIRST_BYTES.contains(&first) {
         return Err(Fault::at(
             0,
             "the file does not begin with a record of a ZIP archive",
@@ -88,7 +88,7 @@ pub fn read(source: &dyn ReadAt) -> Result<Vec<Record>, Fault> {
             .saturating_add(LISTED_BYTES)
             .saturating_add(variable_bytes as u64);
         places.push((records.len(), entry.wayfinder()));
-        records.push(Record::listed(&entry, &damaged)?);
+        records.push(Record::listed(&entry)?);
     }
     if expected_offset != directory.end || records.len() as u64 != directory.records {
         return Err(Fault::at(

@@ -5,7 +5,7 @@ use rawzip::{CompressionMethod, ZipArchive, ZipArchiveEntryWayfinder, ZipFileHea
 use super::{Adapter, number, zip_fault};
 use crate::soundness::{Fault, read_piece};
 use crate::source::ReadAt;
-use crate::structure::finding::shown;
+use crate::structure::text::shown;
 
 /// Bytes of a record's own header, without its name and extra.
 const HEADER_BYTES: u64 = 30;
@@ -42,6 +42,11 @@ impl Record {
         self.method == CompressionMethod::STORE
     }
 
+    /// Returns whether its bytes are compressed by the usual method.
+    pub fn is_deflated(&self) -> bool {
+        self.method == CompressionMethod::DEFLATE
+    }
+
     /// Returns the CRC-32 of its bytes from the list. torch writes 0 for all when checksums are turned off.
     pub fn crc32(&self) -> u32 {
         self.crc32
@@ -63,12 +68,11 @@ impl Record {
     }
 
     /// Reads an entry of the list.
-    pub(super) fn listed(entry: &ZipFileHeaderRecord<'_>, damaged: &str) -> Result<Self, Fault> {
-        let name = entry.file_path();
+    pub(super) fn listed(entry: &ZipFileHeaderRecord<'_>) -> Result<Self, Fault> {
         let at = entry.central_directory_offset();
-        let name = str::from_utf8(name.as_ref()).map_err(|_| Fault::at(at, damaged))?;
+        let name = decoded(entry.file_path().as_ref());
         let record = Self {
-            name: name.to_owned(),
+            name: name.clone(),
             method: entry.compression_method(),
             flags: entry.flags().bits(),
             crc32: entry.crc32(),
@@ -78,14 +82,14 @@ impl Record {
             data_offset: 0,
         };
         if entry.flags().is_encrypted() {
-            return Err(Fault::at(at, format!("{} is encrypted", shown(name))));
+            return Err(Fault::at(at, format!("{} is encrypted", shown(&name))));
         }
         if record.is_stored() && record.size_bytes != record.stored_bytes {
             return Err(Fault::at(
                 at,
                 format!(
                     "{} is {} bytes long, but takes {} although it is not compressed",
-                    shown(name),
+                    shown(&name),
                     record.size_bytes,
                     record.stored_bytes
                 ),
@@ -149,7 +153,7 @@ impl Record {
             && header.crc32() == 0
             && header.compressed_size_hint() == 0
             && header.uncompressed_size_hint() == 0;
-        let says_the_same = header.file_path().as_ref() == self.name.as_bytes()
+        let says_the_same = decoded(header.file_path().as_ref()) == self.name
             && header.flags().bits() == self.flags
             && header.compression_method() == self.method
             && (same_sizes || no_sizes);
@@ -194,4 +198,9 @@ impl Record {
                 && number(fields, 4 + width, width) == self.size_bytes
         }))
     }
+}
+
+/// Returns a name as text. Tools that write other text than UTF-8 use one byte for a character.
+fn decoded(name: &[u8]) -> String {
+    str::from_utf8(name).map_or_else(|_| name.iter().copied().map(char::from).collect(), str::to_owned)
 }

@@ -20,15 +20,14 @@ const CHECKS: [Check; 5] = [
     torch_zip::check,
     torch_legacy::check,
     metadata,
-    world_size,
+    partition_count,
 ];
 
 fn metadata(source: &dyn ReadAt) -> Result<(), Fault> {
     dcp::read_metadata(source).map(drop)
 }
 
-fn world_size(source: &dyn ReadAt) -> Result<(), Fault> {
-    deepspeed::read_world_size(source)?;
+fn partition_count(source: &dyn ReadAt) -> Result<(), Fault> {
     deepspeed::read_partition_count(source).map(drop)
 }
 

@@ -145,9 +145,6 @@ fn deepspeed_says_how_many_shards_there_must_be() {
     for directory in ["global_step10", "global_step20"] {
         assert_eq!(deepspeed::check(&fixture.tree, directory, files).unwrap(), []);
     }
-    let model = fixture.read("global_step10/mp_rank_00_model_states.pt");
-    let world = deepspeed::read_world_size(&model).unwrap().unwrap();
-    assert_eq!((world.data_parallel, world.model_parallel), (2, 1));
     let optimizer = fixture.read("global_step10/zero_pp_rank_1_mp_rank_00_optim_states.pt");
     assert_eq!(deepspeed::read_partition_count(&optimizer).unwrap(), Some(2));
 

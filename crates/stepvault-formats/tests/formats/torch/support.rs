@@ -62,8 +62,5 @@ pub(super) fn verdict(check: Check, bytes: &[u8]) -> Soundness {
 /// Returns why a check reports bytes as broken.
 #[track_caller]
 pub(super) fn why_broken(check: Check, bytes: &[u8]) -> String {
-    match verdict(check, bytes) {
-        Soundness::Broken { why, .. } => why,
-        other => panic!("not broken: {other:?}"),
-    }
+    crate::support::why_broken(verdict(check, bytes))
 }

@@ -273,7 +273,7 @@ fn what_is_missing_or_does_not_fit_is_said() {
         ),
         (
             Builder::default().finish(b""),
-            "the file does not begin with a record of a ZIP archive",
+            "the archive has no data.pkl, which torch.save writes first, in the folder of its first record",
         ),
     ] {
         assert_eq!(why_broken(check, &archive), why);
