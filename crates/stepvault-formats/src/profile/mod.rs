@@ -33,7 +33,7 @@ mod validate;
 
 use serde::Deserialize;
 
-pub use builtin::{GENERIC, ProfileSet, builtin, generic};
+pub use builtin::{GENERIC, ProfileSet, builtin};
 pub use own::OwnFault;
 pub use pattern::{PathGlob, PathPattern};
 pub use pointer::{Pointer, PointerKind, PointerRole};
@@ -68,18 +68,16 @@ pub struct Profile {
     /// Names that must never be created in the watched directory, because the trainer mishandles them.
     #[serde(default)]
     pub hazard: Vec<Hazard>,
-    /// The steps that the trainer removes by itself.
-    #[serde(default)]
-    pub deletes: Option<Deletes>,
     /// The steps that a clean-up of the source must keep, besides those that pointers name and the newest complete
     /// step.
     #[serde(default)]
     pub protects: Vec<Protects>,
     /// How its files may be sealed.
     pub links: Links,
-    /// True when the trainer uses modification times, so that a restore must keep them.
-    #[serde(default)]
-    pub times_matter: bool,
+    /// The names of steps in the watched directory, when a run's configuration gives them and their proof. A rename or
+    /// a marker then needs no other evidence, on every node, and the files may be in any format.
+    #[serde(skip)]
+    pub names: Option<PathGlob>,
 }
 
 /// Evidence that a framework wrote a directory.
@@ -171,30 +169,6 @@ pub enum Effect {
     WrittenTo,
 }
 
-/// The steps that a trainer removes by itself.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Deletes {
-    /// Which steps go first.
-    pub first: DeletesFirst,
-    /// The rule as text, with the trainer's own settings.
-    pub words: String,
-}
-
-/// The steps that a trainer removes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DeletesFirst {
-    /// The lowest number.
-    LowestNumber,
-    /// The oldest modification time.
-    OldestMtime,
-    /// The worst by a metric.
-    Worst,
-    /// Those above the step that its pointer names.
-    AbovePointer,
-}
-
 /// Steps that a clean-up must keep, found by code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -220,8 +194,9 @@ impl Profile {
         self.links == Links::CopyOrReflink
     }
 
-    /// Returns the hazard of a path that a restore or a seal must not leave in the watched directory.
-    pub fn hazard_of(&self, path: &str) -> Option<&Hazard> {
-        self.hazard.iter().find(|hazard| hazard.path.is_match(path))
+    /// Returns whether a path is never a step, with everything below it.
+    pub fn ignores(&self, path: &str) -> bool {
+        let is_other = |names: &PathGlob| !path.contains('/') && !names.is_match(path);
+        self.ignored.iter().any(|glob| glob.is_match(path)) || self.names.as_ref().is_some_and(is_other)
     }
 }

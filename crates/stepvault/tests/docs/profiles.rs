@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 
 use stepvault_formats::profile::{
-    Complete, DeletesFirst, Links, PathGlob, Pointer, PointerKind, PointerRole, Profile, Proof, Series,
-    StepKind, builtin,
+    Complete, Links, PathGlob, Pointer, PointerKind, PointerRole, Profile, Proof, Series, StepKind, builtin,
 };
 
 use crate::generated::{check, heading};
@@ -55,15 +54,6 @@ fn section(profile: &Profile) -> String {
         code(&profile.resume.text.to_string())
     )
     .unwrap();
-    if let Some(deletes) = &profile.deletes {
-        let first = match deletes.first {
-            DeletesFirst::LowestNumber => "the lowest number first",
-            DeletesFirst::OldestMtime => "the oldest modification time first",
-            DeletesFirst::Worst => "the worst by a metric first",
-            DeletesFirst::AbovePointer => "those with numbers above its pointer",
-        };
-        writeln!(text, "- **The trainer deletes** {first}: {}", deletes.words).unwrap();
-    }
     for hazard in &profile.hazard {
         writeln!(
             text,
@@ -78,13 +68,6 @@ fn section(profile: &Profile) -> String {
         Links::CopyOrReflink => "by reflink or copy: the trainer overwrites finished files in place",
     };
     writeln!(text, "- **Sealed** {links}").unwrap();
-    if profile.times_matter {
-        writeln!(
-            text,
-            "- **Modification times** decide which step the trainer resumes from"
-        )
-        .unwrap();
-    }
     text.push('\n');
     text
 }
