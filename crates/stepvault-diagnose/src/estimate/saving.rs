@@ -1,10 +1,10 @@
 //! Computes the maximum size of the local tier, which it reaches while a step is saved.
 
-use std::fmt;
-use std::str::FromStr;
+use serde::Serialize;
 
 use super::amount::{plus, times, total};
-use stepvault_core::error::{Error, ErrorKind, Result};
+use super::named::Named;
+use stepvault_core::error::Result;
 
 /// How files get into the vault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,38 +19,14 @@ pub enum VaultCopy {
     Copy,
 }
 
-impl VaultCopy {
-    /// Every method.
-    pub const ALL: [Self; 4] = [Self::None, Self::HardLink, Self::Reflink, Self::Copy];
-
-    /// Returns its name on a command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::HardLink => "hard-link",
-            Self::Reflink => "reflink",
-            Self::Copy => "copy",
-        }
-    }
-}
-
-impl fmt::Display for VaultCopy {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(self.name())
-    }
-}
-
-impl FromStr for VaultCopy {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|copy| copy.name() == text);
-        found.ok_or_else(|| {
-            Error::new(ErrorKind::Usage, "not a way to seal a step")
-                .on(format!("{text:?}"))
-                .hint("write hard-link, reflink, copy or none")
-        })
-    }
+impl Named for VaultCopy {
+    const WHAT: &'static str = "a way to seal a step";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("none", Self::None),
+        ("hard-link", Self::HardLink),
+        ("reflink", Self::Reflink),
+        ("copy", Self::Copy),
+    ];
 }
 
 /// The size of one node's part of a step.
@@ -102,7 +78,7 @@ impl StepSize {
 const VAULT_INODES: u64 = 4;
 
 /// The local tier while a step is saved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Saving {
     /// Older steps in the trainer's own directory.
     pub trainer_steps: u64,
@@ -184,6 +160,8 @@ pub fn saving(
 
 #[cfg(test)]
 mod tests {
+    use stepvault_core::error::ErrorKind;
+
     use super::*;
 
     const STEP: StepSize = StepSize {

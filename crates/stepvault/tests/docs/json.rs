@@ -276,7 +276,7 @@ fn plain_finding(mut members: Map<String, Value>) -> Map<String, Value> {
         "filesystem" => ("pass", "ext4, /dev/nvme0n1 on /data", None),
         "save and seal" => (
             "pass",
-            "a step of 976.6 KiB is written and linked into the vault in 9 ms; a step is saved every 10m",
+            "a step of 976.6 KiB is written and linked into the vault in 9ms; a step is saved every 10m",
             None,
         ),
         "upload" => (

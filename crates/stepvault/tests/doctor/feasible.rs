@@ -72,7 +72,7 @@ fn what_does_not_fit_comes_with_lines_that_would() {
     );
     ran.finding("drain", "my-run to main").expect(
         "warn",
-        "a notice of 1m: uploading a step that was just saved takes 20m; 49.5 s are available for it",
+        "a notice of 1m: uploading a step that was just saved takes 20m; 49.5s are available for it",
         "up to one interval is lost",
     );
     ran.finding("steps on disk", "my-run").expect(

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 use stepvault_core::Result;
-use stepvault_diagnose::estimate::{Part, Saving, ShuffleBuffer, Spread, StepSize, VaultCopy, Written};
+use stepvault_diagnose::estimate::{Part, Saving, ShuffleBuffer, Spread, StepSize, Written};
 
 /// An estimate.
 #[derive(Debug, Serialize)]
@@ -150,8 +150,8 @@ pub(super) struct UnreadDocument {
 pub(super) struct ModelDocument {
     pub(super) parameters: u64,
     pub(super) tensors: u64,
-    pub(super) weights: String,
-    pub(super) master: Option<String>,
+    pub(super) weights: &'static str,
+    pub(super) master: Option<&'static str>,
     pub(super) optimizer: String,
     pub(super) layout: &'static str,
     pub(super) sharding: &'static str,
@@ -197,32 +197,8 @@ impl BufferDocument {
 pub(super) struct SavingDocument {
     /// How steps get into the vault.
     pub(super) vault: &'static str,
-    pub(super) trainer_steps: u64,
-    pub(super) vault_steps: u64,
-    pub(super) steps_in_both: u64,
-    pub(super) old_bytes: u64,
-    pub(super) new_bytes: u64,
-    pub(super) vault_copy_bytes: u64,
-    pub(super) temporary_bytes: u64,
-    pub(super) peak_bytes: u64,
-    pub(super) peak_inodes: u64,
-}
-
-impl SavingDocument {
-    pub(super) fn of(saving: &Saving, copy: VaultCopy) -> Self {
-        Self {
-            vault: copy.name(),
-            trainer_steps: saving.trainer_steps,
-            vault_steps: saving.vault_steps,
-            steps_in_both: saving.steps_in_both,
-            old_bytes: saving.old_bytes,
-            new_bytes: saving.new_bytes,
-            vault_copy_bytes: saving.vault_copy_bytes,
-            temporary_bytes: saving.temporary_bytes,
-            peak_bytes: saving.peak_bytes,
-            peak_inodes: saving.peak_inodes,
-        }
-    }
+    #[serde(flatten)]
+    pub(super) saving: Saving,
 }
 
 /// A run at its end, with every step durable.

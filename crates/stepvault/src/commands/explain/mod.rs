@@ -63,7 +63,7 @@ pub(crate) async fn run(session: &Session, arguments: ExplainArguments) -> Resul
     let vault = match find_vault(&settings, &directories).await {
         Ok(vault) => vault,
         Err(error) => {
-            not_looked_at.push(missed("the vault", &error));
+            not_looked_at.push(NotLookedAt::named("the vault", error.to_string()));
             None
         }
     };
@@ -229,7 +229,7 @@ async fn records(
         let note = match blocking(move || read_note(&vault, &name)).await {
             Ok(note) => note,
             Err(error) => {
-                not_looked_at.push(missed("the agent's records", &error));
+                not_looked_at.push(NotLookedAt::named("the agent's records", error.to_string()));
                 continue;
             }
         };
@@ -251,12 +251,4 @@ async fn records(
         }
     }
     records
-}
-
-fn missed(what: &str, error: &Error) -> NotLookedAt {
-    NotLookedAt {
-        what: what.to_owned(),
-        why: error.to_string(),
-        named: true,
-    }
 }
