@@ -48,7 +48,7 @@ fn the_steps_so_far_say_what_fits() {
     assert!(saved.measured.contains("ed into the vault in "), "{saved:?}");
     ran.finding("upload", "my-run to main").expect(
         "pass",
-        "a step of 2.9 MiB is uploaded in 3.0 s; a step is saved every 10m",
+        "a step of 2.9 MiB is uploaded in 3s; a step is saved every 10m",
         "",
     );
     ran.finding("drain", "my-run to main")
