@@ -8,10 +8,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 say "before training: how large the data loader's state is going to be, and with a smaller buffer"
 said=$(stepvault estimate --shuffle-buffer 250000 --sample 500KB)
 printf '%s\n' "$said"
-expect_text "125.0 GB"
-expect_text "187.5 GB"
+expect_text "116.4 GiB"
+expect_text "174.6 GiB"
 said=$(stepvault estimate --shuffle-buffer 10000 --sample 500KB)
-expect_text "5.0 GB"
+expect_text "4.7 GiB"
 
 small_disk scratch size=1m
 mkdir -p checkpoints

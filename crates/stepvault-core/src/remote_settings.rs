@@ -7,7 +7,8 @@ use std::str::FromStr;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::RemoteName;
 
-/// The kinds of store.
+/// The kinds of store. Everything that depends on the kind follows from a `match` on it: here, where a store is opened,
+/// and where `doctor` says which right or rule to change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// `s3://bucket/prefix`
@@ -23,20 +24,48 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    const ALL: [(&'static str, Self); 5] = [
-        ("s3", Self::S3),
-        ("gs", Self::Gcs),
-        ("az", Self::Azure),
-        ("file", Self::File),
-        ("memory", Self::Memory),
+    /// Every kind, with its scheme in a URL and an example of one.
+    pub(crate) const ALL: [(&'static str, Self, &'static str); 5] = [
+        ("s3", Self::S3, "s3://bucket/prefix"),
+        ("gs", Self::Gcs, "gs://bucket/prefix"),
+        ("az", Self::Azure, "az://container/prefix"),
+        ("file", Self::File, "file:///directory"),
+        ("memory", Self::Memory, "memory://name"),
     ];
 
     /// Returns the scheme as in a URL.
     pub fn as_str(self) -> &'static str {
         Self::ALL
             .iter()
-            .find(|(_, scheme)| *scheme == self)
-            .map_or("", |(text, _)| text)
+            .find(|(_, scheme, _)| *scheme == self)
+            .map_or("", |(text, ..)| text)
+    }
+
+    /// Returns whether the store is a directory of this machine, so that its URL names a path and no bucket.
+    pub const fn is_directory(self) -> bool {
+        matches!(self, Self::File)
+    }
+
+    /// Returns whether a setting that not every store has applies to this kind. A setting that has no effect without a
+    /// warning (an encryption, an owner check) would be worse than an error.
+    pub fn takes(self, setting: &str) -> bool {
+        let settings: &[&str] = match self {
+            Self::S3 => &[
+                "endpoint",
+                "region",
+                "profile",
+                "allow-http",
+                "storage-class",
+                "server-side-encryption",
+                "kms-key",
+                "tags",
+                "expected-bucket-owner",
+            ],
+            Self::Gcs => &["endpoint", "allow-http", "send-token", "storage-class", "kms-key"],
+            Self::Azure => &["endpoint", "allow-http", "send-token"],
+            Self::File | Self::Memory => &[],
+        };
+        settings.contains(&setting)
     }
 }
 
@@ -55,17 +84,19 @@ impl RemoteUrl {
     /// Splits `text` into the URL and the percent-decoded options of its query, in order.
     pub fn parse(text: &str) -> Result<(Self, Vec<(String, String)>)> {
         let fault = |why: String| {
-            Error::new(ErrorKind::Usage, "not a remote's URL").on(without_secrets(text)).because(why).hint(
-                "write s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///directory or memory://name",
-            )
+            let [others @ .., last] = Scheme::ALL.map(|(.., example)| example);
+            Error::new(ErrorKind::Usage, "not a remote's URL")
+                .on(without_secrets(text))
+                .because(why)
+                .hint(format!("write {} or {last}", others.join(", ")))
         };
         let (scheme_text, rest) = text
             .split_once("://")
             .ok_or_else(|| fault("it has no scheme".to_owned()))?;
         let scheme = Scheme::ALL
             .iter()
-            .find(|(known, _)| *known == scheme_text)
-            .map(|(_, scheme)| *scheme);
+            .find(|(known, ..)| *known == scheme_text)
+            .map(|(_, scheme, _)| *scheme);
         let scheme = scheme.ok_or_else(|| fault(unknown_scheme(scheme_text)))?;
         // The URL parser would drop these characters silently, and the URL would name another location than the text.
         if text.chars().any(char::is_control) || text.ends_with(' ') {
@@ -90,7 +121,7 @@ impl RemoteUrl {
             .query_pairs()
             .map(|(key, value)| (key.into_owned(), value.into_owned()))
             .collect();
-        let prefix = if scheme == Scheme::File {
+        let prefix = if scheme.is_directory() {
             let is_local = matches!(authority, "" | "localhost");
             if !is_local || !bucket.is_empty() || path.trim_matches('/').is_empty() {
                 return Err(fault(
@@ -175,7 +206,7 @@ fn without_secrets(text: &str) -> String {
 impl fmt::Display for RemoteUrl {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}://{}", self.scheme.as_str(), self.bucket)?;
-        if self.scheme != Scheme::File && !self.prefix.is_empty() {
+        if !self.scheme.is_directory() && !self.prefix.is_empty() {
             out.write_str("/")?;
         }
         let mut letters = self.prefix.chars().peekable();

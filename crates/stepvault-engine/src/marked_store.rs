@@ -14,7 +14,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use stepvault_core::codec::decode;
 use stepvault_core::keys::RunKeys;
 use stepvault_core::records::VaultMarker;
-use stepvault_core::remote_settings::{RemoteSettings, Scheme};
+use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
 use stepvault_remote::decorator::{Answer, Request, StoreDecorator};
@@ -100,7 +100,7 @@ impl MarkedStore {
         let Some(expected) = self.expected_marker().await? else {
             return Ok(());
         };
-        let is_bucket = self.settings.url.scheme != Scheme::File;
+        let is_bucket = !self.settings.url.scheme.is_directory();
         if is_bucket
             && expected
                 .seen_at
@@ -145,7 +145,7 @@ impl MarkedStore {
 /// Returns the error for a marker that existed and is missing now.
 pub(crate) fn gone(settings: &RemoteSettings, subject: &str) -> Error {
     let name = &settings.name;
-    let (why, cause) = if settings.url.scheme == Scheme::File {
+    let (why, cause) = if settings.url.scheme.is_directory() {
         (
             "the marker that this vault saw on it is missing: its filesystem is not mounted, or the directory was \
              emptied",

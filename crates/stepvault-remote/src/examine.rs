@@ -1,37 +1,62 @@
 //! Examines a remote before it is used: the caller's identity, whether the remote can be reached, and the rules of its
 //! bucket. [`probe`](crate::probe) tests everything that needs only objects.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use async_trait::async_trait;
 use futures::StreamExt as _;
 use stepvault_core::observe::Observer;
-use stepvault_core::remote_settings::{RemoteSettings, Scheme};
+use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::store_facts::{BucketFacts, Credentials, LeftBytes, Obstacle};
 use stepvault_core::{Error, ErrorKind, Result};
 
-use crate::gcs::GcsStore;
-use crate::open::{OpenOptions, decorate};
+use crate::open::{OpenOptions, decorate, open_bare};
 use crate::pending::Listed;
-use crate::s3::S3Store;
 use crate::store::{PendingUpload, RemoteStore};
 
 /// A remote that supports requests beyond those for objects.
 #[derive(Debug)]
 pub struct Examined {
     store: Arc<dyn RemoteStore>,
-    kind: Kind,
+    examiner: Arc<dyn Examiner>,
 }
 
-/// The store's own client, for requests that differ between stores.
-#[derive(Debug)]
-enum Kind {
-    S3(Arc<S3Store>),
-    Gcs(Arc<GcsStore>),
-    Azure(Box<RemoteSettings>),
-    /// A directory or a table in memory: has no credentials and no rules.
-    Local,
+/// The requests that differ between stores. The defaults are those of a store without credentials, rules and pages.
+#[async_trait]
+pub(crate) trait Examiner: fmt::Debug + Send + Sync {
+    /// Fetches again the credentials that requests use.
+    async fn credentials(&self) -> Result<Option<Credentials>> {
+        Ok(None)
+    }
+
+    /// Lists at most one object under `prefix`; `None` to list with the store's own requests.
+    async fn look(&self, _prefix: &str) -> Option<Look> {
+        None
+    }
+
+    /// Returns the rules of the bucket.
+    async fn bucket(&self) -> Option<BucketFacts> {
+        None
+    }
+
+    /// Lists incomplete uploads, at most `most_pages` pages; `None` to list with the store's own requests.
+    async fn listed_uploads(&self, _prefix: &str, _most_pages: usize) -> Result<Option<Listed>> {
+        Ok(None)
+    }
+
+    /// Returns the size of the first page of an upload's parts.
+    async fn uploaded_bytes(&self, _upload: &PendingUpload) -> Result<Option<LeftBytes>> {
+        Ok(None)
+    }
 }
+
+/// For a directory or a table in memory.
+#[derive(Debug)]
+pub(crate) struct NothingToExamine;
+
+impl Examiner for NothingToExamine {}
 
 /// The result of listing one object.
 #[derive(Debug)]
@@ -88,32 +113,13 @@ pub async fn open(
     options: OpenOptions,
 ) -> std::result::Result<Examined, Hindered> {
     let opened = open_bare(settings, options).await;
-    let (bare, kind) = opened.map_err(|error| match error.kind() {
+    let bare = opened.map_err(|error| match error.kind() {
         ErrorKind::Denied => Hindered::of(error),
         _ => Hindered::by_settings(error),
     })?;
     Ok(Examined {
-        store: decorate(bare, settings, observer),
-        kind,
-    })
-}
-
-async fn open_bare(settings: &RemoteSettings, options: OpenOptions) -> Result<(Arc<dyn RemoteStore>, Kind)> {
-    Ok(match settings.url.scheme {
-        Scheme::S3 => {
-            let store = Arc::new(S3Store::open(settings, options.s3_keys).await?);
-            (Arc::clone(&store) as _, Kind::S3(store))
-        }
-        Scheme::Gcs => {
-            let store = Arc::new(crate::gcs::connect(settings).await?);
-            (Arc::clone(&store) as _, Kind::Gcs(store))
-        }
-        Scheme::Azure => (
-            crate::generic::open(settings)?,
-            Kind::Azure(Box::new(settings.clone())),
-        ),
-        Scheme::Memory => (crate::generic::open(settings)?, Kind::Local),
-        Scheme::File => (crate::file::open(settings)?, Kind::Local),
+        store: decorate(bare.store, settings, observer),
+        examiner: bare.examiner,
     })
 }
 
@@ -128,18 +134,13 @@ impl Examined {
     /// # Errors
     /// `Denied` where there are none or they cannot be fetched, `Unreachable` where their provider does not answer.
     pub async fn credentials(&self) -> Result<Option<Credentials>> {
-        match &self.kind {
-            Kind::S3(store) => store.credentials().await.map(Some),
-            Kind::Gcs(store) => store.credentials().await.map(Some),
-            Kind::Azure(settings) => crate::generic::azure_credentials(settings).await.map(Some),
-            Kind::Local => Ok(None),
-        }
+        self.examiner.credentials().await
     }
 
     /// Lists at most one object under `prefix`, with one request.
     pub async fn look(&self, prefix: &str) -> Look {
-        if let Kind::S3(store) = &self.kind {
-            return store.look(prefix).await;
+        if let Some(look) = self.examiner.look(prefix).await {
+            return look;
         }
         let first = self.store.list(prefix).next().await.transpose();
         Look {
@@ -151,15 +152,7 @@ impl Examined {
     /// Returns the rules that the bucket reports, or `None` where there are none or this interface does not report
     /// them.
     pub async fn bucket(&self) -> Option<BucketFacts> {
-        match &self.kind {
-            Kind::S3(store) => Some(BucketFacts {
-                versioning: store.versioning().await,
-                rules: store.rules().await,
-                soft_delete_seconds: None,
-            }),
-            Kind::Gcs(store) => Some(store.bucket().await),
-            Kind::Azure(_) | Kind::Local => None,
-        }
+        self.examiner.bucket().await
     }
 
     /// Returns incomplete uploads under `prefix`, from the first pages of the store's listing. `None` where the store
@@ -168,11 +161,10 @@ impl Examined {
     /// # Errors
     /// When the store cannot list them.
     pub async fn pending_uploads(&self, prefix: &str, most_pages: usize) -> Result<Option<Listed>> {
-        let listed = match &self.kind {
-            Kind::S3(store) => store.listed_multiparts(prefix, most_pages).await?,
-            Kind::Gcs(store) => store.listed_uploads(prefix, most_pages).await?,
+        let listed = match self.examiner.listed_uploads(prefix, most_pages).await? {
+            Some(listed) => listed,
             // A directory has no pages; for the other kinds nothing is listed.
-            Kind::Azure(_) | Kind::Local => Listed {
+            None => Listed {
                 uploads: self.store.pending_uploads(prefix).await?,
                 all: true,
             },
@@ -187,10 +179,6 @@ impl Examined {
     /// # Errors
     /// When the store cannot list the parts.
     pub async fn uploaded_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
-        match &self.kind {
-            Kind::S3(store) => store.uploaded_bytes(upload).await,
-            Kind::Gcs(store) => store.uploaded_bytes(upload).await,
-            Kind::Azure(_) | Kind::Local => Ok(None),
-        }
+        self.examiner.uploaded_bytes(upload).await
     }
 }

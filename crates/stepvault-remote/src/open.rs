@@ -7,9 +7,11 @@ use stepvault_core::Result;
 use stepvault_core::observe::Observer;
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 
+use crate::examine::{Examiner, NothingToExamine};
+use crate::generic::azure::AzureExaminer;
 use crate::limit::{FlowStore, RequestLimitStore};
 use crate::retry::{RetryPolicy, RetryStore};
-use crate::s3::StaticKeys;
+use crate::s3::{S3Store, StaticKeys};
 use crate::store::RemoteStore;
 
 /// Options beside the settings.
@@ -30,16 +32,48 @@ pub async fn open_with(
     observer: Arc<dyn Observer>,
     options: OpenOptions,
 ) -> Result<Arc<dyn RemoteStore>> {
-    Ok(decorate(open_bare(settings, options).await?, settings, observer))
+    let bare = open_bare(settings, options).await?;
+    Ok(decorate(bare.store, settings, observer))
 }
 
-async fn open_bare(settings: &RemoteSettings, options: OpenOptions) -> Result<Arc<dyn RemoteStore>> {
-    match settings.url.scheme {
-        Scheme::S3 => crate::s3::open(settings, options.s3_keys).await,
-        Scheme::Gcs => crate::gcs::open(settings).await,
-        Scheme::Azure | Scheme::Memory => crate::generic::open(settings),
-        Scheme::File => crate::file::open(settings),
+/// An open store without decorators.
+pub(crate) struct BareStore {
+    pub(crate) store: Arc<dyn RemoteStore>,
+    /// Sends the requests beyond those for objects.
+    pub(crate) examiner: Arc<dyn Examiner>,
+}
+
+impl BareStore {
+    fn of<Store: RemoteStore + Examiner + 'static>(store: Store) -> Self {
+        let store = Arc::new(store);
+        Self {
+            store: Arc::clone(&store) as _,
+            examiner: store,
+        }
     }
+
+    fn of_this_machine(store: Arc<dyn RemoteStore>) -> Self {
+        Self {
+            store,
+            examiner: Arc::new(NothingToExamine),
+        }
+    }
+}
+
+/// Opens a store: the one place that decides by the scheme.
+pub(crate) async fn open_bare(settings: &RemoteSettings, options: OpenOptions) -> Result<BareStore> {
+    Ok(match settings.url.scheme {
+        Scheme::S3 => BareStore::of(S3Store::open(settings, options.s3_keys).await?),
+        Scheme::Gcs => BareStore::of(crate::gcs::connect(settings).await?),
+        Scheme::Azure => BareStore {
+            store: crate::generic::open_azure(settings)?,
+            examiner: Arc::new(AzureExaminer {
+                settings: settings.clone(),
+            }),
+        },
+        Scheme::Memory => BareStore::of_this_machine(crate::generic::open_memory(settings)?),
+        Scheme::File => BareStore::of_this_machine(crate::file::open(settings)?),
+    })
 }
 
 /// Wraps a store in decorators: the request limit outermost, then retries, then the byte limit, so that a request

@@ -10,9 +10,12 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, fmt, registry};
 
+use crate::output::wrap::{width_of, wrap};
 use crate::output::{Output, write_error};
 
 const VARIABLE: &str = "STEPVAULT_LOG";
+/// The column of a line at which the message begins, after the time and the level.
+const MESSAGE_COLUMN: usize = 34;
 
 /// Starts the log. `STEPVAULT_LOG` sets the filter, else the number of `-v` flags does.
 pub(crate) fn start(output: &Output, verbose: u8) -> Result<()> {
@@ -76,14 +79,17 @@ fn tells_no_secret(event: &Metadata<'_>) -> bool {
     *event.level() <= most
 }
 
-/// Writes whole lines above the progress bars.
+/// Writes whole lines above the progress bars, wrapped under the message on a terminal.
 struct LogWriter {
     bars: MultiProgress,
 }
 
 impl io::Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        write_error(&self.bars, bytes);
+        let width = width_of(io::stderr());
+        let text = String::from_utf8_lossy(bytes);
+        let lines = text.split('\n').map(|line| wrap(line, width, MESSAGE_COLUMN));
+        write_error(&self.bars, lines.collect::<Vec<_>>().join("\n").as_bytes());
         Ok(bytes.len())
     }
 

@@ -12,7 +12,7 @@ use stepvault_core::nodes::NodeSet;
 use stepvault_core::path::RelativePath;
 use stepvault_core::restore_plan::IncludeFilter;
 use stepvault_core::timestamp::Timestamp;
-use stepvault_diagnose::estimate;
+use stepvault_diagnose::estimate::{self, Named as _};
 
 /// What a launcher says of its nodes, in this order, a line each.
 const VARIABLES: [&str; 8] = [
@@ -75,10 +75,10 @@ fn check_numbers(text: &str) {
         let _ = Timestamp::from_seconds(seconds).to_rfc3339();
     }
     let _ = estimate::parse_count(text);
-    let _ = text.parse::<estimate::Layout>();
-    let _ = text.parse::<estimate::Dtype>();
+    let _ = estimate::Layout::from_name(text);
+    let _ = estimate::Dtype::from_name(text);
     let _ = text.parse::<estimate::Optimizer>();
-    let _ = text.parse::<estimate::Sharding>();
+    let _ = estimate::Sharding::from_name(text);
     let _ = text.parse::<estimate::Overhead>();
 }
 

@@ -3,7 +3,6 @@
 use std::path::{Component, Path, PathBuf};
 
 use super::model::Config;
-use crate::remote_settings::Scheme;
 
 /// Returns the path without `.` and `..` components, as far as the text allows. Only for comparison: if a component is
 /// a symbolic link, the original path leads elsewhere.
@@ -60,7 +59,7 @@ pub(super) fn places(config: &Config) -> Vec<Place> {
     for remote in config
         .remotes
         .iter()
-        .filter(|remote| remote.url.scheme == Scheme::File)
+        .filter(|remote| remote.url.scheme.is_directory())
     {
         places.push(Place {
             key: key(&["remote", remote.name.as_str(), "url"]),

@@ -6,33 +6,30 @@ use super::key::KeyPath;
 use super::merge::{Merged, fault};
 use crate::remote_settings::{RemoteSettings, Scheme};
 
-/// The stores to which each setting applies. A setting that has no effect without a warning (an encryption, an owner
-/// check) would be worse than an error.
-const STORES: [(&str, &[Scheme]); 10] = [
-    ("endpoint", &[Scheme::S3, Scheme::Gcs, Scheme::Azure]),
-    ("region", &[Scheme::S3]),
-    ("profile", &[Scheme::S3]),
-    ("allow-http", &[Scheme::S3, Scheme::Gcs, Scheme::Azure]),
-    ("send-token", &[Scheme::Gcs, Scheme::Azure]),
-    ("storage-class", &[Scheme::S3, Scheme::Gcs]),
-    ("server-side-encryption", &[Scheme::S3]),
-    ("kms-key", &[Scheme::S3, Scheme::Gcs]),
-    ("tags", &[Scheme::S3]),
-    ("expected-bucket-owner", &[Scheme::S3]),
+/// The settings that not every store has.
+const SETTINGS_OF_SOME: [&str; 10] = [
+    "endpoint",
+    "region",
+    "profile",
+    "allow-http",
+    "send-token",
+    "storage-class",
+    "server-side-encryption",
+    "kms-key",
+    "tags",
+    "expected-bucket-owner",
 ];
 
 /// Checks what involves several keys of a remote.
 pub(super) fn check_remote(remote: &RemoteSettings, merged: &mut Merged) {
     let name = remote.name.as_str();
-    for (key, schemes) in STORES {
+    for key in SETTINGS_OF_SOME {
         let path = KeyPath::of(&["remote", name, key]);
         // Not sending a token is the default of every store.
         let is_asked_for = key != "send-token" || remote.send_token;
-        if merged.is_given(&path) && is_asked_for && !schemes.contains(&remote.url.scheme) {
-            let known: Vec<String> = schemes
-                .iter()
-                .map(|scheme| format!("{}://", scheme.as_str()))
-                .collect();
+        if merged.is_given(&path) && is_asked_for && !remote.url.scheme.takes(key) {
+            let takers = Scheme::ALL.iter().filter(|(_, scheme, _)| scheme.takes(key));
+            let known: Vec<String> = takers.map(|(text, ..)| format!("{text}://")).collect();
             let why = format!("it does not apply to a {}:// remote", remote.url.scheme.as_str());
             let source = merged.source(&path);
             let hint = format!("remove it; it applies only to {}", known.join(", "));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::ids::{RemoteName, RunName, StepId};
-use crate::words::bytes;
+use crate::words::{bytes, rate};
 
 /// A step that is not durable on a remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -179,10 +179,9 @@ impl RemotePlan {
 
     /// Returns the plan in one line.
     pub fn summary(&self) -> String {
-        let rate = self.bytes_per_second.map_or_else(
-            || "the upload rate is unknown".to_owned(),
-            |rate| format!("{}/s", bytes(rate)),
-        );
+        let rate = self
+            .bytes_per_second
+            .map_or_else(|| "the upload rate is unknown".to_owned(), rate);
         let mut parts = Vec::new();
         for (chance, word) in [
             (Chance::Fits, "will finish"),

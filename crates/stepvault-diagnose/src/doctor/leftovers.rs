@@ -1,8 +1,10 @@
 //! Reports what interrupted processes left behind, with its size and age.
 
+use std::time::Duration;
+
 use super::Finding;
-use super::words;
 use stepvault_core::disk_facts::{Leftover, LeftoverKind};
+use stepvault_core::words;
 use stepvault_core::words::shell_word;
 
 pub(super) const CHECK: &str = "leftovers";
@@ -92,7 +94,7 @@ fn of_one_kind(subject: &str, kind: LeftoverKind, found: &[&Leftover]) -> Option
         words::count(found.len() as u64, "entry"),
         description(kind),
         words::bytes(bytes),
-        words::whole_seconds(oldest),
+        words::duration(Duration::from_secs(oldest)),
     );
     if oldest < YOUNG_SECONDS {
         let measured = format!("{measured}; a process may still be writing them");

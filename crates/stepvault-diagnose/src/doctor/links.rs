@@ -2,9 +2,10 @@
 
 use super::Finding;
 use super::forecast::Forecast;
-use super::words;
+use crate::doctor::seconds_for;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::disk_facts::{DiskRates, LinkAbility, LinkFacts};
+use stepvault_core::words;
 
 /// How files will be sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,10 +140,10 @@ fn cost(forecast: Option<&Forecast>, rates: Option<&DiskRates>) -> String {
     let Some(rates) = rates else {
         return format!("{size} of each step are copied");
     };
-    let seconds = words::seconds_for(forecast.taken.bytes, rates.write_bytes_per_second);
+    let seconds = seconds_for(forecast.taken.bytes, rates.write_bytes_per_second);
     format!(
         "{size} of each step are copied, which takes {}",
-        words::time(seconds)
+        words::seconds(seconds)
     )
 }
 
@@ -245,7 +246,7 @@ mod tests {
         );
         assert_eq!(
             found[0].measured,
-            "not available (not supported): 10.0 GiB of each step are copied, which takes 21.5 s"
+            "not available (not supported): 10.0 GiB of each step are copied, which takes 21.5s"
         );
         assert!(
             found[0]

@@ -1,8 +1,8 @@
 //! Compares the memory limit with the buffers of transfers.
 
 use super::Finding;
-use super::words;
 use stepvault_core::disk_facts::MemoryFacts;
+use stepvault_core::words;
 
 const CHECK: &str = "memory";
 /// Memory of the process other than the buffers: code, threads, records and connections.

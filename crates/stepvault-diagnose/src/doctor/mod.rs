@@ -15,7 +15,6 @@ pub mod remote;
 pub mod room;
 pub mod speed;
 pub mod variables;
-mod words;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -86,6 +85,12 @@ impl Finding {
     }
 }
 
+/// Returns the seconds that `bytes` take at this rate; a rate of 0 counts as 1.
+#[expect(clippy::cast_precision_loss, reason = "a forecast, not an account")]
+fn seconds_for(bytes: u64, bytes_per_second: u64) -> f64 {
+    bytes as f64 / bytes_per_second.max(1) as f64
+}
+
 /// Returns the worst outcome; `Pass` without findings.
 pub fn worst(findings: &[Finding]) -> Outcome {
     let outcomes = findings.iter().map(|finding| finding.outcome);
@@ -99,7 +104,7 @@ mod tests {
     #[test]
     fn the_worst_counts() {
         let pass = Finding::pass("writable", "/ckpt", "written, synced and deleted");
-        let warn = Finding::warn("write rate", "/ckpt", "40 MB/s", "use a local disk");
+        let warn = Finding::warn("write rate", "/ckpt", "40.0 MiB/s", "use a local disk");
         let fail = Finding::fail("writable", "/ckpt", "permission denied", "chown it");
         assert_eq!(worst(&[]), Outcome::Pass);
         assert_eq!(worst(&[pass.clone(), warn.clone()]), Outcome::Warn);

@@ -2,8 +2,8 @@
 
 use super::Finding;
 use super::forecast::Forecast;
-use super::words;
 use stepvault_core::room::Room;
+use stepvault_core::words;
 
 /// Files and directories of each step in the vault other than its own: its records, its journal, its names.
 pub const RECORDS_OF_A_STEP: u64 = 12;

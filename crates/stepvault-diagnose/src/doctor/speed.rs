@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 
 use super::Finding;
 use super::forecast::Forecast;
-use super::words;
+use crate::doctor::seconds_for;
 use stepvault_core::disk_facts::DiskRates;
+use stepvault_core::words;
 
 /// Below this rate every save takes noticeable time.
-const SLOW_BYTES_PER_SECOND: u64 = 100_000_000;
+const SLOW_BYTES_PER_SECOND: u64 = 100 << 20;
 /// The longest acceptable sync: each sealed step waits for several.
 const SLOW_SYNC_SECONDS: f64 = 0.1;
 
@@ -18,11 +19,11 @@ pub fn speed(subject: &str, rates: &DiskRates, forecast: Option<&Forecast>) -> V
     let rate = |check: &str, bytes_per_second: u64, how: &str, what: &str, remedy: &str| {
         let mut measured = format!("{} ({size} {how})", words::rate(bytes_per_second));
         if let Some(forecast) = forecast {
-            let seconds = words::seconds_for(forecast.taken.bytes, bytes_per_second);
+            let seconds = seconds_for(forecast.taken.bytes, bytes_per_second);
             let _ = write!(
                 measured,
                 ": {} for {what} a step of {}",
-                words::time(seconds),
+                words::seconds(seconds),
                 words::bytes(forecast.taken.bytes)
             );
         }
@@ -38,7 +39,7 @@ pub fn speed(subject: &str, rates: &DiskRates, forecast: Option<&Forecast>) -> V
             "written and synced",
             "writing",
             "use a local NVMe disk, or save less often, and allow this much time in timeouts around saves: each save \
-             waits for the disk, and below 100 MB/s timeouts are known to expire",
+             waits for the disk, and below 100 MiB/s timeouts are known to expire",
         ),
         rate(
             "read rate",
@@ -52,7 +53,7 @@ pub fn speed(subject: &str, rates: &DiskRates, forecast: Option<&Forecast>) -> V
 }
 
 fn sync(subject: &str, seconds: f64) -> Finding {
-    let measured = format!("{} to sync a small file", words::time(seconds));
+    let measured = format!("{} to sync a small file", words::seconds(seconds));
     if seconds <= SLOW_SYNC_SECONDS {
         return Finding::pass("sync time", subject, measured);
     }
@@ -104,14 +105,14 @@ mod tests {
         assert_eq!(outcomes, [Outcome::Warn, Outcome::Pass, Outcome::Warn]);
         assert_eq!(
             found[0].measured,
-            "42 MB/s (64.0 MiB written and synced): 5m 6s for writing a step of 12.0 GiB"
+            "40.1 MiB/s (64.0 MiB written and synced): 5m 6s for writing a step of 12.0 GiB"
         );
         assert_eq!(
             found[1].measured,
-            "900 MB/s (64.0 MiB read back): 14.3 s for reading a step of 12.0 GiB"
+            "858.3 MiB/s (64.0 MiB read back): 14.3s for reading a step of 12.0 GiB"
         );
-        assert_eq!(found[2].measured, "250 ms to sync a small file");
+        assert_eq!(found[2].measured, "250ms to sync a small file");
         let found = speed("vault on /nvme", &rates, None);
-        assert_eq!(found[0].measured, "42 MB/s (64.0 MiB written and synced)");
+        assert_eq!(found[0].measured, "40.1 MiB/s (64.0 MiB written and synced)");
     }
 }

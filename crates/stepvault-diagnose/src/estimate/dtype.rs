@@ -1,10 +1,8 @@
 //! Data types of tensors.
 
-use std::fmt;
-use std::str::FromStr;
-
 use super::amount::scaled;
-use stepvault_core::error::{Error, ErrorKind, Result};
+use super::named::Named;
+use stepvault_core::error::Result;
 
 /// The type of a tensor's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,30 +24,6 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// Every type.
-    pub const ALL: [Self; 7] = [
-        Self::Fp64,
-        Self::Fp32,
-        Self::Fp16,
-        Self::Bf16,
-        Self::Fp8,
-        Self::Int8,
-        Self::Int4,
-    ];
-
-    /// Returns its name on a command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Fp64 => "fp64",
-            Self::Fp32 => "fp32",
-            Self::Fp16 => "fp16",
-            Self::Bf16 => "bf16",
-            Self::Fp8 => "fp8",
-            Self::Int8 => "int8",
-            Self::Int4 => "int4",
-        }
-    }
-
     /// Returns the bits of one element.
     pub const fn bits(self) -> u64 {
         match self {
@@ -67,40 +41,22 @@ impl Dtype {
     }
 }
 
-impl fmt::Display for Dtype {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(self.name())
-    }
-}
-
-impl FromStr for Dtype {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|dtype| dtype.name() == text);
-        found.ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            Error::new(ErrorKind::Usage, "not a dtype")
-                .on(format!("{text:?}"))
-                .hint(format!("write one of {names}"))
-        })
-    }
+impl Named for Dtype {
+    const WHAT: &'static str = "a dtype";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("fp64", Self::Fp64),
+        ("fp32", Self::Fp32),
+        ("fp16", Self::Fp16),
+        ("bf16", Self::Bf16),
+        ("fp8", Self::Fp8),
+        ("int8", Self::Int8),
+        ("int4", Self::Int4),
+    ];
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_read_back() {
-        for dtype in Dtype::ALL {
-            assert_eq!(dtype.to_string().parse::<Dtype>().unwrap(), dtype);
-        }
-        assert_eq!(
-            "float32".parse::<Dtype>().unwrap_err().to_string(),
-            "not a dtype: \"float32\""
-        );
-    }
 
     #[test]
     fn halves_of_bytes_are_rounded_up() {

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use super::amount::{plus, scaled, times, total};
 use super::dtype::Dtype;
+use super::named::Named as _;
 use stepvault_core::error::{Error, ErrorKind, Result};
 
 /// Parameters that share one scale in an 8-bit state: `blocksize` in bitsandbytes/optim/optimizer.py, as of 0.50.1.
@@ -140,12 +141,12 @@ impl fmt::Display for Optimizer {
         match self {
             Self::None => out.write_str("none"),
             Self::Sgd => out.write_str("sgd"),
-            Self::SgdMomentum(dtype) => write!(out, "sgd-momentum-{dtype}"),
-            Self::Adam(dtype) => write!(out, "adamw-{dtype}"),
+            Self::SgdMomentum(dtype) => write!(out, "sgd-momentum-{}", dtype.name()),
+            Self::Adam(dtype) => write!(out, "adamw-{}", dtype.name()),
             Self::Adam8Bit => out.write_str("adamw-8bit"),
             Self::Adafactor => out.write_str("adafactor"),
-            Self::Lion(dtype) => write!(out, "lion-{dtype}"),
-            Self::Muon(dtype) => write!(out, "muon-{dtype}"),
+            Self::Lion(dtype) => write!(out, "lion-{}", dtype.name()),
+            Self::Muon(dtype) => write!(out, "muon-{}", dtype.name()),
         }
     }
 }
@@ -167,7 +168,7 @@ impl FromStr for Optimizer {
                 ))
         };
         let (name, dtype) = text.rsplit_once('-').ok_or_else(fault)?;
-        let dtype: Dtype = dtype.parse().map_err(|_| fault())?;
+        let dtype = Dtype::from_name(dtype).map_err(|_| fault())?;
         match found(name) {
             Some((_, Self::SgdMomentum(_))) => Ok(Self::SgdMomentum(dtype)),
             Some((_, Self::Adam(_))) => Ok(Self::Adam(dtype)),

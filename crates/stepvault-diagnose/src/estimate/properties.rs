@@ -16,7 +16,7 @@ fn models() -> impl Strategy<Value = Model> {
         Optimizer::Lion(Dtype::Fp32),
         Optimizer::Muon(Dtype::Fp32),
     ]);
-    let dtypes = prop::sample::select(Dtype::ALL.to_vec());
+    let dtypes = values::<Dtype>();
     let master = prop::option::of(Just(Dtype::Fp32));
     let sizes = prop_oneof![0..100_000_u64, any::<u64>()];
     (
@@ -44,16 +44,16 @@ fn models() -> impl Strategy<Value = Model> {
         )
 }
 
-fn layouts() -> impl Strategy<Value = Layout> {
-    prop::sample::select(Layout::ALL.to_vec())
+fn values<T: Named + std::fmt::Debug>() -> impl Strategy<Value = T> {
+    prop::sample::select(T::NAMES.iter().map(|(_, value)| *value).collect::<Vec<_>>())
 }
 
 proptest! {
     #[test]
     fn no_number_makes_it_panic_and_tensors_are_never_forgotten(
         model in models(),
-        layout in layouts(),
-        sharding in prop::sample::select(Sharding::ALL.to_vec()),
+        layout in values::<Layout>(),
+        sharding in values::<Sharding>(),
         nodes in prop_oneof![1..64_u64, any::<u64>()],
         ranks in prop_oneof![1..16_u64, any::<u64>()],
         largest_file_bytes in any::<u64>(),
@@ -76,7 +76,7 @@ proptest! {
     }
 
     #[test]
-    fn more_parameters_are_never_fewer_bytes(model in models(), layout in layouts(), more in any::<u64>()) {
+    fn more_parameters_are_never_fewer_bytes(model in models(), layout in values::<Layout>(), more in any::<u64>()) {
         let Some(parameters) = model.parameters.checked_add(more) else { return Ok(()) };
         prop_assume!(model.tensors > 0);
         let larger = Model { parameters, ..model.clone() };
@@ -93,7 +93,7 @@ proptest! {
         saves in 1..60_u64,
         last in 1..20_u32,
         trainer in 0..10_u64,
-        copy in prop::sample::select(VaultCopy::ALL.to_vec()),
+        copy in values::<VaultCopy>(),
     ) {
         let rules = stepvault_core::retention::KeepRules { last: Some(last), ..Default::default() };
         let tier = TierRules {

@@ -1,9 +1,7 @@
 //! How many processes write a step, and what each writes.
 
-use std::fmt;
-use std::str::FromStr;
-
 use super::amount::times;
+use super::named::Named;
 use stepvault_core::error::{Error, ErrorKind, Result};
 
 /// What each rank writes.
@@ -17,37 +15,13 @@ pub enum Sharding {
     RankZero,
 }
 
-impl Sharding {
-    /// Every value.
-    pub const ALL: [Self; 3] = [Self::Sharded, Self::Replicated, Self::RankZero];
-
-    /// Returns its name on a command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sharded => "sharded",
-            Self::Replicated => "replicated",
-            Self::RankZero => "rank-zero",
-        }
-    }
-}
-
-impl fmt::Display for Sharding {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(self.name())
-    }
-}
-
-impl FromStr for Sharding {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|sharding| sharding.name() == text);
-        found.ok_or_else(|| {
-            Error::new(ErrorKind::Usage, "not a sharding")
-                .on(format!("{text:?}"))
-                .hint("write sharded, replicated or rank-zero")
-        })
-    }
+impl Named for Sharding {
+    const WHAT: &'static str = "a sharding";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("sharded", Self::Sharded),
+        ("replicated", Self::Replicated),
+        ("rank-zero", Self::RankZero),
+    ];
 }
 
 /// The processes of a run.
@@ -97,13 +71,5 @@ mod tests {
             let error = Ranks::new(nodes, of_each_node).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
         }
-    }
-
-    #[test]
-    fn names_are_read_back() {
-        for sharding in Sharding::ALL {
-            assert_eq!(sharding.to_string().parse::<Sharding>().unwrap(), sharding);
-        }
-        assert!("zero".parse::<Sharding>().is_err());
     }
 }

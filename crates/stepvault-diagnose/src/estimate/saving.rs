@@ -1,10 +1,11 @@
 //! Computes the maximum size of the local tier, which it reaches while a step is saved.
 
-use std::fmt;
-use std::str::FromStr;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::amount::{plus, times, total};
-use stepvault_core::error::{Error, ErrorKind, Result};
+use super::named::Named;
+use stepvault_core::error::Result;
 
 /// How files get into the vault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,38 +20,14 @@ pub enum VaultCopy {
     Copy,
 }
 
-impl VaultCopy {
-    /// Every method.
-    pub const ALL: [Self; 4] = [Self::None, Self::HardLink, Self::Reflink, Self::Copy];
-
-    /// Returns its name on a command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::HardLink => "hard-link",
-            Self::Reflink => "reflink",
-            Self::Copy => "copy",
-        }
-    }
-}
-
-impl fmt::Display for VaultCopy {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(self.name())
-    }
-}
-
-impl FromStr for VaultCopy {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|copy| copy.name() == text);
-        found.ok_or_else(|| {
-            Error::new(ErrorKind::Usage, "not a way to seal a step")
-                .on(format!("{text:?}"))
-                .hint("write hard-link, reflink, copy or none")
-        })
-    }
+impl Named for VaultCopy {
+    const WHAT: &'static str = "a way to seal a step";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("none", Self::None),
+        ("hard-link", Self::HardLink),
+        ("reflink", Self::Reflink),
+        ("copy", Self::Copy),
+    ];
 }
 
 /// The size of one node's part of a step.
@@ -102,25 +79,25 @@ impl StepSize {
 const VAULT_INODES: u64 = 4;
 
 /// The local tier while a step is saved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Saving {
     /// Older steps in the trainer's own directory.
     pub trainer_steps: u64,
-    /// Older steps in the vault.
+    /// Older steps in the vault, before retention removes any.
     pub vault_steps: u64,
-    /// Those of them that the trainer also has.
+    /// Older steps that are in both.
     pub steps_in_both: u64,
-    /// Bytes of older steps in the trainer's directory and the vault together.
+    /// Bytes of the older steps; steps in both count once if they are linked.
     pub old_bytes: u64,
-    /// Bytes of the step that is being saved.
+    /// Bytes of the new step.
     pub new_bytes: u64,
-    /// Bytes of its copy in the vault.
+    /// Bytes of its copy in the vault; 0 if it is linked.
     pub vault_copy_bytes: u64,
-    /// Bytes in the temporary directory, for frameworks that write there first.
+    /// Bytes in TMPDIR, for frameworks that write there first.
     pub temporary_bytes: u64,
     /// The sum of these bytes.
     pub peak_bytes: u64,
-    /// The sum of their inodes.
+    /// Inodes at the peak, including the vault's records.
     pub peak_inodes: u64,
 }
 
@@ -184,6 +161,8 @@ pub fn saving(
 
 #[cfg(test)]
 mod tests {
+    use stepvault_core::error::ErrorKind;
+
     use super::*;
 
     const STEP: StepSize = StepSize {

@@ -15,6 +15,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_core::clock::Clock;
 use stepvault_core::forecast::Taken;
@@ -83,14 +85,27 @@ pub struct Gathered {
 }
 
 /// A source that could not be examined.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NotLookedAt {
-    /// The source.
+    /// A path, a log or a tier.
     pub what: String,
-    /// The cause.
+    /// The reason, as text.
+    #[serde(rename = "reason")]
     pub why: String,
     /// Whether the caller had named it explicitly.
+    #[serde(skip)]
     pub named: bool,
+}
+
+impl NotLookedAt {
+    /// Returns a source that the caller had named explicitly.
+    pub fn named(what: &str, why: impl Into<String>) -> Self {
+        Self {
+            what: what.to_owned(),
+            why: why.into(),
+            named: true,
+        }
+    }
 }
 
 /// Time limit for each source.

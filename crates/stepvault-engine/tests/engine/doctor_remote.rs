@@ -132,7 +132,7 @@ async fn an_honest_store_passes_every_check_and_nothing_is_left() {
     assert!(report.rates.latency_milliseconds.is_some());
     assert_eq!(find(&report, "credentials").measured, "given directly");
     assert_eq!(find(&report, "bucket").measured, "s3://bucket/pre fix was listed");
-    assert!(find(&report, "upload rate").measured.contains("10 GB take"));
+    assert!(find(&report, "upload rate").measured.contains("10 GiB take"));
     assert_nothing_left(&server);
     // What was written stood under the probe's own keys, and nowhere else.
     for request in server.faults().requests() {

@@ -31,7 +31,7 @@ use self::beneath::another_root;
 use self::blocking::Blocking;
 use self::layout::Layout;
 use self::uploads::Upload;
-use crate::generic::options::refuse_options;
+use crate::generic::options::{check_scheme, refuse_options};
 use crate::payload::Payload;
 use crate::store::{
     Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
@@ -47,20 +47,8 @@ const REMOVED: &str = "it was removed right after it was written";
 /// # Errors
 /// `Usage` for another scheme or an option that a directory does not support.
 pub fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
-    if settings.url.scheme != Scheme::File {
-        return Err(Error::new(ErrorKind::Usage, "cannot open the remote")
-            .on(&settings.url)
-            .because("it is not a directory"));
-    }
-    let untaken = [
-        "endpoint",
-        "storage-class",
-        "server-side-encryption",
-        "kms-key",
-        "tags",
-        "expected-bucket-owner",
-    ];
-    refuse_options(settings, &untaken)?;
+    check_scheme(settings, Scheme::File)?;
+    refuse_options(settings)?;
     let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
     Ok(Arc::new(FileStore {
         url: settings.url.to_string(),

@@ -1,10 +1,12 @@
 //! Metadata of a Google Cloud Storage bucket, and the credentials in use.
 
+use async_trait::async_trait;
 use serde::Deserialize;
 use stepvault_core::store_facts::{BucketFacts, Credentials, LeftBytes, LifecycleRule, Versioning};
 use stepvault_core::{Error, ErrorKind, Result};
 
 use super::GcsStore;
+use crate::examine::Examiner;
 use crate::pending::Listed;
 use crate::store::PendingUpload;
 
@@ -12,34 +14,34 @@ use crate::store::PendingUpload;
 const FIELDS: &str = "versioning,lifecycle,softDeletePolicy";
 const WHAT: &str = "cannot read the bucket's rules";
 
-impl GcsStore {
-    /// Fetches the credentials that requests use.
-    pub(crate) async fn credentials(&self) -> Result<Credentials> {
-        self.api.credentials().await
+#[async_trait]
+impl Examiner for GcsStore {
+    async fn credentials(&self) -> Result<Option<Credentials>> {
+        self.api.credentials().await.map(Some)
     }
 
-    /// Returns versioning, lifecycle rules and soft delete, with one request.
-    pub(crate) async fn bucket(&self) -> BucketFacts {
-        match self.described().await {
+    /// Sends one request for versioning, lifecycle rules and soft delete.
+    async fn bucket(&self) -> Option<BucketFacts> {
+        Some(match self.described().await {
             Ok(bucket) => bucket.facts(),
             Err(error) => BucketFacts {
                 versioning: Err(error.duplicate()),
                 rules: Err(error),
                 soft_delete_seconds: None,
             },
-        }
+        })
     }
 
-    /// Lists incomplete uploads, at most `most_pages` pages.
-    pub(crate) async fn listed_uploads(&self, prefix: &str, most_pages: usize) -> Result<Listed> {
-        self.api.listed_uploads(prefix, most_pages).await
+    async fn listed_uploads(&self, prefix: &str, most_pages: usize) -> Result<Option<Listed>> {
+        self.api.listed_uploads(prefix, most_pages).await.map(Some)
     }
 
-    /// Returns the size of the first page of an upload's parts, or `None` for an upload that no longer exists.
-    pub(crate) async fn uploaded_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
+    async fn uploaded_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
         self.api.uploaded_bytes(upload).await
     }
+}
 
+impl GcsStore {
     async fn described(&self) -> Result<Bucket> {
         let document = self.api.bucket_document(WHAT, FIELDS).await?;
         serde_json::from_str(&document).map_err(|error| {

@@ -42,7 +42,7 @@ use self::api::{Api, ObjectOptions, crc32c_of};
 use self::write::Writer;
 use crate::generic::keys::KeySpace;
 use crate::generic::objects::Objects;
-use crate::generic::options::refuse_options;
+use crate::generic::options::{check_scheme, refuse_options};
 use crate::generic::transport::{GuardedConnector, client_options, no_retries};
 use crate::payload::Payload;
 use crate::store::{
@@ -62,15 +62,8 @@ pub async fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
 /// Like [`open`], with the concrete type.
 pub(crate) async fn connect(settings: &RemoteSettings) -> Result<GcsStore> {
     let fault = || Error::new(ErrorKind::Failed, "cannot open the remote").on(&settings.url);
-    if settings.url.scheme != Scheme::Gcs {
-        return Err(fault()
-            .with_kind(ErrorKind::Usage)
-            .because("it is not a Google Cloud Storage bucket"));
-    }
-    refuse_options(
-        settings,
-        &["server-side-encryption", "tags", "expected-bucket-owner"],
-    )?;
+    check_scheme(settings, Scheme::Gcs)?;
+    refuse_options(settings)?;
     let access = Access::new(settings).await?;
     let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
     let store = GoogleCloudStorageBuilder::new()

@@ -1,5 +1,6 @@
 //! Azure Blob Storage.
 
+use async_trait::async_trait;
 use object_store::azure::{AzureConfigKey, AzureCredential, MicrosoftAzure, MicrosoftAzureBuilder};
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::store_facts::{CredentialSource, Credentials};
@@ -10,6 +11,7 @@ use super::errors::store_error;
 use super::options::refuse_options;
 use super::transport::{GuardedConnector, client_options, no_retries};
 use crate::endpoint::{check_endpoint, is_host_of, is_loopback, refuse_token};
+use crate::examine::Examiner;
 
 /// Azure's own hosts are below these domains, in its public cloud and its government clouds.
 const DOMAINS: [&str; 6] = [
@@ -21,8 +23,20 @@ const DOMAINS: [&str; 6] = [
     "core.cloudapi.de",
 ];
 
-/// Fetches the credentials that requests use.
-pub(super) async fn credentials(settings: &RemoteSettings) -> Result<Credentials> {
+/// Asks for credentials as requests to `az://` do; no rule of a container is read.
+#[derive(Debug)]
+pub(crate) struct AzureExaminer {
+    pub(crate) settings: RemoteSettings,
+}
+
+#[async_trait]
+impl Examiner for AzureExaminer {
+    async fn credentials(&self) -> Result<Option<Credentials>> {
+        credentials(&self.settings).await.map(Some)
+    }
+}
+
+async fn credentials(settings: &RemoteSettings) -> Result<Credentials> {
     let azure = connect(settings)?;
     let got = azure.credentials().get_credential().await.map_err(|error| {
         store_error(
@@ -57,16 +71,7 @@ fn end_of(pairs: &[(String, String)]) -> Option<Timestamp> {
 /// Creates a client from the settings and Azure's own variables (`AZURE_STORAGE_ACCOUNT_NAME`,
 /// `AZURE_STORAGE_ACCOUNT_KEY`, `AZURE_CLIENT_ID`, …, `AZURE_STORAGE_USE_EMULATOR`).
 pub(super) fn connect(settings: &RemoteSettings) -> Result<MicrosoftAzure> {
-    refuse_options(
-        settings,
-        &[
-            "storage-class",
-            "server-side-encryption",
-            "kms-key",
-            "tags",
-            "expected-bucket-owner",
-        ],
-    )?;
+    refuse_options(settings)?;
     let mut builder = MicrosoftAzureBuilder::from_env();
     let emulated = builder
         .get_config_value(&AzureConfigKey::UseEmulator)

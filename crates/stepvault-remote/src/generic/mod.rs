@@ -3,7 +3,7 @@
 //! These stores accept no checksum with an upload and keep none that stepvault uses: the engine reads back and hashes
 //! what was written before it counts.
 
-mod azure;
+pub(crate) mod azure;
 pub(crate) mod errors;
 pub(crate) mod keys;
 mod memory;
@@ -24,12 +24,12 @@ use object_store::multipart::{MultipartStore, PartId};
 use object_store::{ObjectStore, PutMode, PutOptions, PutPayload};
 use stepvault_core::digest::{FileDigest, PartDigest};
 use stepvault_core::remote_settings::{RemoteSettings, Scheme};
-use stepvault_core::store_facts::Credentials;
 use stepvault_core::{Error, ErrorKind, Result};
 
 use self::errors::store_error;
 use self::keys::KeySpace;
 use self::objects::Objects;
+use self::options::check_scheme;
 use crate::payload::Payload;
 use crate::store::{
     Created, ObjectHead, ObjectInfo, PartReceipt, PendingUpload, RemoteStore, StoreCapabilities,
@@ -39,28 +39,38 @@ use crate::store::{
 /// Upload ID for stores that have none (Azure keeps uncommitted blocks by the blob's name).
 const NO_UPLOAD_ID: &str = "uncommitted-blocks";
 
-/// Opens `az://container/prefix` or `memory://name/prefix`.
+/// Opens `az://container/prefix`. Makes no request.
 ///
 /// # Errors
 /// `Usage` for another scheme, an option that the store does not support, or an endpoint over plain HTTP that is not on
 /// loopback; `Denied` when Azure's settings name no account.
-pub fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
-    let (store, multipart, completing): (Arc<dyn ObjectStore>, Arc<dyn MultipartStore>, _) =
-        match settings.url.scheme {
-            Scheme::Memory => {
-                let table = memory::table(&settings.url.bucket);
-                (table.store.clone(), table.store, Some(table.completing))
-            }
-            Scheme::Azure => {
-                let azure = Arc::new(azure::connect(settings)?);
-                (azure.clone(), azure, None)
-            }
-            Scheme::S3 | Scheme::Gcs | Scheme::File => {
-                return Err(Error::new(ErrorKind::Usage, "cannot open the remote")
-                    .on(&settings.url)
-                    .because("this kind of store has its own client"));
-            }
-        };
+pub fn open_azure(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
+    check_scheme(settings, Scheme::Azure)?;
+    let store = Arc::new(azure::connect(settings)?);
+    Ok(opened(settings, store.clone(), store, None))
+}
+
+/// Opens `memory://name/prefix`.
+///
+/// # Errors
+/// `Usage` for another scheme.
+pub fn open_memory(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
+    check_scheme(settings, Scheme::Memory)?;
+    let table = memory::table(&settings.url.bucket);
+    Ok(opened(
+        settings,
+        table.store.clone(),
+        table.store,
+        Some(table.completing),
+    ))
+}
+
+fn opened(
+    settings: &RemoteSettings,
+    store: Arc<dyn ObjectStore>,
+    multipart: Arc<dyn MultipartStore>,
+    completing: Option<Arc<tokio::sync::Mutex<()>>>,
+) -> Arc<dyn RemoteStore> {
     let stall_timeout = Duration::from_secs(settings.stall_timeout_seconds.max(1));
     let objects = Objects {
         url: settings.url.to_string(),
@@ -68,16 +78,11 @@ pub fn open(settings: &RemoteSettings) -> Result<Arc<dyn RemoteStore>> {
         store,
         stall_timeout,
     };
-    Ok(Arc::new(GenericStore {
+    Arc::new(GenericStore {
         objects,
         multipart,
         completing,
-    }))
-}
-
-/// Fetches the credentials that requests to `az://` use.
-pub(crate) async fn azure_credentials(settings: &RemoteSettings) -> Result<Credentials> {
-    azure::credentials(settings).await
+    })
 }
 
 /// A store behind the two traits of `object_store`.

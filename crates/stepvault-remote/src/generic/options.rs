@@ -1,11 +1,21 @@
 //! Rejects options that a kind of store does not support.
 
-use stepvault_core::remote_settings::RemoteSettings;
+use stepvault_core::remote_settings::{RemoteSettings, Scheme};
 use stepvault_core::{Error, ErrorKind, Result};
 
-/// Refuses the options in `untaken` when they are set: an option silently without effect would be a surprise in a bill
-/// or an audit.
-pub(crate) fn refuse_options(settings: &RemoteSettings, untaken: &[&str]) -> Result<()> {
+/// Refuses settings for another kind of store.
+pub(crate) fn check_scheme(settings: &RemoteSettings, scheme: Scheme) -> Result<()> {
+    if settings.url.scheme == scheme {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Usage, "cannot open the remote")
+        .on(&settings.url)
+        .because(format!("it is not a {}:// remote", scheme.as_str())))
+}
+
+/// Refuses options that are set and that this kind of store does not have: an option silently without effect would be a
+/// surprise in a bill or an audit.
+pub(crate) fn refuse_options(settings: &RemoteSettings) -> Result<()> {
     let given = [
         ("endpoint", settings.endpoint.is_some()),
         ("storage-class", settings.storage_class.is_some()),
@@ -19,7 +29,7 @@ pub(crate) fn refuse_options(settings: &RemoteSettings, untaken: &[&str]) -> Res
     ];
     match given
         .iter()
-        .find(|(option, given)| *given && untaken.contains(option))
+        .find(|(option, given)| *given && !settings.url.scheme.takes(option))
     {
         None => Ok(()),
         Some((option, _)) => Err(Error::new(ErrorKind::Usage, "cannot open the remote")
@@ -36,11 +46,11 @@ mod tests {
 
     #[test]
     fn an_option_without_effect_is_refused_by_name() {
-        let mut settings =
-            RemoteSettings::new(RemoteName::new("r").unwrap(), "file:///data".parse().unwrap());
+        let mut settings = RemoteSettings::new(RemoteName::new("r").unwrap(), "gs://bucket".parse().unwrap());
         settings.kms_key = Some("k".to_owned());
-        refuse_options(&settings, &["tags"]).unwrap();
-        let error = refuse_options(&settings, &["tags", "kms-key"]).unwrap_err();
+        refuse_options(&settings).unwrap();
+        settings.url = "file:///data".parse().unwrap();
+        let error = refuse_options(&settings).unwrap_err();
         assert_eq!(
             error.to_string(),
             "cannot open the remote: file:///data: it does not support the option kms-key"

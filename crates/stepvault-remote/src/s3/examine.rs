@@ -1,5 +1,6 @@
 //! Metadata of an S3 bucket and the credentials in use, for checks before the remote is used.
 
+use async_trait::async_trait;
 use aws_credential_types::credential_feature::AwsCredentialFeature;
 use aws_credential_types::provider::ProvideCredentials as _;
 use aws_sdk_s3::config::Credentials as Keys;
@@ -8,32 +9,35 @@ use aws_sdk_s3::types::{
     BucketVersioningStatus, ExpirationStatus, LifecycleRule as Rule, TransitionStorageClass,
 };
 use stepvault_core::Result;
-use stepvault_core::store_facts::{CredentialSource, Credentials, LifecycleRule, Versioning};
+use stepvault_core::store_facts::{
+    BucketFacts, CredentialSource, Credentials, LeftBytes, LifecycleRule, Versioning,
+};
 
 use super::client::Clients;
 use super::date::AnswerDate;
 use super::errors::Fault;
 use super::store::S3Store;
-use crate::examine::{Hindered, Look};
+use crate::examine::{Examiner, Hindered, Look};
+use crate::pending::Listed;
+use crate::store::PendingUpload;
 
-impl S3Store {
-    /// Fetches again the credentials with which requests would be signed.
-    pub(crate) async fn credentials(&self) -> Result<Credentials> {
+#[async_trait]
+impl Examiner for S3Store {
+    async fn credentials(&self) -> Result<Option<Credentials>> {
         let keys = self.clients().keys().await?;
         let source = source_of(&keys, self.clients());
-        Ok(Credentials {
+        Ok(Some(Credentials {
             source,
             expires: keys.expiry().map(Into::into),
             temporary: keys.session_token().is_some(),
-        })
+        }))
     }
 
-    /// Lists at most one object under `prefix`.
-    pub(crate) async fn look(&self, prefix: &str) -> Look {
+    async fn look(&self, prefix: &str) -> Option<Look> {
         let date = AnswerDate::default();
         let client = match self.client().await {
             Ok(client) => client,
-            Err(error) => return Look::hindered(Hindered::by_settings(error)),
+            Err(error) => return Some(Look::hindered(Hindered::by_settings(error))),
         };
         let request = client
             .list_objects_v2()
@@ -50,14 +54,32 @@ impl S3Store {
                 error: fault.into_error("cannot list objects", &self.name(prefix)),
             }
         });
-        Look {
+        Some(Look {
             outcome,
             store_time: Some(date.get()).filter(|time| *time > std::time::SystemTime::UNIX_EPOCH),
-        }
+        })
     }
 
+    async fn bucket(&self) -> Option<BucketFacts> {
+        Some(BucketFacts {
+            versioning: self.versioning().await,
+            rules: self.rules().await,
+            soft_delete_seconds: None,
+        })
+    }
+
+    async fn listed_uploads(&self, prefix: &str, most_pages: usize) -> Result<Option<Listed>> {
+        self.listed_multiparts(prefix, most_pages).await.map(Some)
+    }
+
+    async fn uploaded_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
+        self.parts_bytes(upload).await
+    }
+}
+
+impl S3Store {
     /// Returns whether the bucket keeps old versions.
-    pub(crate) async fn versioning(&self) -> Result<Versioning> {
+    async fn versioning(&self) -> Result<Versioning> {
         let client = self.client().await?;
         let request = client
             .get_bucket_versioning()
@@ -76,7 +98,7 @@ impl S3Store {
     }
 
     /// Returns the bucket's enabled lifecycle rules.
-    pub(crate) async fn rules(&self) -> Result<Vec<LifecycleRule>> {
+    async fn rules(&self) -> Result<Vec<LifecycleRule>> {
         let client = self.client().await?;
         let request = client
             .get_bucket_lifecycle_configuration()

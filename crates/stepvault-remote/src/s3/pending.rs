@@ -22,7 +22,7 @@ impl S3Store {
     }
 
     /// Lists incomplete uploads, at most `most_pages` pages.
-    pub(crate) async fn listed_multiparts(&self, prefix: &str, most_pages: usize) -> Result<Listed> {
+    pub(super) async fn listed_multiparts(&self, prefix: &str, most_pages: usize) -> Result<Listed> {
         pages(WHAT, &self.name(""), prefix, most_pages, |after| {
             self.multiparts_page(prefix, after)
         })
@@ -62,7 +62,7 @@ impl S3Store {
     }
 
     /// Returns the size of the first page of an upload's parts, or `None` for an upload that no longer exists.
-    pub(crate) async fn uploaded_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
+    pub(super) async fn parts_bytes(&self, upload: &PendingUpload) -> Result<Option<LeftBytes>> {
         let client = self.client().await?;
         let request = client
             .list_parts()

@@ -12,7 +12,7 @@ use stepvault_remote::store::{Created, RemoteStore, StoredChecksum};
 use crate::support::{create, listed, read, send_part, written};
 
 fn open(url: &str) -> Arc<dyn RemoteStore> {
-    stepvault_remote::generic::open(&RemoteSettings::new(
+    stepvault_remote::generic::open_memory(&RemoteSettings::new(
         RemoteName::new("m").unwrap(),
         url.parse().unwrap(),
     ))
@@ -111,7 +111,7 @@ fn azure_without_an_account_says_what_to_set() {
     }
     let mut settings =
         RemoteSettings::new(RemoteName::new("m").unwrap(), "az://container/p".parse().unwrap());
-    let error = stepvault_remote::generic::open(&settings).unwrap_err();
+    let error = stepvault_remote::generic::open_azure(&settings).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
     assert_eq!(
         error.to_string(),
@@ -124,7 +124,7 @@ fn azure_without_an_account_says_what_to_set() {
             .starts_with("set AZURE_STORAGE_ACCOUNT_NAME")
     );
     settings.storage_class = Some("Cool".to_owned());
-    let error = stepvault_remote::generic::open(&settings).unwrap_err();
+    let error = stepvault_remote::generic::open_azure(&settings).unwrap_err();
     assert!(
         error
             .to_string()
@@ -134,7 +134,9 @@ fn azure_without_an_account_says_what_to_set() {
     settings.storage_class = None;
     settings.endpoint = Some("http://10.0.0.1:10000".to_owned());
     assert_eq!(
-        stepvault_remote::generic::open(&settings).unwrap_err().kind(),
+        stepvault_remote::generic::open_azure(&settings)
+            .unwrap_err()
+            .kind(),
         ErrorKind::Usage
     );
 }
@@ -142,8 +144,10 @@ fn azure_without_an_account_says_what_to_set() {
 #[test]
 fn other_schemes_are_refused() {
     let settings = RemoteSettings::new(RemoteName::new("m").unwrap(), "file:///x".parse().unwrap());
-    assert_eq!(
-        stepvault_remote::generic::open(&settings).unwrap_err().kind(),
-        ErrorKind::Usage
-    );
+    for open in [
+        stepvault_remote::generic::open_memory,
+        stepvault_remote::generic::open_azure,
+    ] {
+        assert_eq!(open(&settings).unwrap_err().kind(), ErrorKind::Usage);
+    }
 }

@@ -10,7 +10,7 @@ use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::Tier;
 use stepvault_core::retention::{BestRule, Prefer};
 use stepvault_core::{Error, ErrorKind};
-use stepvault_diagnose::estimate::parse_count;
+use stepvault_diagnose::estimate::{Named, parse_count};
 
 /// The tiers that a command operates on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -63,52 +63,24 @@ impl fmt::Display for TierChoice {
     }
 }
 
-/// A metric from the command line: `eval_loss=0.25`.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct MetricValue {
-    /// Its name.
-    pub(crate) name: String,
-    /// Its value, finite.
-    pub(crate) value: f64,
-}
-
-impl FromStr for MetricValue {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, value) = text
-            .split_once('=')
-            .ok_or("give name=value, such as eval_loss=0.25")?;
-        let value: f64 = value.parse().map_err(|_| format!("'{value}' is not a number"))?;
-        if name.is_empty() || !value.is_finite() {
-            return Err("give a name and a finite number, such as eval_loss=0.25".to_owned());
-        }
-        Ok(Self {
-            name: name.to_owned(),
-            value,
-        })
+/// Parses a metric, a name with a finite value: `eval_loss=0.25`.
+pub(crate) fn metric(text: &str) -> Result<(String, f64), String> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or("give name=value, such as eval_loss=0.25")?;
+    let value: f64 = value.parse().map_err(|_| format!("'{value}' is not a number"))?;
+    if name.is_empty() || !value.is_finite() {
+        return Err("give a name and a finite number, such as eval_loss=0.25".to_owned());
     }
+    Ok((name.to_owned(), value))
 }
 
-/// A sample of one file in N: `1/20`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SampleRate {
-    /// N; at least 1.
-    pub(crate) one_in: u32,
-}
-
-impl FromStr for SampleRate {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let one_in = text
-            .strip_prefix("1/")
-            .and_then(|digits| digits.parse().ok())
-            .filter(|one_in| *one_in > 0);
-        one_in
-            .map(|one_in| Self { one_in })
-            .ok_or_else(|| "write it as 1/20: one file in twenty".to_owned())
-    }
+/// Parses a sample of one file in N, and returns N, at least 1: `1/20`.
+pub(crate) fn sample(text: &str) -> Result<u32, String> {
+    let one_in = text.strip_prefix("1/").and_then(|digits| digits.parse().ok());
+    one_in
+        .filter(|one_in| *one_in > 0)
+        .ok_or_else(|| "write it as 1/20: one file in twenty".to_owned())
 }
 
 /// Parses a duration with its unit: `24h`.
@@ -158,6 +130,11 @@ pub(crate) fn checked<T: FromStr<Err = Error>>(text: &str) -> Result<T, String> 
     text.parse().map_err(|error| with_hint(&error))
 }
 
+/// Parses a value by its name; the error message includes all names.
+pub(crate) fn named<T: Named>(text: &str) -> Result<T, String> {
+    T::from_name(text).map_err(|error| with_hint(&error))
+}
+
 fn with_hint(error: &Error) -> String {
     debug_assert_eq!(error.kind(), ErrorKind::Usage);
     match error.hint_text() {
@@ -193,10 +170,9 @@ mod tests {
 
     #[test]
     fn metrics_are_finite_numbers() {
-        let metric: MetricValue = "loss=0.25".parse().unwrap();
-        assert_eq!((metric.name.as_str(), metric.value), ("loss", 0.25));
+        assert_eq!(metric("loss=0.25"), Ok(("loss".to_owned(), 0.25)));
         for bad in ["loss", "loss=", "=1", "loss=nan", "loss=inf", "loss=low"] {
-            assert!(bad.parse::<MetricValue>().is_err(), "{bad}");
+            assert!(metric(bad).is_err(), "{bad}");
         }
     }
 
@@ -208,9 +184,9 @@ mod tests {
 
     #[test]
     fn samples_are_one_in_many() {
-        assert_eq!("1/20".parse::<SampleRate>().unwrap().one_in, 20);
+        assert_eq!(sample("1/20"), Ok(20));
         for bad in ["20", "2/20", "1/0", "1/", "1/x"] {
-            assert!(bad.parse::<SampleRate>().is_err(), "{bad}");
+            assert!(sample(bad).is_err(), "{bad}");
         }
     }
 

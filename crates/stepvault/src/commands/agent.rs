@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_agent::{AgentOptions, AgentRemote, AgentReport, Stop, StopReason};
 use stepvault_core::config::Config;
-use stepvault_core::observe::{Observer, Tier};
+use stepvault_core::observe::Observer;
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -49,20 +49,8 @@ pub(super) struct AgentDocument {
 pub(crate) async fn run(session: &Session, arguments: &AgentArguments) -> Result<ExitCode> {
     let settings = Settings::load(session)?;
     let config = served(&settings)?;
-    let mut tiers = vec![Tier::Local];
-    tiers.extend(
-        config
-            .remotes
-            .iter()
-            .map(|remote| Tier::Remote(remote.name.clone())),
-    );
-    // A service prints lines rather than bars, on a terminal too.
-    let style = if session.output.is_quiet() {
-        Style::Silent
-    } else {
-        Style::Lines
-    };
-    let progress = Progress::start(tiers, style, &session.output);
+    let style = Style::of_service(&session.output);
+    let progress = Progress::start(&config.remotes, style, &session.output);
     let remotes = open_remotes(&config, &progress.observer()).await?;
     let options = AgentOptions::from_config(
         &config,
@@ -179,12 +167,7 @@ impl Report for AgentDocument {
         if skipped.len() > MAX_SKIPPED_TOLD {
             lines.push("earlier skipped entries are in the JSON document".to_owned());
         }
-        let left = LeftUndone {
-            not_durable: &report.not_durable,
-            unsealed: &report.unsealed,
-            unreadable: &report.unreadable,
-            unserved: &report.unserved,
-        };
+        let left = LeftUndone::from(report);
         lines.extend(left.lines());
         lines.extend(report.restart_loop.as_ref().map(ToString::to_string));
         if left.is_empty() && report.given_up.total == 0 {

@@ -14,6 +14,7 @@ use stepvault_formats::pointer::PointerFound;
 use stepvault_local::clock::SystemClock;
 
 use super::Session;
+use crate::arguments::values;
 use crate::context::Settings;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
@@ -34,7 +35,7 @@ pub(crate) struct InspectArguments {
     #[arg(long, value_name = "N")]
     world_size: Option<u32>,
     /// Time without writes after which a save counts as finished, if nothing else proves it
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration)]
     quiet_time: Duration,
 }
 

@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use clap::Args;
 use futures::future::join_all;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::commit::Commit;
-use stepvault_core::ids::StepId;
+use stepvault_core::document::ErrorInfo;
+use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::retention::abandoned_steps;
-use stepvault_core::{Error, Result};
+use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::catalog::{commits, pins, removed_steps};
 use stepvault_engine::incomplete::{IncompleteStep, incomplete_steps};
@@ -16,6 +18,7 @@ use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::sealed::{SealedStep, UploadState};
 use stepvault_local::vault::Vault;
 
+use crate::arguments::values::checked;
 use crate::context::Tiers;
 
 /// State of a local copy with respect to the run's remotes.
@@ -66,6 +69,77 @@ pub(super) struct IncompleteOn {
     pub(super) remote: String,
     /// The nodes whose parts are missing; empty just before the commit.
     pub(super) missing_nodes: Vec<String>,
+}
+
+/// A tier that could not be read, and may hold more steps.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct FailedTier {
+    /// `local` or the remote's name.
+    pub(super) tier: String,
+    /// Why it could not be read.
+    pub(super) error: ErrorInfo,
+}
+
+impl FailedTier {
+    /// Returns the document of each tier.
+    pub(super) fn all(failed: &[(String, Error)]) -> Vec<Self> {
+        let failed = failed.iter().map(|(tier, error)| Self {
+            tier: tier.clone(),
+            error: ErrorInfo::from(error),
+        });
+        failed.collect()
+    }
+}
+
+/// The step that a command line selects.
+#[derive(Debug, Args)]
+pub(crate) struct ChosenStep {
+    /// Step number
+    #[arg(value_name = "STEP", value_parser = checked::<Step>)]
+    pub(super) step: Step,
+    /// Attempt; by default the newest that has the step
+    #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
+    pub(super) attempt: Option<Attempt>,
+}
+
+impl ChosenStep {
+    /// Finds the step, by default its newest attempt. If it was not found, a tier that could not be listed may hold it:
+    /// its error is returned then.
+    pub(super) fn find(&self, run: &RunName, inventory: Inventory) -> Result<FoundStep> {
+        let Inventory { steps, failed } = inventory;
+        let found = steps.into_iter().find(|step| {
+            step.step == self.step.number()
+                && self
+                    .attempt
+                    .is_none_or(|attempt| attempt.number() == step.attempt)
+        });
+        if let Some(listed) = found {
+            let id = StepId::new(Attempt::new(listed.attempt)?, self.step);
+            return Ok(FoundStep { id, listed, failed });
+        }
+        if let Some((tier, error)) = failed.into_iter().next() {
+            return Err(error.hint(format!(
+                "retry when {tier} is reachable: no other tier has the step"
+            )));
+        }
+        let step = match self.attempt {
+            Some(attempt) => StepId::new(attempt, self.step).to_string(),
+            None => format!("step {}", self.step),
+        };
+        Err(Error::new(ErrorKind::NotFound, "no such checkpoint")
+            .on(format!("{step} of run '{run}'"))
+            .because("no tier has it")
+            .hint("run 'stepvault list' to see the steps"))
+    }
+}
+
+/// A step that was found.
+#[derive(Debug)]
+pub(super) struct FoundStep {
+    pub(super) id: StepId,
+    pub(super) listed: ListedStep,
+    /// The tiers that could not be listed.
+    pub(super) failed: Vec<(String, Error)>,
 }
 
 /// The steps that were found, and the tiers that could not be listed.
@@ -128,7 +202,7 @@ fn unknown(id: StepId) -> ListedStep {
 
 fn found_locally(
     vault: &Vault,
-    run: &stepvault_core::ids::RunName,
+    run: &RunName,
     remotes: &[RunRemote],
 ) -> Result<BTreeMap<StepId, ListedStep>> {
     let scan = vault.steps(run)?;

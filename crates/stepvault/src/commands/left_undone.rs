@@ -1,6 +1,6 @@
 //! The work that an agent left unfinished when it exited, as the commands show it.
 
-use stepvault_agent::{NotDurable, SkippedEntry, UnservedRun};
+use stepvault_agent::{AgentReport, NotDurable, SkippedEntry, UnservedRun};
 
 use crate::output::human;
 
@@ -10,6 +10,17 @@ pub(super) struct LeftUndone<'a> {
     pub(super) unsealed: &'a [SkippedEntry],
     pub(super) unreadable: &'a [SkippedEntry],
     pub(super) unserved: &'a [UnservedRun],
+}
+
+impl<'a> From<&'a AgentReport> for LeftUndone<'a> {
+    fn from(report: &'a AgentReport) -> Self {
+        Self {
+            not_durable: &report.not_durable,
+            unsealed: &report.unsealed,
+            unreadable: &report.unreadable,
+            unserved: &report.unserved,
+        }
+    }
 }
 
 impl LeftUndone<'_> {

@@ -8,12 +8,11 @@ use stepvault_core::nodes::first_of;
 use stepvault_engine::drains::Drains;
 
 use super::Session;
-use super::inventory::{IncompleteOn, Inventory, ListedStep, LocalState};
+use super::inventory::{FailedTier, IncompleteOn, Inventory, ListedStep, LocalState};
 use super::left_by_drain::LeftByDrain;
-use crate::context::{DefaultVault, Settings, Tiers};
+use crate::context::Tiers;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
-use stepvault_core::document::ErrorInfo;
 
 /// List the steps of a run over all tiers, the newest first
 #[derive(Debug, Args)]
@@ -31,20 +30,9 @@ pub(super) struct ListDocument {
     failed: Vec<FailedTier>,
 }
 
-/// A tier that could not be listed.
-#[derive(Serialize, JsonSchema)]
-pub(super) struct FailedTier {
-    /// `local` or the remote's name.
-    pub(super) tier: String,
-    /// Why it could not be listed.
-    pub(super) error: ErrorInfo,
-}
-
 /// Runs the command.
 pub(crate) async fn run(session: &Session, _arguments: &ListArguments) -> Result<ExitCode> {
-    let settings = Settings::load(session)?;
-    let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
-    tiers.require_any()?;
+    let (_, tiers) = Tiers::load(session).await?;
     let inventory = Inventory::gather(&tiers).await?;
     tiers.progress.finish();
     for (tier, error) in &inventory.failed {
@@ -66,15 +54,9 @@ pub(crate) async fn run(session: &Session, _arguments: &ListArguments) -> Result
 
 impl ListDocument {
     pub(super) fn new(tiers: &Tiers, inventory: Inventory) -> Self {
-        let failed = inventory.failed.iter();
         Self {
             run: tiers.run_name().to_string(),
-            failed: failed
-                .map(|(tier, error)| FailedTier {
-                    tier: tier.clone(),
-                    error: ErrorInfo::from(error),
-                })
-                .collect(),
+            failed: FailedTier::all(&inventory.failed),
             steps: inventory.steps,
             drains: Vec::new(),
         }

@@ -5,15 +5,13 @@ use std::fmt::Write as _;
 use clap::Args;
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_core::ids::{Attempt, Step, StepId};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::Result;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::pins::{pin, unpin};
 
 use super::Session;
-use super::inventory::Inventory;
-use crate::arguments::values::checked;
-use crate::context::{DefaultVault, Settings, Tiers};
+use super::inventory::{ChosenStep, FoundStep, Inventory};
+use crate::context::Tiers;
 use crate::exit_code::ExitCode;
 use crate::output::Report;
 
@@ -21,7 +19,7 @@ use crate::output::Report;
 #[derive(Debug, Args)]
 pub(crate) struct PinArguments {
     #[command(flatten)]
-    which: WhichStep,
+    step: ChosenStep,
     /// Reason, stored with the pin
     #[arg(long, value_name = "TEXT", default_value = "")]
     note: String,
@@ -31,17 +29,7 @@ pub(crate) struct PinArguments {
 #[derive(Debug, Args)]
 pub(crate) struct UnpinArguments {
     #[command(flatten)]
-    which: WhichStep,
-}
-
-#[derive(Debug, Args)]
-struct WhichStep {
-    /// Step number
-    #[arg(value_name = "STEP", value_parser = checked::<Step>)]
-    step: Step,
-    /// Attempt; by default the newest that has the step
-    #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
-    attempt: Option<Attempt>,
+    step: ChosenStep,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -72,24 +60,19 @@ struct FailedTier {
 
 /// Runs `pin`.
 pub(crate) async fn run_pin(session: &Session, arguments: &PinArguments) -> Result<ExitCode> {
-    change(session, &arguments.which, Some(&arguments.note)).await
+    change(session, &arguments.step, Some(&arguments.note)).await
 }
 
 /// Runs `unpin`.
 pub(crate) async fn run_unpin(session: &Session, arguments: &UnpinArguments) -> Result<ExitCode> {
-    change(session, &arguments.which, None).await
+    change(session, &arguments.step, None).await
 }
 
 /// Pins if a note is given, else unpins. Tries every tier before it reports an error.
-async fn change(session: &Session, which: &WhichStep, note: Option<&str>) -> Result<ExitCode> {
-    let settings = Settings::load(session)?;
-    let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
-    tiers.require_any()?;
-    let Found {
-        id,
-        on_remotes,
-        failed,
-    } = find(&tiers, which).await?;
+async fn change(session: &Session, chosen: &ChosenStep, note: Option<&str>) -> Result<ExitCode> {
+    let (_, tiers) = Tiers::load(session).await?;
+    let inventory = Inventory::gather(&tiers).await?;
+    let FoundStep { id, listed, failed } = chosen.find(tiers.run_name(), inventory)?;
     let mut document = PinDocument {
         run: tiers.run_name().to_string(),
         step: id.step.number(),
@@ -124,7 +107,7 @@ async fn change(session: &Session, which: &WhichStep, note: Option<&str>) -> Res
         }
         let result = match note {
             // A remote holds a pin only beside a commit; until then only the vault holds it.
-            Some(_) if !on_remotes.contains(&name) => continue,
+            Some(_) if !listed.remotes.contains(&name) => continue,
             Some(note) => pin(remote, id, note).await,
             None => unpin(remote, id).await,
         };
@@ -151,42 +134,6 @@ async fn change(session: &Session, which: &WhichStep, note: Option<&str>) -> Res
     }
     session.output.result(&document)?;
     Ok(code)
-}
-
-/// The selected step.
-struct Found {
-    id: StepId,
-    /// The remotes that have the step.
-    on_remotes: Vec<String>,
-    /// The tiers that could not be listed.
-    failed: Vec<(String, Error)>,
-}
-
-/// Finds the given attempt of the step, by default the newest.
-async fn find(tiers: &Tiers, which: &WhichStep) -> Result<Found> {
-    let Inventory { steps, failed } = Inventory::gather(tiers).await?;
-    let found = steps.into_iter().find(|step| {
-        step.step == which.step.number()
-            && which
-                .attempt
-                .is_none_or(|attempt| attempt.number() == step.attempt)
-    });
-    if let Some(step) = found {
-        let id = StepId::new(Attempt::new(step.attempt)?, which.step);
-        return Ok(Found {
-            id,
-            on_remotes: step.remotes,
-            failed,
-        });
-    }
-    // If a tier could not be listed, the step may exist there.
-    if let Some((_, error)) = failed.into_iter().next() {
-        return Err(error);
-    }
-    Err(Error::new(ErrorKind::NotFound, "no such checkpoint")
-        .on(format!("step {} of run '{}'", which.step, tiers.run_name()))
-        .because("no tier has it")
-        .hint("run 'stepvault list' to see the steps"))
 }
 
 impl Report for PinDocument {

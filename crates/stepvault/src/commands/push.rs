@@ -22,7 +22,7 @@ use stepvault_local::clock::SystemClock;
 use stepvault_local::vault::Vault;
 
 use super::Session;
-use crate::arguments::values::{MetricValue, checked, duration};
+use crate::arguments::values::{checked, duration, metric};
 use crate::context::{DefaultVault, Settings, Tiers, attempt, vault_beside};
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human};
@@ -45,8 +45,8 @@ pub(crate) struct PushArguments {
     #[arg(long, value_name = "N", value_parser = checked::<Attempt>)]
     attempt: Option<Attempt>,
     /// Metric for rules that keep the best steps; repeatable, overrides the checkpoint's own metrics
-    #[arg(long, value_name = "NAME=VALUE")]
-    metric: Vec<MetricValue>,
+    #[arg(long, value_name = "NAME=VALUE", value_parser = metric)]
+    metric: Vec<(String, f64)>,
     /// Copy the files instead of linking them, for a trainer that overwrites them in place
     #[arg(long)]
     copy: bool,
@@ -141,11 +141,7 @@ pub(crate) async fn run(session: &Session, arguments: PushArguments) -> Result<E
         launch_since: SystemClock.now(),
         in_launch: true,
         not_before: None,
-        metrics: arguments
-            .metric
-            .into_iter()
-            .map(|metric| (metric.name, metric.value))
-            .collect(),
+        metrics: arguments.metric.into_iter().collect(),
         metrics_source: metrics_source(&tiers),
         links,
         expected: None,

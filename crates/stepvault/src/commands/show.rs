@@ -5,29 +5,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use clap::Args;
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepvault_core::ids::{Attempt, Step, StepId};
+use stepvault_core::Result;
+use stepvault_core::ids::StepId;
 use stepvault_core::manifest::{FileEntry, PartManifest};
-use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::catalog::{read_commit, read_manifests};
 
 use super::Session;
-use super::inventory::{Inventory, ListedStep};
-use super::list::FailedTier;
-use crate::context::{DefaultVault, Settings, Tiers};
+use super::inventory::{ChosenStep, FailedTier, FoundStep, Inventory, ListedStep};
+use crate::context::Tiers;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
-use stepvault_core::document::ErrorInfo;
 
 /// Show the tiers and files of one step
 #[derive(Debug, Args)]
 pub(crate) struct ShowArguments {
-    /// Step number
-    #[arg(value_name = "STEP", value_parser = crate::arguments::values::checked::<Step>)]
-    step: Step,
-    /// Attempt; by default the newest that has the step
-    #[arg(long, value_name = "N", value_parser = crate::arguments::values::checked::<Attempt>)]
-    attempt: Option<Attempt>,
+    #[command(flatten)]
+    step: ChosenStep,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -62,54 +56,22 @@ struct EntryDocument {
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<ExitCode> {
-    let settings = Settings::load(session)?;
-    let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
-    tiers.require_any()?;
+    let (_, tiers) = Tiers::load(session).await?;
     let inventory = Inventory::gather(&tiers).await?;
-    let failed = inventory.failed;
-    let found = inventory.steps.into_iter().find(|step| {
-        step.step == arguments.step.number()
-            && arguments
-                .attempt
-                .is_none_or(|attempt| attempt.number() == step.attempt)
-    });
-    let Some(listed) = found else {
-        return Err(not_found(arguments, failed));
-    };
-    let id = StepId::new(Attempt::new(listed.attempt)?, arguments.step);
+    let FoundStep { id, listed, failed } = arguments.step.find(tiers.run_name(), inventory)?;
     let entries = entries(&tiers, id, &listed).await?;
     tiers.progress.finish();
     for (tier, error) in &failed {
         session.output.warn(&format!("cannot list {tier}: {error}"));
     }
-    let failed = failed.iter().map(|(tier, error)| FailedTier {
-        tier: tier.clone(),
-        error: ErrorInfo::from(error),
-    });
     let document = ShowDocument {
         run: tiers.run_name().to_string(),
         listed,
         entries,
-        failed: failed.collect(),
+        failed: FailedTier::all(&failed),
     };
     session.output.result(&document)?;
     Ok(ExitCode::Done)
-}
-
-/// Returns the error of a tier that could not be listed, because the step may exist there, else 'no such checkpoint'.
-fn not_found(arguments: &ShowArguments, failed: Vec<(String, Error)>) -> Error {
-    if let Some((tier, error)) = failed.into_iter().next() {
-        return error.hint(format!(
-            "retry when {tier} is reachable: no other tier has the step"
-        ));
-    }
-    Error::new(ErrorKind::NotFound, "no such checkpoint")
-        .on(match arguments.attempt {
-            Some(attempt) => StepId::new(attempt, arguments.step).to_string(),
-            None => format!("step {}", arguments.step),
-        })
-        .because("no tier has it")
-        .hint("run 'stepvault list' to see the steps")
 }
 
 /// Returns the files from a remote's manifests, else from the seal record.

@@ -290,7 +290,7 @@ fn for_operator(needs_operator: bool) -> &'static str {
 fn rate_text(remote: &RemoteRate) -> String {
     let rate = remote
         .bytes_per_second
-        .map(|rate| format!("recently {}/s", human::bytes(rate)));
+        .map(|rate| format!("recently {}", human::per_second(rate)));
     let prune = remote
         .next_prune_at
         .as_ref()

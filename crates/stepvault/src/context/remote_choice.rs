@@ -1,7 +1,7 @@
 //! Resolves `--remote`: a URL, a name with a URL, or the name of a configured remote.
 
 use stepvault_core::ids::RemoteName;
-use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl, Scheme};
+use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
 use stepvault_core::{Error, ErrorKind, Result};
 
 /// Maximum length of a name derived from a URL. It is below the limit for names, to leave room for a number.
@@ -86,9 +86,10 @@ fn derived_name(
     configured: &[RemoteSettings],
     chosen: &[ChosenRemote],
 ) -> Result<RemoteName> {
-    let place = match url.scheme {
-        Scheme::File => url.prefix.rsplit('/').next().unwrap_or_default(),
-        _ => &url.bucket,
+    let place = if url.scheme.is_directory() {
+        url.prefix.rsplit('/').next().unwrap_or_default()
+    } else {
+        &url.bucket
     };
     let plain = |letter: char| {
         if letter.is_ascii_alphanumeric() || "._-".contains(letter) {

@@ -8,7 +8,7 @@ use stepvault_core::config::LinkPolicy;
 use stepvault_core::config::RunSettings;
 use stepvault_core::ids::{RunName, StepId};
 use stepvault_core::nodes::Writer;
-use stepvault_core::observe::{Observer, Tier};
+use stepvault_core::observe::Observer;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::retention::LocalLimits;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -20,6 +20,7 @@ use stepvault_local::ownership::Parents;
 use stepvault_local::vault::Vault;
 
 use super::settings::Settings;
+use crate::commands::Session;
 use crate::output::Output;
 use crate::progress::{Progress, Style};
 
@@ -56,13 +57,19 @@ pub(crate) struct Tiers {
 }
 
 impl Tiers {
+    /// Loads the settings that the session's arguments select, and opens their tiers, of which there is at least one.
+    pub(crate) async fn load(session: &Session) -> Result<(Settings, Self)> {
+        let settings = Settings::load(session)?;
+        let tiers = Self::open(&settings, DefaultVault::None, &session.output).await?;
+        tiers.require_any()?;
+        Ok((settings, tiers))
+    }
+
     /// Opens the run's vault and remotes. Sends nothing to a remote.
     pub(crate) async fn open(settings: &Settings, default: DefaultVault, output: &Output) -> Result<Self> {
         let run = settings.run()?;
         let configured = settings.remotes(&run);
-        let mut tiers = vec![Tier::Local];
-        tiers.extend(configured.iter().map(|remote| Tier::Remote(remote.name.clone())));
-        let progress = Progress::start(tiers, Style::of(output), output);
+        let progress = Progress::start(&configured, Style::of(output), output);
         let observer = progress.observer();
         let vault = open_vault(settings.local_directory(), settings.vault_parents(), default).await?;
         let remotes = open_remotes(configured, &run.name, vault.as_ref(), &observer).await?;

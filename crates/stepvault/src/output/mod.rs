@@ -5,6 +5,7 @@
 pub(crate) mod human;
 pub(crate) mod json;
 pub(crate) mod table;
+pub(crate) mod wrap;
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -16,6 +17,11 @@ use stepvault_core::{Error, Result};
 pub(crate) trait Report: Serialize {
     /// Formats the result for people: lines without a trailing newline.
     fn human(&self) -> String;
+
+    /// Formats the result for people, with long text wrapped at `width` columns where that does not harm.
+    fn fitted(&self, _width: usize) -> String {
+        self.human()
+    }
 }
 
 /// The destination and format of printed output.
@@ -56,7 +62,7 @@ impl Output {
         let text = if self.json {
             json::document(report)?
         } else {
-            human::printable(&report.human()).into_owned()
+            human::printable(&report.fitted(wrap::width_of(io::stdout()))).into_owned()
         };
         self.text(&text);
         Ok(())
@@ -71,9 +77,10 @@ impl Output {
         });
     }
 
-    /// Prints a line on stderr.
+    /// Prints a line on stderr, wrapped under its own text on a terminal.
     pub(crate) fn line(&self, text: &str) {
-        write_error(&self.bars, format!("{}\n", human::printable(text)).as_bytes());
+        let text = wrap::fit(&human::printable(text), wrap::width_of(io::stderr()));
+        write_error(&self.bars, format!("{text}\n").as_bytes());
     }
 
     /// Prints a warning on stderr, unless quiet.

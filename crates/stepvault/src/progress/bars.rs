@@ -1,14 +1,16 @@
 //! Progress bars on a terminal.
 
+use std::fmt::Write;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 
 use super::counters::TierCounters;
 use crate::output::human;
 
-const KNOWN: &str = "{prefix} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} left {msg}";
-const UNKNOWN: &str = "{prefix} {spinner} {bytes} {bytes_per_sec} {msg}";
+const KNOWN: &str = "{prefix} {bar:30} {done} of {all} {rate} {remaining} left {msg}";
+const UNKNOWN: &str = "{prefix} {spinner} {done} {rate} {msg}";
 
 /// One bar for each tier that transfers bytes.
 pub(super) struct Bars {
@@ -79,7 +81,35 @@ fn style(template: &str) -> ProgressStyle {
     // The templates are constants; fall back to a plain bar if one is invalid.
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .with_key("done", number(|state| human::bytes(state.pos())))
+        .with_key(
+            "all",
+            number(|state| human::bytes(state.len().unwrap_or_default())),
+        )
+        .with_key("rate", number(|state| human::per_second(whole(state.per_sec()))))
+        .with_key(
+            "remaining",
+            number(|state| human::duration(Duration::from_secs(state.eta().as_secs()))),
+        )
         .progress_chars("=> ")
+}
+
+/// Returns a key of a template that is formatted as numbers are in every other output.
+fn number(
+    format: fn(&ProgressState) -> String,
+) -> impl Fn(&ProgressState, &mut dyn Write) + Clone + Send + Sync {
+    move |state, out| {
+        let _ = out.write_str(&format(state));
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate; the conversion saturates"
+)]
+fn whole(number: f64) -> u64 {
+    number as u64
 }
 
 fn files(counters: &TierCounters) -> String {
@@ -99,5 +129,8 @@ mod tests {
         for template in [KNOWN, UNKNOWN] {
             ProgressStyle::with_template(template).unwrap();
         }
+        let bar = ProgressBar::hidden().with_style(style(KNOWN));
+        bar.set_length(3 << 20);
+        bar.set_position(1 << 20);
     }
 }

@@ -100,7 +100,7 @@ pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
             id, seconds, error, ..
         } => {
             // The error names the path.
-            format!("local: {id} failed after {}: {error}", took(*seconds))
+            format!("local: {id} failed after {}: {error}", human::seconds(*seconds))
         }
         Event::TransferStarted {
             tier,
@@ -134,7 +134,7 @@ pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
             error,
         } => format!(
             "{tier}: {id} failed after {}: {} to {place}: {error}",
-            took(*seconds),
+            human::seconds(*seconds),
             human::bytes(*bytes)
         ),
         Event::Durable { tier, id } => format!("{tier}: {id} is durable"),
@@ -143,10 +143,7 @@ pub(super) fn of_event(event: &Event<'_>) -> Option<String> {
             error,
             wait_seconds,
         } => {
-            format!(
-                "{tier}: {error}; retrying in {}",
-                human::duration(wait(*wait_seconds))
-            )
+            format!("{tier}: {error}; retrying in {}", human::seconds(*wait_seconds))
         }
         Event::Skipped { tier, id, reason } => format!("{tier}: {id} skipped: {reason}"),
         Event::RemovalStarted { .. } | Event::Removed { .. } | Event::RemovalFailed { .. } => {
@@ -175,7 +172,7 @@ fn of_removal(event: &Event<'_>) -> Option<String> {
         } => format!(
             "{tier}: removed {} in {}, from {place}",
             sized(*id, *bytes),
-            took(*seconds)
+            human::seconds(*seconds)
         ),
         Event::RemovalFailed {
             tier,
@@ -185,18 +182,10 @@ fn of_removal(event: &Event<'_>) -> Option<String> {
             error,
         } => format!(
             "{tier}: cannot remove {id} from {place}: {error} (after {})",
-            took(*seconds)
+            human::seconds(*seconds)
         ),
         _ => return None,
     })
-}
-
-fn wait(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or_default()
-}
-
-fn took(seconds: f64) -> String {
-    human::duration(wait(seconds))
 }
 
 /// Formats a step with its size: `step 100 (attempt 1): 2.0 GiB`.
@@ -209,8 +198,9 @@ fn sized(id: StepId, bytes: Option<u64>) -> String {
 
 /// Formats a size with duration and rate: `2.0 GiB in 4.0s, 512.0 MiB/s`.
 fn taken(bytes: u64, seconds: f64) -> String {
-    let mut text = format!("{} in {}", human::bytes(bytes), took(seconds));
-    if let Some(rate) = human::rate(bytes, wait(seconds)) {
+    let mut text = format!("{} in {}", human::bytes(bytes), human::seconds(seconds));
+    let length = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    if let Some(rate) = human::rate(bytes, length) {
         let _ = write!(text, ", {rate}");
     }
     text
@@ -231,7 +221,7 @@ mod tests {
         counters.done_files.store(2, Ordering::Relaxed);
         assert_eq!(
             line(&counters, 20 << 20, Duration::from_secs(10)),
-            "local: 20.0 MiB of 30.0 MiB, 2.0 MiB/s, 5.0s left, 2 of 3 files"
+            "local: 20.0 MiB of 30.0 MiB, 2.0 MiB/s, 5s left, 2 of 3 files"
         );
         assert_eq!(
             line(&counters, 0, Duration::ZERO),
@@ -303,7 +293,7 @@ mod tests {
         };
         assert_eq!(
             of_event(&finished).unwrap(),
-            "main: step 100 (attempt 1) done: 2.0 KiB in 2.0s, 1.0 KiB/s, to s3://b/demo/000000000100.a1/step_100"
+            "main: step 100 (attempt 1) done: 2.0 KiB in 2s, 1.0 KiB/s, to s3://b/demo/000000000100.a1/step_100"
         );
         let copied = Event::TransferFinished {
             tier: &tier,
@@ -315,7 +305,7 @@ mod tests {
         };
         assert_eq!(
             of_event(&copied).unwrap(),
-            "main: step 100 (attempt 1) done: 2.0 KiB in 2.0s, 1.0 KiB/s, 1.5 KiB of it copied in the store, to \
+            "main: step 100 (attempt 1) done: 2.0 KiB in 2s, 1.0 KiB/s, 1.5 KiB of it copied in the store, to \
              s3://b/demo/000000000100.a1/step_100"
         );
         let sealed = Event::Sealed {
@@ -327,7 +317,7 @@ mod tests {
         };
         assert_eq!(
             of_event(&sealed).unwrap(),
-            "local: sealed step 100 (attempt 1): 3 files, 0 B in 0ms, from /out/step_100"
+            "local: sealed step 100 (attempt 1): 3 files, 0 B in 0s, from /out/step_100"
         );
         let error = Error::new(ErrorKind::NoSpace, "cannot seal")
             .on("/out/step_100")
@@ -348,7 +338,7 @@ mod tests {
                 "main: removing step 100 (attempt 1): 2.0 KiB, from s3://b/demo/000000000100.a1/step_100",
                 "main: removed the remainder of step 100 (attempt 1) in 500ms, from s3://b/demo/000000000100.a1/step_100",
                 "main: cannot remove step 100 (attempt 1) from s3://b/demo/000000000100.a1/step_100: cannot delete: refused \
-                (after 1.0s)",
+                (after 1s)",
             ]
         );
         let error = Error::new(ErrorKind::Unreachable, "cannot list").because("timed out");

@@ -7,7 +7,7 @@ mod counters;
 mod lines;
 mod repeats;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use stepvault_core::Error;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::{Event, Observer, Tier};
+use stepvault_core::remote_settings::RemoteSettings;
 
 use crate::output::{self, Output};
 use bars::Bars;
@@ -39,10 +40,18 @@ pub(crate) enum Style {
 impl Style {
     /// Returns the style for an output.
     pub(crate) fn of(output: &Output) -> Self {
-        match (output.is_quiet(), output::draws_on_terminal()) {
-            (true, _) => Self::Silent,
-            (false, true) => Self::Bars,
-            (false, false) => Self::Lines,
+        match Self::of_service(output) {
+            Self::Lines if output::draws_on_terminal() => Self::Bars,
+            style => style,
+        }
+    }
+
+    /// Returns the style for a service, which prints lines on a terminal too.
+    pub(crate) fn of_service(output: &Output) -> Self {
+        if output.is_quiet() {
+            Self::Silent
+        } else {
+            Self::Lines
         }
     }
 }
@@ -66,10 +75,12 @@ struct Watcher {
 }
 
 impl Progress {
-    /// Starts to show the progress of these tiers.
-    pub(crate) fn start(tiers: Vec<Tier>, style: Style, output: &Output) -> Self {
+    /// Starts to show the progress of the local tier and of these remotes.
+    pub(crate) fn start(remotes: &[RemoteSettings], style: Style, output: &Output) -> Self {
+        let remotes = remotes.iter().map(|remote| Tier::Remote(remote.name.clone()));
+        let tiers = std::iter::once(Tier::Local).chain(remotes);
         let watcher = Arc::new(Watcher {
-            tiers: tiers.into_iter().map(TierCounters::new).collect(),
+            tiers: tiers.map(TierCounters::new).collect(),
             repeats: Mutex::default(),
             style,
             output: output.clone(),
@@ -119,6 +130,12 @@ impl Watcher {
         self.tiers.iter().find(|counters| counters.tier == *tier)
     }
 
+    fn add(&self, tier: &Tier, counter: fn(&TierCounters) -> &AtomicU64, amount: u64) {
+        if let Some(counters) = self.counters(tier) {
+            counter(counters).fetch_add(amount, Ordering::Relaxed);
+        }
+    }
+
     fn draw_until_ended(&self) {
         let mut bars = Bars::new(self.output.bars());
         let mut lines = Lines::new();
@@ -155,9 +172,7 @@ impl Watcher {
             self.output.line(&text());
         }
     }
-}
 
-impl Watcher {
     fn repeats(&self) -> MutexGuard<'_, Repeats> {
         self.repeats.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -184,26 +199,10 @@ impl Observer for Watcher {
             return;
         }
         match event {
-            Event::BytesMoved { tier, bytes } => {
-                if let Some(counters) = self.counters(tier) {
-                    counters.moved_bytes.fetch_add(*bytes, Ordering::Relaxed);
-                }
-            }
-            Event::BytesCopied { tier, bytes } => {
-                if let Some(counters) = self.counters(tier) {
-                    counters.copied_bytes.fetch_add(*bytes, Ordering::Relaxed);
-                }
-            }
-            Event::BytesReused { tier, bytes } => {
-                if let Some(counters) = self.counters(tier) {
-                    counters.reused_bytes.fetch_add(*bytes, Ordering::Relaxed);
-                }
-            }
-            Event::FileDone { tier, .. } => {
-                if let Some(counters) = self.counters(tier) {
-                    counters.done_files.fetch_add(1, Ordering::Relaxed);
-                }
-            }
+            Event::BytesMoved { tier, bytes } => self.add(tier, |counters| &counters.moved_bytes, *bytes),
+            Event::BytesCopied { tier, bytes } => self.add(tier, |counters| &counters.copied_bytes, *bytes),
+            Event::BytesReused { tier, bytes } => self.add(tier, |counters| &counters.reused_bytes, *bytes),
+            Event::FileDone { tier, .. } => self.add(tier, |counters| &counters.done_files, 1),
             Event::TransferStarted {
                 tier,
                 id,
@@ -264,7 +263,7 @@ mod tests {
     #[test]
     fn counts_what_its_tiers_move_and_nothing_else() {
         let output = Output::new(false, true);
-        let progress = Progress::start(vec![Tier::Local], Style::Lines, &output);
+        let progress = Progress::start(&[], Style::Lines, &output);
         let observer = progress.observer();
         let other = Tier::Remote("other".parse().unwrap());
         for tier in [&Tier::Local, &other] {

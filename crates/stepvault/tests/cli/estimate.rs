@@ -72,7 +72,7 @@ fn thirty_billion_parameters_over_four_nodes() {
         ),
         "{text}"
     );
-    assert!(text.contains("weights       14.0 GB"), "{text}");
+    assert!(text.contains("weights       13.0 GiB"), "{text}");
 }
 
 #[test]
@@ -97,13 +97,13 @@ fn the_shuffle_buffer_that_filled_a_disk() {
         .expect_code(0)
         .stdout;
     for line in [
-        "250000 of 500.0 kB  125.0 GB  187.5 GB",
-        "10000 of 500.0 kB     5.0 GB    7.5 GB",
+        "250000 of 488.3 KiB  116.4 GiB  174.6 GiB",
+        "10000 of 488.3 KiB     4.7 GiB    7.0 GiB",
     ] {
         assert!(text.contains(line), "{text}");
     }
     // The old step, the new one, and the new one in TMPDIR.
-    assert!(text.contains("562.5 GB"), "{text}");
+    assert!(text.contains("523.9 GiB"), "{text}");
     // Each node's loader has its own, beside the model.
     let both = estimated(
         &place,

@@ -188,7 +188,7 @@ fn a_slow_disk_is_said_in_seconds_a_step() {
         return;
     };
     let rate = ran.finding("write rate", "checkpoints, vault");
-    rate.expect("warn", "for writing a step of 1.9 GiB", "below 100 MB/s");
+    rate.expect("warn", "for writing a step of 1.9 GiB", "below 100 MiB/s");
     ran.finding("read rate", "checkpoints, vault")
         .expect("warn", "for reading a step of 1.9 GiB", "NVMe");
     // At 20 MB/s and less, 2 GB take longer than a minute.

@@ -48,7 +48,7 @@ fn the_steps_so_far_say_what_fits() {
     assert!(saved.measured.contains("ed into the vault in "), "{saved:?}");
     ran.finding("upload", "my-run to main").expect(
         "pass",
-        "a step of 2.9 MiB is uploaded in 3.0 s; a step is saved every 10m",
+        "a step of 2.9 MiB is uploaded in 3s; a step is saved every 10m",
         "",
     );
     ran.finding("drain", "my-run to main")
@@ -72,7 +72,7 @@ fn what_does_not_fit_comes_with_lines_that_would() {
     );
     ran.finding("drain", "my-run to main").expect(
         "warn",
-        "a notice of 1m: uploading a step that was just saved takes 20m; 49.5 s are available for it",
+        "a notice of 1m: uploading a step that was just saved takes 20m; 49.5s are available for it",
         "up to one interval is lost",
     );
     ran.finding("steps on disk", "my-run").expect(

@@ -1,10 +1,11 @@
 //! Checks whether the disk has room for the steps that the rules keep.
 
-use super::super::words;
 use super::Situation;
 use crate::doctor::Finding;
 use crate::doctor::room::RECORDS_OF_A_STEP;
+use crate::doctor::seconds_for;
 use stepvault_core::retention::KeepRules;
+use stepvault_core::words;
 
 const CHECK: &str = "steps on disk";
 
@@ -144,8 +145,8 @@ const REMEDY: &str =
 fn full_after(situation: &Situation, capacity: u64) -> String {
     match situation.forecast.interval_seconds {
         Some(interval) if situation.kept.bytes == 0 => {
-            let seconds = words::seconds_for(interval.saturating_mul(capacity), 1);
-            format!(": the disk is full after {}", words::time(seconds))
+            let seconds = seconds_for(interval.saturating_mul(capacity), 1);
+            format!(": the disk is full after {}", words::seconds(seconds))
         }
         _ => String::new(),
     }

@@ -1,9 +1,12 @@
 //! Checks of durations: sealing, uploading, draining, restoring.
 
-use super::super::words;
+use std::time::Duration;
+
 use super::{MeasuredRemote, Situation};
 use crate::doctor::Finding;
 use crate::doctor::links::Takeover;
+use crate::doctor::seconds_for;
+use stepvault_core::words;
 
 /// Number of syncs of records and names when a step is sealed.
 const SYNCS_OF_A_SEAL: f64 = 8.0;
@@ -35,7 +38,7 @@ pub(super) fn save(situation: &Situation) -> Finding {
     let took = format!(
         "a step of {} is {how} in {}",
         words::bytes(situation.forecast.taken.bytes),
-        words::time(seconds)
+        words::seconds(seconds)
     );
     against_interval(
         situation,
@@ -58,7 +61,7 @@ pub(super) fn uploads(situation: &Situation) -> Vec<Finding> {
         let took = format!(
             "a step of {} is uploaded in {}",
             words::bytes(situation.forecast.taken.bytes),
-            words::time(seconds)
+            words::seconds(seconds)
         );
         against_interval(
             situation,
@@ -84,13 +87,13 @@ pub(super) fn drains(situation: &Situation) -> Vec<Finding> {
             let Some(seconds) = upload_seconds(situation, remote) else {
                 continue;
             };
-            let usable = usable_seconds(words::seconds_for(notice.seconds, 1));
+            let usable = usable_seconds(seconds_for(notice.seconds, 1));
             let measured = format!(
                 "{} {}: uploading a step that was just saved takes {}; {} are available for it",
                 notice.name,
-                words::time(words::seconds_for(notice.seconds, 1)),
-                words::time(seconds),
-                words::time(usable)
+                words::duration(Duration::from_secs(notice.seconds)),
+                words::seconds(seconds),
+                words::seconds(usable)
             );
             findings.push(if seconds <= usable {
                 Finding::pass(CHECK, subject, measured)
@@ -118,8 +121,8 @@ pub(super) fn restores(situation: &Situation) -> Vec<Finding> {
         let rate = situation
             .disk_rates
             .map_or(down, |disk| down.min(disk.write_bytes_per_second));
-        let seconds = words::seconds_for(situation.forecast.taken.bytes, rate);
-        let measured = format!("{} for a step of {size}", words::time(seconds));
+        let seconds = seconds_for(situation.forecast.taken.bytes, rate);
+        let measured = format!("{} for a step of {size}", words::seconds(seconds));
         Some(Finding::pass(CHECK, subject, measured))
     };
     situation.remotes.iter().filter_map(finding).collect()
@@ -135,7 +138,7 @@ pub(super) fn suggestion(situation: &Situation) -> Vec<String> {
     let Some(interval) = situation.forecast.interval_seconds else {
         return Vec::new();
     };
-    let interval = words::seconds_for(interval, 1);
+    let interval = seconds_for(interval, 1);
     if longest <= interval {
         return Vec::new();
     }
@@ -143,8 +146,8 @@ pub(super) fn suggestion(situation: &Situation) -> Vec<String> {
     let wanted = minutes * 60.0;
     let mut lines = vec![format!(
         "# In the trainer's own configuration: save every {} or less often, in place of every {}.",
-        words::time(wanted),
-        words::time(interval)
+        words::seconds(wanted),
+        words::seconds(interval)
     )];
     if let Some(steps) = situation.forecast.interval_steps {
         let times = times_of(wanted, interval);
@@ -177,8 +180,8 @@ fn against_interval(
     let Some(interval) = situation.forecast.interval_seconds else {
         return Finding::pass(check, subject, format!("{took}; the save interval is unknown"));
     };
-    let interval = words::seconds_for(interval, 1);
-    let measured = format!("{took}; a step is saved every {}", words::time(interval));
+    let interval = seconds_for(interval, 1);
+    let measured = format!("{took}; a step is saved every {}", words::seconds(interval));
     if seconds <= interval {
         return Finding::pass(check, subject, measured);
     }
@@ -190,7 +193,7 @@ fn unknown_rate(check: &str, subject: String) -> Finding {
         check,
         subject,
         "unknown: the rate to the remote was not measured",
-        "fix the remote's failed checks, or give a rate: --upload-rate '200 MB'",
+        "fix the remote's failed checks, or give a rate: --upload-rate '200 MiB'",
     )
 }
 
@@ -198,11 +201,10 @@ fn unknown_rate(check: &str, subject: String) -> Finding {
 fn save_seconds(situation: &Situation) -> Option<f64> {
     let rates = situation.disk_rates?;
     let bytes = situation.forecast.taken.bytes;
-    let written = words::seconds_for(bytes, rates.write_bytes_per_second);
+    let written = seconds_for(bytes, rates.write_bytes_per_second);
     let sealed = match situation.takeover {
         Takeover::Copy => {
-            words::seconds_for(bytes, rates.read_bytes_per_second)
-                + words::seconds_for(bytes, rates.write_bytes_per_second)
+            seconds_for(bytes, rates.read_bytes_per_second) + seconds_for(bytes, rates.write_bytes_per_second)
         }
         Takeover::HardLink | Takeover::Reflink => 0.0,
     };
@@ -215,7 +217,7 @@ fn upload_seconds(situation: &Situation, remote: &MeasuredRemote) -> Option<f64>
     let rate = situation
         .disk_rates
         .map_or(up, |disk| up.min(disk.read_bytes_per_second));
-    Some(words::seconds_for(situation.forecast.taken.bytes, rate))
+    Some(seconds_for(situation.forecast.taken.bytes, rate))
 }
 
 /// Returns the seconds of a notice that a drain can use for sending.
@@ -236,7 +238,7 @@ mod tests {
         assert_eq!(found.outcome, Outcome::Pass);
         assert_eq!(
             found.measured,
-            "a step of 11.2 GiB is written and linked into the vault in 12.0 s; a step is saved every 10m"
+            "a step of 11.2 GiB is written and linked into the vault in 12.0s; a step is saved every 10m"
         );
         let found = uploads(&situation());
         assert_eq!(
@@ -273,7 +275,7 @@ mod tests {
         let found = save(&copied);
         assert_eq!(found.outcome, Outcome::Warn);
         assert!(
-            found.measured.contains("copied into the vault in 30.0 s"),
+            found.measured.contains("copied into the vault in 30.0s"),
             "{found:?}"
         );
     }

@@ -1,11 +1,14 @@
 //! Checks the credentials for a store, and what prevents access to it.
 
+use std::time::Duration;
+
+use super::provider::list_right;
 use super::{Subject, remedy};
-use crate::doctor::{Finding, words};
+use crate::doctor::Finding;
 use stepvault_core::error::Error;
-use stepvault_core::remote_settings::Scheme;
 use stepvault_core::store_facts::{CredentialSource, Credentials, Obstacle};
 use stepvault_core::timestamp::Timestamp;
+use stepvault_core::words;
 
 /// Credentials that expire within this time, and that nothing renews, will expire during most runs.
 const SOON_SECONDS: u64 = 24 * 60 * 60;
@@ -84,7 +87,10 @@ pub fn credentials(subject: &Subject, credentials: &Credentials, now: Timestamp)
         return Finding::pass(CHECK, &subject.name, measured);
     }
     let left = end.seconds_since(now);
-    let measured = format!("{source}; expire at {until}, in {}", words::whole_seconds(left));
+    let measured = format!(
+        "{source}; expire at {until}, in {}",
+        words::duration(Duration::from_secs(left))
+    );
     if left >= SOON_SECONDS {
         return Finding::pass(CHECK, &subject.name, measured);
     }
@@ -138,21 +144,6 @@ fn otherwise(obstacle: &Obstacle) -> &'static str {
         Obstacle::Bucket => "create the bucket, or correct the remote's url",
         Obstacle::Network => "check the endpoint, the network, firewalls and proxies",
         _ => "correct the remote's settings",
-    }
-}
-
-fn list_right(subject: &Subject) -> String {
-    let bucket = &subject.bucket;
-    match subject.scheme {
-        Scheme::S3 => format!(
-            "allow s3:ListBucket on arn:aws:s3:::{bucket} to these credentials; if expected-bucket-owner is set, \
-             check it"
-        ),
-        Scheme::Gcs => format!("grant storage.objects.list on gs://{bucket} (roles/storage.objectUser)"),
-        Scheme::Azure => "grant the role Storage Blob Data Contributor on the container".to_owned(),
-        Scheme::File | Scheme::Memory => {
-            "allow the user that runs stepvault to read and write there".to_owned()
-        }
     }
 }
 

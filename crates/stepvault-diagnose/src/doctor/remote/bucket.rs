@@ -2,15 +2,13 @@
 //! that would delete or archive steps behind stepvault's back.
 
 use super::Subject;
+use super::provider::{self, old_versions_rule, uploads_rule};
 use crate::doctor::Finding;
 use stepvault_core::error::{Error, ErrorKind};
-use stepvault_core::remote_settings::Scheme;
 use stepvault_core::store_facts::{BucketFacts, LifecycleRule, Versioning};
 
 const VERSIONING: &str = "versioning";
 const ABANDONED: &str = "abandoned uploads";
-/// Number of days in the suggested rules.
-const DAYS: u32 = 7;
 
 /// Returns whether it applies to every key below `prefix`.
 fn covers(rule: &LifecycleRule, prefix: &str) -> bool {
@@ -66,17 +64,7 @@ pub fn bucket(subject: &Subject, facts: Option<&BucketFacts>) -> Vec<Finding> {
 }
 
 fn without_rules(subject: &Subject) -> Vec<Finding> {
-    let (kept, dropped) = match subject.scheme {
-        Scheme::Azure => (
-            "not checked: the storage account sets it; versions and soft delete there keep deleted steps, and bill \
-             them",
-            "Azure deletes the blocks of an incomplete upload after a week",
-        ),
-        _ => (
-            "a directory keeps no versions: deleted data is gone",
-            "`stepvault gc` removes them",
-        ),
-    };
+    let (kept, dropped) = provider::without_rules(subject.scheme);
     vec![
         Finding::pass(VERSIONING, &subject.name, kept),
         Finding::pass(ABANDONED, &subject.name, dropped),
@@ -173,13 +161,12 @@ fn soft_delete(subject: &Subject, seconds: u64) -> Finding {
 }
 
 fn unread(subject: &Subject, check: &str, error: &Error) -> Finding {
-    let advice = match (error.kind(), subject.scheme, check) {
-        (ErrorKind::Denied, Scheme::Gcs, _) => {
-            "check it yourself, or grant storage.buckets.get (roles/storage.legacyBucketReader)"
-        }
-        (ErrorKind::Denied, _, VERSIONING) => "check it yourself, or allow s3:GetBucketVersioning",
-        (ErrorKind::Denied, ..) => "check it yourself, or allow s3:GetLifecycleConfiguration",
-        _ => "check it yourself: it decides whether deleted steps and abandoned uploads are still billed",
+    let advice = if error.kind() == ErrorKind::Denied {
+        let right = provider::bucket_right(subject.scheme, check == VERSIONING);
+        format!("check it yourself, or {right}")
+    } else {
+        "check it yourself: it decides whether deleted steps and abandoned uploads are still billed"
+            .to_owned()
     };
     Finding::warn(check, &subject.name, format!("cannot read it: {error}"), advice)
 }
@@ -191,63 +178,10 @@ fn place(subject: &Subject) -> String {
     }
 }
 
-/// Returns instructions to add a rule. Both providers replace all existing rules by the given ones.
+/// Returns instructions to add a rule. Every provider replaces all existing rules by the given ones.
 fn paste(subject: &Subject, rule: &str) -> String {
-    let command = match subject.scheme {
-        Scheme::Gcs => format!(
-            "gcloud storage buckets update gs://{} --lifecycle-file=FILE",
-            subject.bucket
-        ),
-        _ => format!(
-            "aws s3api put-bucket-lifecycle-configuration --bucket {}",
-            subject.bucket
-        ),
-    };
+    let command = provider::rules_command(subject);
     format!("add this to the bucket's lifecycle rules (`{command}` replaces all existing rules): {rule}")
-}
-
-fn uploads_rule(subject: &Subject) -> String {
-    match subject.scheme {
-        Scheme::Gcs => gcs_rule(subject, "AbortIncompleteMultipartUpload", "age"),
-        _ => s3_rule(
-            subject,
-            "stepvault-abandoned-uploads",
-            &format!("\"AbortIncompleteMultipartUpload\":{{\"DaysAfterInitiation\":{DAYS}}}"),
-        ),
-    }
-}
-
-fn old_versions_rule(subject: &Subject) -> String {
-    match subject.scheme {
-        Scheme::Gcs => gcs_rule(subject, "Delete", "daysSinceNoncurrentTime"),
-        _ => s3_rule(
-            subject,
-            "stepvault-old-versions",
-            &format!("\"NoncurrentVersionExpiration\":{{\"NoncurrentDays\":{DAYS}}}"),
-        ),
-    }
-}
-
-fn s3_rule(subject: &Subject, id: &str, action: &str) -> String {
-    let prefix = json_prefix(subject);
-    format!("{{\"ID\":\"{id}\",\"Status\":\"Enabled\",\"Filter\":{{\"Prefix\":{prefix}}},{action}}}")
-}
-
-fn gcs_rule(subject: &Subject, action: &str, days: &str) -> String {
-    let only = match subject.prefix.as_str() {
-        "" => String::new(),
-        _ => format!(",\"matchesPrefix\":[{}]", json_prefix(subject)),
-    };
-    format!("{{\"action\":{{\"type\":\"{action}\"}},\"condition\":{{\"{days}\":{DAYS}{only}}}}}")
-}
-
-/// Returns the prefix as a JSON string, with its slash.
-fn json_prefix(subject: &Subject) -> String {
-    let prefix = match subject.prefix.as_str() {
-        "" => String::new(),
-        prefix => format!("{prefix}/"),
-    };
-    serde_json::Value::from(prefix).to_string()
 }
 
 #[cfg(test)]

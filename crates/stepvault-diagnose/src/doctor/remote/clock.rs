@@ -1,9 +1,11 @@
 //! Compares the store's clock with this machine's.
 
-use super::Subject;
-use crate::doctor::{Finding, words};
-use stepvault_core::remote_settings::Scheme;
+use std::time::Duration;
+
+use super::{Subject, provider};
+use crate::doctor::Finding;
 use stepvault_core::timestamp::Timestamp;
+use stepvault_core::words;
 
 /// A difference from which a finding is reported.
 const WORTH_SAYING_SECONDS: u64 = 60;
@@ -28,36 +30,28 @@ pub fn clock(subject: &Subject, gap_seconds: i64) -> Finding {
         0 => "the store's clock and this machine's agree to the second".to_owned(),
         1.. => format!(
             "the store's clock is {} ahead of this machine's",
-            words::whole_seconds(seconds)
+            words::duration(Duration::from_secs(seconds))
         ),
         _ => format!(
             "the store's clock is {} behind this machine's",
-            words::whole_seconds(seconds)
+            words::duration(Duration::from_secs(seconds))
         ),
     };
     if seconds <= WORTH_SAYING_SECONDS {
         return Finding::pass(CHECK, &subject.name, measured);
     }
-    let signs_the_time = matches!(subject.scheme, Scheme::S3 | Scheme::Azure);
-    if signs_the_time && seconds > REFUSED_SECONDS {
-        // Stepvault learns the store's time from the first rejected request. Credentials, other programs and the times
-        // that distinguish steps still use this machine's clock.
-        let healed = match subject.scheme {
-            Scheme::S3 => "; stepvault signs again by the store's clock, but other programs may not",
-            _ => "",
-        };
+    let clock = provider::clock(subject.scheme);
+    if let Some(healed) = clock.refused.filter(|_| seconds > REFUSED_SECONDS) {
         let measured =
             format!("{measured}: the store refuses requests when they differ by 15 minutes or more{healed}");
         return Finding::fail(CHECK, &subject.name, measured, SET_IT);
     }
-    let meaning = match subject.scheme {
-        Scheme::S3 | Scheme::Azure => {
-            "the store refuses requests when they differ by 15 minutes or more, and the times in records are wrong"
-        }
-        Scheme::Gcs => "tokens may be refused, and the times in records are wrong",
-        Scheme::File | Scheme::Memory => "the times in records are wrong",
-    };
-    Finding::warn(CHECK, &subject.name, format!("{measured}: {meaning}"), SET_IT)
+    Finding::warn(
+        CHECK,
+        &subject.name,
+        format!("{measured}: {}", clock.meaning),
+        SET_IT,
+    )
 }
 
 #[cfg(test)]

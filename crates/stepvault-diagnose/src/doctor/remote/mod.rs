@@ -7,6 +7,7 @@ mod bucket;
 mod clock;
 mod device;
 mod promise;
+mod provider;
 mod speed;
 mod uploads;
 

@@ -1,10 +1,9 @@
 //! The guarantees that stepvault needs from every store, one request at a time, and what it means if a store lacks
 //! one.
 
-use super::{Subject, remedy};
+use super::{Subject, provider, remedy};
 use crate::doctor::Finding;
 use stepvault_core::error::{Error, ErrorKind};
-use stepvault_core::remote_settings::Scheme;
 
 /// One guarantee of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,35 +118,6 @@ impl Promise {
             ),
         }
     }
-
-    /// Returns the permission that it requires.
-    fn right(self, scheme: Scheme) -> &'static str {
-        match (scheme, self) {
-            (Scheme::S3, Self::Get) => "allow s3:GetObject",
-            (Scheme::S3, Self::List | Self::KeepNames) => "allow s3:ListBucket",
-            (Scheme::S3, Self::Delete) => {
-                "allow s3:DeleteObject to the identity that runs prune and gc; uploads do not need it"
-            }
-            (Scheme::S3, Self::Abort) => "allow s3:AbortMultipartUpload and s3:ListBucketMultipartUploads",
-            (Scheme::S3, _) => "allow s3:PutObject (and kms:GenerateDataKey and kms:Decrypt for a kms-key)",
-            (Scheme::Gcs, Self::Get) => "grant storage.objects.get",
-            (Scheme::Gcs, Self::List | Self::KeepNames) => "grant storage.objects.list",
-            (Scheme::Gcs, Self::Delete) => {
-                "grant storage.objects.delete to the identity that runs prune and gc; uploads do not need it"
-            }
-            (Scheme::Gcs, Self::Abort) => {
-                "grant storage.multipartUploads.abort and storage.multipartUploads.list"
-            }
-            (Scheme::Gcs, Self::Multipart) => {
-                "grant storage.multipartUploads.create and storage.objects.create"
-            }
-            (Scheme::Gcs, _) => "grant storage.objects.create",
-            (Scheme::Azure, _) => "grant the role Storage Blob Data Contributor on the container",
-            (Scheme::File | Scheme::Memory, _) => {
-                "allow the user that runs stepvault to read and write there"
-            }
-        }
-    }
 }
 
 /// Returns the finding on one guarantee: it holds, it does not, or the request failed.
@@ -158,7 +128,7 @@ pub fn promise(subject: &Subject, promise: Promise, outcome: &Result<bool, Error
         Ok(false) if words.needed => Finding::fail(words.check, &subject.name, words.broken, words.advice),
         Ok(false) => Finding::warn(words.check, &subject.name, words.broken, words.advice),
         Err(error) if error.kind() == ErrorKind::Denied => {
-            let advice = promise.right(subject.scheme);
+            let advice = provider::right(subject.scheme, promise);
             let measured = error.to_string();
             // Uploads work without these two.
             if matches!(promise, Promise::Delete | Promise::Abort) {

@@ -1,15 +1,19 @@
 //! Estimates the throughput of a remote from a transfer of a few MiB.
 
+use std::time::Duration;
+
 use super::{Subject, remedy};
-use crate::doctor::{Finding, words};
+use crate::doctor::Finding;
+use crate::doctor::seconds_for;
 use stepvault_core::error::Error;
+use stepvault_core::words;
 
 /// Below this rate a step of a small model takes minutes.
-const SLOW_BYTES_PER_SECOND: u64 = 10_000_000;
+const SLOW_BYTES_PER_SECOND: u64 = 10 << 20;
 /// Above this latency, the few consecutive requests of a step take noticeable time.
 const SLOW_ANSWER_MILLISECONDS: u64 = 1_000;
 /// The size of the example in findings.
-const EXAMPLE_BYTES: u64 = 10_000_000_000;
+const EXAMPLE_BYTES: u64 = 10 << 30;
 
 /// The measured rates of a remote; `None` for those that could not be measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -72,14 +76,14 @@ pub fn rate(
         count => format!("{count} requests at once"),
     };
     let limited = limit_bytes_per_second.map_or_else(String::new, |limit| {
-        format!(", with bandwidth-limit at {}", words::bytes(limit))
+        format!(", with bandwidth-limit at {}", words::rate(limit))
     });
     let text = format!(
-        "{} ({} in {}, {requests}{limited}): 10 GB take {}",
+        "{} ({} in {}, {requests}{limited}): 10 GiB take {}",
         words::rate(per_second),
         words::bytes(measured.bytes),
-        words::time(seconds(measured.milliseconds)),
-        words::time(words::seconds_for(EXAMPLE_BYTES, per_second)),
+        words::duration(Duration::from_millis(measured.milliseconds)),
+        words::seconds(seconds_for(EXAMPLE_BYTES, per_second)),
     );
     if per_second >= SLOW_BYTES_PER_SECOND {
         return Finding::pass(direction.check(), &subject.name, text);
@@ -110,18 +114,17 @@ pub fn unmeasured(subject: &Subject, direction: Direction, error: &Error) -> Fin
 /// Returns the finding on the duration of a small request.
 pub fn latency(subject: &Subject, milliseconds: u64) -> Finding {
     let text = match milliseconds {
-        0 => "a small request takes less than 1 ms".to_owned(),
-        _ => format!("a small request takes {}", words::time(seconds(milliseconds))),
+        0 => "a small request takes less than 1ms".to_owned(),
+        _ => format!(
+            "a small request takes {}",
+            words::duration(Duration::from_millis(milliseconds))
+        ),
     };
     if milliseconds < SLOW_ANSWER_MILLISECONDS {
         return Finding::pass("latency", &subject.name, text);
     }
     let advice = "use a bucket in this machine's region; steps with many small files are affected most";
     Finding::warn("latency", &subject.name, text, advice)
-}
-
-fn seconds(milliseconds: u64) -> f64 {
-    std::time::Duration::from_millis(milliseconds).as_secs_f64()
 }
 
 #[cfg(test)]
@@ -146,7 +149,7 @@ mod tests {
         );
         assert_eq!(
             finding.measured,
-            "209 MB/s (16.0 MiB in 80 ms, 4 requests at once): 10 GB take 47.7 s"
+            "200.0 MiB/s (16.0 MiB in 80ms, 4 requests at once): 10 GiB take 51.2s"
         );
         assert_eq!(FAST.bytes_per_second(), 209_715_200);
     }
@@ -164,13 +167,13 @@ mod tests {
             ("download rate", Outcome::Warn)
         );
         assert!(
-            finding.measured.contains("one request): 10 GB take 1day 2h"),
+            finding.measured.contains("one request): 10 GiB take 1day 4h"),
             "{finding:?}"
         );
         assert!(finding.remedy.unwrap().contains("this machine's region"));
         let finding = rate(&subject("s3://b"), Direction::Down, &slow, Some(1 << 20));
         assert!(
-            finding.measured.contains("bandwidth-limit at 1.0 MiB"),
+            finding.measured.contains("bandwidth-limit at 1.0 MiB/s"),
             "{finding:?}"
         );
         assert!(
@@ -207,9 +210,9 @@ mod tests {
         assert_eq!(latency(&subject, 999).outcome, Outcome::Pass);
         assert_eq!(
             latency(&subject, 0).measured,
-            "a small request takes less than 1 ms"
+            "a small request takes less than 1ms"
         );
-        assert_eq!(latency(&subject, 35).measured, "a small request takes 35 ms");
+        assert_eq!(latency(&subject, 35).measured, "a small request takes 35ms");
         assert_eq!(latency(&subject, 1_000).outcome, Outcome::Warn);
         let error = Error::new(ErrorKind::Unreachable, "cannot write the object");
         let finding = unmeasured(&subject, Direction::Up, &error);

@@ -1,11 +1,13 @@
 //! Reports incomplete multipart uploads, in the same form as leftovers in directories.
 
-use super::Subject;
+use std::time::Duration;
+
+use super::{Subject, provider};
+use crate::doctor::Finding;
 use crate::doctor::leftovers::{CHECK, named};
-use crate::doctor::{Finding, words};
 use stepvault_core::error::{Error, ErrorKind};
-use stepvault_core::remote_settings::Scheme;
 use stepvault_core::store_facts::LeftBytes;
+use stepvault_core::words;
 
 /// If an upload is younger than this, `stepvault gc` does not abort it by default: it may still be in progress.
 pub const SWEPT_AFTER_SECONDS: u64 = 24 * 60 * 60;
@@ -51,7 +53,7 @@ pub fn left_uploads(subject: &Subject, found: &LeftUploads, command: &str) -> Fi
     let oldest = oldest_first.first().and_then(|upload| upload.age_seconds);
     let age = oldest.map_or_else(
         || "of unknown age".to_owned(),
-        |seconds| format!("the oldest {} old", words::whole_seconds(seconds)),
+        |seconds| format!("the oldest {} old", words::duration(Duration::from_secs(seconds))),
     );
     let measured = format!(
         "{more_than}{}, {}, {age}: {paths}{more}",
@@ -94,12 +96,13 @@ pub fn uploads_not_listed(subject: &Subject) -> Finding {
 
 /// Returns the finding for pending uploads that could not be listed.
 pub fn uploads_unread(subject: &Subject, error: &Error) -> Finding {
-    let advice = match (error.kind(), subject.scheme) {
-        (ErrorKind::Denied, Scheme::Gcs) => {
-            "check it yourself, or grant storage.multipartUploads.list (roles/storage.objectUser)"
-        }
-        (ErrorKind::Denied, _) => "check it yourself, or allow s3:ListBucketMultipartUploads on the bucket",
-        _ => "run the check again: incomplete uploads of lost nodes are stored and billed",
+    let advice = if error.kind() == ErrorKind::Denied {
+        format!(
+            "check it yourself, or {}",
+            provider::uploads_right(subject.scheme)
+        )
+    } else {
+        "run the check again: incomplete uploads of lost nodes are stored and billed".to_owned()
     };
     Finding::warn(CHECK, &subject.name, error.to_string(), advice)
 }

@@ -12,11 +12,9 @@ mod orbax;
 mod single_file;
 mod torch_zip;
 
-use std::fmt;
-use std::str::FromStr;
-
 use super::amount::{plus, times, total};
 use super::model::{Model, Payload};
+use super::named::Named;
 use super::optimizer::Optimizer;
 use super::ranks::{Ranks, Sharding};
 use super::saving::StepSize;
@@ -56,44 +54,6 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Every layout.
-    pub const ALL: [Self; 14] = [
-        Self::Torch,
-        Self::TorchLegacy,
-        Self::CyclingUtils,
-        Self::Lightning,
-        Self::Safetensors,
-        Self::HfTrainer,
-        Self::Accelerate,
-        Self::Dcp,
-        Self::DcpHf,
-        Self::Megatron,
-        Self::DeepSpeed,
-        Self::DeepSpeedZero3,
-        Self::FsdpFiles,
-        Self::Orbax,
-    ];
-
-    /// Returns its name on a command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Torch => "torch",
-            Self::TorchLegacy => "torch-legacy",
-            Self::CyclingUtils => "cycling-utils",
-            Self::Lightning => "lightning",
-            Self::Safetensors => "safetensors",
-            Self::HfTrainer => "hf-trainer",
-            Self::Accelerate => "accelerate",
-            Self::Dcp => "dcp",
-            Self::DcpHf => "dcp-hf",
-            Self::Megatron => "megatron",
-            Self::DeepSpeed => "deepspeed",
-            Self::DeepSpeedZero3 => "deepspeed-zero3",
-            Self::FsdpFiles => "fsdp-files",
-            Self::Orbax => "orbax",
-        }
-    }
-
     /// Returns the sharding if none is given: one process writes everything, or every rank its share, as the framework
     /// does.
     pub const fn usual_sharding(self) -> Sharding {
@@ -147,24 +107,24 @@ impl Layout {
     }
 }
 
-impl fmt::Display for Layout {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(self.name())
-    }
-}
-
-impl FromStr for Layout {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|layout| layout.name() == text);
-        found.ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            Error::new(ErrorKind::Usage, "not a layout")
-                .on(format!("{text:?}"))
-                .hint(format!("write one of {names}"))
-        })
-    }
+impl Named for Layout {
+    const WHAT: &'static str = "a layout";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("torch", Self::Torch),
+        ("torch-legacy", Self::TorchLegacy),
+        ("cycling-utils", Self::CyclingUtils),
+        ("lightning", Self::Lightning),
+        ("safetensors", Self::Safetensors),
+        ("hf-trainer", Self::HfTrainer),
+        ("accelerate", Self::Accelerate),
+        ("dcp", Self::Dcp),
+        ("dcp-hf", Self::DcpHf),
+        ("megatron", Self::Megatron),
+        ("deepspeed", Self::DeepSpeed),
+        ("deepspeed-zero3", Self::DeepSpeedZero3),
+        ("fsdp-files", Self::FsdpFiles),
+        ("orbax", Self::Orbax),
+    ];
 }
 
 /// The nodes on which files are written.
@@ -306,9 +266,9 @@ pub fn written(
 ) -> Result<Written> {
     model.check()?;
     if !layout.allows(sharding) {
-        let usual = layout.usual_sharding();
+        let usual = layout.usual_sharding().name();
         return Err(Error::new(ErrorKind::Usage, "no framework writes such a step")
-            .because(format!("layout {layout} cannot be {sharding}"))
+            .because(format!("layout {} cannot be {}", layout.name(), sharding.name()))
             .hint(format!(
                 "use {usual}; for FSDP and ZeRO use layout dcp, deepspeed or fsdp-files"
             )));

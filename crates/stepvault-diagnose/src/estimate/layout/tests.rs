@@ -20,12 +20,16 @@ fn thirty_billion() -> Model {
 fn what_stands_around_large_tensors_is_next_to_nothing() {
     let model = thirty_billion();
     let ranks = Ranks::new(4, 8).unwrap();
-    for layout in Layout::ALL.into_iter().filter(|layout| *layout != Layout::DcpHf) {
+    for (name, layout) in Layout::NAMES
+        .iter()
+        .copied()
+        .filter(|(name, _)| *name != "dcp-hf")
+    {
         let step = written(&model, layout, layout.usual_sharding(), ranks, FILE_BYTES).unwrap();
         let payload = layout.payload(&model).unwrap().total_bytes().unwrap();
         let over = step.bytes().unwrap() - payload.min(step.bytes().unwrap());
-        assert!(over < payload / 1000, "{layout}: {over} of {payload}");
-        assert!(step.bytes().unwrap() + 2_000 >= payload, "{layout}");
+        assert!(over < payload / 1000, "{name}: {over} of {payload}");
+        assert!(step.bytes().unwrap() + 2_000 >= payload, "{name}");
     }
 }
 
@@ -90,17 +94,6 @@ fn what_no_framework_writes_is_refused() {
     assert_eq!(
         error.hint_text(),
         Some("use rank-zero; for FSDP and ZeRO use layout dcp, deepspeed or fsdp-files")
-    );
-}
-
-#[test]
-fn names_are_read_back() {
-    for layout in Layout::ALL {
-        assert_eq!(layout.to_string().parse::<Layout>().unwrap(), layout);
-    }
-    assert_eq!(
-        "pickle".parse::<Layout>().unwrap_err().to_string(),
-        "not a layout: \"pickle\""
     );
 }
 

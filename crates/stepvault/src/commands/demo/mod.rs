@@ -8,7 +8,7 @@ mod scene;
 mod trainer;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
@@ -155,10 +155,10 @@ impl Report for DemoDocument {
     fn human(&self) -> String {
         let mut stages = table::table(&["stage", "what happened", "time"], &[2]);
         for stage in &self.stages {
-            let length = human::duration(Duration::try_from_secs_f64(stage.seconds).unwrap_or_default());
+            let length = human::seconds(stage.seconds);
             stages.add_row([stage.what.clone(), stage.outcome.clone(), length]);
         }
-        let total = human::duration(Duration::try_from_secs_f64(self.seconds).unwrap_or_default());
+        let total = human::seconds(self.seconds);
         let place = self
             .directory
             .as_ref()

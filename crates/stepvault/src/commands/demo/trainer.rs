@@ -4,7 +4,6 @@ use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
@@ -36,25 +35,10 @@ impl WrittenCheckpoint {
 }
 
 /// Number formats of tensors.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy)]
 enum DataType {
-    #[serde(rename = "BF16")]
     Bf16,
     F32,
-}
-
-/// A tensor's entry in the header.
-#[derive(Serialize)]
-struct TensorHeader {
-    dtype: DataType,
-    shape: Vec<u64>,
-    data_offsets: [usize; 2],
-}
-
-#[derive(Serialize)]
-struct TrainerState {
-    global_step: u64,
-    loss: f64,
 }
 
 /// Writes `step_N` below `directory`.
@@ -72,19 +56,17 @@ pub(super) fn write_checkpoint(directory: &Path, step: u64, loss: f64) -> Result
         .recursive(true)
         .create(&temporary)
         .map_err(fault)?;
-    let state = serde_json::to_vec_pretty(&TrainerState {
-        global_step: step,
-        loss,
-    })
-    .map_err(|error| Error::new(ErrorKind::Failed, "cannot write the trainer's state").caused_by(error))?;
+    let state = serde_json::json!({ "global_step": step, "loss": loss })
+        .to_string()
+        .into_bytes();
     let contents = [
         (
             "model.safetensors",
-            safetensors(&model_tensors(), DataType::Bf16, step)?,
+            safetensors(&model_tensors(), DataType::Bf16, step),
         ),
         (
             "optimizer.safetensors",
-            safetensors(&optimizer_tensors(), DataType::F32, step)?,
+            safetensors(&optimizer_tensors(), DataType::F32, step),
         ),
         ("trainer_state.json", state),
     ];
@@ -144,7 +126,7 @@ fn optimizer_tensors() -> Vec<(String, Vec<u64>)> {
 }
 
 /// Builds a safetensors file: the header's length in eight bytes, the header in JSON, the tensors' bytes.
-fn safetensors(tensors: &[(String, Vec<u64>)], dtype: DataType, seed: u64) -> Result<Vec<u8>> {
+fn safetensors(tensors: &[(String, Vec<u64>)], dtype: DataType, seed: u64) -> Vec<u8> {
     let mut data = Vec::new();
     let mut header = serde_json::Map::new();
     header.insert("__metadata__".to_owned(), serde_json::json!({ "format": "pt" }));
@@ -159,25 +141,21 @@ fn safetensors(tensors: &[(String, Vec<u64>)], dtype: DataType, seed: u64) -> Re
                 DataType::F32 => data.extend_from_slice(&bits.to_le_bytes()),
             }
         }
-        let entry = TensorHeader {
-            dtype,
-            shape: shape.clone(),
-            data_offsets: [begin, data.len()],
+        let dtype = match dtype {
+            DataType::Bf16 => "BF16",
+            DataType::F32 => "F32",
         };
-        let entry = serde_json::to_value(entry).map_err(header_fault)?;
+        let entry =
+            serde_json::json!({ "dtype": dtype, "shape": shape, "data_offsets": [begin, data.len()] });
         header.insert(name.clone(), entry);
     }
-    let mut header = serde_json::to_vec(&header).map_err(header_fault)?;
+    let mut header = serde_json::Value::Object(header).to_string().into_bytes();
     // Tensors start at a multiple of eight bytes.
     header.resize(header.len().next_multiple_of(8), b' ');
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.append(&mut header);
     file.append(&mut data);
-    Ok(file)
-}
-
-fn header_fault(error: serde_json::Error) -> Error {
-    Error::new(ErrorKind::Failed, "cannot write a safetensors header").caused_by(error)
+    file
 }
 
 /// The `SplitMix64` generator: the same weights on every machine.
@@ -207,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_files_are_valid_safetensors() {
-        let file = safetensors(&model_tensors(), DataType::Bf16, 7).unwrap();
+        let file = safetensors(&model_tensors(), DataType::Bf16, 7);
         let header_bytes = usize::try_from(u64::from_le_bytes(file[..8].try_into().unwrap())).unwrap();
         assert_eq!(header_bytes % 8, 0);
         let header: serde_json::Value = serde_json::from_slice(&file[8..8 + header_bytes]).unwrap();

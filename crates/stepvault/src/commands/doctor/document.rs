@@ -7,6 +7,7 @@ use serde::Serialize;
 use stepvault_diagnose::doctor::feasibility::Feasibility;
 use stepvault_diagnose::doctor::{Finding, Outcome, worst};
 
+use crate::output::wrap::UNLIMITED;
 use crate::output::{Report, human, table};
 
 /// The result of `doctor`.
@@ -50,16 +51,20 @@ impl DoctorDocument {
             count(Outcome::Fail),
             count(Outcome::Warn),
             count(Outcome::Pass),
-            human::duration(Duration::try_from_secs_f64(self.seconds).unwrap_or_default())
+            human::seconds(self.seconds)
         )
     }
 }
 
 impl Report for DoctorDocument {
     fn human(&self) -> String {
-        let mut parts = vec![lines(&self.findings, "check")];
+        self.fitted(UNLIMITED)
+    }
+
+    fn fitted(&self, width: usize) -> String {
+        let mut parts = vec![lines(&self.findings, "check", width)];
         if !self.feasibility.is_empty() {
-            parts.push(lines(&self.feasibility, "feasibility"));
+            parts.push(lines(&self.feasibility, "feasibility", width));
         }
         if !self.suggested.is_empty() {
             let title = "This configuration would be feasible:".to_owned();
@@ -71,7 +76,7 @@ impl Report for DoctorDocument {
 }
 
 /// Formats one line per finding, with the remedy below it.
-fn lines(findings: &[Finding], title: &str) -> String {
+fn lines(findings: &[Finding], title: &str, width: usize) -> String {
     let mut rows = table::table(&["", title, "subject", "measured"], &[]);
     for finding in findings {
         let outcome = match finding.outcome {
@@ -85,7 +90,7 @@ fn lines(findings: &[Finding], title: &str) -> String {
         };
         rows.add_row([outcome, &finding.check, &finding.subject, &measured]);
     }
-    table::text(&rows)
+    rows.fitted(width)
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub(crate) struct DoctorArguments {
     /// Directory that the trainer writes its steps to; by default those of the configured runs
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Expected size of the next step, such as "60 GB"; by default estimated from the existing steps
+    /// Expected size of the next step, such as "60 GiB"; by default estimated from the existing steps
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     step_size: Option<u64>,
     /// Expected number of files of the next step
@@ -46,7 +46,7 @@ pub(crate) struct DoctorArguments {
     /// Interval between saves, such as "10m"; by default estimated from the existing steps
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     save_interval: Option<Duration>,
-    /// Upload rate of a remote in bytes per second, such as "200 MB", instead of the measured one
+    /// Upload rate of a remote in bytes per second, such as "200 MiB", instead of the measured one
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     upload_rate: Option<u64>,
     /// Skip the remotes

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use stepvault_core::Result;
 use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::keys::RunKeys;
-use stepvault_core::remote_settings::{RemoteSettings, Scheme};
+use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_diagnose::doctor::Finding;
 use stepvault_diagnose::doctor::feasibility::MeasuredRemote;
 use stepvault_diagnose::doctor::remote::{self as judge, Subject};
@@ -97,7 +97,7 @@ pub(super) async fn devices(
     };
     let directories: Vec<RemoteSettings> = remotes_of(settings, runs)
         .into_iter()
-        .filter(|remote| remote.url.scheme == Scheme::File)
+        .filter(|remote| remote.url.scheme.is_directory())
         .collect();
     blocking(move || {
         let finding = |remote: &RemoteSettings| {

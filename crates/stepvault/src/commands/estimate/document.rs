@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use stepvault_core::Result;
-use stepvault_diagnose::estimate::{Part, Saving, ShuffleBuffer, Spread, StepSize, VaultCopy, Written};
+use stepvault_diagnose::estimate::{Part, Saving, ShuffleBuffer, Spread, StepSize, Written};
 
 /// An estimate.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -179,9 +179,9 @@ pub(super) struct ModelDocument {
     /// Number of tensors.
     pub(super) tensors: u64,
     /// The weights' dtype.
-    pub(super) weights: String,
+    pub(super) weights: &'static str,
     /// The dtype of the optimizer's copy of the weights; null if none was given.
-    pub(super) master: Option<String>,
+    pub(super) master: Option<&'static str>,
     /// The optimizer, with its states' dtype.
     pub(super) optimizer: String,
     /// The file layout.
@@ -237,41 +237,8 @@ impl BufferDocument {
 pub(super) struct SavingDocument {
     /// How steps get into the vault: `hard-link`, `reflink`, `copy` or `none`.
     pub(super) vault: &'static str,
-    /// Older steps in the trainer's own directory.
-    pub(super) trainer_steps: u64,
-    /// Older steps in the vault, before retention removes any.
-    pub(super) vault_steps: u64,
-    /// Older steps that are in both.
-    pub(super) steps_in_both: u64,
-    /// Bytes of the older steps; steps in both count once if they are linked.
-    pub(super) old_bytes: u64,
-    /// Bytes of the new step.
-    pub(super) new_bytes: u64,
-    /// Bytes of its copy in the vault; 0 if it is linked.
-    pub(super) vault_copy_bytes: u64,
-    /// Bytes in TMPDIR, with `--through-tmpdir`.
-    pub(super) temporary_bytes: u64,
-    /// The sum of these.
-    pub(super) peak_bytes: u64,
-    /// Inodes at the peak, including the vault's records.
-    pub(super) peak_inodes: u64,
-}
-
-impl SavingDocument {
-    pub(super) fn of(saving: &Saving, copy: VaultCopy) -> Self {
-        Self {
-            vault: copy.name(),
-            trainer_steps: saving.trainer_steps,
-            vault_steps: saving.vault_steps,
-            steps_in_both: saving.steps_in_both,
-            old_bytes: saving.old_bytes,
-            new_bytes: saving.new_bytes,
-            vault_copy_bytes: saving.vault_copy_bytes,
-            temporary_bytes: saving.temporary_bytes,
-            peak_bytes: saving.peak_bytes,
-            peak_inodes: saving.peak_inodes,
-        }
-    }
+    #[serde(flatten)]
+    pub(super) saving: Saving,
 }
 
 /// A run at its end, with every step durable.

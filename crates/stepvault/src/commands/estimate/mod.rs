@@ -50,14 +50,14 @@ struct ModelArguments {
     #[arg(long, value_name = "N", requires = "params", value_parser = values::count)]
     tensors: Option<u64>,
     /// Data type of the weights: fp64, fp32, fp16, bf16, fp8, int8 or int4 [default: bf16]
-    #[arg(long, value_name = "DTYPE", requires = "params", value_parser = values::checked::<Dtype>)]
+    #[arg(long, value_name = "DTYPE", requires = "params", value_parser = values::named::<Dtype>)]
     weights: Option<Dtype>,
     /// Optimizer: none, sgd, sgd-momentum, adam, adamw, adamw-8bit, adafactor, lion or muon; append the data type of
     /// its states, as in adamw-bf16 [default: adamw-fp32]
     #[arg(long, value_name = "NAME", requires = "params", value_parser = values::checked::<Optimizer>)]
     optimizer: Option<Optimizer>,
     /// Data type of a second copy of the weights that the optimizer saves, such as fp32
-    #[arg(long, value_name = "DTYPE", requires = "params", value_parser = values::checked::<Dtype>)]
+    #[arg(long, value_name = "DTYPE", requires = "params", value_parser = values::named::<Dtype>)]
     master: Option<Dtype>,
     /// With muon: number of parameters that AdamW updates (embeddings, head, norms)
     #[arg(long, value_name = "N", requires = "params", value_parser = values::count)]
@@ -67,11 +67,11 @@ struct ModelArguments {
     extra: Option<u64>,
     /// File layout: torch, torch-legacy, cycling-utils, lightning, safetensors, hf-trainer, accelerate, dcp, dcp-hf,
     /// megatron, deepspeed, deepspeed-zero3, fsdp-files or orbax [default: dcp with several ranks, else torch]
-    #[arg(long, value_name = "NAME", requires = "params", value_parser = values::checked::<Layout>)]
+    #[arg(long, value_name = "NAME", requires = "params", value_parser = values::named::<Layout>)]
     layout: Option<Layout>,
     /// Which ranks write: sharded (each rank its share), replicated (each node everything), rank-zero [default: the
     /// usual one for the layout]
-    #[arg(long, value_name = "HOW", requires = "params", value_parser = values::checked::<Sharding>)]
+    #[arg(long, value_name = "HOW", requires = "params", value_parser = values::named::<Sharding>)]
     sharding: Option<Sharding>,
     /// Number of ranks on each of --nodes [default: 1]
     #[arg(long, value_name = "N", requires = "params", value_parser = values::count)]
@@ -120,7 +120,7 @@ struct TierArguments {
     trainer_keep: u64,
     /// How steps get into the vault: hard-link, reflink, copy, or none [default: from local.links; "auto" means
     /// hard-link, or copy for steps at PATH whose framework may overwrite finished files]
-    #[arg(long, value_name = "HOW", value_parser = values::checked::<VaultCopy>)]
+    #[arg(long, value_name = "HOW", value_parser = values::named::<VaultCopy>)]
     vault: Option<VaultCopy>,
     /// The framework writes the whole step to TMPDIR first, as TensorFlow does for a bucket; torch.save does not
     #[arg(long)]

@@ -1,7 +1,9 @@
 //! Estimates a step from a model's numbers.
 
 use stepvault_core::Result;
-use stepvault_diagnose::estimate::{Dtype, Layout, Model, Optimizer, Ranks, Sharding, Written, written};
+use stepvault_diagnose::estimate::{
+    Dtype, Layout, Model, Named, Optimizer, Ranks, Sharding, Written, written,
+};
 
 use super::ModelArguments;
 use super::document::{EstimateDocument, ModelDocument};
@@ -50,8 +52,8 @@ pub(super) fn document(arguments: &ModelArguments, settings: &Settings) -> Resul
     let described = ModelDocument {
         parameters,
         tensors: model.tensors,
-        weights: model.weights.to_string(),
-        master: model.master.map(|dtype| dtype.to_string()),
+        weights: model.weights.name(),
+        master: model.master.map(Named::name),
         optimizer: model.optimizer.to_string(),
         layout: layout.name(),
         sharding: sharding.name(),

@@ -6,14 +6,19 @@ use super::document::{
     BufferDocument, EstimateDocument, FoundDocument, HeaderDocument, ModelDocument, RunDocument,
     SavingDocument,
 };
+use crate::output::wrap::{UNLIMITED, fit};
 use crate::output::{Report, human, table};
 
 impl Report for EstimateDocument {
     fn human(&self) -> String {
+        self.fitted(UNLIMITED)
+    }
+
+    fn fitted(&self, width: usize) -> String {
         let mut blocks = Vec::new();
         blocks.extend(self.found.as_ref().map(found));
         blocks.extend(headers(&self.headers));
-        blocks.extend(self.model.as_ref().map(model));
+        blocks.extend(self.model.as_ref().map(|described| model(described, width)));
         blocks.extend(self.shuffle_buffer.as_ref().map(buffer));
         blocks.push(files(self));
         blocks.extend(self.saving.as_ref().map(saving));
@@ -24,7 +29,7 @@ impl Report for EstimateDocument {
             .collect();
         notes.extend(self.notes.iter().map(|note| format!("note: {note}")));
         if !notes.is_empty() {
-            blocks.push(notes.join("\n"));
+            blocks.push(fit(&notes.join("\n"), width));
         }
         blocks.join("\n\n")
     }
@@ -42,13 +47,13 @@ fn found(found: &FoundDocument) -> String {
     };
     lines.push(format!(
         "{} ({} bytes), {}{directories}, {}",
-        human::decimal_bytes(found.bytes),
+        human::bytes(found.bytes),
         found.bytes,
         human::count(found.files, "file"),
         human::count(found.inodes, "inode"),
     ));
     if let Some(allocated) = found.allocated_bytes {
-        lines.push(format!("{} on disk", human::decimal_bytes(allocated)));
+        lines.push(format!("{} on disk", human::bytes(allocated)));
     }
     lines.join("\n")
 }
@@ -71,7 +76,7 @@ fn headers(headers: &[HeaderDocument]) -> Option<String> {
             .try_fold(0_u64, |sum, bytes| sum.checked_add(bytes?));
         let there = header.files.iter().filter_map(|file| file.bytes);
         let missing = header.files.iter().filter(|file| file.bytes.is_none());
-        let size = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), human::decimal_bytes);
+        let size = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), human::bytes);
         rows.add_row([
             header.path.clone(),
             header.kind.to_owned(),
@@ -80,13 +85,13 @@ fn headers(headers: &[HeaderDocument]) -> Option<String> {
             header.files.len().to_string(),
             missing.count().to_string(),
             size(expected),
-            human::decimal_bytes(there.fold(0, u64::saturating_add)),
+            human::bytes(there.fold(0, u64::saturating_add)),
         ]);
     }
     Some(table::text(&rows))
 }
 
-fn model(model: &ModelDocument) -> String {
+fn model(model: &ModelDocument, width: usize) -> String {
     let master = model
         .master
         .as_ref()
@@ -110,27 +115,23 @@ fn model(model: &ModelDocument) -> String {
         ("file format", model.format_bytes),
     ] {
         if bytes > 0 {
-            rows.add_row([what.to_owned(), human::decimal_bytes(bytes)]);
+            rows.add_row([what.to_owned(), human::bytes(bytes)]);
         }
     }
     let copies = match model.copies {
         1 => String::new(),
         copies => format!("\nthe tensors are written {copies} times"),
     };
-    format!("{head}\n\n{}{copies}", table::text(&rows))
+    format!("{}\n\n{}{copies}", fit(&head, width), table::text(&rows))
 }
 
 fn buffer(buffer: &BufferDocument) -> String {
     let mut rows = table::table(&["shuffle buffer", "samples", "on disk"], &[1, 2]);
     let mut add = |buffer: &BufferDocument| {
         rows.add_row([
-            format!(
-                "{} of {}",
-                buffer.samples,
-                human::decimal_bytes(buffer.sample_bytes)
-            ),
-            human::decimal_bytes(buffer.payload_bytes),
-            human::decimal_bytes(buffer.bytes),
+            format!("{} of {}", buffer.samples, human::bytes(buffer.sample_bytes)),
+            human::bytes(buffer.payload_bytes),
+            human::bytes(buffer.bytes),
         ]);
     };
     add(buffer);
@@ -155,7 +156,7 @@ fn files(document: &EstimateDocument) -> String {
     for part in &step.parts {
         rows.add_row([
             part.what.to_owned(),
-            human::decimal_bytes(part.bytes),
+            human::bytes(part.bytes),
             part.files.to_string(),
             match (step.nodes, part.spread) {
                 (1, _) => "",
@@ -167,7 +168,7 @@ fn files(document: &EstimateDocument) -> String {
     }
     rows.add_row([
         "total".to_owned(),
-        human::decimal_bytes(total),
+        human::bytes(total),
         step.files().unwrap_or_default().to_string(),
         String::new(),
     ]);
@@ -186,7 +187,7 @@ fn files(document: &EstimateDocument) -> String {
         ];
         for (node, size) in sizes {
             let size = size.unwrap_or_default();
-            nodes.add_row([node, human::decimal_bytes(size.bytes), size.files.to_string()]);
+            nodes.add_row([node, human::bytes(size.bytes), size.files.to_string()]);
         }
         lines.push(String::new());
         lines.push(table::text(&nodes));
@@ -194,17 +195,18 @@ fn files(document: &EstimateDocument) -> String {
     lines.join("\n")
 }
 
-fn saving(saving: &SavingDocument) -> String {
+fn saving(document: &SavingDocument) -> String {
+    let SavingDocument { vault, saving } = document;
     let mut rows = table::table(&["local tier while a step is saved", "size"], &[1]);
     let mut add = |what: String, bytes: u64| {
-        rows.add_row([what, human::decimal_bytes(bytes)]);
+        rows.add_row([what, human::bytes(bytes)]);
     };
-    let in_both = match (saving.vault, saving.steps_in_both) {
+    let in_both = match (*vault, saving.steps_in_both) {
         (_, 0) => String::new(),
         ("copy", both) => format!(", {both} of them in both"),
         (_, both) => format!(", {both} of them shared"),
     };
-    let older = if saving.vault == "none" {
+    let older = if *vault == "none" {
         format!("older steps: {} of the trainer", saving.trainer_steps)
     } else {
         format!(
@@ -214,9 +216,9 @@ fn saving(saving: &SavingDocument) -> String {
     };
     add(older, saving.old_bytes);
     add("the new step".to_owned(), saving.new_bytes);
-    if saving.vault != "none" {
+    if *vault != "none" {
         add(
-            format!("its copy in the vault, by {}", saving.vault),
+            format!("its copy in the vault, by {vault}"),
             saving.vault_copy_bytes,
         );
     }
@@ -239,7 +241,7 @@ fn run(run: &RunDocument) -> String {
         rows.add_row([
             tier.tier.clone(),
             tier.steps.to_string(),
-            human::decimal_bytes(tier.bytes),
+            human::bytes(tier.bytes),
             tier.inodes.to_string(),
         ]);
     }
@@ -247,6 +249,6 @@ fn run(run: &RunDocument) -> String {
         "{}\n{}: {} written in total",
         table::text(&rows),
         human::count(run.saves, "save"),
-        human::decimal_bytes(run.written_bytes)
+        human::bytes(run.written_bytes)
     )
 }

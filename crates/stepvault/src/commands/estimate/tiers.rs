@@ -5,7 +5,9 @@ use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::RemoteName;
 use stepvault_core::observe::Tier;
 use stepvault_core::retention::KeepRules;
-use stepvault_diagnose::estimate::{MAX_SAVES, Saves, Saving, TierRules, VaultCopy, held, saving};
+use stepvault_diagnose::estimate::{
+    MAX_SAVES, Named as _, Saves, Saving, TierRules, VaultCopy, held, saving,
+};
 
 use super::TierArguments;
 use super::document::{EstimateDocument, RunDocument, SavingDocument, TierDocument};
@@ -79,7 +81,10 @@ pub(super) fn add(
         rules.remotes.len() as u64,
         arguments.through_tmpdir,
     )?;
-    document.saving = Some(SavingDocument::of(&peak, links));
+    document.saving = Some(SavingDocument {
+        vault: links.name(),
+        saving: peak,
+    });
     if let Some(saves) = saves {
         document.run = Some(run(
             document,

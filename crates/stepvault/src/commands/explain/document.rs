@@ -10,6 +10,7 @@ use stepvault_diagnose::explain::{Cause, Evidence, Explanation, Kind, Likelihood
 use stepvault_engine::explain::NotLookedAt;
 
 use super::resume::ResumeDocument;
+use crate::output::wrap::{UNLIMITED, fit};
 use crate::output::{Report, human};
 
 /// Maximum number of pieces of evidence to print for one cause.
@@ -27,7 +28,7 @@ pub(in crate::commands) struct ExplainDocument {
     /// The newest valid step, and how to resume from it; null if none was found.
     resume: Option<ResumeDocument>,
     /// Sources that could not be read, or only in part.
-    not_looked_at: Vec<NotLookedAtDocument>,
+    not_looked_at: Vec<NotLookedAt>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -65,14 +66,6 @@ struct EvidenceDocument {
     quote: Option<String>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct NotLookedAtDocument {
-    /// A path, a log or a tier.
-    what: String,
-    /// The reason, as text.
-    reason: String,
-}
-
 impl ExplainDocument {
     pub(super) fn new(
         run: Option<&RunName>,
@@ -86,13 +79,7 @@ impl ExplainDocument {
             directories: directories.to_vec(),
             causes: explanations.into_iter().map(CauseDocument::of).collect(),
             resume,
-            not_looked_at: not_looked_at
-                .into_iter()
-                .map(|missed| NotLookedAtDocument {
-                    what: missed.what,
-                    reason: missed.why,
-                })
-                .collect(),
+            not_looked_at,
         }
     }
 }
@@ -194,13 +181,21 @@ impl ResumeDocument {
             format!("from {}", self.tiers.join(", then "))
         };
         lines.push(format!("to resume from {step}{} ({from}):", self.path.display()));
-        lines.extend(self.commands.iter().map(|command| format!("  {command}")));
-        lines.extend(self.trainer.iter().map(|text| format!("  {text}")));
+    }
+
+    /// Returns the commands and the start of the trainer, which are to be copied and therefore never wrapped.
+    fn commands(&self) -> impl Iterator<Item = String> {
+        let commands = self.commands.iter().chain(&self.trainer);
+        commands.map(|command| format!("\n  {command}"))
     }
 }
 
 impl Report for ExplainDocument {
     fn human(&self) -> String {
+        self.fitted(UNLIMITED)
+    }
+
+    fn fitted(&self, width: usize) -> String {
         let mut lines = Vec::new();
         if self.causes.is_empty() {
             lines.push("no cause of a failure was found".to_owned());
@@ -215,7 +210,7 @@ impl Report for ExplainDocument {
             lines.extend(
                 self.not_looked_at
                     .iter()
-                    .map(|missed| format!("  {}: {}", missed.what, missed.reason)),
+                    .map(|missed| format!("  {}: {}", missed.what, missed.why)),
             );
         }
         lines.push(String::new());
@@ -226,7 +221,8 @@ impl Report for ExplainDocument {
             }
             None => lines.push("no valid step to resume from was found".to_owned()),
         }
-        lines.join("\n")
+        let commands = self.resume.iter().flat_map(ResumeDocument::commands);
+        fit(&lines.join("\n"), width) + &commands.collect::<String>()
     }
 }
 

@@ -64,7 +64,7 @@ pub(crate) async fn run(session: &Session, arguments: ExplainArguments) -> Resul
     let vault = match find_vault(&settings, &directories).await {
         Ok(vault) => vault,
         Err(error) => {
-            not_looked_at.push(missed("the vault", &error));
+            not_looked_at.push(NotLookedAt::named("the vault", error.to_string()));
             None
         }
     };
@@ -230,7 +230,7 @@ async fn records(
         let note = match blocking(move || read_status_file(&vault, &name)).await {
             Ok(note) => note,
             Err(error) => {
-                not_looked_at.push(missed("the agent's records", &error));
+                not_looked_at.push(NotLookedAt::named("the agent's records", error.to_string()));
                 continue;
             }
         };
@@ -252,12 +252,4 @@ async fn records(
         }
     }
     records
-}
-
-fn missed(what: &str, error: &Error) -> NotLookedAt {
-    NotLookedAt {
-        what: what.to_owned(),
-        why: error.to_string(),
-        named: true,
-    }
 }

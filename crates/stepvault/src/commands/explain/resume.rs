@@ -69,12 +69,14 @@ pub(super) async fn resume_from(resume: Resume<'_>) -> Option<ResumeDocument> {
     let decided = match tokio::time::timeout(TIERS_DEADLINE, on_tiers(&resume, newest.as_ref())).await {
         Ok(Ok(decided)) => decided,
         Ok(Err(error)) => {
-            resume.not_looked_at.push(missed(error.to_string()));
+            resume
+                .not_looked_at
+                .push(NotLookedAt::named("the tiers", error.to_string()));
             None
         }
         Err(_) => {
             let why = format!("they did not answer within {} s", TIERS_DEADLINE.as_secs());
-            resume.not_looked_at.push(missed(why));
+            resume.not_looked_at.push(NotLookedAt::named("the tiers", why));
             None
         }
     };
@@ -86,23 +88,12 @@ pub(super) async fn resume_from(resume: Resume<'_>) -> Option<ResumeDocument> {
                 .is_none_or(|step| step <= decision.id.step.number()) =>
         {
             for (tier, why) in &decision.unreachable {
-                resume.not_looked_at.push(NotLookedAt {
-                    what: tier.to_string(),
-                    why: why.clone(),
-                    named: true,
-                });
+                let missed = NotLookedAt::named(&tier.to_string(), why.clone());
+                resume.not_looked_at.push(missed);
             }
             Some(from_tiers(&resume, resume.run?, &into, decision))
         }
         (_, newest) => newest.map(from_disk),
-    }
-}
-
-fn missed(why: String) -> NotLookedAt {
-    NotLookedAt {
-        what: "the tiers".to_owned(),
-        why,
-        named: true,
     }
 }
 

@@ -20,7 +20,7 @@ use stepvault_local::vault::Vault;
 use super::Session;
 use super::keep::KeepArguments;
 use crate::arguments::values::TierChoice;
-use crate::context::{DefaultVault, Settings, Tiers};
+use crate::context::Tiers;
 use crate::exit_code::ExitCode;
 use document::{PruneDocument, exit_code};
 
@@ -45,9 +45,7 @@ pub(crate) struct PruneArguments {
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &PruneArguments) -> Result<ExitCode> {
-    let settings = Settings::load(session)?;
-    let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
-    tiers.require_any()?;
+    let (settings, tiers) = Tiers::load(session).await?;
     let remotes = tiers.all_remotes(&settings).await?;
     let mut results: Vec<(Tier, Result<PruneReport>)> = Vec::new();
     // Remotes first: a local copy may be removed because its step was removed from every remote on purpose.

@@ -16,7 +16,6 @@ use std::time::Duration;
 use clap::Args;
 use stepvault_agent::{Stop, StopReason};
 use stepvault_core::ids::{Attempt, Step};
-use stepvault_core::observe::Tier;
 use stepvault_core::starts::{End, Ending};
 use stepvault_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
@@ -172,16 +171,8 @@ async fn accompany(
 ) -> Result<Ended> {
     let drain_deadline = place.served.agent.drain_deadline;
     let copying = tokio::spawn(note.clone().copy());
-    let style = if session.output.is_quiet() {
-        Style::Silent
-    } else {
-        Style::Lines
-    };
-    let names = place.served.remotes.iter().map(|remote| remote.name.clone());
-    let shown = std::iter::once(Tier::Local)
-        .chain(names.map(Tier::Remote))
-        .collect();
-    let progress = Progress::start(shown, style, &session.output);
+    let style = Style::of_service(&session.output);
+    let progress = Progress::start(&place.served.remotes, style, &session.output);
     let serving = Serving::new(
         place.served,
         tiers.writer.clone(),
@@ -231,13 +222,7 @@ async fn accompany(
     let (report, ended) = tokio::join!(serve, follow);
     serving.progress.finish();
     if let Some(report) = &report {
-        let left = LeftUndone {
-            not_durable: &report.not_durable,
-            unsealed: &report.unsealed,
-            unreadable: &report.unreadable,
-            unserved: &report.unserved,
-        };
-        for line in left.lines() {
+        for line in LeftUndone::from(report).lines() {
             session.output.warn(&line);
         }
     }

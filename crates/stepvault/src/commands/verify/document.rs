@@ -8,10 +8,9 @@ use stepvault_core::ids::RunName;
 use stepvault_engine::verify::StepHealth;
 
 use super::Findings;
-use crate::commands::list::FailedTier;
+use crate::commands::inventory::FailedTier;
 use crate::exit_code::ExitCode;
 use crate::output::{Report, human, table};
-use stepvault_core::document::ErrorInfo;
 
 #[derive(Serialize, JsonSchema)]
 pub(in crate::commands) struct VerifyDocument {
@@ -70,17 +69,11 @@ pub(super) fn of_findings(run: &RunName, findings: Findings) -> VerifyDocument {
         .iter()
         .filter(|step| step.tiers.iter().any(|tier| !tier.sound))
         .count();
-    let failed = findings.failed.iter();
     VerifyDocument {
         run: run.to_string(),
         sound_steps: (steps.len() - damaged) as u64,
         damaged_steps: damaged as u64,
-        failed: failed
-            .map(|(tier, error)| FailedTier {
-                tier: tier.clone(),
-                error: ErrorInfo::from(error),
-            })
-            .collect(),
+        failed: FailedTier::all(&findings.failed),
         steps,
     }
 }
@@ -155,6 +148,7 @@ impl Report for VerifyDocument {
 
 #[cfg(test)]
 mod tests {
+    use stepvault_core::document::ErrorInfo;
     use stepvault_core::{Error, ErrorKind};
 
     use super::*;

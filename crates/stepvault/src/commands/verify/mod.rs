@@ -15,8 +15,8 @@ use stepvault_engine::run_remote::RunRemote;
 use stepvault_engine::verify::{Depth, StepHealth, check_remote, check_sealed};
 
 use super::Session;
-use crate::arguments::values::{SampleRate, TierChoice, checked};
-use crate::context::{DefaultVault, Settings, Tiers};
+use crate::arguments::values::{TierChoice, checked, sample};
+use crate::context::Tiers;
 use crate::exit_code::ExitCode;
 use document::{exit_code, of_findings};
 
@@ -37,8 +37,8 @@ pub(crate) struct VerifyArguments {
     #[arg(long, conflicts_with = "sample")]
     deep: bool,
     /// Read back one file in N, a different sample each day: N consecutive days cover all files
-    #[arg(long, value_name = "1/N")]
-    sample: Option<SampleRate>,
+    #[arg(long, value_name = "1/N", value_parser = sample)]
+    sample: Option<u32>,
     /// Tiers: local, remote, all, or a remote's name
     #[arg(long, value_name = "TIER", default_value_t)]
     tier: TierChoice,
@@ -53,9 +53,7 @@ struct Findings {
 
 /// Runs the command.
 pub(crate) async fn run(session: &Session, arguments: &VerifyArguments) -> Result<ExitCode> {
-    let settings = Settings::load(session)?;
-    let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
-    tiers.require_any()?;
+    let (_, tiers) = Tiers::load(session).await?;
     let depth = depth(arguments);
     let wanted = |id: StepId| {
         arguments.step.is_none_or(|step| step == id.step)
@@ -92,7 +90,7 @@ pub(crate) async fn run(session: &Session, arguments: &VerifyArguments) -> Resul
 fn depth(arguments: &VerifyArguments) -> Depth {
     match (arguments.deep, arguments.sample) {
         (true, _) => Depth::Deep,
-        (false, Some(SampleRate { one_in })) => Depth::Sample {
+        (false, Some(one_in)) => Depth::Sample {
             one_in,
             turn: days_since_epoch(),
         },

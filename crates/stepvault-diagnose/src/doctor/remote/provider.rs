@@ -1,0 +1,163 @@
+//! What differs between the kinds of store: the rights to grant, the rules to set, the meaning of the clock.
+
+use super::Subject;
+use super::promise::Promise;
+use stepvault_core::remote_settings::Scheme;
+
+/// Number of days in the suggested rules.
+const DAYS: u32 = 7;
+const AZURE_ROLE: &str = "grant the role Storage Blob Data Contributor on the container";
+const LOCAL_RIGHT: &str = "allow the user that runs stepvault to read and write there";
+
+/// Returns the permission that a guarantee requires.
+pub(super) fn right(scheme: Scheme, promise: Promise) -> &'static str {
+    match (scheme, promise) {
+        (Scheme::S3, Promise::Get) => "allow s3:GetObject",
+        (Scheme::S3, Promise::List | Promise::KeepNames) => "allow s3:ListBucket",
+        (Scheme::S3, Promise::Delete) => {
+            "allow s3:DeleteObject to the identity that runs prune and gc; uploads do not need it"
+        }
+        (Scheme::S3, Promise::Abort) => "allow s3:AbortMultipartUpload and s3:ListBucketMultipartUploads",
+        (Scheme::S3, _) => "allow s3:PutObject (and kms:GenerateDataKey and kms:Decrypt for a kms-key)",
+        (Scheme::Gcs, Promise::Get) => "grant storage.objects.get",
+        (Scheme::Gcs, Promise::List | Promise::KeepNames) => "grant storage.objects.list",
+        (Scheme::Gcs, Promise::Delete) => {
+            "grant storage.objects.delete to the identity that runs prune and gc; uploads do not need it"
+        }
+        (Scheme::Gcs, Promise::Abort) => {
+            "grant storage.multipartUploads.abort and storage.multipartUploads.list"
+        }
+        (Scheme::Gcs, Promise::Multipart) => {
+            "grant storage.multipartUploads.create and storage.objects.create"
+        }
+        (Scheme::Gcs, _) => "grant storage.objects.create",
+        (Scheme::Azure, _) => AZURE_ROLE,
+        (Scheme::File | Scheme::Memory, _) => LOCAL_RIGHT,
+    }
+}
+
+/// Returns the permission to list, which every access needs first.
+pub(super) fn list_right(subject: &Subject) -> String {
+    let bucket = &subject.bucket;
+    match subject.scheme {
+        Scheme::S3 => format!(
+            "allow s3:ListBucket on arn:aws:s3:::{bucket} to these credentials; if expected-bucket-owner is set, \
+             check it"
+        ),
+        Scheme::Gcs => format!("grant storage.objects.list on gs://{bucket} (roles/storage.objectUser)"),
+        Scheme::Azure => AZURE_ROLE.to_owned(),
+        Scheme::File | Scheme::Memory => LOCAL_RIGHT.to_owned(),
+    }
+}
+
+/// Returns the permission to list pending uploads.
+pub(super) fn uploads_right(scheme: Scheme) -> &'static str {
+    match scheme {
+        Scheme::Gcs => "grant storage.multipartUploads.list (roles/storage.objectUser)",
+        _ => "allow s3:ListBucketMultipartUploads on the bucket",
+    }
+}
+
+/// Returns the permission to read the bucket's versioning, else its lifecycle rules.
+pub(super) fn bucket_right(scheme: Scheme, versioning: bool) -> &'static str {
+    match (scheme, versioning) {
+        (Scheme::Gcs, _) => "grant storage.buckets.get (roles/storage.legacyBucketReader)",
+        (_, true) => "allow s3:GetBucketVersioning",
+        (_, false) => "allow s3:GetLifecycleConfiguration",
+    }
+}
+
+/// Returns what a store without rules, or whose rules cannot be read here, does with deleted data, and with incomplete
+/// uploads.
+pub(super) fn without_rules(scheme: Scheme) -> (&'static str, &'static str) {
+    match scheme {
+        Scheme::Azure => (
+            "not checked: the storage account sets it; versions and soft delete there keep deleted steps, and bill \
+             them",
+            "Azure deletes the blocks of an incomplete upload after a week",
+        ),
+        _ => (
+            "a directory keeps no versions: deleted data is gone",
+            "`stepvault gc` removes them",
+        ),
+    }
+}
+
+/// What a wrong clock means for requests to a store.
+pub(super) struct ClockRule {
+    /// For a store that refuses signatures with a wrong time: what stepvault does then.
+    pub(super) refused: Option<&'static str>,
+    /// What a smaller difference means.
+    pub(super) meaning: &'static str,
+}
+
+pub(super) fn clock(scheme: Scheme) -> ClockRule {
+    const REFUSES: &str = "the store refuses requests when they differ by 15 minutes or more, and the times in records are wrong";
+    let (refused, meaning) = match scheme {
+        // Stepvault learns the store's time from the first rejected request. Credentials, other programs and the times
+        // that distinguish steps still use this machine's clock.
+        Scheme::S3 => (
+            Some("; stepvault signs again by the store's clock, but other programs may not"),
+            REFUSES,
+        ),
+        Scheme::Azure => (Some(""), REFUSES),
+        Scheme::Gcs => (None, "tokens may be refused, and the times in records are wrong"),
+        Scheme::File | Scheme::Memory => (None, "the times in records are wrong"),
+    };
+    ClockRule { refused, meaning }
+}
+
+/// Returns the command that sets the bucket's lifecycle rules.
+pub(super) fn rules_command(subject: &Subject) -> String {
+    let bucket = &subject.bucket;
+    match subject.scheme {
+        Scheme::Gcs => format!("gcloud storage buckets update gs://{bucket} --lifecycle-file=FILE"),
+        _ => format!("aws s3api put-bucket-lifecycle-configuration --bucket {bucket}"),
+    }
+}
+
+/// Returns a rule that deletes abandoned uploads.
+pub(super) fn uploads_rule(subject: &Subject) -> String {
+    match subject.scheme {
+        Scheme::Gcs => gcs_rule(subject, "AbortIncompleteMultipartUpload", "age"),
+        _ => s3_rule(
+            subject,
+            "stepvault-abandoned-uploads",
+            &format!("\"AbortIncompleteMultipartUpload\":{{\"DaysAfterInitiation\":{DAYS}}}"),
+        ),
+    }
+}
+
+/// Returns a rule that deletes old versions.
+pub(super) fn old_versions_rule(subject: &Subject) -> String {
+    match subject.scheme {
+        Scheme::Gcs => gcs_rule(subject, "Delete", "daysSinceNoncurrentTime"),
+        _ => s3_rule(
+            subject,
+            "stepvault-old-versions",
+            &format!("\"NoncurrentVersionExpiration\":{{\"NoncurrentDays\":{DAYS}}}"),
+        ),
+    }
+}
+
+fn s3_rule(subject: &Subject, id: &str, action: &str) -> String {
+    let prefix = json_prefix(subject);
+    format!("{{\"ID\":\"{id}\",\"Status\":\"Enabled\",\"Filter\":{{\"Prefix\":{prefix}}},{action}}}")
+}
+
+fn gcs_rule(subject: &Subject, action: &str, days: &str) -> String {
+    let only = match subject.prefix.as_str() {
+        "" => String::new(),
+        _ => format!(",\"matchesPrefix\":[{}]", json_prefix(subject)),
+    };
+    format!("{{\"action\":{{\"type\":\"{action}\"}},\"condition\":{{\"{days}\":{DAYS}{only}}}}}")
+}
+
+/// Returns the prefix as a JSON string, with its slash.
+fn json_prefix(subject: &Subject) -> String {
+    let prefix = match subject.prefix.as_str() {
+        "" => String::new(),
+        prefix => format!("{prefix}/"),
+    };
+    serde_json::Value::from(prefix).to_string()
+}
