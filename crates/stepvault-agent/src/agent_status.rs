@@ -84,7 +84,7 @@ pub(crate) struct RemoteState {
     /// Number of failed uploads.
     pub(crate) failures: u64,
     /// Steps that it lacked at the last scan of the vault.
-    backlog: BTreeSet<StepId>,
+    pub(crate) backlog: BTreeSet<StepId>,
 }
 
 impl RemoteState {
