@@ -1,4 +1,4 @@
-//! How long records and plans take: a manifest of 1,000 files, and retention and restore over 1,000 and 10,000 steps. A
+//! How long records and plans take: a manifest of 1,000 files, and retention over 1,000 and 10,000 steps. A
 //! plan that takes ten times as long for ten times as many steps is linear.
 #![allow(
     missing_docs,
@@ -17,7 +17,6 @@ use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::manifest::{DirectoryEntry, FileEntry, PartManifest, Shape};
 use stepvault_core::observe::Tier;
 use stepvault_core::path::RelativePath;
-use stepvault_core::restore_plan::{self, Candidate, CandidateState, CandidateTier, RestoreRequest};
 use stepvault_core::retention::{
     self, Guards, KeepRules, ListingState, LocalLimits, StepFacts, TierView, Verified,
 };
@@ -147,35 +146,5 @@ fn retention_plans(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn restore_plans(criterion: &mut Criterion) {
-    let request = RestoreRequest::default();
-    let remotes = [remote()];
-    let mut group = criterion.benchmark_group("restore plan");
-    for steps in STEPS {
-        let candidate = |step: u64| Candidate {
-            id: id(step),
-            name: format!("step_{step}"),
-            tiers: vec![CandidateTier {
-                tier: Tier::Remote(remote()),
-                state: CandidateState::Committed(Box::new(commit(step))),
-            }],
-        };
-        let candidates: Vec<Candidate> = (1..=steps).map(candidate).collect();
-        group.throughput(Throughput::Elements(steps));
-        group.bench_with_input(
-            BenchmarkId::from_parameter(steps),
-            &candidates,
-            |bencher, candidates| {
-                bencher.iter_batched(
-                    || candidates.clone(),
-                    |candidates| restore_plan::plan(candidates, &request, &remotes).expect("a plan"),
-                    criterion::BatchSize::LargeInput,
-                );
-            },
-        );
-    }
-    group.finish();
-}
-
-criterion_group!(benches, records, retention_plans, restore_plans);
+criterion_group!(benches, records, retention_plans);
 criterion_main!(benches);

@@ -1,7 +1,7 @@
 //! Names, records, plans and policies of stepvault, as pure data.
 //!
-//! This crate decides what the other crates do: which attempt a checkpoint belongs to, which steps retention keeps,
-//! which step a restore tries first, how a file is divided into parts. It also defines the records that stand on a
+//! This crate decides what the other crates do: which attempt a checkpoint belongs to, which steps retention keeps, how
+//! a file is divided into parts. It also defines the records that stand on a
 //! remote and their canonical JSON, the configuration, and the error type of the whole workspace.
 //!
 //! It must not touch a disk, a network, a clock or an async runtime: facts come in as values, and decisions go out as
@@ -43,6 +43,7 @@ pub mod file_parts;
 pub mod forecast;
 pub mod given_up;
 pub mod ids;
+pub mod include;
 pub mod keys;
 pub mod launch;
 pub mod launcher;
@@ -54,7 +55,6 @@ pub mod observe;
 pub mod path;
 pub mod records;
 pub mod remote_settings;
-pub mod restore_plan;
 pub mod retention;
 pub mod retired;
 pub mod room;

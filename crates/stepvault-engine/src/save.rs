@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use stepvault_core::forecast::{STEPS_THAT_COUNT, Taken, next_step};
 use stepvault_core::ids::Step;
+use stepvault_core::include::IncludeFilter;
 use stepvault_core::keys::check_step_name;
-use stepvault_core::restore_plan::IncludeFilter;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_formats::step_name;
 use stepvault_formats::temporary::{is_temporary, is_unfinished_file};

@@ -4,13 +4,13 @@ use std::str::FromStr;
 
 use stepvault_core::config::{nearest, parse_duration, parse_size};
 use stepvault_core::ids::{NodeName, RemoteName, RunName, StepId};
+use stepvault_core::include::IncludeFilter;
 use stepvault_core::launch::LaunchName;
 use stepvault_core::launcher::Launcher;
 use stepvault_core::links::check_links;
 use stepvault_core::manifest::{SymlinkEntry, check_link_target};
 use stepvault_core::nodes::NodeSet;
 use stepvault_core::path::RelativePath;
-use stepvault_core::restore_plan::IncludeFilter;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_diagnose::estimate::{self, Named as _};
 

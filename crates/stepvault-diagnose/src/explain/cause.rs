@@ -61,6 +61,33 @@ struct Words {
 }
 
 impl Cause {
+    /// All causes, in the order in which equally likely ones are listed.
+    pub const ALL: [Self; 23] = [
+        Self::DiskFull,
+        Self::InodesFull,
+        Self::TemporaryDirectoryFull,
+        Self::SharedMemoryFull,
+        Self::QuotaReached,
+        Self::ReadOnly,
+        Self::PermissionDenied,
+        Self::DirectoryMissing,
+        Self::FilesystemUnreachable,
+        Self::DiskFault,
+        Self::TooManyOpenFiles,
+        Self::OutOfMemory,
+        Self::OutOfGpuMemory,
+        Self::PathExists,
+        Self::RestartLoop,
+        Self::TakenAway,
+        Self::TimeOut,
+        Self::CredentialsExpired,
+        Self::AccessRefused,
+        Self::ClockWrong,
+        Self::UploadStalled,
+        Self::PartialStep,
+        Self::InterruptedSave,
+    ];
+
     /// Returns its name for programs, in kebab-case.
     pub fn name(self) -> &'static str {
         self.words().name
@@ -261,35 +288,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-
-    impl Cause {
-        /// All causes, in the order in which equally likely ones are listed.
-        pub(in crate::explain) const ALL: [Self; 23] = [
-            Self::DiskFull,
-            Self::InodesFull,
-            Self::TemporaryDirectoryFull,
-            Self::SharedMemoryFull,
-            Self::QuotaReached,
-            Self::ReadOnly,
-            Self::PermissionDenied,
-            Self::DirectoryMissing,
-            Self::FilesystemUnreachable,
-            Self::DiskFault,
-            Self::TooManyOpenFiles,
-            Self::OutOfMemory,
-            Self::OutOfGpuMemory,
-            Self::PathExists,
-            Self::RestartLoop,
-            Self::TakenAway,
-            Self::TimeOut,
-            Self::CredentialsExpired,
-            Self::AccessRefused,
-            Self::ClockWrong,
-            Self::UploadStalled,
-            Self::PartialStep,
-            Self::InterruptedSave,
-        ];
-    }
 
     #[test]
     fn every_cause_has_a_name_a_sentence_and_a_remedy() {

@@ -1,11 +1,12 @@
-//! Lists the steps that any tier holds, the newest first.
+//! Lists the steps that any tier holds: the candidates of a restore.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use futures::future::join_all;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::{Event, Tier};
-use stepvault_core::{Error, Result};
+use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
 
 use super::{RestoreContext, RestoreRequest};
@@ -20,10 +21,45 @@ pub(super) struct Candidate {
     pub(super) local: Option<SealedStep>,
     /// Remotes that list a commit of it, in the configured order.
     pub(super) remotes: Vec<RunRemote>,
-    /// The known faults of the step on any tier.
-    pub(super) reasons: Vec<String>,
-    /// The tiers that have it but could not be read.
+    pub(super) faults: Faults,
+}
+
+/// Why a step, or one version of it, cannot be restored from its tiers.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Faults {
+    /// The proven faults, each with its tier.
+    pub(super) proven: Vec<String>,
+    /// The tiers that may hold the step intact but could not be read.
     pub(super) unread: Vec<String>,
+    /// Whether damage of the local copy is among the proven faults.
+    pub(super) local_is_damaged: bool,
+}
+
+impl Faults {
+    /// Adds the error of reading from a tier. Only an error about the tier's content is a proven fault.
+    ///
+    /// # Errors
+    /// The given error, if it is an interruption.
+    pub(super) fn add(&mut self, tier: &Tier, error: Error) -> Result<()> {
+        match error {
+            error if error.kind() == ErrorKind::Interrupted => return Err(error),
+            error if is_outage(&error) => self.unread.push(format!("{tier}: {}", error.text_with_hint())),
+            error => self.add_proven(tier, error),
+        }
+        Ok(())
+    }
+
+    /// Adds damage that a tier is proven to have.
+    pub(super) fn add_proven(&mut self, tier: &Tier, damage: impl Display) {
+        self.proven.push(format!("{tier}: {damage}"));
+        self.local_is_damaged |= *tier == Tier::Local;
+    }
+
+    pub(super) fn extend(&mut self, other: Self) {
+        self.proven.extend(other.proven);
+        self.unread.extend(other.unread);
+        self.local_is_damaged |= other.local_is_damaged;
+    }
 }
 
 /// All candidates, and the unreachable tiers.
@@ -34,12 +70,16 @@ pub(super) struct Candidates {
 }
 
 impl Candidates {
-    pub(super) async fn gather(context: &RestoreContext, request: &RestoreRequest) -> Result<Self> {
+    /// Lists the steps of all tiers that the request allows.
+    ///
+    /// # Errors
+    /// When the vault cannot be read and no older step is allowed. An unreachable remote is part of the result.
+    pub(super) async fn list(context: &RestoreContext, request: &RestoreRequest) -> Result<Self> {
         let mut candidates = Self {
             by_step: BTreeMap::new(),
             unreachable: Vec::new(),
         };
-        candidates.gather_local(context, request).await?;
+        candidates.list_local(context, request).await?;
         let listings = join_all(context.remotes.iter().map(list_remote)).await;
         for (remote, listing) in context.remotes.iter().zip(listings) {
             match listing {
@@ -48,7 +88,7 @@ impl Candidates {
                         candidates.entry(id).remotes.push(remote.clone());
                     }
                 }
-                Err(error) => candidates.cannot_be_asked(context, remote.tier.clone(), error),
+                Err(error) => candidates.add_unreachable(context, remote.tier.clone(), error),
             }
         }
         candidates.by_step.retain(|id, _| {
@@ -58,21 +98,21 @@ impl Candidates {
         Ok(candidates)
     }
 
-    fn cannot_be_asked(&mut self, context: &RestoreContext, tier: Tier, error: Error) {
+    fn add_unreachable(&mut self, context: &RestoreContext, tier: Tier, error: Error) {
         context.observer.on_event(&Event::Warning {
             message: &format!("{tier} is unreachable and may hold newer steps: {error}"),
         });
         self.unreachable.push((tier, error));
     }
 
-    async fn gather_local(&mut self, context: &RestoreContext, request: &RestoreRequest) -> Result<()> {
+    async fn list_local(&mut self, context: &RestoreContext, request: &RestoreRequest) -> Result<()> {
         let Some(vault) = context.vault.clone() else {
             return Ok(());
         };
         let run = request.run.clone();
         let scan = match blocking(move || vault.steps(&run)).await {
             Err(error) if request.allow_older && is_outage(&error) => {
-                self.cannot_be_asked(context, Tier::Local, outage(error));
+                self.add_unreachable(context, Tier::Local, outage(error));
                 return Ok(());
             }
             scan => scan.map_err(outage)?,
@@ -82,17 +122,9 @@ impl Candidates {
             self.entry(id).local = Some(step);
         }
         for (path, error) in scan.faults {
-            let id = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .and_then(StepId::from_label);
-            let Some(id) = id else { continue };
-            let text = format!("local: {error}");
-            let entry = self.entry(id);
-            if is_outage(&error) {
-                entry.unread.push(text);
-            } else {
-                entry.reasons.push(text);
+            let label = path.file_name().and_then(|name| name.to_str());
+            if let Some(id) = label.and_then(StepId::from_label) {
+                self.entry(id).faults.add(&Tier::Local, error)?;
             }
         }
         Ok(())
@@ -103,13 +135,12 @@ impl Candidates {
             id,
             local: None,
             remotes: Vec::new(),
-            reasons: Vec::new(),
-            unread: Vec::new(),
+            faults: Faults::default(),
         })
     }
 
     /// Removes and returns the newest candidate.
-    pub(super) fn next_newest(&mut self) -> Option<Candidate> {
+    pub(super) fn pop_newest(&mut self) -> Option<Candidate> {
         self.by_step.pop_last().map(|(_, candidate)| candidate)
     }
 }

@@ -30,3 +30,4 @@ mod several_nodes;
 mod starts;
 mod sweep;
 mod unreadable;
+mod versions;

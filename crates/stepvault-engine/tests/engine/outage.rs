@@ -9,7 +9,7 @@ use stepvault_core::launch::LaunchName;
 use stepvault_core::nodes::Writer;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::push::{PushReport, StageRequest};
-use stepvault_engine::restore::{RestoreRequest, Target, Together, restore};
+use stepvault_engine::restore::{RestoreRequest, Target, Together, plan, restore};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 
@@ -154,6 +154,17 @@ async fn a_restore_after_the_outage_finds_the_step_that_was_sealed_in_it() {
     rig.push(&rig.write_step(400, &FILES, 4, 6_000)).await.unwrap();
     assert_eq!(sealed(&rig.vault), [(id(1, 400), true)]);
     back(&mut rig, there);
+    // A plan changes nothing, and says that the restore may choose another step.
+    assert_eq!(
+        plan(&rig.context(), &rig.restore_request()).await.unwrap().id,
+        id(2, 300)
+    );
+    assert_eq!(sealed(&rig.vault), [(id(1, 400), true)]);
+    let warnings = rig.recorder.warnings.lock().unwrap().join("\n");
+    assert!(
+        warnings.contains("still provisional: step 400 (attempt 1); a restore determines them first"),
+        "{warnings}"
+    );
     assert_eq!(go_on_from(&rig, None).await, id(2, 400));
     assert_eq!(sealed(&rig.vault), [(id(2, 400), false)]);
 }

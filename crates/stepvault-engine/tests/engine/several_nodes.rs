@@ -14,7 +14,9 @@ use stepvault_core::records::Tombstone;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::catalog::read_commit;
 use stepvault_engine::push::{PushReport, StageRequest};
-use stepvault_engine::restore::{Parts, RestoreReport, RestoreRequest, Target, Together, restore};
+use stepvault_engine::restore::{
+    Parts, RestorePlan, RestoreReport, RestoreRequest, Target, Together, plan, restore,
+};
 use stepvault_engine::upload::{Lane, Uploaded};
 use stepvault_testkit::s3::StrictS3;
 
@@ -84,6 +86,12 @@ impl Cluster {
 
     async fn restore(&self, rank: usize) -> stepvault_core::Result<RestoreReport> {
         restore(&self.rigs[rank].context(), &self.restore_request(rank)).await
+    }
+
+    async fn plan(&self, rank: usize) -> RestorePlan {
+        plan(&self.rigs[rank].context(), &self.restore_request(rank))
+            .await
+            .unwrap()
     }
 
     fn remote(&self) -> &stepvault_engine::run_remote::RunRemote {
@@ -514,6 +522,61 @@ async fn nodes_that_all_have_their_parts_go_on_from_a_step_that_is_not_durable()
     assert_eq!((left.decision.id, right.decision.id), (id(1, 200), id(1, 200)));
     assert_eq!(names(&left.decision.path), ["common.json", "rank_0.distcp"]);
     assert_eq!(names(&right.decision.path), ["common.json", "rank_1.distcp"]);
+}
+
+/// It says what the nodes will agree on, as far as one of them can know, and what they have agreed on.
+#[tokio::test]
+async fn a_plan_of_one_node_decides_nothing_for_the_others() {
+    let cluster = with_a_newer_sealed_step().await;
+    assert_eq!(cluster.plan(0).await.id, id(1, 100));
+    let warnings = cluster.rigs[0].recorder.warnings.lock().unwrap().join("\n");
+    assert!(
+        warnings.contains("step 200 (attempt 1) is sealed on this node and not durable"),
+        "{warnings}"
+    );
+    let (left, right) = tokio::join!(cluster.restore(0), cluster.restore(1));
+    assert_eq!(left.unwrap().decision.id, id(1, 200));
+    assert_eq!(right.unwrap().decision.id, id(1, 200));
+    assert_eq!(cluster.plan(0).await.id, id(1, 200));
+}
+
+#[tokio::test]
+async fn what_a_node_skips_while_it_decides_for_all_is_in_its_plan_and_its_report() {
+    let mut cluster = Cluster::new(2).await;
+    for rank in [0, 1] {
+        cluster.save(rank, 100, 1000).await;
+        cluster.save(rank, 200, 2000).await;
+    }
+    for rig in &mut cluster.rigs {
+        rig.lose_node();
+    }
+    "second".clone_into(&mut cluster.launch);
+    let commit = cluster.remote().keys.commit(id(1, 200));
+    std::fs::write(cluster.rigs[0].remote_root().join(commit), "{").unwrap();
+    let planned = cluster.plan(0).await;
+    let restored = cluster.restore(0).await.unwrap().decision;
+    for plan in [planned, restored] {
+        assert_eq!(plan.id, id(1, 100));
+        assert_eq!((plan.skipped.len(), plan.skipped[0].step), (1, 200));
+    }
+}
+
+/// The bytes that are wrong on the remote are another node's: this node's own part is intact.
+#[tokio::test]
+async fn a_sealed_part_is_not_quarantined_for_the_files_of_another_node() {
+    let mut cluster = Cluster::new(2).await;
+    for rank in [0, 1] {
+        cluster.save(rank, 100, 1000).await;
+        cluster.save(rank, 200, 2000).await;
+    }
+    "second".clone_into(&mut cluster.launch);
+    let path = RelativePath::new("rank_1.distcp").unwrap();
+    let damaged = cluster.remote().keys.data("step_200", id(1, 200), &path).unwrap();
+    std::fs::write(cluster.rigs[0].remote_root().join(damaged), [0; 3000]).unwrap();
+    let rig = &cluster.rigs[0];
+    let restored = restore(&rig.context(), &rig.restore_request()).await.unwrap();
+    assert_eq!(restored.decision.id, id(1, 100));
+    assert!(rig.vault.step(&run_name(), id(1, 200)).unwrap().is_some());
 }
 
 #[tokio::test]

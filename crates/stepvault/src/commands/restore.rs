@@ -137,19 +137,13 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
         demoted_steps(&settings, &tiers, &session.output).await
     };
     let request = RestoreRequest {
-        run: tiers.run_name().clone(),
-        target,
         step: arguments.step,
         attempt: arguments.attempt,
         parts: arguments.nodes.parts(&tiers.writer),
         together: Some(arguments.nodes.together(&tiers.writer)),
         resumes,
         include: arguments.include,
-        existing: if arguments.replace {
-            Existing::Replace
-        } else {
-            Existing::Refuse
-        },
+        existing: existing(arguments.replace),
         handoff: Some(HandoffOptions {
             profiles: settings.profiles()?,
             profile: arguments.trainer.profile.or_else(|| tiers.run.profile.clone()),
@@ -157,15 +151,16 @@ pub(crate) async fn run(session: &Session, arguments: RestoreArguments) -> Resul
         }),
         demoted,
         allow_older: arguments.allow_older,
+        ..RestoreRequest::newest(tiers.run_name().clone(), target)
     };
     let mut document = if arguments.plan {
-        planned(&tiers, plan(&context, &request).await?, &request.demoted)
+        planned(&tiers, plan(&context, &request).await?)
     } else {
         let report = restore(&context, &request).await?;
         if resumes && tiers.vault.is_none() {
             remember(session, &settings, &tiers, &step_path, &request, &report).await;
         }
-        restored(&tiers, report, &request.demoted)
+        restored(&tiers, report)
     };
     document.seconds = began.elapsed().as_secs_f64();
     document.ask_given_up(&tiers).await;
@@ -243,6 +238,15 @@ impl NodesArguments {
             since: SystemClock.now(),
             patience: self.wait_for_nodes,
         }
+    }
+}
+
+/// Returns what to do with other content that has the step's name.
+pub(super) const fn existing(replace: bool) -> Existing {
+    if replace {
+        Existing::Replace
+    } else {
+        Existing::Refuse
     }
 }
 

@@ -9,7 +9,7 @@ use stepvault_core::ids::RunName;
 use stepvault_core::words::shell_word;
 use stepvault_core::{ErrorKind, Result};
 use stepvault_engine::explain::{NotLookedAt, ResumeOnDisk, quoted};
-use stepvault_engine::restore::{RestoreDecision, RestoreRequest, Target, plan};
+use stepvault_engine::restore::{RestorePlan, RestoreRequest, Target, plan};
 use stepvault_local::vault::Vault;
 
 use crate::commands::Session;
@@ -101,7 +101,7 @@ pub(super) async fn resume_from(resume: Resume<'_>) -> Option<ResumeDocument> {
 async fn on_tiers(
     resume: &Resume<'_>,
     on_disk: Option<&ResumeOnDisk>,
-) -> Result<Option<(RestoreDecision, PathBuf)>> {
+) -> Result<Option<(RestorePlan, PathBuf)>> {
     let (Some(run), Some(first)) = (resume.run, resume.directories.first()) else {
         return Ok(None);
     };
@@ -138,7 +138,7 @@ fn from_disk(found: ResumeOnDisk) -> ResumeDocument {
     }
 }
 
-fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, decision: RestoreDecision) -> ResumeDocument {
+fn from_tiers(resume: &Resume<'_>, run: &RunName, into: &Path, decision: RestorePlan) -> ResumeDocument {
     let global = &resume.session.global;
     // The command must name a vault that was found without being configured.
     let found = resume

@@ -1,15 +1,14 @@
 //! The output of a restore.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::given_up::GivenUpStep;
-use stepvault_core::ids::StepId;
+use stepvault_core::observe::Tier;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_engine::restore::{RestoreDecision, RestoreReport, SkippedStep};
+use stepvault_engine::restore::{MovedAside, RestorePlan, RestoreReport, SkippedStep};
 use stepvault_formats::handoff::{HandoffPlan, PlannedPointer};
 use stepvault_formats::pointer::PointerContent;
 
@@ -18,7 +17,7 @@ use crate::context::Tiers;
 use crate::output::{Report, human};
 
 /// The result or the plan of a restore.
-#[derive(Serialize, JsonSchema)]
+#[derive(Default, Serialize, JsonSchema)]
 pub(in crate::commands) struct RestoreDocument {
     /// The run.
     run: String,
@@ -41,16 +40,11 @@ pub(in crate::commands) struct RestoreDocument {
     sources: Vec<SourceDocument>,
     /// Newer steps that were skipped, the newest first.
     skipped: Vec<SkippedStep>,
-    /// The skipped steps from which the trainer crashed repeatedly.
-    #[serde(skip)]
-    demoted: Vec<u64>,
     /// Tiers that could not be listed and may hold newer steps.
     unreachable: Vec<UnreachableDocument>,
     /// Steps that nodes gave up to free disk space, by node: newer ones than this, and those given up since
     /// it was written.
     given_up: Vec<GivenUpDocument>,
-    #[serde(skip)]
-    id: StepId,
     #[serde(skip)]
     written_at: Timestamp,
     /// Whether this is only a plan, because of `--plan`.
@@ -114,89 +108,54 @@ struct PointerDocument {
 }
 
 /// Builds the document of a plan.
-pub(in crate::commands) fn planned(
-    tiers: &Tiers,
-    decision: RestoreDecision,
-    demoted: &BTreeMap<StepId, String>,
-) -> RestoreDocument {
-    let unreachable = decision.unreachable.into_iter();
+pub(in crate::commands) fn planned(tiers: &Tiers, plan: RestorePlan) -> RestoreDocument {
+    let source = |tier: &Tier| SourceDocument {
+        tier: tier.to_string(),
+        bytes: None,
+    };
+    let unreachable = |(tier, message): (Tier, String)| UnreachableDocument {
+        tier: tier.to_string(),
+        message,
+    };
     let mut document = RestoreDocument {
         run: tiers.run_name().to_string(),
-        step: decision.id.step.number(),
-        attempt: decision.id.attempt.number(),
-        files: decision.file_count,
-        bytes: decision.data_bytes,
-        sources: decision
-            .sources
-            .iter()
-            .map(|tier| SourceDocument {
-                tier: tier.to_string(),
-                bytes: None,
-            })
-            .collect(),
-        demoted: decision
-            .skipped
-            .iter()
-            .map(|skipped| skipped.step)
-            .filter(|step| demoted.keys().any(|id| id.step.number() == *step))
-            .collect(),
-        skipped: decision.skipped,
-        unreachable: unreachable
-            .map(|(tier, message)| UnreachableDocument {
-                tier: tier.to_string(),
-                message,
-            })
-            .collect(),
-        given_up: Vec::new(),
-        id: decision.id,
-        written_at: decision.written_at,
+        step: plan.id.step.number(),
+        attempt: plan.id.attempt.number(),
+        path: plan.path,
+        paths: plan.paths,
+        directory: plan.directory,
+        files: plan.file_count,
+        bytes: plan.data_bytes,
+        sources: plan.sources.iter().map(source).collect(),
+        skipped: plan.skipped,
+        unreachable: plan.unreachable.into_iter().map(unreachable).collect(),
+        written_at: plan.written_at,
         planned: true,
-        already_there: false,
-        resumed_bytes: 0,
-        seconds: 0.0,
-        framework: None,
-        moved_aside: Vec::new(),
-        pointers: Vec::new(),
-        kept: None,
-        resume: None,
-        path: decision.path,
-        paths: decision.paths,
-        directory: decision.directory,
+        ..RestoreDocument::default()
     };
-    if let Some(plan) = decision.handoff {
-        document.add(plan);
+    if let Some(handoff) = plan.handoff {
+        document.add(handoff);
     }
     document
 }
 
 /// Builds the document of a finished restore.
-pub(in crate::commands) fn restored(
-    tiers: &Tiers,
-    report: RestoreReport,
-    demoted: &BTreeMap<StepId, String>,
-) -> RestoreDocument {
-    let fetched = report.fetched;
-    let sources = fetched
-        .bytes_by_tier
-        .iter()
-        .map(|(tier, bytes)| SourceDocument {
-            tier: tier.to_string(),
-            bytes: Some(*bytes),
-        })
-        .collect();
-    let moved_aside = report.moved_aside.into_iter();
+pub(in crate::commands) fn restored(tiers: &Tiers, report: RestoreReport) -> RestoreDocument {
+    let source = |(tier, bytes): (Tier, u64)| SourceDocument {
+        tier: tier.to_string(),
+        bytes: Some(bytes),
+    };
+    let moved = |moved: MovedAside| MovedDocument {
+        path: moved.from,
+        to: Some(moved.to),
+    };
     RestoreDocument {
-        sources,
+        sources: report.fetched.bytes_by_tier.into_iter().map(source).collect(),
         planned: false,
         already_there: report.already_there,
-        resumed_bytes: fetched.kept_bytes,
-        moved_aside: moved_aside
-            .map(|moved| MovedDocument {
-                path: moved.from,
-                to: Some(moved.to),
-            })
-            .collect(),
-        ..planned(tiers, report.decision, demoted)
+        resumed_bytes: report.fetched.kept_bytes,
+        moved_aside: report.moved_aside.into_iter().map(moved).collect(),
+        ..planned(tiers, report.decision)
     }
 }
 
@@ -212,8 +171,10 @@ impl RestoreDocument {
                 .any(|tier| tier.tier == remote.name().as_str())
         });
         let records = known_records(tiers.vault.as_ref(), &remotes, tiers.run_name()).await;
-        let (id, written_at) = (self.id, self.written_at);
-        let is_missed = |step: &GivenUpStep| step.id > id || step.given_up_at > written_at;
+        let (this, written_at) = ((self.attempt, self.step), self.written_at);
+        let is_missed = |step: &GivenUpStep| {
+            (step.id.attempt.number(), step.id.step.number()) > this || step.given_up_at > written_at
+        };
         let missed = |record| GivenUpDocument::of(record, is_missed);
         self.given_up = records.iter().filter_map(missed).collect();
     }
@@ -292,19 +253,13 @@ impl RestoreDocument {
 
 impl Report for RestoreDocument {
     fn human(&self) -> String {
-        let mut lines = Vec::new();
-        for step in &self.skipped {
-            lines.push(format!(
-                "skipped step {} (attempt {}): {}",
-                step.step,
-                step.attempt,
-                step.reasons.join("; ")
-            ));
-        }
+        let skipped = self.skipped.iter();
+        let mut lines: Vec<String> = skipped.map(|step| format!("skipped {step}")).collect();
         lines.extend(
-            self.demoted
-                .first()
-                .map(|step| format!("to restore step {step} anyway: --step {step}")),
+            self.skipped
+                .iter()
+                .find(|skipped| skipped.demoted)
+                .map(|skipped| format!("to restore step {0} anyway: --step {0}", skipped.step)),
         );
         lines.extend(
             self.unreachable
@@ -351,7 +306,6 @@ impl Report for RestoreDocument {
 
 #[cfg(test)]
 mod tests {
-    use stepvault_core::ids::{Attempt, Step};
     use stepvault_formats::pointer::PointerWrite;
 
     use super::*;
@@ -375,21 +329,10 @@ mod tests {
                 attempt: 1,
                 reasons: vec!["main: damaged".to_owned()],
                 unread: false,
+                demoted: false,
             }],
-            demoted: Vec::new(),
-            unreachable: Vec::new(),
-            given_up: Vec::new(),
-            id: StepId::new(Attempt::FIRST, Step::new(40).unwrap()),
-            written_at: Timestamp::from_seconds(0),
-            planned: false,
-            already_there: false,
-            resumed_bytes: 0,
             seconds: 0.5,
-            framework: None,
-            moved_aside: Vec::new(),
-            pointers: Vec::new(),
-            kept: None,
-            resume: None,
+            ..RestoreDocument::default()
         }
     }
 
@@ -423,7 +366,7 @@ mod tests {
     fn says_how_to_take_a_step_that_the_trainer_did_not_survive() {
         let mut demoted = document();
         demoted.skipped[0].reasons = vec!["restored 3 times, and the trainer crashed".to_owned()];
-        demoted.demoted = vec![50];
+        demoted.skipped[0].demoted = true;
         assert!(demoted.human().starts_with(
             "skipped step 50 (attempt 1): restored 3 times, and the trainer crashed\n\
              to restore step 50 anyway: --step 50\n"

@@ -8,7 +8,6 @@ use stepvault_core::starts::{Who, demoted, restart_loop};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::restore::{HandoffOptions, RestoreRequest, Target, restore};
 use stepvault_local::clock::SystemClock;
-use stepvault_local::staging::Existing;
 
 use super::RunArguments;
 use super::environment::RestoredStep;
@@ -16,7 +15,7 @@ use super::history::StartNote;
 use super::place::Place;
 use crate::commands::Session;
 use crate::commands::restore::document::restored;
-use crate::commands::restore::restore_context;
+use crate::commands::restore::{existing, restore_context};
 use crate::commands::starts::known_starts;
 use crate::context::Tiers;
 use crate::output::Report as _;
@@ -34,19 +33,12 @@ pub(super) async fn restore_step(
 ) -> Result<Option<RestoredStep>> {
     let demoted = look_back(session, place, tiers, note).await;
     let request = RestoreRequest {
-        run: tiers.run_name().clone(),
-        target: Target::Into(place.directory.clone()),
         step: arguments.step,
         attempt: arguments.attempt,
         parts: arguments.nodes.parts(&tiers.writer),
         together: Some(arguments.nodes.together(&tiers.writer)),
         resumes: true,
-        include: Vec::new(),
-        existing: if arguments.replace {
-            Existing::Replace
-        } else {
-            Existing::Refuse
-        },
+        existing: existing(arguments.replace),
         handoff: Some(HandoffOptions {
             profiles: place.settings.profiles()?,
             profile: arguments.profile.clone().or_else(|| tiers.run.profile.clone()),
@@ -54,6 +46,7 @@ pub(super) async fn restore_step(
         }),
         demoted,
         allow_older: arguments.allow_older,
+        ..RestoreRequest::newest(tiers.run_name().clone(), Target::Into(place.directory.clone()))
     };
     let asked_for_one = request.step.is_some() || request.attempt.is_some();
     let report = match restore(&restore_context(tiers), &request).await {
@@ -68,16 +61,13 @@ pub(super) async fn restore_step(
         }
         Err(error) => return Err(error),
     };
-    let decision = &report.decision;
+    let handoff = report.decision.handoff.as_ref();
     let restored_step = RestoredStep {
-        id: decision.id,
-        path: decision.path.clone(),
-        is_outrun: decision
-            .handoff
-            .as_ref()
-            .is_some_and(|handoff| handoff.kept.is_some()),
+        id: report.decision.id,
+        path: report.decision.path.clone(),
+        is_outrun: handoff.is_some_and(|handoff| handoff.kept.is_some()),
     };
-    let mut document = restored(tiers, report, &request.demoted);
+    let mut document = restored(tiers, report);
     document.ask_given_up(tiers).await;
     tell(session, &document.human());
     Ok(Some(restored_step))

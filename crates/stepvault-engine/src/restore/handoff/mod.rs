@@ -3,6 +3,9 @@
 //! The order makes this safe to interrupt. Until the step is in place, the trainer at worst finds nothing to resume
 //! from; a pointer never names a missing step; and repeating the restore does the rest.
 
+mod directory;
+mod range_reader;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -18,12 +21,13 @@ use stepvault_local::staging::Staging;
 use stepvault_local::survey::SurveyFiles;
 use stepvault_local::vault::Vault;
 
-use super::peek::RangeReader;
-use super::prospect::{Layout, Overlay, Staged, tree_with_step};
-use super::resolve::Resolved;
+use super::plan::RestorePlan;
+use super::resolve::ResolvedStep;
 use super::{RestoreContext, RestoreRequest, Target};
 use crate::blocking::blocking;
 use crate::profiles::named;
+use directory::{Layout, OverlayFiles, StagedFiles, tree_with_step};
+use range_reader::RangeReader;
 
 /// How the trainer is made to resume from a restored step.
 #[derive(Debug, Clone)]
@@ -47,7 +51,7 @@ pub struct MovedAside {
 
 /// What was done for the trainer.
 #[derive(Debug)]
-pub(super) struct HandedOver {
+pub(super) struct HandoffReport {
     pub(super) plan: HandoffPlan,
     pub(super) moved_aside: Vec<MovedAside>,
 }
@@ -61,15 +65,26 @@ pub(super) struct Handoff {
     layout: Layout,
     asked_for: bool,
     vault: Option<Vault>,
-    resolved: Arc<Resolved>,
+    resolved: Arc<ResolvedStep>,
+}
+
+/// A handoff of which everything is done that comes before the step is published.
+pub(super) struct PreparedHandoff {
+    handoff: Handoff,
+    /// Locked; `None` if there is nothing to do.
+    directory: Option<HandoffDirectory>,
+    report: HandoffReport,
 }
 
 impl Handoff {
     /// Returns the handoff for this restore, if any. A partial step is nothing that a trainer could resume from.
-    pub(super) fn of(
+    ///
+    /// # Errors
+    /// When the requested profile is unknown.
+    pub(super) fn new(
         context: &RestoreContext,
         request: &RestoreRequest,
-        resolved: &Arc<Resolved>,
+        plan: &RestorePlan,
     ) -> Result<Option<Self>> {
         let Some(mut options) = request.handoff.clone() else {
             return Ok(None);
@@ -79,65 +94,64 @@ impl Handoff {
         }
         // With a name chosen by the user, the trainer's pointers cannot name the step.
         options.write &= matches!(request.target, Target::Into(_));
-        let place = request.target.place(resolved)?;
-        let names = place.names.iter();
+        let names = plan
+            .paths
+            .iter()
+            .map(|path| path.strip_prefix(&plan.directory).unwrap_or(path));
         let handoff = Self {
             options,
             layout: Layout {
                 paths: names.map(|name| name.to_string_lossy().into_owned()).collect(),
-                several: !resolved.members.is_empty(),
+                several: !plan.step.members.is_empty(),
             },
-            directory: place.directory,
+            directory: plan.directory.clone(),
             asked_for: request.step.is_some(),
             vault: context.vault.clone(),
-            resolved: Arc::clone(resolved),
+            resolved: Arc::clone(&plan.step),
         };
         handoff.profile()?;
         Ok(Some(handoff))
     }
 
-    /// Returns the plan, before anything is fetched.
-    pub(super) async fn foresee(self) -> Result<HandoffPlan> {
+    /// Returns what would be done, before anything is fetched.
+    pub(super) async fn preview(self) -> Result<HandoffPlan> {
         let files = RangeReader::new(Arc::clone(&self.resolved));
         blocking(move || self.plan(Some(Box::new(files)))).await
     }
 
-    /// Moves other checkpoints away, runs `place` to publish the staged step, and writes the trainer's pointers.
-    pub(super) fn around(
-        self,
-        staging: Staging,
-        place: impl FnOnce(Staging) -> Result<()>,
-    ) -> Result<HandedOver> {
-        let open = || HandoffDirectory::open(&self.directory, self.vault.as_ref());
-        let open = self.options.write.then(open).transpose()?;
-        let files = Staged {
-            files: staging.files()?,
-            single: self.single_file(),
+    /// Moves other checkpoints out of the way of the staged step; of one that is in place, if there is no staging
+    /// directory.
+    pub(super) fn prepare(self, staging: Option<&Staging>) -> Result<PreparedHandoff> {
+        let prepared = |handoff, directory, plan, moved_aside| PreparedHandoff {
+            handoff,
+            directory,
+            report: HandoffReport { plan, moved_aside },
         };
-        let plan = self.plan(Some(Box::new(files)))?;
-        let moved_aside = open.as_ref().map(|open| self.make_way(open, &plan)).transpose()?;
-        place(staging)?;
-        if let Some(open) = open {
-            self.point(open, &plan)?;
+        if staging.is_none() {
+            let plan = self.plan(None)?;
+            if plan.is_done() {
+                return Ok(prepared(self, None, plan, Vec::new()));
+            }
         }
-        Ok(HandedOver {
-            plan,
-            moved_aside: moved_aside.unwrap_or_default(),
-        })
+        let open = || HandoffDirectory::open(&self.directory, self.vault.as_ref());
+        let directory = self.options.write.then(open).transpose()?;
+        // Planned under the lock: another restore may have changed the directory until now.
+        let plan = self.plan(staging.map(|staging| self.staged_files(staging)).transpose()?)?;
+        let moved_aside = match &directory {
+            Some(directory) => self.move_aside(directory, &plan)?,
+            None => Vec::new(),
+        };
+        Ok(prepared(self, directory, plan, moved_aside))
     }
 
-    /// Does the rest for a step that is already in place.
-    pub(super) fn complete(self) -> Result<HandedOver> {
-        let mut plan = self.plan(None)?;
-        let mut moved_aside = Vec::new();
-        if !plan.is_done() {
-            let open = HandoffDirectory::open(&self.directory, self.vault.as_ref())?;
-            // Another restore may have changed the directory until now.
-            plan = self.plan(None)?;
-            moved_aside = self.make_way(&open, &plan)?;
-            self.point(open, &plan)?;
-        }
-        Ok(HandedOver { plan, moved_aside })
+    /// Opens the staged files by their paths inside the step.
+    fn staged_files(&self, staging: &Staging) -> Result<Box<dyn OpenFile>> {
+        let single = self.resolved.shape == Shape::File;
+        let file = self.resolved.files.first().filter(|_| single);
+        Ok(Box::new(StagedFiles {
+            files: staging.files()?,
+            single: file.map(|file| file.path.to_string()),
+        }))
     }
 
     fn profile(&self) -> Result<Option<&Profile>> {
@@ -152,7 +166,7 @@ impl Handoff {
             .directory
             .is_dir()
             .then(|| SurveyFiles::open(&self.directory));
-        let files = Overlay {
+        let files = OverlayFiles {
             layout: &self.layout,
             step: step_files,
             directory: directory.transpose()?,
@@ -176,10 +190,10 @@ impl Handoff {
         Ok(plan)
     }
 
-    fn make_way(&self, open: &HandoffDirectory, plan: &HandoffPlan) -> Result<Vec<MovedAside>> {
+    fn move_aside(&self, directory: &HandoffDirectory, plan: &HandoffPlan) -> Result<Vec<MovedAside>> {
         let mut moved = Vec::new();
         for path in &plan.aside {
-            if let Some(to) = open.move_aside(&RelativePath::new(path)?)? {
+            if let Some(to) = directory.move_aside(&RelativePath::new(path)?)? {
                 moved.push(MovedAside {
                     from: self.directory.join(path),
                     to,
@@ -189,37 +203,36 @@ impl Handoff {
         Ok(moved)
     }
 
-    fn point(&self, open: HandoffDirectory, plan: &HandoffPlan) -> Result<()> {
-        for PlannedPointer { write, .. } in plan.pointers.iter().filter(|pointer| !pointer.is_right) {
-            let path = RelativePath::new(&write.path)?;
-            match &write.content {
-                PointerContent::Text(text) => open.write_text(&path, text, self.pointer_mode())?,
-                PointerContent::Symlink(target) => open.write_link(&path, target)?,
-                PointerContent::CopyOf(of) => open.write_copy(&path, &RelativePath::new(of)?)?,
-            }
-        }
-        if let Err(error) = open.finish() {
-            // Everything is in place; only a temporary directory is left.
-            tracing::warn!(%error, "cannot delete a restore's temporary files");
-        }
-        Ok(())
-    }
-
     /// Returns the pointers' mode: readable by everyone who may read the step.
     fn pointer_mode(&self) -> u32 {
-        let root = self
-            .resolved
-            .directories
-            .iter()
-            .find(|entry| entry.path.is_none());
+        let mut directories = self.resolved.directories.iter();
+        let root = directories.find(|entry| entry.path.is_none());
         let of_file = || self.resolved.files.first().map_or(0o600, |file| file.mode);
         (root.map_or_else(of_file, |entry| entry.mode) & 0o666) | 0o600
     }
+}
 
-    /// Returns the staged name of a single-file step.
-    fn single_file(&self) -> Option<String> {
-        let single = self.resolved.shape == Shape::File;
-        let file = self.resolved.files.first().filter(|_| single);
-        file.map(|file| file.path.to_string())
+impl PreparedHandoff {
+    /// Writes the trainer's pointers to the step, which is in place now.
+    pub(super) fn finish(self) -> Result<HandoffReport> {
+        let Some(directory) = self.directory else {
+            return Ok(self.report);
+        };
+        let pointers = self.report.plan.pointers.iter();
+        for PlannedPointer { write, .. } in pointers.filter(|pointer| !pointer.is_right) {
+            let path = RelativePath::new(&write.path)?;
+            match &write.content {
+                PointerContent::Text(text) => {
+                    directory.write_text(&path, text, self.handoff.pointer_mode())?
+                }
+                PointerContent::Symlink(target) => directory.write_link(&path, target)?,
+                PointerContent::CopyOf(of) => directory.write_copy(&path, &RelativePath::new(of)?)?,
+            }
+        }
+        if let Err(error) = directory.finish() {
+            // Everything is in place; only a temporary directory is left.
+            tracing::warn!(%error, "cannot delete a restore's temporary files");
+        }
+        Ok(self.report)
     }
 }

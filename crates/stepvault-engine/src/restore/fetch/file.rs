@@ -59,7 +59,7 @@ impl FileRestore {
     }
 
     /// Counts a valid part; makes the file durable after the last. Returns whether it was the last.
-    pub(super) fn part_is_right(&self) -> Result<bool> {
+    pub(super) fn count_valid_part(&self) -> Result<bool> {
         let is_last = self.remaining.fetch_sub(1, Ordering::AcqRel) == 1;
         if is_last {
             self.open()?.finish(self.entry.mode, self.entry.mtime)?;

@@ -15,19 +15,19 @@ use stepvault_formats::source::ReadAt;
 use stepvault_formats::tree::OpenFile;
 use tokio::runtime::Handle;
 
-use super::resolve::{Resolved, Source};
 use crate::broken_body::Breaks;
+use crate::restore::resolve::{ResolvedStep, Source};
 use crate::run_remote::RunRemote;
 
 /// The files of a step, read from the first tier that has it.
 pub(super) struct RangeReader {
-    resolved: Arc<Resolved>,
+    resolved: Arc<ResolvedStep>,
     runtime: Handle,
 }
 
 impl RangeReader {
     /// Must be created inside the runtime, and used on a thread that may block.
-    pub(super) fn new(resolved: Arc<Resolved>) -> Self {
+    pub(super) fn new(resolved: Arc<ResolvedStep>) -> Self {
         Self {
             resolved,
             runtime: Handle::current(),
@@ -147,7 +147,6 @@ impl ReadAt for RemoteFile {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use stepvault_core::digest::PartDigest;
     use stepvault_core::ids::RunName;

@@ -8,14 +8,14 @@ use stepvault_core::Result;
 use stepvault_core::observe::Event;
 use stepvault_local::vault::Vault;
 
-use super::{RestoreContext, RestoreDecision, RestoreRequest, Together};
+use super::{RestoreContext, RestorePlan, RestoreRequest, Together};
 use crate::blocking::blocking;
 use crate::push::{Placer, determine_attempts, provisional_steps};
 use crate::resumptions::Resumptions;
 
 /// How many times, one second apart, the restore waits for an agent that holds the vault to determine the attempts.
-const LOOKS: u32 = 15;
-const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+const MAX_TRIES: u32 = 15;
+const BETWEEN_TRIES: Duration = Duration::from_secs(1);
 
 /// Determines the attempts of provisional steps, so that they count when the newest step is chosen. If that is not
 /// possible, the restore continues with their provisional identities.
@@ -33,21 +33,40 @@ pub(super) async fn determine_open_attempts(context: &RestoreContext, request: &
     }
 }
 
+/// Warns of provisional steps: a restore determines their attempts before it searches, which a plan must not do.
+pub(super) async fn warn_of_open_attempts(context: &RestoreContext, request: &RestoreRequest) {
+    let (Some(vault), false) = (&context.vault, context.remotes.is_empty()) else {
+        return;
+    };
+    // The search reports a vault that cannot be read.
+    let provisional = provisional_steps(vault, &request.run).await.unwrap_or_default();
+    if !provisional.is_empty() {
+        let ids: Vec<String> = provisional.iter().map(|step| step.id().to_string()).collect();
+        context.observer.on_event(&Event::Warning {
+            message: &format!(
+                "the attempts of steps sealed during an outage are still provisional: {}; a restore determines them \
+                 first, and may choose another step then",
+                ids.join(", ")
+            ),
+        });
+    }
+}
+
 async fn determine(
     context: &RestoreContext,
     request: &RestoreRequest,
     vault: &Vault,
     together: &Together,
 ) -> Result<()> {
-    let mut looks = 0;
+    let mut tries = 0;
     while !provisional_steps(vault, &request.run).await?.is_empty() {
         let locked = vault.clone();
         let lock = match blocking(move || locked.lock()).await {
             Ok(lock) => lock,
             // A running agent does it as soon as a remote answers.
-            Err(error) if error.kind() == ErrorKind::Held && looks < LOOKS => {
-                looks += 1;
-                tokio::time::sleep(BETWEEN_LOOKS).await;
+            Err(error) if error.kind() == ErrorKind::Held && tries < MAX_TRIES => {
+                tries += 1;
+                tokio::time::sleep(BETWEEN_TRIES).await;
                 continue;
             }
             Err(error) => return Err(error),
@@ -65,15 +84,15 @@ async fn determine(
 }
 
 /// Records in the context's vault what the trainer resumes from. A failure does not fail the restore.
-pub(super) async fn remember(context: &RestoreContext, request: &RestoreRequest, decision: &RestoreDecision) {
+pub(super) async fn remember(context: &RestoreContext, request: &RestoreRequest, plan: &RestorePlan) {
     let Some(vault) = &context.vault else {
         return;
     };
-    if let Err(error) = remember_resumption(vault, request, decision).await {
+    if let Err(error) = remember_resumption(vault, request, plan).await {
         context.observer.on_event(&Event::Warning {
             message: &format!(
                 "cannot record in the vault that {} was restored: {error}",
-                decision.id
+                plan.id
             ),
         });
     }
@@ -83,21 +102,15 @@ pub(super) async fn remember(context: &RestoreContext, request: &RestoreRequest,
 ///
 /// # Errors
 /// When the vault cannot be written to.
-pub async fn remember_resumption(
-    vault: &Vault,
-    request: &RestoreRequest,
-    decision: &RestoreDecision,
-) -> Result<()> {
-    let goes_on_from_another = decision
-        .handoff
-        .as_ref()
-        .is_some_and(|handoff| handoff.kept.is_some());
+pub async fn remember_resumption(vault: &Vault, request: &RestoreRequest, plan: &RestorePlan) -> Result<()> {
+    let handoff = plan.handoff.as_ref();
+    let resumes_from_another = handoff.is_some_and(|handoff| handoff.kept.is_some());
     let Some(together) = &request.together else {
         return Ok(());
     };
-    if !request.resumes || !request.include.is_empty() || goes_on_from_another {
+    if !request.resumes || !request.include.is_empty() || resumes_from_another {
         return Ok(());
     }
     let mut resumptions = Resumptions::open(vault, &request.run).await?;
-    resumptions.add(decision.id, together.since).await
+    resumptions.add(plan.id, together.since).await
 }

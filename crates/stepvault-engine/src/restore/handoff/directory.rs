@@ -14,7 +14,7 @@ use stepvault_local::handoff::is_own_name;
 use stepvault_local::survey::{SurveyFiles, survey};
 use stepvault_local::vault::Vault;
 
-use super::resolve::Resolved;
+use crate::restore::resolve::ResolvedStep;
 
 /// Where a step's files are in the directory.
 pub(super) struct Layout {
@@ -30,7 +30,7 @@ impl Layout {
     }
 
     /// Maps a path inside the step to its path in the directory.
-    fn place_of(&self, inside: Option<&RelativePath>) -> Option<String> {
+    fn path_of(&self, inside: Option<&RelativePath>) -> Option<String> {
         if self.several {
             return inside.map(ToString::to_string);
         }
@@ -53,9 +53,9 @@ pub(super) fn tree_with_step(
     directory: &Path,
     layout: &Layout,
     vault: Option<&Vault>,
-    resolved: &Resolved,
+    resolved: &ResolvedStep,
 ) -> Result<Tree> {
-    let there = match survey(directory) {
+    let present = match survey(directory) {
         Ok(tree) => tree,
         Err(error) if error.kind() == ErrorKind::NotFound => Tree::default(),
         Err(error) => return Err(error),
@@ -65,7 +65,7 @@ pub(super) fn tree_with_step(
         path.split('/').next().is_some_and(is_own_name)
             || vault.is_some_and(|vault| is_at_or_below(path, vault))
     };
-    let mut entries: BTreeMap<String, Entry> = there
+    let mut entries: BTreeMap<String, Entry> = present
         .entries()
         .filter(|(path, _)| !layout.holds(path) && !is_own(path))
         .map(|(path, entry)| (path.to_owned(), entry.clone()))
@@ -74,11 +74,11 @@ pub(super) fn tree_with_step(
     Ok(Tree::new(entries))
 }
 
-fn step_entries(layout: &Layout, resolved: &Resolved) -> Vec<(String, Entry)> {
+fn step_entries(layout: &Layout, resolved: &ResolvedStep) -> Vec<(String, Entry)> {
     let single = resolved.shape == Shape::File;
     let at = |path: Option<&RelativePath>, kind, mtime: Timestamp| {
-        let place = layout.place_of(path.filter(|_| !single))?;
-        Some((place, Entry { kind, mtime }))
+        let path = layout.path_of(path.filter(|_| !single))?;
+        Some((path, Entry { kind, mtime }))
     };
     let directories = resolved
         .directories
@@ -108,19 +108,18 @@ fn is_at_or_below(path: &str, directory: &str) -> bool {
 }
 
 /// The files of a directory, overlaid with those of a step that is not in place yet.
-pub(super) struct Overlay<'a> {
+pub(super) struct OverlayFiles<'a> {
     pub(super) layout: &'a Layout,
     /// The step's files, by their paths inside the step; a single file has the empty path.
     pub(super) step: Option<Box<dyn OpenFile>>,
     pub(super) directory: Option<SurveyFiles>,
 }
 
-impl OpenFile for Overlay<'_> {
+impl OpenFile for OverlayFiles<'_> {
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
-        let not_there = || io::Error::from(io::ErrorKind::NotFound);
         let in_step = match (&self.step, self.layout.inside(path)) {
             (Some(step), Some(inside)) => step.open(inside),
-            _ => Err(not_there()),
+            _ => Err(io::ErrorKind::NotFound.into()),
         };
         // Some paths of a multi-path step may be in place and not staged again.
         match (&in_step, &self.directory) {
@@ -131,13 +130,13 @@ impl OpenFile for Overlay<'_> {
 }
 
 /// The files of a staged step.
-pub(super) struct Staged {
+pub(super) struct StagedFiles {
     pub(super) files: SurveyFiles,
     /// The staged name of a single-file step.
     pub(super) single: Option<String>,
 }
 
-impl OpenFile for Staged {
+impl OpenFile for StagedFiles {
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadAt>> {
         self.files.open(self.single.as_deref().unwrap_or(path))
     }

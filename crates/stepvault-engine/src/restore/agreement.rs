@@ -19,9 +19,8 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
 use tokio::time::{Duration, Instant};
 
-use super::candidates::Candidates;
-use super::demoted::LastResort;
-use super::{RestoreContext, RestoreRequest, resolve};
+use super::plan::{Scope, Search, SkippedStep};
+use super::{Parts, RestoreContext, RestoreRequest};
 use crate::blocking::blocking;
 use crate::catalog::{committed_ids, is_outage, outage};
 use crate::launches::Launches;
@@ -30,9 +29,9 @@ use crate::run_remote::RunRemote;
 /// Maximum number of sealed parts that a node reports, the newest first.
 const MAX_STAGED: usize = 16;
 /// Interval between checks of the other nodes' reports.
-const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of agreements that turn out damaged.
-const ROUNDS: u32 = 64;
+const MAX_ROUNDS: u32 = 64;
 
 /// A node that restores together with others.
 #[derive(Debug, Clone)]
@@ -51,7 +50,42 @@ pub(super) struct Agreed {
     /// The step; `None` when there is nothing to resume from.
     pub(super) step: Option<StepId>,
     /// Whether it is on the remotes; otherwise each node restores its own part from its own vault.
-    pub(super) durable: bool,
+    durable: bool,
+    /// Newer steps that this node skipped; empty if another node decided.
+    pub(super) skipped: Vec<SkippedStep>,
+}
+
+impl Agreed {
+    /// Narrows a request to the agreed step.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when the nodes agreed that there is nothing to resume from.
+    pub(super) fn narrow(&self, request: &RestoreRequest) -> Result<RestoreRequest> {
+        let id = self.step.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "no such checkpoint")
+                .on(format!("any step of run '{}'", request.run))
+                .because("the nodes of this launch found none when it started")
+                .hint("run 'stepvault list' to see the current steps; restore one without the other nodes' agreement \
+                       with --step N")
+        })?;
+        let mut narrowed = request.clone();
+        narrowed.step = Some(id.step);
+        narrowed.attempt = Some(id.attempt);
+        if !self.durable {
+            narrowed.parts = Parts::OwnSealed;
+        }
+        Ok(narrowed)
+    }
+}
+
+impl From<Resume> for Agreed {
+    fn from(resume: Resume) -> Self {
+        Self {
+            step: resume.step,
+            durable: resume.durable,
+            skipped: Vec::new(),
+        }
+    }
 }
 
 /// An agreement in progress.
@@ -78,57 +112,58 @@ pub(super) async fn agree(context: &RestoreContext, request: &RestoreRequest) ->
     let attempt = launches.join(agreement.launch, agreement.together.since).await?;
     let unfit = unfit(agreement.remote).await?;
     let mut point = agreement.point(attempt).await?;
-    for _ in 0..ROUNDS {
-        let resume = match agreement.found(point).await? {
-            Some(resume) => Some(resume),
-            None => agreement.decide(point, &unfit).await?,
-        };
-        let Some(resume) = resume else {
-            point = agreement.point(attempt).await?;
+    for _ in 0..MAX_ROUNDS {
+        if let Some(resume) = agreement.recorded(point).await? {
+            if resume.step.is_none_or(|id| !unfit.contains(&id)) {
+                return Ok(Some(resume.into()));
+            }
+            point.round += 1;
             continue;
-        };
-        if resume.step.is_none_or(|id| !unfit.contains(&id)) {
-            return Ok(Some(Agreed {
-                step: resume.step,
-                durable: resume.durable,
-            }));
         }
-        point.round += 1;
+        match agreement.decide(point, &unfit).await? {
+            Decision::Made(agreed) => return Ok(Some(agreed)),
+            Decision::ByAnotherNode => {}
+            Decision::Overtaken => point = agreement.point(attempt).await?,
+        }
     }
     Err(
         Error::new(ErrorKind::NoneValid, "the nodes cannot agree on a step")
             .on(agreement.remote.describe(&agreement.remote.keys.unfit_prefix()))
-            .because(format!("{ROUNDS} steps in a row were damaged"))
+            .because(format!("{MAX_ROUNDS} steps in a row were damaged"))
             .hint("run 'stepvault verify' to see what is wrong, or restore a step without the other nodes' agreement \
                    with --step N"),
     )
 }
 
-/// Like [`agree`], but writes nothing: predicts the agreement from what is known now.
-pub(super) async fn foresee(context: &RestoreContext, request: &RestoreRequest) -> Result<Option<Agreed>> {
+/// Like [`agree`], but writes nothing and waits for no node: predicts the agreement from what is known now.
+pub(super) async fn predict(context: &RestoreContext, request: &RestoreRequest) -> Result<Option<Agreed>> {
     let Some(agreement) = Agreement::of(context, request) else {
         return Ok(None);
     };
     let launches = Launches::open(context.vault.as_ref(), agreement.remote).await?;
-    let Some(attempt) = launches.known(agreement.launch).await? else {
-        return Ok(None);
-    };
     let unfit = unfit(agreement.remote).await?;
-    let mut point = agreement.point(attempt).await?;
-    while let Some(resume) = agreement.found(point).await? {
-        if resume.step.is_none_or(|id| !unfit.contains(&id)) {
-            return Ok(Some(Agreed {
-                step: resume.step,
-                durable: resume.durable,
-            }));
+    if let Some(attempt) = launches.known(agreement.launch).await? {
+        let mut point = agreement.point(attempt).await?;
+        while let Some(resume) = agreement.recorded(point).await? {
+            if resume.step.is_none_or(|id| !unfit.contains(&id)) {
+                return Ok(Some(resume.into()));
+            }
+            point.round += 1;
         }
-        point.round += 1;
     }
-    Ok(None)
+    let durable = agreement.newest_durable(&unfit).await?;
+    if let Some(id) = agreement.own_parts(durable.step, &unfit).await?.last() {
+        context.observer.on_event(&Event::Warning {
+            message: &format!(
+                "{id} is sealed on this node and not durable: the nodes restore it if each of them reports its part"
+            ),
+        });
+    }
+    Ok(Some(durable))
 }
 
-/// Tells the other nodes that the agreed step is damaged, so that the next start agrees on another.
-pub(super) async fn call_unfit(
+/// Records that the agreed step is damaged, so that the nodes agree on another one at the next start.
+pub(super) async fn record_unfit(
     context: &RestoreContext,
     request: &RestoreRequest,
     id: StepId,
@@ -190,30 +225,19 @@ impl<'a> Agreement<'a> {
         })
     }
 
-    async fn found(&self, point: ResumePoint) -> Result<Option<Resume>> {
+    /// Returns the decision that is recorded at a point.
+    async fn recorded(&self, point: ResumePoint) -> Result<Option<Resume>> {
         let key = self.remote.keys.resume(point);
-        Ok(self
-            .remote
-            .read_record::<Resume>(&key)
-            .await?
-            .map(|(resume, _)| resume))
+        let record = self.remote.read_record::<Resume>(&key).await?;
+        Ok(record.map(|(resume, _)| resume))
     }
 
-    /// Writes this node's decision unless another node was faster, and returns the decision that then exists. Returns
-    /// `None` if the launch committed a step while this node waited for the others: later readers go by that step.
-    async fn decide(&self, point: ResumePoint, unfit: &BTreeSet<StepId>) -> Result<Option<Resume>> {
+    /// Makes this node's decision, and records it unless another node was faster.
+    async fn decide(&self, point: ResumePoint, unfit: &BTreeSet<StepId>) -> Result<Decision> {
         let durable = self.newest_durable(unfit).await?;
-        let agreed = match self.newest_everywhere(point, durable, unfit).await? {
-            Wish::Decided(resume) => return Ok(Some(*resume)),
-            Wish::Overtaken => return Ok(None),
-            Wish::Staged(id) => Agreed {
-                step: Some(id),
-                durable: false,
-            },
-            Wish::Durable => Agreed {
-                step: durable,
-                durable: true,
-            },
+        let decision = self.newest_staged(point, durable, unfit).await?;
+        let Decision::Made(agreed) = &decision else {
+            return Ok(decision);
         };
         let resume = Resume {
             format: FORMAT,
@@ -224,72 +248,44 @@ impl<'a> Agreement<'a> {
             durable: agreed.durable,
             node: self.together.writer.place.node().clone(),
         };
-        match self
-            .remote
-            .create_record(&self.remote.keys.resume(point), &resume)
-            .await
-        {
-            Ok(_) => Ok(Some(resume)),
-            Err(error) if error.kind() == ErrorKind::Conflict => {
-                self.found(point).await?.ok_or(error).map(Some)
-            }
+        let key = self.remote.keys.resume(point);
+        match self.remote.create_record(&key, &resume).await {
+            Ok(_) => Ok(decision),
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(Decision::ByAnotherNode),
             Err(error) => Err(error),
         }
     }
 
-    /// Returns the newest committed step whose records can be read; `None` if there is no step.
-    async fn newest_durable(&self, unfit: &BTreeSet<StepId>) -> Result<Option<StepId>> {
-        let mut candidates = Candidates::gather(self.context, self.request).await?;
-        let mut skipped = Vec::new();
-        let mut last_resort = LastResort::default();
-        while let Some(candidate) =
-            last_resort.next(self.context, self.request, &mut candidates, &mut skipped)
-        {
-            let id = candidate.id;
-            if candidate.remotes.is_empty() {
-                continue;
-            }
-            if unfit.contains(&id) {
-                skipped.push(super::passed_over(
-                    self.context,
-                    &candidate,
-                    vec!["a node of this run found it damaged".to_owned()],
-                ));
-                continue;
-            }
-            let records = resolve::resolve(self.context, self.request, &candidate).await?;
-            if !records.groups.is_empty() {
-                return Ok(Some(id));
-            }
-            let (reasons, unread) = (records.reasons, records.unread);
-            skipped.push(super::skip(
-                self.context,
-                self.request,
-                &candidate,
-                reasons,
-                unread,
-            )?);
+    /// Returns the newest committed step whose records can be read.
+    async fn newest_durable(&self, unfit: &BTreeSet<StepId>) -> Result<Agreed> {
+        let unfit = unfit.clone();
+        let mut search = Search::begin(self.context, self.request, Scope::Durable { unfit }).await?;
+        let plan = search.next().await?;
+        if plan.is_none() && search.none_left().kind() != ErrorKind::NotFound {
+            return Err(search.none_left());
         }
-        match super::nothing_left(self.request, &candidates, &skipped) {
-            error if error.kind() == ErrorKind::NotFound => Ok(None),
-            error => Err(error),
-        }
+        let (step, skipped) = plan.map(|plan| (plan.id, plan.skipped)).unzip();
+        Ok(Agreed {
+            step,
+            durable: true,
+            skipped: skipped.unwrap_or_default(),
+        })
     }
 
-    /// Returns a step newer than `durable` of which every node reports its own part. Waits for the reports only if this
-    /// node has such a part itself.
-    async fn newest_everywhere(
+    /// Decides between `durable` and a newer step of which every node reports its own part. Waits for the reports only
+    /// if this node has such a part itself.
+    async fn newest_staged(
         &self,
         point: ResumePoint,
-        durable: Option<StepId>,
+        durable: Agreed,
         unfit: &BTreeSet<StepId>,
-    ) -> Result<Wish> {
-        let own = self.own_parts(durable, unfit).await?;
+    ) -> Result<Decision> {
+        let own = self.own_parts(durable.step, unfit).await?;
         if own.is_empty() {
-            return Ok(Wish::Durable);
+            return Ok(Decision::Made(durable));
         }
         let place = &self.together.writer.place;
-        let word = StagedParts {
+        let report = StagedParts {
             format: FORMAT,
             run: self.request.run.clone(),
             attempt: point.attempt,
@@ -298,7 +294,7 @@ impl<'a> Agreement<'a> {
             steps: own.iter().copied().collect(),
         };
         let key = self.remote.keys.staged(point.attempt, place.node());
-        self.remote.replace_record(&key, &word).await?;
+        self.remote.replace_record(&key, &report).await?;
         let deadline = Instant::now() + self.together.patience;
         let mut common = own;
         let mut silent: Vec<NodeName> = place
@@ -309,24 +305,30 @@ impl<'a> Agreement<'a> {
             .collect();
         loop {
             // In this order: a decision of another node counts, whatever was committed after it.
-            let came_further = self.point(point.attempt).await?.after != point.after;
-            if let Some(resume) = self.found(point).await? {
-                return Ok(Wish::Decided(Box::new(resume)));
+            let is_overtaken = self.point(point.attempt).await?.after != point.after;
+            if self.recorded(point).await?.is_some() {
+                return Ok(Decision::ByAnotherNode);
             }
-            if came_further {
-                return Ok(Wish::Overtaken);
+            if is_overtaken {
+                return Ok(Decision::Overtaken);
             }
             let mut still_silent = Vec::new();
             for node in silent {
-                match self.word_of(point, &node).await? {
+                match self.report_of(point, &node).await? {
                     Some(steps) => common = common.intersection(&steps).copied().collect(),
                     None => still_silent.push(node),
                 }
             }
             silent = still_silent;
             match common.last() {
-                None => return Ok(Wish::Durable),
-                Some(id) if silent.is_empty() => return Ok(Wish::Staged(*id)),
+                None => return Ok(Decision::Made(durable)),
+                Some(id) if silent.is_empty() => {
+                    return Ok(Decision::Made(Agreed {
+                        step: Some(*id),
+                        durable: false,
+                        skipped: Vec::new(),
+                    }));
+                }
                 Some(_) => {}
             }
             let now = Instant::now();
@@ -338,9 +340,9 @@ impl<'a> Agreement<'a> {
                         self.together.patience.as_secs()
                     ),
                 });
-                return Ok(Wish::Durable);
+                return Ok(Decision::Made(durable));
             }
-            tokio::time::sleep_until(deadline.min(now + BETWEEN_LOOKS)).await;
+            tokio::time::sleep_until(deadline.min(now + POLL_INTERVAL)).await;
         }
     }
 
@@ -377,24 +379,23 @@ impl<'a> Agreement<'a> {
             .collect())
     }
 
-    async fn word_of(&self, point: ResumePoint, node: &NodeName) -> Result<Option<BTreeSet<StepId>>> {
+    /// Returns the steps of which a node reports its part; `None` before it has reported at this point.
+    async fn report_of(&self, point: ResumePoint, node: &NodeName) -> Result<Option<BTreeSet<StepId>>> {
         let key = self.remote.keys.staged(point.attempt, node);
-        let word = self.remote.read_record::<StagedParts>(&key).await?;
-        Ok(word
-            .map(|(word, _)| word)
-            .filter(|word| word.after == point.after)
-            .map(|word| word.steps.into_iter().collect()))
+        let record = self.remote.read_record::<StagedParts>(&key).await?;
+        let report = record.map(|(report, _)| report);
+        Ok(report
+            .filter(|report| report.after == point.after)
+            .map(|report| report.steps.into_iter().collect()))
     }
 }
 
-/// The decision that a node would make.
-enum Wish {
-    /// Another node has already decided.
-    Decided(Box<Resume>),
-    /// The launch has committed a step since this node began.
+/// What came of a node's decision.
+enum Decision {
+    /// It stands, if no other node has recorded another.
+    Made(Agreed),
+    /// Another node has recorded a decision.
+    ByAnotherNode,
+    /// The launch has committed a step since this node began: later readers go by that step.
     Overtaken,
-    /// All nodes have their parts of this step.
-    Staged(StepId),
-    /// The newest durable step.
-    Durable,
 }

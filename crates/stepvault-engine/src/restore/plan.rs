@@ -1,0 +1,306 @@
+//! Decides which step is restored, from which tiers and to which paths.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use stepvault_core::ids::StepId;
+use stepvault_core::observe::{Event, Tier};
+use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_formats::handoff::HandoffPlan;
+
+use super::agreement::Agreed;
+use super::candidates::{Candidate, Candidates, Faults};
+use super::request::Location;
+use super::resolve::{Resolution, ResolvedStep, Source, resolve};
+use super::{RestoreContext, RestoreRequest};
+
+/// The decision of a restore, before anything is done: what `--plan` prints and what a restore executes.
+#[derive(Debug)]
+pub struct RestorePlan {
+    /// The step to restore.
+    pub id: StepId,
+    /// Where to put it; for a multi-path step the directory that contains its paths.
+    pub path: PathBuf,
+    /// The step's paths, in the order in which they appear: `path`, or those of a multi-path step.
+    pub paths: Vec<PathBuf>,
+    /// The directory in which the trainer looks for its steps. Paths of the handoff are relative to it.
+    pub directory: PathBuf,
+    /// The tiers to read from, in order.
+    pub sources: Vec<Tier>,
+    /// Number of files, after `include`.
+    pub file_count: u64,
+    /// Bytes of those files.
+    pub data_bytes: u64,
+    /// When the newest of them was written, by the trainer's clock.
+    pub written_at: Timestamp,
+    /// Newer steps that were skipped, the newest first.
+    pub skipped: Vec<SkippedStep>,
+    /// Unreachable tiers, with the error.
+    pub unreachable: Vec<(Tier, String)>,
+    /// How the trainer is, or was, made to resume from the step; `None` if that was not requested, and for a partial
+    /// step.
+    pub handoff: Option<HandoffPlan>,
+    pub(super) step: Arc<ResolvedStep>,
+}
+
+impl RestorePlan {
+    /// Adds the newer steps that were skipped when the nodes agreed on this one.
+    pub(super) fn add_skipped(&mut self, agreed: Option<Agreed>) {
+        let before = agreed.map(|agreed| agreed.skipped).unwrap_or_default();
+        self.skipped.splice(0..0, before);
+    }
+}
+
+/// A step that was skipped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct SkippedStep {
+    /// The step.
+    pub step: u64,
+    /// Its attempt.
+    pub attempt: u32,
+    /// The reasons, one for each tier.
+    pub reasons: Vec<String>,
+    /// Whether it may be valid: a tier that has it could not be read, and an older step was allowed.
+    pub unread: bool,
+    /// Whether it was skipped because the trainer crashes on it.
+    #[serde(skip)]
+    pub demoted: bool,
+}
+
+impl SkippedStep {
+    fn new(id: StepId, reasons: Vec<String>) -> Self {
+        Self {
+            step: id.step.number(),
+            attempt: id.attempt.number(),
+            reasons,
+            unread: false,
+            demoted: false,
+        }
+    }
+
+    fn is(&self, id: StepId) -> bool {
+        (self.step, self.attempt) == (id.step.number(), id.attempt.number())
+    }
+}
+
+impl fmt::Display for SkippedStep {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reasons = self.reasons.join("; ");
+        write!(out, "step {} (attempt {}): {reasons}", self.step, self.attempt)
+    }
+}
+
+/// The steps that a search considers.
+#[derive(Debug)]
+pub(super) enum Scope {
+    /// Every candidate of the request.
+    All,
+    /// Committed steps that no node has found damaged.
+    Durable {
+        /// The steps that some node has found damaged.
+        unfit: BTreeSet<StepId>,
+    },
+}
+
+/// The search for a step to restore. It yields one plan after the other, the newest step first, until one of them is
+/// executed.
+#[derive(Debug)]
+pub(super) struct Search<'a> {
+    context: &'a RestoreContext,
+    request: &'a RestoreRequest,
+    scope: Scope,
+    candidates: Candidates,
+    /// Demoted candidates, the newest first: they are tried when no other is left.
+    demoted: VecDeque<Candidate>,
+    /// The candidate that is being tried, with the versions that are left of it.
+    current: Option<(StepId, Resolution)>,
+    skipped: Vec<SkippedStep>,
+}
+
+impl<'a> Search<'a> {
+    /// Lists the candidates.
+    pub(super) async fn begin(
+        context: &'a RestoreContext,
+        request: &'a RestoreRequest,
+        scope: Scope,
+    ) -> Result<Self> {
+        Ok(Self {
+            context,
+            request,
+            scope,
+            candidates: Candidates::list(context, request).await?,
+            demoted: VecDeque::new(),
+            current: None,
+            skipped: Vec::new(),
+        })
+    }
+
+    /// Returns the plan for the newest step that is left, or for the next version of the step that was rejected; `None`
+    /// when no step is left.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] when a step may be valid: a tier that has it could not be read, and no older step is
+    /// allowed in its place.
+    pub(super) async fn next(&mut self) -> Result<Option<RestorePlan>> {
+        loop {
+            if let Some((id, mut resolution)) = self.current.take() {
+                if let Some(step) = resolution.versions.pop_front() {
+                    self.current = Some((id, resolution));
+                    return self.plan(step).map(Some);
+                }
+                self.skip(id, resolution.faults)?;
+            }
+            let Some(candidate) = self.next_candidate() else {
+                return Ok(None);
+            };
+            let id = candidate.id;
+            self.current = Some((id, resolve(self.context, self.request, candidate).await?));
+        }
+    }
+
+    /// Rejects the version that [`Self::next`] returned: its bytes cannot be restored.
+    pub(super) fn reject(&mut self, faults: Faults) {
+        if let Some((_, resolution)) = &mut self.current {
+            resolution.faults.extend(faults);
+        }
+    }
+
+    /// Returns the candidate to try next: the newest, and demoted ones only when no other is left. An explicitly
+    /// requested step is never demoted.
+    fn next_candidate(&mut self) -> Option<Candidate> {
+        while let Some(candidate) = self.candidates.pop_newest() {
+            let id = candidate.id;
+            if let Scope::Durable { unfit } = &self.scope {
+                if candidate.remotes.is_empty() {
+                    continue;
+                }
+                if unfit.contains(&id) {
+                    let reason = "a node of this run found it damaged".to_owned();
+                    self.add_skipped(id, SkippedStep::new(id, vec![reason]));
+                    continue;
+                }
+            }
+            match self.request.demoted.get(&id) {
+                Some(reason) if self.request.step.is_none() => {
+                    let skipped = SkippedStep::new(id, vec![reason.clone()]);
+                    self.add_skipped(
+                        id,
+                        SkippedStep {
+                            demoted: true,
+                            ..skipped
+                        },
+                    );
+                    self.demoted.push_back(candidate);
+                }
+                _ => return Some(candidate),
+            }
+        }
+        let candidate = self.demoted.pop_front()?;
+        self.context.observer.on_event(&Event::Warning {
+            message: &format!("{} is restored despite this: no other step is left", candidate.id),
+        });
+        self.skipped.retain(|other| !other.is(candidate.id));
+        Some(candidate)
+    }
+
+    fn skip(&mut self, id: StepId, faults: Faults) -> Result<()> {
+        let unread = !faults.unread.is_empty();
+        let reasons: Vec<String> = faults.unread.into_iter().chain(faults.proven).collect();
+        if unread && !self.request.allow_older {
+            return Err(Error::new(ErrorKind::Unreachable, "cannot read a step")
+                .on(format!("{id} of run '{}'", self.request.run))
+                .because(reasons.join("; "))
+                .hint(
+                    "retry when its tier is readable, or restore the newest readable step with --allow-older; nothing \
+                     was restored because the step may be valid",
+                )
+                .lasting());
+        }
+        let skipped = SkippedStep::new(id, reasons);
+        self.add_skipped(id, SkippedStep { unread, ..skipped });
+        Ok(())
+    }
+
+    fn add_skipped(&mut self, id: StepId, step: SkippedStep) {
+        self.context.observer.on_event(&Event::Warning {
+            message: &format!("{id} is skipped: {}", step.reasons.join("; ")),
+        });
+        self.skipped.push(step);
+    }
+
+    fn plan(&self, step: ResolvedStep) -> Result<RestorePlan> {
+        let Location { directory, paths } = self.request.target.location(&step)?;
+        let unreachable = self.candidates.unreachable.iter();
+        Ok(RestorePlan {
+            id: step.id,
+            path: match paths.as_slice() {
+                [path] if step.members.is_empty() => path.clone(),
+                _ => directory.clone(),
+            },
+            paths,
+            directory,
+            sources: step.sources.iter().map(Source::tier).collect(),
+            file_count: step.files.len() as u64,
+            data_bytes: step.data_bytes(),
+            written_at: step.files.iter().map(|file| file.mtime).max().unwrap_or_default(),
+            skipped: self.skipped.clone(),
+            unreachable: unreachable
+                .map(|(tier, error)| (tier.clone(), error.to_string()))
+                .collect(),
+            handoff: None,
+            step: Arc::new(step),
+        })
+    }
+
+    /// Returns the error of a search that has no step left.
+    pub(super) fn none_left(&self) -> Error {
+        let (request, skipped) = (self.request, &self.skipped);
+        let wanted = match (request.step, request.attempt) {
+            (Some(step), Some(attempt)) => {
+                format!("step {step} (attempt {attempt}) of run '{}'", request.run)
+            }
+            (Some(step), None) => format!("step {step} of run '{}'", request.run),
+            (None, Some(attempt)) => format!("any step of attempt {attempt} of run '{}'", request.run),
+            (None, None) => format!("any step of run '{}'", request.run),
+        };
+        let reasons: Vec<String> = skipped.iter().map(ToString::to_string).collect();
+        let reasons = reasons.join(" | ");
+        // This comes first: an unreachable tier may have what the others lack, so neither 'none is valid' nor 'none
+        // exists' is known, and no trainer may start from scratch because of it.
+        if let Some((tier, error)) = self.candidates.unreachable.first() {
+            let found = if skipped.is_empty() {
+                "no reachable tier has a checkpoint".to_owned()
+            } else {
+                format!("no reachable tier has a valid one ({reasons})")
+            };
+            let own = error
+                .hint_text()
+                .map_or_else(String::new, |hint| format!("{hint}; "));
+            return error
+                .duplicate()
+                .hint(format!("{own}{found}; {tier} was unreachable"));
+        }
+        if skipped.iter().any(|step| step.unread) {
+            return Error::new(ErrorKind::Unreachable, "cannot read any checkpoint")
+                .on(wanted)
+                .because(reasons)
+                .hint("retry when the tiers are readable")
+                .lasting();
+        }
+        if !skipped.is_empty() {
+            return Error::new(ErrorKind::NoneValid, "no valid checkpoint")
+                .on(wanted)
+                .because(reasons)
+                .hint("run 'stepvault verify' to see what is wrong with each");
+        }
+        Error::new(ErrorKind::NotFound, "no such checkpoint")
+            .on(wanted)
+            .because("no tier has it")
+            .hint("run 'stepvault list' to see the steps")
+    }
+}

@@ -1,0 +1,230 @@
+//! Resolves a candidate: determines its files, and the tiers that can serve each of them.
+
+mod merge;
+
+use std::collections::VecDeque;
+
+use stepvault_core::Result;
+use stepvault_core::codec::encode;
+use stepvault_core::digest::Sha256Digest;
+use stepvault_core::ids::StepId;
+use stepvault_core::manifest::{DirectoryEntry, FileEntry, PartManifest, Shape, SymlinkEntry};
+use stepvault_core::members::MemberSet;
+use stepvault_core::observe::{Event, Tier};
+use stepvault_core::path::RelativePath;
+use stepvault_local::sealed::SealedStep;
+
+use super::candidates::{Candidate, Faults};
+use super::{Parts, RestoreContext, RestoreRequest};
+use crate::blocking::blocking;
+use crate::catalog::{read_commit, read_manifests};
+use crate::local_digest::ensure_manifest;
+use crate::run_remote::RunRemote;
+
+/// A tier that holds the step consistently.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    /// The local vault.
+    Local(Box<SealedStep>),
+    /// A remote.
+    Remote(RunRemote),
+}
+
+impl Source {
+    pub(super) fn tier(&self) -> Tier {
+        match self {
+            Self::Local(_) => Tier::Local,
+            Self::Remote(remote) => remote.tier.clone(),
+        }
+    }
+}
+
+/// A step with readable, consistent records.
+#[derive(Debug)]
+pub(super) struct ResolvedStep {
+    pub(super) id: StepId,
+    pub(super) name: String,
+    pub(super) shape: Shape,
+    /// Files to restore, after `include`.
+    pub(super) files: Vec<FileEntry>,
+    pub(super) directories: Vec<DirectoryEntry>,
+    pub(super) symlinks: Vec<SymlinkEntry>,
+    /// The paths that the trainer keeps side by side, in the order in which they are to appear; empty if the step is,
+    /// or is to be, one directory or file.
+    pub(super) members: Vec<RelativePath>,
+    /// Tiers in the order in which they are read.
+    pub(super) sources: Vec<Source>,
+    /// Identifies what will be at the target: an interrupted restore of the same continues.
+    pub(super) identity: String,
+}
+
+impl ResolvedStep {
+    pub(super) fn data_bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.size_bytes).sum()
+    }
+
+    /// Returns the tier that is read first.
+    pub(super) fn first_tier(&self) -> Tier {
+        self.sources.first().map_or(Tier::Local, Source::tier)
+    }
+
+    /// Returns the disk space that the files need if holes are preserved.
+    pub(super) fn room_bytes(&self) -> u64 {
+        let room = |file: &FileEntry| file.size_bytes.saturating_sub(file.hole_bytes);
+        self.files.iter().map(room).fold(0, u64::saturating_add)
+    }
+
+    /// Keeps only these paths of the step, and the directories that lead to them.
+    pub(super) fn only(&self, members: &[RelativePath]) -> Self {
+        let set = MemberSet::new(members);
+        let leads = |entry: &&DirectoryEntry| {
+            let mut path = entry.path.iter();
+            path.all(|path| set.holds(path) || set.leads_through(path))
+        };
+        let (files, symlinks) = (self.files.iter(), self.symlinks.iter());
+        Self {
+            id: self.id,
+            name: self.name.clone(),
+            shape: self.shape,
+            files: files.filter(|file| set.holds(&file.path)).cloned().collect(),
+            directories: self.directories.iter().filter(leads).cloned().collect(),
+            symlinks: symlinks.filter(|link| set.holds(&link.path)).cloned().collect(),
+            members: members.to_vec(),
+            sources: self.sources.clone(),
+            identity: self.identity.clone(),
+        }
+    }
+}
+
+/// A candidate according to the tiers' records.
+#[derive(Debug)]
+pub(super) struct Resolution {
+    /// The step as recorded by each group of tiers that agree, in the order in which they are tried: several only if
+    /// remotes disagree about the step; none if no tier has valid records. Files of two versions are never mixed.
+    pub(super) versions: VecDeque<ResolvedStep>,
+    pub(super) faults: Faults,
+}
+
+/// The same manifests on one or several tiers.
+#[derive(Debug, PartialEq)]
+struct Version<S> {
+    manifests: Vec<PartManifest>,
+    /// The tiers that hold them, in the order in which they are read.
+    sources: Vec<S>,
+}
+
+/// Reads the candidate's records on every tier that has it.
+///
+/// # Errors
+/// Only for causes that concern neither the step nor a tier: an interruption, or an invalid pattern.
+pub(super) async fn resolve(
+    context: &RestoreContext,
+    request: &RestoreRequest,
+    candidate: Candidate,
+) -> Result<Resolution> {
+    let (id, mut faults) = (candidate.id, candidate.faults);
+    let mut versions = Vec::new();
+    for remote in candidate.remotes {
+        match remote_manifests(&remote, id).await {
+            Ok(manifests) => add_remote(&mut versions, manifests, Source::Remote(remote)),
+            Err(error) => faults.add(&remote.tier, error)?,
+        }
+    }
+    if let Some(step) = candidate.local {
+        let record = step.record();
+        // One node's files are not the step, unless all nodes have agreed to restore their own parts.
+        let is_fragment = record.is_one_of_several() && request.parts != Parts::OwnSealed;
+        match local_manifest(context, &step).await {
+            Ok(_) if versions.is_empty() && is_fragment => faults.proven.push(format!(
+                "local: it holds only the part of {}, and the step of {} is not durable",
+                record.node,
+                record.nodes()
+            )),
+            Ok(manifest) => {
+                if !add_local(&mut versions, manifest, Source::Local(Box::new(step))) {
+                    let fault = "local: its files differ from the commit";
+                    faults.proven.push(fault.to_owned());
+                }
+            }
+            Err(error) => faults.add(&Tier::Local, error)?,
+        }
+    }
+    if !versions.is_empty() {
+        for tier in &faults.unread {
+            context.observer.on_event(&Event::Warning {
+                message: &format!("{id} is not restored from a tier that cannot be read: {tier}"),
+            });
+        }
+    }
+    let mut resolved = VecDeque::new();
+    for version in versions {
+        let identity = identity(request, &version.manifests)?;
+        let parts = request.parts.choose(&version.manifests);
+        match merge::merge(
+            id,
+            &parts.map_err(|error| error.on(id))?,
+            version.sources,
+            identity,
+        ) {
+            Ok(step) => resolved.push_back(merge::include(request, step)?),
+            Err(error) => faults.proven.push(error.to_string()),
+        }
+    }
+    Ok(Resolution {
+        versions: resolved,
+        faults,
+    })
+}
+
+/// Adds what a remote holds: to the version that has the same manifests, else as the last version.
+fn add_remote<S>(versions: &mut Vec<Version<S>>, manifests: Vec<PartManifest>, source: S) {
+    match versions.iter_mut().find(|version| version.manifests == manifests) {
+        Some(version) => version.sources.push(source),
+        None => versions.push(Version {
+            manifests,
+            sources: vec![source],
+        }),
+    }
+}
+
+/// Adds this node's sealed copy, which is read first: to the version that it is a part of. It is a version of its own
+/// only if no remote has a valid commit. Returns `false` if every commit differs from it: other nodes see the commit.
+fn add_local<S>(versions: &mut Vec<Version<S>>, manifest: PartManifest, source: S) -> bool {
+    if versions.is_empty() {
+        add_remote(versions, vec![manifest], source);
+        return true;
+    }
+    let mut matching = versions.iter_mut();
+    match matching.find(|version| version.manifests.contains(&manifest)) {
+        Some(version) => version.sources.insert(0, source),
+        None => return false,
+    }
+    true
+}
+
+async fn local_manifest(context: &RestoreContext, step: &SealedStep) -> Result<PartManifest> {
+    let (step, observer) = (step.clone(), context.observer.clone());
+    blocking(move || ensure_manifest(&step, observer.as_ref())).await
+}
+
+async fn remote_manifests(remote: &RunRemote, id: StepId) -> Result<Vec<PartManifest>> {
+    let commit = read_commit(remote, id).await?;
+    read_manifests(remote, &commit).await
+}
+
+/// Identifies what the request restores of a version.
+fn identity(request: &RestoreRequest, manifests: &[PartManifest]) -> Result<String> {
+    let mut digests = Vec::new();
+    for manifest in manifests {
+        digests.extend_from_slice(Sha256Digest::of(&encode(manifest)?).as_bytes());
+    }
+    let digest = Sha256Digest::of(&digests);
+    Ok(format!(
+        "{digest}\n{}\n{}",
+        request.parts,
+        request.include.join("\n")
+    ))
+}
+
+#[cfg(test)]
+mod tests;
