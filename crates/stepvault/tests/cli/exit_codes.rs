@@ -19,7 +19,7 @@ fn ten_is_no_such_checkpoint() {
     place
         .run_here(&["show", "2"])
         .expect_code(10)
-        .expect_error("no such checkpoint: step 2 of run 'demo': no tier has it");
+        .expect_error("no such checkpoint: step 2 of run 'demo/a': no tier has it");
     place.run_here(&["pin", "2"]).expect_code(10);
     let document = place.run_here(&["verify", "2", "--json"]).expect_code(10).json();
     assert_eq!(document["error"]["kind"], "not-found");
