@@ -27,7 +27,7 @@ pub(crate) mod restore;
 pub(crate) mod run;
 pub(crate) mod save;
 #[cfg(test)]
-mod schemas;
+mod schema_tests;
 pub(crate) mod show;
 mod starts;
 pub(crate) mod status;

@@ -1,6 +1,6 @@
 //! docs/reference/commands.md: the help of every command.
 
-use crate::generated::{check, heading};
+use crate::generated::check_generated;
 use crate::place::stepvault;
 
 const GLOBAL: &str = "Global options:";
@@ -9,10 +9,8 @@ const EXIT_STATUS: &str = "Exit status:";
 #[test]
 fn the_reference_of_commands_is_the_help() {
     let help = stepvault(&["--help"]);
-    let mut text = heading("Commands", "`stepvault --help` and the help of every command");
-    text.push_str("The options at the end of the first section go with every command.\n");
     let whole = help.split(EXIT_STATUS).next().unwrap_or_default();
-    text.push_str(&section("stepvault", whole));
+    let mut text = section("stepvault", whole);
     for command in subcommands(&help) {
         let help = stepvault(&[&command, "--help"]);
         text.push_str(&section(&format!("stepvault {command}"), without_global(&help)));
@@ -24,7 +22,7 @@ fn the_reference_of_commands_is_the_help() {
             ));
         }
     }
-    check("docs/reference/commands.md", &text);
+    check_generated("docs/reference/commands.md", &text);
 }
 
 fn section(title: &str, help: &str) -> String {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::place::{read, repository};
 
+const BEGIN: &str = "<!-- Generated from ";
 const END: &str = "<!-- end of what is generated -->";
 
 fn is_blessed() -> bool {
@@ -36,29 +37,16 @@ pub(crate) fn check(path: &str, expected: &str) {
     );
 }
 
-/// The same for the section that begins with the line `begin`.
-pub(crate) fn check_section(path: &str, begin: &str, expected: &str) {
+/// The same for what stands behind the line that says what it is generated from, up to the line that ends it, if any.
+pub(crate) fn check_generated(path: &str, expected: &str) {
     let document = read(path);
-    let start = document
-        .find(begin)
-        .unwrap_or_else(|| panic!("{path} has no line {begin:?}"))
-        + begin.len();
-    let length = document[start..]
-        .find(END)
-        .unwrap_or_else(|| panic!("{path} has no end of what is generated"));
-    let whole = format!(
-        "{}\n{}\n{}",
-        &document[..start],
-        expected.trim_end(),
-        &document[start + length..]
-    );
+    let (before, rest) = document
+        .split_once(BEGIN)
+        .unwrap_or_else(|| panic!("{path} does not say what is generated"));
+    let source = rest.lines().next().unwrap_or_default();
+    let after = rest
+        .split_once(END)
+        .map_or(String::new(), |(_, after)| format!("{END}{after}"));
+    let whole = format!("{before}{BEGIN}{source}\n\n{}\n{after}", expected.trim());
     check(path, &whole);
-}
-
-/// The first lines of a generated document.
-pub(crate) fn heading(title: &str, source: &str) -> String {
-    format!(
-        "# {title}\n\n<!-- Generated from {source}; do not edit. \
-         `STEPVAULT_BLESS=1 cargo test -p stepvault --bin stepvault --test docs` writes it anew. -->\n\n"
-    )
 }

@@ -60,7 +60,7 @@ fn every_key_in_a_message_is_one_of_the_configurations() {
 }
 
 /// The keys by the first word of their table, as the configuration file has them.
-fn tables() -> BTreeMap<String, BTreeSet<String>> {
+pub(crate) fn tables() -> BTreeMap<String, BTreeSet<String>> {
     let header = Regex::new(r"^#?\[([a-z]+)").unwrap();
     let key = Regex::new(r"^#?([a-z][a-z-]*) = ").unwrap();
     let mut tables: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();

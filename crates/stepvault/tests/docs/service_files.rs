@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use regex::Regex;
 
+use crate::keys_in_texts::tables;
 use crate::place::{Place, read};
 use crate::service_invocations::{calls, containers, service_files};
 
@@ -85,20 +86,18 @@ fn is_read(variable: &str) -> bool {
 
 #[test]
 fn every_key_that_is_named_exists() {
-    let reference = read("config/stepvault.toml");
+    let keys = tables();
     let mut named = 0;
     for file in service_files() {
-        let text = read(&file);
         for found in
-            pattern("(?:^|[^-a-z])((local|upload|agent)\\.([a-z]+(?:-[a-z]+)*))").captures_iter(&text)
+            pattern("(?:^|[^-a-z])((local|upload|agent)\\.([a-z]+(?:-[a-z]+)*))").captures_iter(&read(&file))
         {
-            let table = reference.split(&format!("\n[{}]\n", &found[2])).nth(1).unwrap();
-            let table = table.split("\n[").next().unwrap();
-            let key = format!("{} = ", &found[3]);
-            let is_there = table
-                .lines()
-                .any(|line| line.trim_start_matches('#').starts_with(&key));
-            assert!(is_there, "{}: there is no {}", file.display(), &found[1]);
+            assert!(
+                keys[&found[2]].contains(&found[3]),
+                "{}: there is no {}",
+                file.display(),
+                &found[1]
+            );
             named += 1;
         }
     }

@@ -8,6 +8,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 use stepvault_core::document::{Document, ErrorAnswer};
+use stepvault_local::durable;
 
 use super::{
     agent, announce, config, doctor, drain, estimate, explain, gc, init, inspect, list, man, pin, prune,
@@ -70,9 +71,15 @@ fn undescribed(name: &str, schema: &Value, found: &mut Vec<String>) {
                     found.push(format!("{name}.{key}"));
                 }
             }
-            members.values().for_each(|inner| undescribed(name, inner, found));
+            for inner in members.values() {
+                undescribed(name, inner, found);
+            }
         }
-        Value::Array(entries) => entries.iter().for_each(|inner| undescribed(name, inner, found)),
+        Value::Array(entries) => {
+            for inner in entries {
+                undescribed(name, inner, found);
+            }
+        }
         _ => {}
     }
 }
@@ -108,7 +115,7 @@ fn every_member_of_a_document_is_described_in_the_schema() {
     let expected = format!("{schema:#}\n");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(FILE);
     if std::env::var_os("STEPVAULT_BLESS").is_some_and(|value| !value.is_empty()) {
-        std::fs::write(path, expected).unwrap();
+        durable::replace(&path, expected.as_bytes()).unwrap();
         return;
     }
     assert_eq!(
