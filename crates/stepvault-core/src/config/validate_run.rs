@@ -92,36 +92,36 @@ fn check_completion(config: &Config, run: &RunSettings, merged: &mut Merged) {
             "write marker = \".metadata\", the file that the trainer writes last",
         );
     }
-    if has_marker && word.as_deref() != Some("marker") {
-        warn(
-            merged,
-            &marker,
-            "it is not used",
+    let is_automatic = matches!(run.complete, Completion::Auto(_));
+    let auto = "set complete = \"auto\", or remove it";
+    let is_timed = matches!(run.complete, Completion::Quiet(_) | Completion::Auto(_));
+    if let Completion::Quiet(time) | Completion::Auto(time) = run.complete
+        && time.is_zero()
+    {
+        let why = "it is zero: a step would be sealed while it is still being written";
+        let hint = "write how long a step must stay unchanged: \"60s\"";
+        fault(merged, &["run", name, "quiet-time"], why, hint);
+    }
+    for (key, is_used, hint) in [
+        (
+            "marker",
+            word.as_deref() == Some("marker"),
             "set complete = \"marker\", or remove it",
-        );
-    }
-    let quiet_time = ["run", name, "quiet-time"];
-    match &run.complete {
-        Completion::Quiet(time) | Completion::Auto(time) if time.is_zero() => {
-            let hint = "write how long a step must stay unchanged: \"60s\"";
-            fault(
-                merged,
-                &quiet_time,
-                "it is zero: a step would be sealed while it is still being written",
-                hint,
-            );
+        ),
+        ("quiet-time", is_timed, "set complete = \"quiet\", or remove it"),
+        ("profile", is_automatic, auto),
+        ("series", is_automatic, auto),
+    ] {
+        let key = ["run", name, key];
+        if !is_used && merged.is_given(&KeyPath::of(&key)) {
+            warn(merged, &key, "it is not used", hint);
         }
-        Completion::Rename | Completion::Marker(_) if merged.is_given(&KeyPath::of(&quiet_time)) => {
-            warn(
-                merged,
-                &quiet_time,
-                "it is not used",
-                "set complete = \"quiet\", or remove it",
-            );
-        }
-        _ => {}
     }
-    check_profile_keys(run, merged);
+    if run.series.as_ref().is_some_and(Vec::is_empty) {
+        let hint = "remove it to include all series that a trainer can resume from";
+        let why = "it is empty: no step would be sealed";
+        fault(merged, &["run", name, "series"], why, hint);
+    }
     check_clean_source(config, run, merged);
 }
 
@@ -149,30 +149,6 @@ fn check_clean_source(config: &Config, run: &RunSettings, merged: &mut Merged) {
             &key,
             why,
             "set required = true for a remote of the run, or remove it",
-        );
-    }
-}
-
-fn check_profile_keys(run: &RunSettings, merged: &mut Merged) {
-    let key = |key| ["run", run.name.as_str(), key];
-    let asks_profile = matches!(run.complete, Completion::Auto(_));
-    for name in ["profile", "series"] {
-        if !asks_profile && merged.is_given(&KeyPath::of(&key(name))) {
-            warn(
-                merged,
-                &key(name),
-                "it is not used",
-                "set complete = \"auto\", or remove it",
-            );
-        }
-    }
-    if run.series.as_ref().is_some_and(Vec::is_empty) {
-        let hint = "remove it to include all series that a trainer can resume from";
-        fault(
-            merged,
-            &key("series"),
-            "it is empty: no step would be sealed",
-            hint,
         );
     }
 }
