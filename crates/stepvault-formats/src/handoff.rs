@@ -3,7 +3,6 @@
 //! The plan is computed from facts alone and changes nothing. Its order is the order of execution: files in the way
 //! are moved aside, the whole step is put in place, then the pointers are written.
 
-use std::collections::BTreeMap;
 use std::io;
 
 use stepvault_core::timestamp::Timestamp;
@@ -106,20 +105,14 @@ impl View {
     fn above(restored: &Restored<'_>) -> Option<Self> {
         let (root, name) = restored.directory.trim_end_matches('/').rsplit_once('/')?;
         let prefix = format!("{name}/");
-        let mut entries: BTreeMap<String, Entry> = restored
-            .tree
-            .entries()
-            .map(|(path, entry)| (format!("{prefix}{path}"), entry.clone()))
-            .collect();
         let own = Entry {
             kind: EntryKind::Directory,
             mtime: Timestamp::default(),
         };
-        entries.insert(name.to_owned(), own);
         (!name.is_empty()).then(|| Self {
             root: if root.is_empty() { "/" } else { root }.to_owned(),
             prefix,
-            tree: Tree::new(entries),
+            tree: restored.tree.clone().under(name, own),
         })
     }
 

@@ -37,26 +37,21 @@ impl ProfileSet {
             let why = error.message().trim().replace('\n', ", ");
             vec![OwnFault { line, why }]
         })?;
-        let mut faults = Vec::new();
-        let mut own = Vec::new();
+        let (mut set, mut own, mut faults) = (Self::default(), Vec::new(), Vec::new());
         for spanned in read.profile {
             let line = line_of(spanned.span().start);
             own.push(spanned.into_inner());
             // Add one profile at a time, so that each fault has its own line.
-            if let Err(fault) = Self::new(own.clone()) {
-                own.pop();
-                let why = fault.to_string();
-                faults.push(OwnFault { line, why });
+            match Self::new(own.clone()) {
+                Ok(more) => set = more,
+                Err(fault) => {
+                    own.pop();
+                    let why = fault.to_string();
+                    faults.push(OwnFault { line, why });
+                }
             }
         }
-        if faults.is_empty() {
-            Self::new(own).map_err(|fault| {
-                let why = fault.to_string();
-                vec![OwnFault { line: None, why }]
-            })
-        } else {
-            Err(faults)
-        }
+        if faults.is_empty() { Ok(set) } else { Err(faults) }
     }
 }
 
