@@ -87,10 +87,7 @@ impl Sealer {
     pub(crate) async fn work(&mut self) -> Result<()> {
         let mut wake = Some(Wake::new());
         let changed = wake.as_ref().map(Wake::changed).unwrap_or_default();
-        let quiet_times = self
-            .runs
-            .iter()
-            .filter_map(|run| run.discovery.as_ref()?.quiet_time());
+        let quiet_times = self.discoveries().map(Discovery::quiet_time);
         let patience = quiet_times.max().unwrap_or_default() + self.poll_interval;
         let mut give_up = Instant::now() + patience;
         loop {

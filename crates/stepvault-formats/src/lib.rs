@@ -29,7 +29,6 @@
 //! ```
 
 pub mod check;
-pub mod completeness;
 pub mod detect;
 pub mod find;
 pub mod handoff;

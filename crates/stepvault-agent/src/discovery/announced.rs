@@ -6,11 +6,13 @@ use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::Step;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::push::check_source;
-use stepvault_formats::find::Extent;
+use stepvault_formats::find::{Extent, FoundStep};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_formats::step_name;
+use stepvault_local::survey::SurveyFiles;
 
-use super::{Discovery, Origin, Ready, Rule};
+use super::scan::damage_of;
+use super::{Discovery, Origin, Ready, selection};
 use crate::announcements::Announcement;
 use crate::clock::SystemClock;
 
@@ -18,13 +20,6 @@ use crate::clock::SystemClock;
 const MAX_FAULTS: usize = 5;
 
 impl Discovery {
-    /// Makes the next scan a thorough one.
-    pub(crate) fn hurry(&mut self) {
-        if let Rule::Profile(rule) = &mut self.rule {
-            rule.hurry();
-        }
-    }
-
     /// Returns the announced step according to the rules of this directory; `None` if they do not cover it. Blocks.
     ///
     /// # Errors
@@ -39,14 +34,26 @@ impl Discovery {
                 .because("it is the watched directory")
                 .hint("announce the step's own path"));
         }
-        let Rule::Profile(rule) = &self.rule else {
+        // An announcement proves as much as a configured rule.
+        let Some(profile) = self.choice.profile().filter(|profile| profile.names.is_none()) else {
             return Ok(None);
         };
-        let Some(found) = rule.found_at(&self.directory, &below) else {
+        let is_there = |step: &&FoundStep| step.members.contains(&below);
+        let Some(found) = self.found.steps.iter().find(is_there) else {
             return Ok(None);
         };
-        refuse_faults(&announcement.path, found.is_complete, &found.faults)?;
-        let (step, mut origin) = match (found.identity, announcement.step) {
+        let mut faults: Vec<String> = found.reasons().to_vec();
+        if faults.is_empty() {
+            faults = match SurveyFiles::open(&self.directory) {
+                Ok(files) => damage_of(self.extent, found, &self.survey, &files),
+                Err(error) => vec![error.to_string()],
+            };
+        }
+        refuse_faults(&announcement.path, found.is_complete(), &faults)?;
+        let (step, mut origin) = match (
+            selection::identity(profile, &self.directory, found),
+            announcement.step,
+        ) {
             (Ok((step, origin)), given) => (given.unwrap_or(step), origin),
             (Err(_), Some(given)) => (given, Origin::of_path(&announcement.path, name_of(announcement)?)),
             (Err(why), None) => return Err(unnumbered(&announcement.path, &why)),
@@ -54,24 +61,25 @@ impl Discovery {
         if let Some(name) = &announcement.name {
             origin.name.clone_from(name);
         }
-        ready(&announcement.path, found.key, step, origin, found.links).map(Some)
+        ready(
+            &announcement.path,
+            found.path.clone(),
+            step,
+            origin,
+            selection::links_of(profile),
+        )
+        .map(Some)
     }
 
     /// Returns the path relative to the watched directory, if it is below it.
     fn path_below(&self, path: &Path) -> Option<String> {
-        let direct = path.strip_prefix(&self.directory).map(Path::to_owned);
+        if let Ok(below) = path.strip_prefix(&self.directory) {
+            return below.to_str().map(str::to_owned);
+        }
         // Either may be reached through a link.
-        let below = direct.or_else(|_| {
-            let directory = self.directory.canonicalize().ok();
-            let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
-            match (directory, parent, path.file_name()) {
-                (Some(directory), Some(parent), Some(name)) => {
-                    parent.join(name).strip_prefix(directory).map(Path::to_owned)
-                }
-                _ => path.strip_prefix(&self.directory).map(Path::to_owned),
-            }
-        });
-        below.ok()?.to_str().map(str::to_owned)
+        let directory = self.directory.canonicalize().ok()?;
+        let path = path.parent()?.canonicalize().ok()?.join(path.file_name()?);
+        path.strip_prefix(directory).ok()?.to_str().map(str::to_owned)
     }
 
     /// Returns the key in the watched directory of an announced step that the rules know by its name alone.

@@ -3,56 +3,58 @@
 use std::sync::Arc;
 
 use stepvault_formats::detect::detect;
-use stepvault_formats::find::Found;
-use stepvault_formats::profile::{GENERIC, PathGlob, Profile, ProfileSet};
+use stepvault_formats::find::{Found, FoundStep};
+use stepvault_formats::profile::{GENERIC, Profile, ProfileSet};
 use stepvault_formats::tree::{OpenFile, Tree};
 
 /// The current profile, and whether it may still change.
 #[derive(Debug)]
 pub(super) struct Choice {
-    profiles: Arc<ProfileSet>,
-    name: Option<String>,
-    /// Whether it is final: it was configured, or a step that is complete by it was seen.
-    settled: bool,
+    profile: Option<Profile>,
+    /// The profiles to choose from; `None` once the choice is final: it was configured, or a step that is complete by
+    /// it was seen.
+    others: Option<Arc<ProfileSet>>,
 }
 
 impl Choice {
-    /// `configured` is the name of the profile to use, if one is given.
-    pub(super) fn new(profiles: Arc<ProfileSet>, configured: Option<String>) -> Self {
+    /// Creates a final choice.
+    pub(super) fn of(profile: Profile) -> Self {
         Self {
-            profiles,
-            settled: configured.is_some(),
-            name: configured,
+            profile: Some(profile),
+            others: None,
+        }
+    }
+
+    /// Creates an open choice.
+    pub(super) fn among(profiles: Arc<ProfileSet>) -> Self {
+        Self {
+            profile: None,
+            others: Some(profiles),
         }
     }
 
     /// Returns the current profile; `None` before the first scan.
     pub(super) fn profile(&self) -> Option<&Profile> {
-        self.profiles.get(self.name.as_deref()?)
+        self.profile.as_ref()
     }
 
-    /// Returns the paths that need not be scanned. While the choice is open, every path is evidence.
-    pub(super) fn ignored(&self) -> &[PathGlob] {
-        match self.profile() {
-            Some(profile) if self.settled => &profile.ignored,
-            _ => &[],
-        }
+    /// Returns whether the content of a directory need not be scanned. While the choice is open, every path is
+    /// evidence.
+    pub(super) fn ignores(&self, path: &str) -> bool {
+        self.others.is_none() && self.profile.as_ref().is_some_and(|profile| profile.ignores(path))
     }
 
     /// Detects the profile from the directory's content, and returns a message when the choice changes.
     ///
     /// The first files of a run may look like several frameworks': the choice stays open until a step is complete by
     /// it.
-    pub(super) fn look(&mut self, tree: &Tree, files: &dyn OpenFile) -> Option<String> {
-        if self.settled {
-            return None;
-        }
-        let detection = detect(tree, files, &self.profiles)?;
+    pub(super) fn detect(&mut self, tree: &Tree, files: &dyn OpenFile) -> Option<String> {
+        let detection = detect(tree, files, self.others.as_ref()?)?;
         let name = &detection.profile.name;
-        if self.name.as_ref() == Some(name) {
+        let is_first = self.profile.is_none();
+        if self.profile.as_ref().is_some_and(|profile| profile.name == *name) {
             return None;
         }
-        let is_first = self.name.is_none();
         let text = if name == GENERIC {
             "no framework recognized yet: a directory or file with a step number in its name is sealed once it stops \
              changing"
@@ -65,18 +67,20 @@ impl Choice {
                 detection.why.join(", ")
             )
         };
-        self.name = Some(name.clone());
         // An empty directory is not reported.
-        (!is_first || name != GENERIC || tree.entries().next().is_some()).then_some(text)
+        let is_news = !is_first || name != GENERIC || tree.entries().next().is_some();
+        self.profile = Some(detection.profile.clone());
+        is_news.then_some(text)
     }
 
     /// Makes the choice final once a step is complete by it. The generic profile stays open, because it fits anything.
     pub(super) fn settle(&mut self, found: &Found) {
-        if self.name.as_deref() != Some(GENERIC) {
-            self.settled |= found
-                .steps
-                .iter()
-                .any(stepvault_formats::find::FoundStep::is_complete);
+        let fits_anything = self
+            .profile
+            .as_ref()
+            .is_none_or(|profile| profile.name == GENERIC);
+        if !fits_anything && found.steps.iter().any(FoundStep::is_complete) {
+            self.others = None;
         }
     }
 }

@@ -1,32 +1,28 @@
 //! The state of one entry of a watched directory over time.
 
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 use std::time::Duration;
 
 use stepvault_core::ErrorKind;
-use stepvault_core::config::Completion;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_engine::content::tree_matches_record;
-use stepvault_formats::find::FoundStep;
+use stepvault_formats::find::{FoundStep, Silence};
 use stepvault_local::sealed::SealedStep;
-use stepvault_local::tree::{Tree, scan};
+use stepvault_local::tree::Tree;
 use tokio::time::Instant;
 
 use super::Origin;
-use super::judge::{Judgement, judge};
+use super::quiet::not_quiet;
 use crate::pause::{LONGEST, Pause};
 
 /// How often a handled entry whose own directory is unchanged is scanned again.
-const HANDLED_LOOK_INTERVAL: Duration = Duration::from_mins(1);
+const HANDLED_SCAN_INTERVAL: Duration = Duration::from_mins(1);
 /// How soon an entry that changed during its scan is scanned again.
 const CHANGING_PAUSE: Duration = Duration::from_secs(1);
 
 /// The result of checking an entry.
 #[derive(Debug)]
-pub(super) enum Sight {
+pub(super) enum EntryOutcome {
     /// Nothing to do.
     Nothing,
     /// Not finished; the latest time of the next check, if known.
@@ -44,24 +40,19 @@ pub(super) enum Sight {
 /// Since when an entry has been unchanged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sighting {
-    fingerprint: Sha256Digest,
+    pub(super) fingerprint: Sha256Digest,
     pub(super) since: Instant,
-    pub(super) looks: u32,
+    pub(super) scans: u32,
 }
-
-/// Device, inode and time of the entry itself: cheap to compare, but blind to changes further down.
-type Outside = (u64, u64, i64, i64);
 
 /// A step that a profile has found.
 pub(super) struct Candidate<'a> {
     pub(super) origin: &'a Origin,
     pub(super) step: &'a FoundStep,
-    /// Whether only silence proves that its save is over.
-    pub(super) rests_on_silence: bool,
     /// How long it must be unchanged.
     pub(super) quiet_time: Duration,
     /// Returns the damage in it, as text.
-    pub(super) check: &'a dyn Fn() -> Vec<String>,
+    pub(super) damage: &'a dyn Fn() -> Vec<String>,
 }
 
 /// The stored state of an entry.
@@ -71,16 +62,14 @@ pub(super) struct Entry {
     handled: Option<(Sha256Digest, Timestamp)>,
     /// Whether it was ever handled.
     was_handled: bool,
-    /// When it was last scanned, and its own metadata then.
-    looked: Option<(Instant, Outside)>,
-    /// When it was last listed for a profile.
+    /// When it was last listed.
     surveyed: Option<Instant>,
     /// Whether it was compared with the steps in the vault.
     compared: bool,
     /// Its fingerprint when it was found damaged.
     broken: Option<Sha256Digest>,
     /// Why it was skipped, if that was reported.
-    said: Option<String>,
+    reported: Option<String>,
     pause: Pause,
     /// Why it is not sealed yet.
     trouble: Option<String>,
@@ -89,72 +78,35 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn look(
-        &mut self,
-        name: &str,
-        path: &Path,
-        metadata: &Metadata,
-        completion: &Completion,
-        now: Timestamp,
-        sealed: &[SealedStep],
-    ) -> Sight {
-        if self.pause.until().is_some() {
-            return Sight::Nothing;
-        }
-        let outside = (
-            metadata.dev(),
-            metadata.ino(),
-            metadata.mtime(),
-            metadata.mtime_nsec(),
-        );
-        if self.handled.is_some()
-            && self
-                .looked
-                .is_some_and(|(time, before)| before == outside && time.elapsed() < HANDLED_LOOK_INTERVAL)
-        {
-            return Sight::Nothing;
-        }
-        let tree = match scan(path) {
-            Ok(tree) => tree,
-            Err(error) => return self.cannot_look(&error),
-        };
-        self.looked = Some((Instant::now(), outside));
-        if let Some(sight) = self.known_at_first(name, &tree, sealed) {
-            return sight;
-        }
-        if self.is_handled(&tree) {
-            return Sight::Nothing;
-        }
-        let sighting = self.sighted(tree.fingerprint());
-        match judge(completion, name, &tree, sighting, now) {
-            Judgement::Finished => self.ready(&tree, sighting),
-            Judgement::NotYet { why, look_again_in } => self.not_yet(why, look_again_in),
-        }
-    }
-
     /// Checks a step that a profile has found.
-    pub(super) fn look_at(
+    pub(super) fn check(
         &mut self,
         candidate: &Candidate<'_>,
         now: Timestamp,
         sealed: &[SealedStep],
-    ) -> Sight {
+    ) -> EntryOutcome {
         let step = candidate.step;
         if self.pause.until().is_some() {
-            return Sight::Nothing;
+            return EntryOutcome::Nothing;
         }
         // Unchanged, or it has only lost files since: see `is_handled`.
         if self.handled.is_some_and(|(_, newest)| step.written_at <= newest) {
-            return Sight::Nothing;
+            return EntryOutcome::Nothing;
         }
         if !step.is_complete() {
             self.handled = None;
             self.sighting = None;
+            // A directory that cannot be read seems to be empty.
+            if step.files == 0
+                && let Err(error) = candidate.origin.scan()
+            {
+                return self.unreadable(&error);
+            }
             return self.not_yet(step.reasons().join("; "), None);
         }
         let tree = match candidate.origin.scan() {
             Ok(tree) => tree,
-            Err(error) => return self.cannot_look(&error),
+            Err(error) => return self.unreadable(&error),
         };
         let as_found = tree.newest_mtime() == step.written_at
             && tree.data_bytes() == step.bytes
@@ -172,66 +124,63 @@ impl Entry {
             return sight;
         }
         if self.is_handled(&tree) {
-            return Sight::Nothing;
+            return EntryOutcome::Nothing;
         }
         let sighting = self.sighted(tree.fingerprint());
         if self.broken == Some(sighting.fingerprint) {
-            return Sight::Nothing;
+            return EntryOutcome::Nothing;
         }
-        // What proved an earlier seal does not apply to later changes.
-        if candidate.rests_on_silence || self.was_handled {
-            match judge(
-                &Completion::Quiet(candidate.quiet_time),
-                name,
-                &tree,
-                sighting,
-                now,
-            ) {
-                Judgement::Finished => {}
-                Judgement::NotYet { why, look_again_in } => return self.not_yet(why, look_again_in),
-            }
+        let needs_silence = match step.silence {
+            Silence::Always => true,
+            Silence::OnceSealed => self.was_handled,
+            Silence::Never => false,
+        };
+        if needs_silence
+            && let Some(not_yet) = not_quiet(candidate.quiet_time, tree.newest_mtime(), sighting, now)
+        {
+            return self.not_yet(not_yet.why, Some(not_yet.wait));
         }
-        let reasons = (candidate.check)();
+        let reasons = (candidate.damage)();
         if reasons.is_empty() {
             return self.ready(&tree, sighting);
         }
         self.broken = Some(sighting.fingerprint);
         self.trouble = None;
         self.unsealed = None;
-        Sight::PassedOver(format!(
+        EntryOutcome::PassedOver(format!(
             "its files are all there, but it is damaged: {}",
             reasons.join("; ")
         ))
     }
 
-    fn ready(&mut self, tree: &Tree, sighting: Sighting) -> Sight {
+    fn ready(&mut self, tree: &Tree, sighting: Sighting) -> EntryOutcome {
         let why = self
             .unsealed
             .take()
             .unwrap_or_else(|| "it is finished, but there was no time left to seal it".to_owned());
         self.trouble = Some(why.clone());
         self.unsealed = Some(why);
-        Sight::Ready {
+        EntryOutcome::Ready {
             fingerprint: sighting.fingerprint,
             newest: tree.newest_mtime(),
             bytes: tree.data_bytes(),
         }
     }
 
-    fn not_yet(&mut self, why: String, look_again_in: Option<Duration>) -> Sight {
+    fn not_yet(&mut self, why: String, wait: Option<Duration>) -> EntryOutcome {
         self.trouble = Some(why);
         self.unsealed = None;
-        Sight::Later(look_again_in.map(|wait| Instant::now() + wait))
+        EntryOutcome::Later(wait.map(|wait| Instant::now() + wait))
     }
 
     /// Marks it as skipped; returns the cause if it is new.
     pub(super) fn pass_over(&mut self, reason: String) -> Option<String> {
         self.trouble = None;
         self.unsealed = None;
-        if self.said.as_ref() == Some(&reason) {
+        if self.reported.as_ref() == Some(&reason) {
             return None;
         }
-        self.said = Some(reason.clone());
+        self.reported = Some(reason.clone());
         Some(reason)
     }
 
@@ -250,7 +199,7 @@ impl Entry {
         self.handled.is_some()
             && self
                 .surveyed
-                .is_some_and(|time| time.elapsed() < HANDLED_LOOK_INTERVAL)
+                .is_some_and(|time| time.elapsed() < HANDLED_SCAN_INTERVAL)
     }
 
     /// Records that it was listed just now.
@@ -261,20 +210,20 @@ impl Entry {
     fn sighted(&mut self, fingerprint: Sha256Digest) -> Sighting {
         let sighting = match self.sighting {
             Some(before) if before.fingerprint == fingerprint => Sighting {
-                looks: before.looks.saturating_add(1),
+                scans: before.scans.saturating_add(1),
                 ..before
             },
             _ => Sighting {
                 fingerprint,
                 since: Instant::now(),
-                looks: 1,
+                scans: 1,
             },
         };
         self.sighting = Some(sighting);
         sighting
     }
 
-    fn cannot_look(&mut self, error: &stepvault_core::Error) -> Sight {
+    fn unreadable(&mut self, error: &stepvault_core::Error) -> EntryOutcome {
         self.sighting = None;
         let text = error.text_with_hint();
         let news = self.trouble.as_ref() != Some(&text);
@@ -285,19 +234,19 @@ impl Entry {
             // It is being modified or deleted at this moment.
             ErrorKind::NotFound | ErrorKind::SourceChanged => {
                 self.unsealed = None;
-                Sight::Later(Some(Instant::now() + CHANGING_PAUSE))
+                EntryOutcome::Later(Some(Instant::now() + CHANGING_PAUSE))
             }
-            ErrorKind::Usage if news => Sight::PassedOver(text),
-            ErrorKind::Usage => Sight::Nothing,
+            ErrorKind::Usage if news => EntryOutcome::PassedOver(text),
+            ErrorKind::Usage => EntryOutcome::Nothing,
             _ => {
                 self.pause.failed(LONGEST, None);
-                Sight::Later(self.pause.until())
+                EntryOutcome::Later(self.pause.until())
             }
         }
     }
 
     /// Compares an entry that is seen for the first time with the steps in the vault.
-    fn known_at_first(&mut self, name: &str, tree: &Tree, sealed: &[SealedStep]) -> Option<Sight> {
+    fn known_at_first(&mut self, name: &str, tree: &Tree, sealed: &[SealedStep]) -> Option<EntryOutcome> {
         if std::mem::replace(&mut self.compared, true) {
             return None;
         }
@@ -308,7 +257,7 @@ impl Entry {
         for step in same_name {
             if tree_matches_record(tree, step.record()) {
                 self.handled(tree.fingerprint(), newest);
-                return Some(Sight::Nothing);
+                return Some(EntryOutcome::Nothing);
             }
             if newest <= step.record().written_at {
                 not_newer_than = Some(step.id());
@@ -316,7 +265,7 @@ impl Entry {
         }
         let id = not_newer_than?;
         self.handled(tree.fingerprint(), newest);
-        Some(Sight::PassedOver(format!(
+        Some(EntryOutcome::PassedOver(format!(
             "its files differ from those sealed as {id}, and none of them is newer: a process is deleting it"
         )))
     }

@@ -1,14 +1,14 @@
 //! Finds finished steps in a watched directory. Nothing here writes to it.
 
 mod announced;
-mod by_name;
-mod by_profile;
 mod choice;
 mod entry;
-mod judge;
+mod prunable;
+mod quiet;
+mod scan;
+mod selection;
 #[cfg(test)]
 mod soak;
-mod soundness;
 mod wake;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,43 +16,47 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use globset::{GlobBuilder, GlobMatcher};
-use stepvault_core::config::LinkPolicy;
-use stepvault_core::config::{Completion, RunSettings};
+use stepvault_core::config::{Completion, LinkPolicy, RunSettings};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::Step;
 use stepvault_core::path::RelativePath;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, ErrorKind, Result};
-use stepvault_formats::find::Extent;
-use stepvault_formats::profile::ProfileSet;
-use stepvault_local::sealed::SealedStep;
+use stepvault_formats::find::{Extent, Found};
+use stepvault_formats::profile::{PathGlob, Profile, ProfileSet};
+use stepvault_formats::tree::Tree as SurveyTree;
 use stepvault_local::tree::{Tree, scan_members};
 use tokio::time::Instant;
 
 use crate::options::AgentRun;
 pub(crate) use announced::ready_alone;
-use by_name::ByName;
-use by_profile::ByProfile;
+use choice::Choice;
 use entry::Entry;
+use selection::Selection;
 pub(crate) use wake::Wake;
+
+/// Maximum number of subdirectories that are watched for events.
+const MAX_DIRECTORIES: usize = 16;
 
 /// One watched directory, and the state of its entries.
 #[derive(Debug)]
 pub(crate) struct Discovery {
     directory: PathBuf,
-    rule: Rule,
     /// By path below the directory.
     entries: BTreeMap<String, Entry>,
-}
-
-/// How steps are recognized.
-#[derive(Debug)]
-enum Rule {
-    /// By their names and one rule for all.
-    Name(ByName),
-    /// By the profile of the framework that writes them.
-    Profile(Box<ByProfile>),
+    choice: Choice,
+    selection: Selection,
+    /// How long a step must be unchanged if nothing else proves that its save is over.
+    quiet_time: Duration,
+    rate: Pace,
+    extent: Extent,
+    /// The last survey, and what was found in it.
+    survey: SurveyTree,
+    found: Found,
+    /// Number of ranks of the last step that was ready.
+    ranks: Option<u32>,
+    /// When the directory may be scanned again.
+    not_before: Option<Instant>,
 }
 
 /// How often scanning is worthwhile.
@@ -139,7 +143,7 @@ impl Spent {
 
 /// The result of one scan.
 #[derive(Debug, Default)]
-pub(crate) struct Look {
+pub(crate) struct ScanReport {
     /// Finished steps that were not handled yet, in the order in which they were written.
     pub(crate) ready: Vec<Ready>,
     /// Entries skipped permanently since the last scan, with the cause.
@@ -154,7 +158,7 @@ pub(crate) struct Look {
     pub(crate) fault: Option<Error>,
 }
 
-impl Look {
+impl ScanReport {
     fn again_by(&mut self, time: Option<Instant>) {
         self.again_at = [self.again_at, time].into_iter().flatten().min();
     }
@@ -172,32 +176,56 @@ impl Discovery {
         let Some(directory) = run.watch_directory.clone() else {
             return Ok(None);
         };
-        let rule = match &run.completion {
-            Completion::Auto(quiet_time) => {
-                let names = run.pattern.as_deref().map(names).transpose()?;
-                let rule = ByProfile::new(run, Arc::clone(profiles), names, *quiet_time, rate, extent)?;
-                Rule::Profile(Box::new(rule))
-            }
-            completion => {
-                let pattern = run.pattern.as_deref().unwrap_or(RunSettings::DEFAULT_PATTERN);
-                Rule::Name(ByName::new(names(pattern)?, completion.clone()))
+        let error = |why: String| {
+            Error::new(ErrorKind::Usage, "cannot serve the run")
+                .on(&run.run)
+                .because(why)
+        };
+        let names = run.pattern.clone().map(PathGlob::try_from).transpose();
+        let names =
+            names.map_err(|why| error(why).hint("write a glob such as step_* or {checkpoint,step}-*"))?;
+        let configured = Profile::configured(&run.completion, names.clone()).map_err(error)?;
+        // Profile and series are about frameworks alone.
+        let series = run.series.clone().filter(|_| configured.is_none());
+        let choice = match (configured, &run.profile) {
+            (Some(profile), _) => Choice::of(profile),
+            (None, None) => Choice::among(Arc::clone(profiles)),
+            (None, Some(name)) => {
+                let profile = profiles.get(name).cloned();
+                Choice::of(profile.ok_or_else(|| error(format!("there is no profile '{name}'")))?)
             }
         };
         Ok(Some(Self {
             directory,
-            rule,
             entries: BTreeMap::new(),
+            choice,
+            selection: Selection::new(names, series),
+            quiet_time: match run.completion {
+                Completion::Auto(time) | Completion::Quiet(time) => time,
+                Completion::Marker(_) => RunSettings::DEFAULT_QUIET_TIME,
+                // Nothing but the name is waited for.
+                Completion::Rename => Duration::ZERO,
+            },
+            rate,
+            extent,
+            survey: SurveyTree::default(),
+            found: Found::default(),
+            ranks: None,
+            not_before: None,
         }))
     }
 
     /// Returns the directories in which new steps appear, as far as known.
     pub(crate) fn directories(&self) -> Vec<PathBuf> {
-        let inner = match &self.rule {
-            Rule::Name(_) => Vec::new(),
-            Rule::Profile(rule) => rule.directories(),
-        };
-        let inner = inner.into_iter().map(|path| self.directory.join(path));
-        std::iter::once(self.directory.clone()).chain(inner).collect()
+        let steps = self.found.steps.iter();
+        let inner: BTreeSet<_> = steps
+            .filter_map(|step| Path::new(&step.path).parent())
+            .filter(|parent| !parent.as_os_str().is_empty())
+            .collect();
+        let inner = inner.into_iter().take(MAX_DIRECTORIES);
+        std::iter::once(self.directory.clone())
+            .chain(inner.map(|path| self.directory.join(path)))
+            .collect()
     }
 
     /// Returns what was seen so far, by the keys of [`Ready`].
@@ -206,31 +234,13 @@ impl Discovery {
     }
 
     /// Returns how long a step may have to be unchanged.
-    pub(crate) fn quiet_time(&self) -> Option<Duration> {
-        match &self.rule {
-            Rule::Name(rule) => rule.quiet_time(),
-            Rule::Profile(rule) => Some(rule.quiet_time()),
-        }
+    pub(crate) fn quiet_time(&self) -> Duration {
+        self.quiet_time
     }
 
-    /// Scans the directory. `sealed` returns the steps in the vault, and is called when there is a new entry, which may
-    /// be one of them. Blocks.
-    pub(crate) fn look(&mut self, now: Timestamp, sealed: impl FnOnce() -> Vec<SealedStep>) -> Look {
-        let mut look = match &mut self.rule {
-            Rule::Name(rule) => rule.look(&self.directory, &mut self.entries, now, sealed),
-            Rule::Profile(rule) => rule.look(&self.directory, &mut self.entries, now, sealed),
-        };
-        // Attempts depend on the order in which steps were written.
-        look.ready.sort_by_key(|ready| (ready.newest, ready.step));
-        look
-    }
-
-    /// Returns the trainer's own steps that it no longer needs, as far as its profile knows, the oldest first. Blocks.
-    pub(crate) fn spent(&mut self) -> Result<Vec<Spent>> {
-        match &mut self.rule {
-            Rule::Name(_) => Ok(Vec::new()),
-            Rule::Profile(rule) => rule.spent(&self.directory, &mut self.entries),
-        }
+    /// Makes the next scan list the directory, however recent the last listing is.
+    pub(crate) fn hurry(&mut self) {
+        self.not_before = None;
     }
 
     /// Records that the entry was handled: it is ignored until it is modified.
@@ -279,53 +289,17 @@ impl Discovery {
 
     /// Returns what is finished, as far as known, but not sealed, with the cause.
     pub(crate) fn unsealed(&self) -> Vec<(PathBuf, String)> {
-        let unsealed = self
-            .entries
-            .iter()
-            .filter_map(|(key, entry)| Some((key, entry.unsealed()?)));
-        unsealed
-            .map(|(key, why)| (self.directory.join(key), why.to_owned()))
-            .collect()
+        self.entries_with(Entry::unsealed)
     }
 
     /// Returns the entries that were neither sealed nor skipped, with the cause.
     pub(crate) fn unfinished(&self) -> Vec<(PathBuf, String)> {
-        let troubled = self
-            .entries
-            .iter()
-            .filter_map(|(key, entry)| Some((key, entry.trouble()?)));
-        troubled
-            .map(|(key, why)| (self.directory.join(key), why.to_owned()))
-            .collect()
+        self.entries_with(Entry::trouble)
     }
-}
 
-/// Forgets the entries that are gone, and reports those that were never sealed.
-fn forget(
-    directory: &Path,
-    entries: &mut BTreeMap<String, Entry>,
-    is_there: impl Fn(&str) -> bool,
-    look: &mut Look,
-) {
-    entries.retain(|key, entry| {
-        let stays = is_there(key);
-        if !stays && let Some(why) = entry.trouble() {
-            let reason = format!("it vanished before it was sealed ({why})");
-            look.passed_over.push((directory.join(key), reason));
-        }
-        stays
-    });
-}
-
-fn names(pattern: &str) -> Result<GlobMatcher> {
-    let glob = GlobBuilder::new(pattern)
-        .literal_separator(true)
-        .build()
-        .map_err(|error| {
-            Error::new(ErrorKind::Usage, "invalid pattern for step names")
-                .on(format!("{pattern:?}"))
-                .because(error.kind())
-                .hint("write a glob such as step_* or {checkpoint,step}-*")
-        })?;
-    Ok(glob.compile_matcher())
+    fn entries_with(&self, cause: fn(&Entry) -> Option<&str>) -> Vec<(PathBuf, String)> {
+        let with_cause =
+            |(key, entry): (&String, &Entry)| Some((self.directory.join(key), cause(entry)?.to_owned()));
+        self.entries.iter().filter_map(with_cause).collect()
+    }
 }

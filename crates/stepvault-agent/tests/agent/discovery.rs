@@ -83,7 +83,7 @@ async fn what_lacks_its_marker_at_the_end_is_said() {
     let skipped = &report.skipped.latest[0];
     assert_eq!(
         (skipped.path.as_path(), skipped.reason.as_str()),
-        (step.as_path(), "its marker done does not exist yet")
+        (step.as_path(), "done does not exist yet")
     );
 }
 

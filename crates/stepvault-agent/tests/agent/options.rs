@@ -56,7 +56,7 @@ async fn contradictions_are_refused_before_anything_is_touched() {
     let error = node.start(options).ended().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(
-        text(&error).starts_with("invalid pattern for step names: \"step_[\": "),
+        text(&error).starts_with("cannot serve the run: grpo/checkpoints: \"step_[\" is not a glob: "),
         "{error}"
     );
     assert!(!node.vault_directory().exists());

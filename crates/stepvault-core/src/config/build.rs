@@ -365,7 +365,9 @@ fn run(
     let mut section = Section::new(merged, &["run", name]);
     let run_name = section.take("", RunName::new(name))?;
     let fallback = RunSettings::new(run_name);
-    let quiet_time = section.duration("quiet-time").unwrap_or(Duration::from_mins(1));
+    let quiet_time = section
+        .duration("quiet-time")
+        .unwrap_or(RunSettings::DEFAULT_QUIET_TIME);
     let complete = match (section.text("complete").as_deref(), section.inner_path("marker")) {
         (Some("rename"), _) => Completion::Rename,
         (Some("marker"), Some(marker)) => Completion::Marker(marker),

@@ -277,6 +277,8 @@ pub struct RunSettings {
 impl RunSettings {
     /// The names that are steps if neither a pattern nor a profile decides.
     pub const DEFAULT_PATTERN: &str = "{step,global_step,checkpoint,iter,epoch}*";
+    /// How long a step must be unchanged if nothing else proves that its save is over.
+    pub const DEFAULT_QUIET_TIME: Duration = Duration::from_mins(1);
 
     /// Returns a run with the default of every key and no keep rules.
     pub fn new(name: RunName) -> Self {
@@ -284,7 +286,7 @@ impl RunSettings {
             name,
             watch: None,
             pattern: None,
-            complete: Completion::Auto(Duration::from_mins(1)),
+            complete: Completion::Auto(Self::DEFAULT_QUIET_TIME),
             profile: None,
             series: None,
             clean_source: false,

@@ -4,7 +4,7 @@ use stepvault_core::timestamp::Timestamp;
 
 use super::ranks::ranks_of;
 use super::units::{Unit, UnitFile};
-use super::{Completeness, Extent, FindOptions, areal};
+use super::{Completeness, Extent, FindOptions, Silence, areal};
 use crate::pointer::PointerFound;
 use crate::profile::template::{Values, last_component, parent_prefix};
 use crate::profile::{PathGlob, Profile, Proof, UnitRule};
@@ -37,7 +37,11 @@ pub(super) fn judge(unit: &Unit<'_>, around: &Surroundings<'_>) -> (Completeness
         return (Completeness::NotYet { reasons }, None);
     }
     let mut reasons = Vec::new();
-    own_evidence(unit, &mut reasons);
+    // The proof that a configuration names stands, whatever the step contains.
+    let stands = around.profile.names.is_some() && !matches!(unit.series.complete.proof, Proof::Quiet);
+    if !stands {
+        own_evidence(unit, &mut reasons);
+    }
     expected_files(unit, around, &mut reasons);
     let mut ranks = ranks_of(unit, around.options.extent);
     reasons.append(&mut ranks.faults);
@@ -182,10 +186,11 @@ fn too_few_ranks(count: u32, around: &Surroundings<'_>) -> Option<String> {
 
 fn proof(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, String> {
     let proof = own_proof(unit, around);
-    let by_rank_zero = !matches!(
-        unit.series.complete.proof,
-        Proof::Rename | Proof::MarkerRemoved(_) | Proof::Quiet
-    );
+    let by_rank_zero = around.profile.names.is_none()
+        && !matches!(
+            unit.series.complete.proof,
+            Proof::Rename | Proof::MarkerRemoved(_) | Proof::Quiet
+        );
     match (proof, around.options.extent) {
         (Err(_), Extent::OtherPart) if by_rank_zero => by_quiet(unit, around),
         (Err(reason), Extent::LeadingPart) if by_rank_zero => Err(format!(
@@ -219,6 +224,42 @@ fn own_proof(unit: &Unit<'_>, around: &Surroundings<'_>) -> Result<String, Strin
             by_pointer(unit, around)
         }
         Proof::PointerOrQuiet | Proof::Quiet => by_quiet(unit, around),
+    }
+}
+
+/// Returns when the step, once complete, must also be quiet.
+pub(super) fn silence(unit: &Unit<'_>, around: &Surroundings<'_>) -> Silence {
+    let written = unit.newest();
+    let is_proved = match &unit.series.complete.proof {
+        // The configuration says it of every save.
+        Proof::Rename if around.profile.names.is_some() => return Silence::Never,
+        Proof::Rename | Proof::MarkerRemoved(_) => true,
+        // Nothing is newer than the marker.
+        Proof::Marker(markers) => {
+            let mut files = unit.files.iter();
+            files.any(|file| Some(file.mtime) >= written && any(markers, file))
+        }
+        // Every pointer was written after the step.
+        Proof::Pointer | Proof::PointerOrQuiet => {
+            let is_newer = |path: &str| {
+                around
+                    .tree
+                    .get(path)
+                    .is_some_and(|entry| Some(entry.mtime) >= written)
+            };
+            let mut pointers = around
+                .pointers
+                .iter()
+                .filter(|pointer| pointer.is_for_resuming())
+                .peekable();
+            pointers.peek().is_some() && pointers.all(|pointer| is_newer(&pointer.path))
+        }
+        Proof::Quiet => false,
+    };
+    if is_proved {
+        Silence::OnceSealed
+    } else {
+        Silence::Always
     }
 }
 

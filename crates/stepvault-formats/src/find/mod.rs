@@ -12,7 +12,7 @@ use crate::pointer::{PointerFound, read_pointers};
 use crate::profile::Profile;
 use crate::tree::{OpenFile, Tree};
 pub use extent::Extent;
-use judge::{Surroundings, judge};
+use judge::{Surroundings, judge, silence};
 use units::{Collected, Unit, collect};
 
 /// The parameters of a search for steps, besides the directory.
@@ -56,6 +56,20 @@ pub enum Completeness {
     },
 }
 
+/// When a complete step must also be quiet.
+///
+/// A marker or pointer proves nothing about later writes: a run that went back overwrites steps that still have their
+/// old marker, and that the pointer has long since passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Silence {
+    /// Always: nothing else proves that its save is over.
+    Always,
+    /// Once an earlier state of it was sealed: what proved that one does not apply to later changes.
+    OnceSealed,
+    /// Never: its proof applies to each of its states.
+    Never,
+}
+
 /// A step that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundStep {
@@ -69,6 +83,8 @@ pub struct FoundStep {
     pub step: Option<u64>,
     /// Whether it is complete.
     pub complete: Completeness,
+    /// When it must also be quiet.
+    pub silence: Silence,
     /// The number of ranks that wrote it, if known.
     pub ranks: Option<u32>,
     /// The length of all its files, in bytes.
@@ -111,26 +127,6 @@ pub struct Found {
 }
 
 impl Found {
-    /// Returns the complete step with the highest number that a trainer can resume from; if there is none, the
-    /// highest that it cannot resume from. Of several with the same number, returns the first by path.
-    pub fn newest_complete(&self) -> Option<&FoundStep> {
-        let newest = |resumable: bool| {
-            let mut steps = self
-                .steps
-                .iter()
-                .filter(|step| step.is_complete() && step.resumable == resumable);
-            let first = steps.next()?;
-            Some(steps.fold(first, |best, step| {
-                if (step.step, &best.path) > (best.step, &step.path) {
-                    step
-                } else {
-                    best
-                }
-            }))
-        };
-        newest(true).or_else(|| newest(false))
-    }
-
     /// Returns the pointer that the trainer resumes by.
     pub fn pointer(&self) -> Option<&PointerFound> {
         self.pointers.iter().find(|pointer| pointer.is_for_resuming())
@@ -174,6 +170,7 @@ pub fn find_steps(
                 later: later.get(first_later..).unwrap_or_default(),
             };
             let (complete, ranks) = judge(unit, &surroundings);
+            let silence = silence(unit, &surroundings);
             if matches!(complete, Completeness::Complete { .. }) {
                 for (glob, had) in as_before.iter().zip(&mut had) {
                     if unit.has(glob) {
@@ -182,7 +179,7 @@ pub fn find_steps(
                 }
                 earlier_ranks = ranks.or(earlier_ranks);
             }
-            steps.push(found_step(unit, complete, ranks));
+            steps.push(found_step(unit, complete, ranks, silence));
         }
     }
     steps.extend(temporary.iter().filter_map(|(path, step)| {
@@ -206,13 +203,14 @@ fn is_known_copy(unit: &Unit<'_>, pointers: &[PointerFound]) -> bool {
     })
 }
 
-fn found_step(unit: &Unit<'_>, complete: Completeness, ranks: Option<u32>) -> FoundStep {
+fn found_step(unit: &Unit<'_>, complete: Completeness, ranks: Option<u32>, silence: Silence) -> FoundStep {
     FoundStep {
         path: unit.path().to_owned(),
         members: unit.members.iter().map(|member| member.path.clone()).collect(),
         series: unit.series.name.clone(),
         step: unit.step,
         complete,
+        silence,
         ranks,
         bytes: unit
             .files
@@ -238,6 +236,7 @@ fn temporary_step(tree: &Tree, path: &str, step: u64) -> FoundStep {
         complete: Completeness::NotYet {
             reasons: vec!["it has a temporary name, and a finished step is renamed".to_owned()],
         },
+        silence: Silence::Always,
         ranks: None,
         bytes: files
             .iter()

@@ -75,7 +75,7 @@ pub(crate) fn collect<'a>(profile: &'a Profile, tree: &Tree, files: &dyn OpenFil
         if is_below(path, &taken) {
             continue;
         }
-        if profile.ignored.iter().any(|glob| glob.is_match(path)) {
+        if profile.ignores(path) {
             ignored.push(path.to_owned());
             taken.insert(path.to_owned());
             continue;

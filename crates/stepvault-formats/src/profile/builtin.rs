@@ -2,9 +2,10 @@
 
 use std::sync::LazyLock;
 
+use stepvault_core::config::{Completion, RunSettings};
+
 use super::validate::ProfileFault;
 use super::{PathGlob, Profile, Proof};
-use crate::completeness::Rule;
 
 /// The name of the profile that is used when no other matches.
 pub const GENERIC: &str = "generic";
@@ -51,24 +52,35 @@ pub fn builtin() -> &'static [Profile] {
     &BUILTIN
 }
 
-/// Returns the generic profile with this rule for completeness, as a configuration names it. The time of
-/// [`Rule::Quiet`] goes into [`crate::find::FindOptions`]. Unlike the bare rule, evidence that a step is unfinished
-/// (a temporary name inside it, an empty file) overrides a marker or a rename.
-pub fn generic(rule: &Rule) -> Option<Profile> {
-    let mut profile = GENERIC_PROFILE.clone()?;
-    let proof = match rule {
-        Rule::Rename => Proof::Rename,
-        Rule::Marker { file } => Proof::Marker(vec![PathGlob::try_from(globset::escape(file)).ok()?]),
-        Rule::Quiet { .. } => Proof::Quiet,
-    };
-    for series in &mut profile.series {
-        series.complete.proof = proof.clone();
-        // A marker that a user names may be an empty file.
-        if let Proof::Marker(files) = &proof {
-            series.complete.may_be_empty.clone_from(files);
+static CONFIGURED: LazyLock<Option<Profile>> =
+    LazyLock::new(|| toml::from_str(include_str!("../../profiles/configured.toml")).ok());
+
+impl Profile {
+    /// Returns the profile of a run whose configuration gives the names of its steps and their proof, or `None` with
+    /// [`Completion::Auto`]. Without names, [`RunSettings::DEFAULT_PATTERN`] names the steps.
+    ///
+    /// # Errors
+    /// When the marker's path makes no glob.
+    pub fn configured(completion: &Completion, names: Option<PathGlob>) -> Result<Option<Self>, String> {
+        let proof = match completion {
+            Completion::Auto(_) => return Ok(None),
+            Completion::Rename => Proof::Rename,
+            Completion::Marker(file) => Proof::Marker(vec![globset::escape(file.as_str()).try_into()?]),
+            Completion::Quiet(_) => Proof::Quiet,
+        };
+        let mut profile = CONFIGURED
+            .clone()
+            .ok_or("the profile of configured rules cannot be read")?;
+        let by_default = || RunSettings::DEFAULT_PATTERN.to_owned().try_into();
+        profile.names = Some(names.map_or_else(by_default, Ok)?);
+        for series in &mut profile.series {
+            if let Proof::Marker(files) = &proof {
+                series.complete.may_be_empty.clone_from(files);
+            }
+            series.complete.proof = proof.clone();
         }
+        Ok(Some(profile))
     }
-    Some(profile)
 }
 
 /// The known profiles: a user's own first, then the built-in ones.
@@ -120,12 +132,17 @@ impl ProfileSet {
 mod tests {
     use std::collections::BTreeSet;
 
+    use stepvault_core::path::RelativePath;
+
     use super::*;
 
     #[test]
     fn every_built_in_profile_can_be_read_and_is_valid() {
-        let generic = include_str!("../../profiles/generic.toml");
-        for file in FILES.iter().copied().chain([generic]) {
+        let others = [
+            include_str!("../../profiles/generic.toml"),
+            include_str!("../../profiles/configured.toml"),
+        ];
+        for file in FILES.iter().copied().chain(others) {
             let profile: Profile = toml::from_str(file).unwrap_or_else(|error| panic!("{error}\n{file}"));
             assert_eq!(profile.validate(), Ok(()));
         }
@@ -150,11 +167,9 @@ mod tests {
     }
 
     #[test]
-    fn the_generic_profile_takes_the_rule_of_a_configuration() {
-        let rule = Rule::Marker {
-            file: "out[1]/DONE".to_owned(),
-        };
-        let profile = generic(&rule).unwrap();
+    fn a_configured_marker_is_one_path() {
+        let marker = Completion::Marker(RelativePath::new("out[1]/DONE").unwrap());
+        let profile = Profile::configured(&marker, None).unwrap().unwrap();
         let Proof::Marker(files) = &profile.series[0].complete.proof else {
             panic!("no marker");
         };

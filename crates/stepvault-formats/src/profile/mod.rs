@@ -33,7 +33,7 @@ mod validate;
 
 use serde::Deserialize;
 
-pub use builtin::{GENERIC, ProfileSet, builtin, generic};
+pub use builtin::{GENERIC, ProfileSet, builtin};
 pub use own::OwnFault;
 pub use pattern::{PathGlob, PathPattern};
 pub use pointer::{Pointer, PointerKind, PointerRole};
@@ -74,6 +74,10 @@ pub struct Profile {
     pub protects: Vec<Protects>,
     /// How its files may be sealed.
     pub links: Links,
+    /// The names of steps in the watched directory, when a run's configuration gives them and their proof. A rename or
+    /// a marker then needs no other evidence, on every node, and the files may be in any format.
+    #[serde(skip)]
+    pub names: Option<PathGlob>,
 }
 
 /// Evidence that a framework wrote a directory.
@@ -188,5 +192,11 @@ impl Profile {
     /// Returns whether finished files may be written to again, so that a second name for one would change with it.
     pub fn overwrites_finished_files(&self) -> bool {
         self.links == Links::CopyOrReflink
+    }
+
+    /// Returns whether a path is never a step, with everything below it.
+    pub fn ignores(&self, path: &str) -> bool {
+        let is_other = |names: &PathGlob| !path.contains('/') && !names.is_match(path);
+        self.ignored.iter().any(|glob| glob.is_match(path)) || self.names.as_ref().is_some_and(is_other)
     }
 }

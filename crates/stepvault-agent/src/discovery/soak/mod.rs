@@ -13,18 +13,24 @@ mod world;
 use std::time::Duration;
 
 use script::Script;
+use stepvault_core::config::Completion;
 use world::World;
 
 /// How long a save must be unchanged if nothing else proves that it is over.
 const QUIET: Duration = Duration::from_secs(30);
 const SEEDS: [u64; 3] = [0x5EED, 0xBEAD, 0xFACE];
 
-/// Runs one kind of trainer on several seeds.
+/// Runs one kind of trainer on several seeds, whose profile is detected.
 async fn soak(trainer: fn(&mut Script)) {
+    soak_configured(trainer, &Completion::Auto(QUIET), None).await;
+}
+
+/// Runs one kind of trainer on several seeds, by a configured rule.
+async fn soak_configured(trainer: fn(&mut Script), completion: &Completion, pattern: Option<&str>) {
     for seed in SEEDS {
         let mut script = Script::new(seed);
         trainer(&mut script);
-        let tally = World::new(script).live().await;
+        let tally = World::new(script, completion, pattern).live().await;
         assert!(
             tally.sealed >= 8 && tally.uploaded >= 4,
             "seed {seed:#x}: too little happened to say anything: {tally:?}"
@@ -75,4 +81,14 @@ async fn areal_overwrites_a_pair_of_directories() {
 #[tokio::test(start_paused = true)]
 async fn a_link_is_swapped_once_a_step_is_whole() {
     soak(trainers::atomic_link).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_configured_rename_proves_a_step_after_any_stall() {
+    soak_configured(trainers::orbax, &Completion::Rename, Some("*")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_configured_quiet_time_proves_a_step() {
+    soak_configured(trainers::hugging_face, &Completion::Quiet(QUIET), None).await;
 }

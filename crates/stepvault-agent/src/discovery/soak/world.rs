@@ -17,7 +17,6 @@ use stepvault_local::source::SourceFile;
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
-use super::QUIET;
 use super::script::{Act, Event, Random, Script};
 use crate::discovery::{Discovery, Pace, Ready};
 use crate::options::AgentRun;
@@ -64,12 +63,13 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(script: Script) -> Self {
+    pub(super) fn new(script: Script, completion: &Completion, pattern: Option<&str>) -> Self {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("outputs");
         std::fs::create_dir(&root).unwrap();
         let mut run = AgentRun::new(run_name(), Some(root.clone()), Vec::new());
-        run.completion = Completion::Auto(QUIET);
+        run.completion = completion.clone();
+        run.pattern = pattern.map(str::to_owned);
         // In the past, so that sealing need not wait for the clock of the real files to tick.
         let begun = SystemTime::now() - Duration::from_hours(1000);
         Self {

@@ -1,11 +1,12 @@
 //! Every archive of real checkpoints, compared with its manifest.
 
+use std::cmp::Reverse;
 use std::path::Path;
 
 use serde_json::Value;
 use stepvault_core::timestamp::Timestamp;
 use stepvault_formats::detect::detect;
-use stepvault_formats::find::{FindOptions, Found, find_steps};
+use stepvault_formats::find::{FindOptions, Found, FoundStep, find_steps};
 use stepvault_formats::pointer::{PointerContent, pointer_after_restore};
 use stepvault_formats::profile::ProfileSet;
 use stepvault_formats::resume::{Resumed, moved_aside_before_restore, resumed_by_framework};
@@ -133,13 +134,20 @@ fn steps_and_whether_they_are_complete_are_those_of_the_manifest() {
     });
 }
 
+/// Returns the complete step with the highest number, before all others one that the trainer can resume from. Of several
+/// with the same number, returns the first by path.
+pub(super) fn newest_complete(found: &Found) -> Option<&FoundStep> {
+    let complete = found.steps.iter().filter(|step| step.is_complete());
+    complete.max_by_key(|step| (step.resumable, step.step, Reverse(&step.path)))
+}
+
 #[test]
 fn the_newest_complete_step_is_that_of_the_manifest() {
     each_fixture(|fixture, profile, unpacked, profiles| {
         let name = text(fixture, "name");
         let mut found = found(profile, unpacked, profiles);
         found.steps.retain(|step| !decided_by_structure(name, &step.path));
-        let newest = found.newest_complete().map(|step| step.path.as_str());
+        let newest = newest_complete(&found).map(|step| step.path.as_str());
         assert_eq!(newest, fixture["newest_complete"].as_str(), "{name}");
     });
 }

@@ -12,6 +12,7 @@ use stepvault_formats::profile::ProfileSet;
 use stepvault_formats::prunable::prunable;
 use stepvault_formats::resume::{moved_aside_before_restore, resume_text, resumed_by_framework};
 
+use super::fixtures::newest_complete;
 use crate::directory::memory::Memory;
 
 /// More than any of these directories may require: each profile reads each file a few times.
@@ -137,7 +138,7 @@ proptest! {
             let _ = resumed_by_framework(profile, &tree, &memory);
             for step in prunable(profile, &tree, &memory, &found) {
                 prop_assert!(step.is_complete());
-                prop_assert_ne!(Some(&step.path), found.newest_complete().map(|step| &step.path));
+                prop_assert_ne!(Some(&step.path), newest_complete(&found).map(|step| &step.path));
                 let named = |pointer: &stepvault_formats::pointer::PointerFound| {
                     pointer.target.as_ref() == Some(&step.path)
                 };

@@ -1,8 +1,8 @@
 //! Profiles: which framework wrote a directory, which steps there are, and which are complete.
 
+mod configured;
 mod detection;
 mod fixtures;
-mod generic;
 mod handoff;
 mod hostile;
 mod layouts;

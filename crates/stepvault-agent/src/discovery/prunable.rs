@@ -1,36 +1,29 @@
 //! Determines which of its own steps the trainer no longer needs.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-
 use stepvault_core::Result;
 use stepvault_formats::find::FoundStep;
-use stepvault_formats::profile::GENERIC;
+use stepvault_formats::profile::{GENERIC, Profile};
 use stepvault_formats::prunable::prunable;
 use stepvault_local::survey::SurveyFiles;
 
-use super::{ByProfile, candidates};
-use crate::discovery::Spent;
-use crate::discovery::entry::Entry;
+use super::entry::Entry;
+use super::{Discovery, Spent, selection};
 
-impl ByProfile {
-    /// Returns the sealed steps that the profile calls prunable, the oldest first.
-    pub(in crate::discovery) fn spent(
-        &mut self,
-        directory: &Path,
-        entries: &mut BTreeMap<String, Entry>,
-    ) -> Result<Vec<Spent>> {
-        let tree = self.survey(directory, entries)?;
-        // A directory that changed since the last scan is judged by the next scan first.
-        if tree != self.tree || tree.entries().next().is_none() {
-            return Ok(Vec::new());
-        }
+impl Discovery {
+    /// Returns the trainer's own steps that it no longer needs, as far as its profile knows, the oldest first. Blocks.
+    pub(crate) fn spent(&mut self) -> Result<Vec<Spent>> {
+        let tree = self.list()?;
         // It is unknown what an unknown trainer needs.
-        let Some(profile) = self.choice.profile().filter(|profile| profile.name != GENERIC) else {
+        let is_known = |profile: &&Profile| profile.name != GENERIC && profile.names.is_none();
+        let Some(profile) = self.choice.profile().filter(is_known) else {
             return Ok(Vec::new());
         };
-        let files = SurveyFiles::open(directory)?;
-        let handled_as = |step: &FoundStep| entries.get(&step.path).and_then(Entry::handled_as);
+        // A directory that changed since the last scan is judged by the next scan first.
+        if tree != self.survey || tree.entries().next().is_none() {
+            return Ok(Vec::new());
+        }
+        let files = SurveyFiles::open(&self.directory)?;
+        let handled_as = |step: &FoundStep| self.entries.get(&step.path).and_then(Entry::handled_as);
         // A run that went back writes lower numbers later: its newest step is the one written last.
         let is_followed = |step: &FoundStep| {
             self.found.steps.iter().any(|newer| {
@@ -45,9 +38,9 @@ impl ByProfile {
         steps.retain(|step| is_followed(step));
         steps.sort_by_key(|step| (step.written_at, step.step));
         let spent = |step: &FoundStep| {
-            let (number, origin) = candidates::identity(profile, directory, step).ok()?;
+            let (number, origin) = selection::identity(profile, &self.directory, step).ok()?;
             Some(Spent {
-                path: directory.join(&step.path),
+                path: self.directory.join(&step.path),
                 origin,
                 step: number,
                 fingerprint: handled_as(step)?,

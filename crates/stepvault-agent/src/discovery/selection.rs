@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
-use globset::GlobMatcher;
+use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::Step;
 use stepvault_core::path::RelativePath;
 use stepvault_formats::find::{Found, FoundStep};
-use stepvault_formats::profile::{GENERIC, PathGlob, Profile, Proof, last_component};
-use stepvault_formats::tree::Tree;
+use stepvault_formats::profile::{GENERIC, PathGlob, Profile, last_component};
 
-use crate::discovery::Origin;
+use super::Origin;
 
 /// Words, one of which a step's name must contain if neither a framework nor a pattern identifies it.
 const STEP_WORDS: [&str; 5] = ["step", "checkpoint", "ckpt", "iter", "epoch"];
@@ -17,7 +16,7 @@ const STEP_WORDS: [&str; 5] = ["step", "checkpoint", "ckpt", "iter", "epoch"];
 /// Which steps are selected.
 #[derive(Debug)]
 pub(super) struct Selection {
-    names: Option<GlobMatcher>,
+    names: Option<PathGlob>,
     series: Option<Vec<String>>,
 }
 
@@ -32,7 +31,7 @@ pub(super) struct Selected<'a> {
 impl Selection {
     /// `names` restricts the names of steps; `series` names the series to seal, instead of all that a trainer can
     /// resume from.
-    pub(super) fn new(names: Option<GlobMatcher>, series: Option<Vec<String>>) -> Self {
+    pub(super) fn new(names: Option<PathGlob>, series: Option<Vec<String>>) -> Self {
         Self { names, series }
     }
 
@@ -154,40 +153,13 @@ pub(super) fn identity(
     Ok((number, origin))
 }
 
-/// Whether only silence proves that the save of a complete step is over.
-///
-/// A marker or pointer proves nothing about later writes: a run that went back overwrites steps that still have their
-/// old marker, and that the pointer has long since passed.
-pub(super) fn rests_on_silence(profile: &Profile, found: &Found, tree: &Tree, step: &FoundStep) -> bool {
-    let series = profile.series.iter().find(|series| series.name == step.series);
-    series.is_none_or(|series| match &series.complete.proof {
-        Proof::Rename | Proof::MarkerRemoved(_) => false,
-        Proof::Marker(markers) => !is_newest(markers, tree, step),
-        Proof::Pointer | Proof::PointerOrQuiet => !is_pointed_to_since(found, tree, step),
-        Proof::Quiet => true,
-    })
-}
-
-/// Whether nothing in the step is newer than one of its markers.
-fn is_newest(markers: &[PathGlob], tree: &Tree, step: &FoundStep) -> bool {
-    step.members.iter().any(|member| {
-        tree.inside(member).any(|(path, entry)| {
-            let inside = path.strip_prefix(member.as_str()).unwrap_or(path);
-            let inside = inside.trim_start_matches('/');
-            entry.mtime >= step.written_at && markers.iter().any(|marker| marker.is_match(inside))
-        })
-    })
-}
-
-/// Whether every pointer that the trainer resumes by was written after the step.
-fn is_pointed_to_since(found: &Found, tree: &Tree, step: &FoundStep) -> bool {
-    let mut pointers = found
-        .pointers
-        .iter()
-        .filter(|pointer| pointer.is_for_resuming())
-        .peekable();
-    let is_newer = |path: &str| tree.get(path).is_some_and(|entry| entry.mtime >= step.written_at);
-    pointers.peek().is_some() && pointers.all(|pointer| is_newer(&pointer.path))
+/// Returns how the files of a profile's steps may be linked or copied.
+pub(super) fn links_of(profile: &Profile) -> LinkPolicy {
+    if profile.overwrites_finished_files() {
+        LinkPolicy::ReflinkOrCopy
+    } else {
+        LinkPolicy::Auto
+    }
 }
 
 #[cfg(test)]
@@ -197,7 +169,7 @@ mod tests {
     use stepvault_formats::find::{FindOptions, find_steps};
     use stepvault_formats::profile::ProfileSet;
     use stepvault_formats::source::ReadAt;
-    use stepvault_formats::tree::{Entry, EntryKind, OpenFile};
+    use stepvault_formats::tree::{Entry, EntryKind, OpenFile, Tree};
 
     struct NoFile;
 

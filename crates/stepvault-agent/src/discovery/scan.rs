@@ -1,0 +1,253 @@
+//! Scans a watched directory for finished steps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use stepvault_core::ids::Step;
+use stepvault_core::timestamp::Timestamp;
+use stepvault_core::{ErrorKind, Result};
+use stepvault_formats::check::check_extent;
+use stepvault_formats::find::{Extent, FindOptions, Found, FoundStep, find_steps};
+use stepvault_formats::profile::Profile;
+use stepvault_formats::tree::{OpenFile, Tree};
+use stepvault_local::sealed::SealedStep;
+use stepvault_local::survey::{Below, SurveyFiles, survey_again};
+use tokio::time::Instant;
+
+use super::entry::{Candidate, Entry, EntryOutcome};
+use super::{Discovery, Pace, Ready, ScanReport, selection};
+
+/// Quiet time is measured here, by this machine's clock and by observation: the profile's own rule is evaluated as if
+/// nothing were ever written again.
+const END_OF_TIME: Timestamp = Timestamp::from_seconds(253_402_300_799);
+/// Scanning takes at most one part in this many of the time.
+const SHARE_OF_TIME: u32 = 20;
+
+impl Discovery {
+    /// Scans the directory. `sealed` returns the steps in the vault, and is called when there is a new entry, which may
+    /// be one of them. Blocks.
+    pub(crate) fn look(&mut self, now: Timestamp, sealed: impl FnOnce() -> Vec<SealedStep>) -> ScanReport {
+        let mut report = ScanReport::default();
+        if let Some(time) = self.not_before.filter(|time| *time > Instant::now()) {
+            report.again_by(Some(time));
+            return report;
+        }
+        let begun = Instant::now();
+        if let Err(error) = self.scan_into(now, sealed, &mut report) {
+            report.fault = Some(error);
+        }
+        self.not_before = match self.rate {
+            Pace::Lasting => Some(Instant::now() + begun.elapsed() * SHARE_OF_TIME),
+            Pace::Once => None,
+        };
+        // Attempts depend on the order in which steps were written.
+        report.ready.sort_by_key(|ready| (ready.newest, ready.step));
+        report
+    }
+
+    fn scan_into(
+        &mut self,
+        now: Timestamp,
+        sealed: impl FnOnce() -> Vec<SealedStep>,
+        report: &mut ScanReport,
+    ) -> Result<()> {
+        let tree = self.list()?;
+        // It contains nothing that could be opened, and may not even exist.
+        if tree.entries().next().is_none() {
+            (self.survey, self.found) = (tree, Found::default());
+            self.forget_vanished(report);
+            return Ok(());
+        }
+        let files = SurveyFiles::open(&self.directory)?;
+        if tree != self.survey {
+            report.news = self.choice.detect(&tree, &files);
+            self.found = self.find(&tree, &files);
+            self.choice.settle(&self.found);
+            self.survey = tree;
+        }
+        self.forget_vanished(report);
+        let Some(profile) = self.choice.profile() else {
+            return Ok(());
+        };
+        let selected = self.selection.of(profile, &self.found);
+        let paths: BTreeSet<&str> = selected.steps.iter().map(|step| step.path.as_str()).collect();
+        self.entries.retain(|key, _| paths.contains(key.as_str()));
+        report.advice = selected.advice;
+        // Only those that may be sealed are compared with the vault, whose records take long to read.
+        let is_new = |step: &&FoundStep| {
+            step.is_complete()
+                && step.step.is_some()
+                && self.entries.get(&step.path).is_none_or(Entry::is_new)
+        };
+        let sealed = if selected.steps.iter().any(is_new) {
+            sealed()
+        } else {
+            Vec::new()
+        };
+        let facts = ScanFacts {
+            directory: &self.directory,
+            profile,
+            tree: &self.survey,
+            files: &files,
+            quiet_time: self.quiet_time,
+            extent: self.extent,
+        };
+        for step in &selected.steps {
+            let entry = self.entries.entry(step.path.clone()).or_default();
+            if let Some(ready) = facts.check(step, entry, now, &sealed, report) {
+                self.ranks = step.ranks.or(self.ranks);
+                report.ready.push(ready);
+            }
+        }
+        only_newest_of_each_number(&mut self.entries, report);
+        Ok(())
+    }
+
+    /// Lists the directory. A handled entry whose own metadata is unchanged is not listed again for a while.
+    pub(super) fn list(&mut self) -> Result<Tree> {
+        let settled: BTreeSet<String> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.is_settled())
+            .map(|(key, _)| key.clone())
+            .collect();
+        let below = |path: &str| {
+            if settled.contains(path) {
+                Below::AsKnown
+            } else if self.choice.ignores(path) {
+                Below::Nothing
+            } else {
+                Below::List
+            }
+        };
+        let tree = match survey_again(&self.directory, &self.survey, &below) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Tree::default(),
+            surveyed => surveyed?,
+        };
+        for (_, entry) in self.entries.iter_mut().filter(|(key, _)| !settled.contains(*key)) {
+            entry.surveyed();
+        }
+        Ok(tree)
+    }
+
+    fn find(&self, tree: &Tree, files: &dyn OpenFile) -> Found {
+        let options = FindOptions {
+            quiet_seconds: 0,
+            previous_ranks: self.ranks,
+            extent: self.extent,
+            ..FindOptions::default()
+        };
+        let profile = self.choice.profile();
+        profile.map_or_else(Found::default, |profile| {
+            find_steps(profile, tree, files, END_OF_TIME, &options)
+        })
+    }
+
+    /// Forgets the entries that are gone, and reports those that were never sealed.
+    fn forget_vanished(&mut self, report: &mut ScanReport) {
+        self.entries.retain(|key, entry| {
+            let stays = self.survey.get(key).is_some();
+            if !stays && let Some(why) = entry.trouble() {
+                let reason = format!("it vanished before it was sealed ({why})");
+                report.passed_over.push((self.directory.join(key), reason));
+            }
+            stays
+        });
+    }
+}
+
+/// Returns the damage in a complete step, as text; empty if there is none. A damaged step is not sealed until it
+/// changes. Called once for each state of a step: it reads headers, and checksums if a format has some.
+pub(super) fn damage_of(extent: Extent, step: &FoundStep, tree: &Tree, files: &dyn OpenFile) -> Vec<String> {
+    let check = check_extent(extent, step, tree, files);
+    let broken = check.broken();
+    broken.map(|(path, why)| format!("{path}: {why}")).collect()
+}
+
+/// The findings of one scan.
+struct ScanFacts<'a> {
+    directory: &'a Path,
+    profile: &'a Profile,
+    tree: &'a Tree,
+    files: &'a SurveyFiles,
+    quiet_time: Duration,
+    extent: Extent,
+}
+
+impl ScanFacts<'_> {
+    fn check(
+        &self,
+        step: &FoundStep,
+        entry: &mut Entry,
+        now: Timestamp,
+        sealed: &[SealedStep],
+        report: &mut ScanReport,
+    ) -> Option<Ready> {
+        let path = self.directory.join(&step.path);
+        let (number, origin) = match selection::identity(self.profile, self.directory, step) {
+            Ok(identity) => identity,
+            Err(reason) => {
+                report
+                    .passed_over
+                    .extend(entry.pass_over(reason).map(|reason| (path, reason)));
+                return None;
+            }
+        };
+        let candidate = Candidate {
+            origin: &origin,
+            step,
+            quiet_time: self.quiet_time,
+            damage: &|| match self.profile.names {
+                Some(_) => Vec::new(),
+                None => damage_of(self.extent, step, self.tree, self.files),
+            },
+        };
+        match entry.check(&candidate, now, sealed) {
+            EntryOutcome::Nothing => None,
+            EntryOutcome::PassedOver(reason) => {
+                report.passed_over.push((path, reason));
+                None
+            }
+            EntryOutcome::Later(time) => {
+                report.again_by(time);
+                None
+            }
+            EntryOutcome::Ready {
+                fingerprint,
+                newest,
+                bytes,
+            } => Some(Ready {
+                key: step.path.clone(),
+                path,
+                origin,
+                step: number,
+                fingerprint,
+                newest,
+                bytes,
+                links: selection::links_of(self.profile),
+            }),
+        }
+    }
+}
+
+/// Of several finished steps with the same number, keeps the one written last: otherwise each would make the one before
+/// it an abandoned attempt.
+fn only_newest_of_each_number(entries: &mut BTreeMap<String, Entry>, report: &mut ScanReport) {
+    let mut ready: Vec<&Ready> = report.ready.iter().collect();
+    ready.sort_by_key(|ready| (ready.newest, &ready.key));
+    // Of equal numbers, the last one stays in the map.
+    let newest: BTreeMap<Step, String> = ready
+        .iter()
+        .map(|ready| (ready.step, ready.key.clone()))
+        .collect();
+    let is_older = |ready: &mut Ready| newest.get(&ready.step) != Some(&ready.key);
+    for older in report.ready.extract_if(.., is_older) {
+        if let Some(entry) = entries.get_mut(&older.key) {
+            entry.handled(older.fingerprint, older.newest);
+        }
+        let key = newest.get(&older.step).map_or("", String::as_str);
+        let reason = format!("{key} is also step {} and was written later", older.step.number());
+        report.passed_over.push((older.path, reason));
+    }
+}
