@@ -96,14 +96,13 @@ fn check_completion(config: &Config, run: &RunSettings, merged: &mut Merged) {
     }
     let is_automatic = matches!(run.complete, Completion::Auto(_));
     let auto = "set complete = \"auto\", or remove it";
-    let (mut is_timed, quiet_time) = (false, ["run", name, "quiet-time"]);
-    if let Completion::Quiet(time) | Completion::Auto(time) = &run.complete {
-        is_timed = true;
-        if time.is_zero() {
-            let why = "it is zero: a step would be sealed while it is still being written";
-            let hint = "write how long a step must stay unchanged: \"60s\"";
-            fault(merged, &quiet_time, why, hint);
-        }
+    let is_timed = matches!(run.complete, Completion::Quiet(_) | Completion::Auto(_));
+    if let Completion::Quiet(time) | Completion::Auto(time) = run.complete
+        && time.is_zero()
+    {
+        let why = "it is zero: a step would be sealed while it is still being written";
+        let hint = "write how long a step must stay unchanged: \"60s\"";
+        fault(merged, &["run", name, "quiet-time"], why, hint);
     }
     for (key, is_used, hint) in [
         (

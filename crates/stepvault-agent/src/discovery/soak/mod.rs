@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use script::Script;
 use stepvault_core::config::Completion;
-use stepvault_core::path::RelativePath;
 use world::World;
 
 /// How long a save must be unchanged if nothing else proves that it is over.
@@ -87,12 +86,6 @@ async fn a_link_is_swapped_once_a_step_is_whole() {
 #[tokio::test(start_paused = true)]
 async fn a_configured_rename_proves_a_step_after_any_stall() {
     soak_configured(trainers::orbax, &Completion::Rename, Some("*")).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_configured_marker_proves_a_new_step_after_any_stall() {
-    let marker = Completion::Marker(RelativePath::new(".metadata").unwrap());
-    soak_configured(trainers::marked_directories, &marker, Some("step-*")).await;
 }
 
 #[tokio::test(start_paused = true)]
