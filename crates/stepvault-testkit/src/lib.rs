@@ -15,6 +15,10 @@
 //! - [`peers`]: servers of other projects (moto, fake-gcs-server), as a second opinion.
 //! - [`network`], [`relay`]: links between processes that can be cut or that damage bytes.
 //! - [`metadata`]: the metadata services of EC2 and Compute Engine.
+//! - [`process`], [`users`]: the program under test, run with nothing of the machine's environment.
+//! - [`tree`], [`random`]: files and bytes, made from a seed and compared.
+//! - [`mutations`]: inputs of fuzz targets, changed at random.
+//! - [`fixture`]: the archives of real checkpoints.
 //!
 //! # Example
 //!
@@ -29,11 +33,17 @@
 
 pub mod discard;
 pub mod faults;
+pub mod fixture;
 pub mod gcs;
 pub mod metadata;
+pub mod mutations;
 pub mod network;
 pub mod objects;
 pub mod peers;
+pub mod process;
+pub mod random;
 pub mod relay;
 pub mod s3;
 pub mod serve;
+pub mod tree;
+pub mod users;

@@ -1,42 +1,24 @@
 //! Checkpoints that real frameworks wrote, with the profile to be found out: exactly the complete steps are taken.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-use serde_json::Value;
 use stepvault_agent::{AgentOptions, AgentReport};
 use stepvault_core::config::Completion;
 use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::RunName;
 use stepvault_local::seal_record::SnapshotMethod;
 use stepvault_local::sealed::SealedStep;
+use stepvault_testkit::fixture::{entry, unpack_into};
 
 use crate::harness::{Node, run_name};
 use crate::support::files_below;
 
-fn archives() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
-}
-
-/// What is known of a fixture.
-fn known(name: &str) -> Value {
-    let bytes = std::fs::read(archives().join("MANIFEST.json")).unwrap();
-    let manifest: Value = serde_json::from_slice(&bytes).unwrap();
-    let mut fixtures = manifest["fixtures"].as_array().unwrap().iter();
-    fixtures.find(|fixture| fixture["name"] == name).unwrap().clone()
-}
-
 /// Makes a fixture the directory that the trainer writes to.
 pub(crate) fn unpack(node: &Node, name: &str) {
-    let archive = archives().join(known(name)["archive"].as_str().unwrap());
-    let mut tar = Command::new("tar");
-    tar.args(["--extract", "--no-same-owner", "--file"]).arg(archive);
-    let output = tar.arg("--directory").arg(node.place.path()).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
+    let root = unpack_into(name, node.place.path());
     std::fs::remove_dir(node.outputs()).unwrap();
-    std::fs::rename(node.place.path().join(name), node.outputs()).unwrap();
+    std::fs::rename(root, node.outputs()).unwrap();
 }
 
 pub(crate) async fn automatic(node: &Node) -> AgentOptions {
@@ -64,7 +46,7 @@ async fn take(name: &str) -> (Node, AgentReport) {
     let node = Node::new();
     unpack(&node, name);
     let report = node.once(automatic(&node).await);
-    let known = known(name);
+    let known = entry(name);
     let wanted: BTreeMap<u64, String> = known["steps"]
         .as_array()
         .unwrap()

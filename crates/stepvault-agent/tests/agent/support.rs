@@ -11,6 +11,8 @@ use stepvault_core::ids::StepId;
 use stepvault_core::retention::KeepRules;
 use stepvault_engine::catalog::committed_ids;
 use stepvault_engine::run_remote::RunRemote;
+use stepvault_testkit::random::Random;
+use stepvault_testkit::tree::read_tree;
 
 use crate::harness::{Node, run_name};
 
@@ -31,16 +33,7 @@ pub fn write_files(root: &Path, files: &[(&str, usize)], age_seconds: u64) {
 
 /// Bytes that repeat nowhere near.
 pub fn bytes(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = (seed + length as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
+    Random(seed + length as u64).bytes(length)
 }
 
 /// What is committed on a remote.
@@ -66,20 +59,10 @@ pub fn sealed(node: &Node) -> Vec<StepId> {
 
 /// The files below a directory, with their bytes.
 pub fn files_below(root: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    let mut left = vec![root.to_owned()];
-    while let Some(directory) = left.pop() {
-        for entry in std::fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                left.push(path);
-            } else {
-                let name = path.strip_prefix(root).unwrap().display().to_string();
-                files.insert(name, std::fs::read(&path).unwrap());
-            }
-        }
-    }
+    let files = read_tree(root).into_iter();
     files
+        .map(|(path, (_, bytes))| (path.display().to_string(), bytes))
+        .collect()
 }
 
 pub fn keep_last(count: u32) -> KeepRules {

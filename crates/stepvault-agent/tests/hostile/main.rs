@@ -14,11 +14,8 @@
 mod answers;
 #[path = "../../fuzz/src/messages.rs"]
 mod messages;
-#[path = "../../../stepvault-core/tests/hostile/mutations.rs"]
-#[allow(dead_code, reason = "nothing here is text alone")]
-mod mutations;
 
-use mutations::{assert_holds, assert_seeds_change};
+use stepvault_testkit::mutations::{assert_holds, assert_seeds_change};
 
 #[test]
 fn messages() {

@@ -20,7 +20,6 @@ mod keys;
 mod logs;
 #[path = "../../fuzz/src/manifest.rs"]
 mod manifest;
-mod mutations;
 #[path = "../../fuzz/src/records.rs"]
 mod records;
 #[path = "../../fuzz/src/urls.rs"]
@@ -35,7 +34,7 @@ mod memory {
     }
 }
 
-use mutations::{assert_holds, assert_seeds_change, text};
+use stepvault_testkit::mutations::{assert_holds, assert_seeds_change, text};
 
 #[test]
 fn records() {

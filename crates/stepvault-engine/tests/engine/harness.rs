@@ -23,6 +23,7 @@ use stepvault_remote::s3::StaticKeys;
 use stepvault_remote::store::RemoteStore;
 use stepvault_testkit::faults::Faults;
 use stepvault_testkit::gcs::StrictGcs;
+pub use stepvault_testkit::random::bytes;
 use stepvault_testkit::s3::StrictS3;
 
 /// Remembers warnings and counts bytes.
@@ -258,20 +259,6 @@ impl Rig {
     pub async fn restore(&self) -> Result<RestoreReport> {
         restore(&self.context(), &self.restore_request()).await
     }
-}
-
-/// Bytes that depend on the seed and do not repeat.
-pub fn bytes(seed: u64, size: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut out = Vec::with_capacity(size + 8);
-    while out.len() < size {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&state.to_le_bytes());
-    }
-    out.truncate(size);
-    out
 }
 
 /// Every path under a directory with its bytes, mode and modification time.

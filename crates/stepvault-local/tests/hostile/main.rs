@@ -12,13 +12,10 @@
 
 #[path = "../../fuzz/src/files.rs"]
 mod files;
-#[path = "../../../stepvault-core/tests/hostile/mutations.rs"]
-#[allow(dead_code, reason = "nothing here is text alone")]
-mod mutations;
 #[path = "../../fuzz/src/seals.rs"]
 mod seals;
 
-use mutations::{assert_holds, assert_seeds_change};
+use stepvault_testkit::mutations::{assert_holds, assert_seeds_change};
 
 #[test]
 fn seals() {

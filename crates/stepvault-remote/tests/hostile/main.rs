@@ -11,18 +11,12 @@
 
 #[path = "../../fuzz/src/answers.rs"]
 mod answers;
-#[path = "../../../stepvault-core/tests/hostile/mutations.rs"]
-#[allow(
-    dead_code,
-    reason = "this crate's seeds are answers of every kind, right and wrong"
-)]
-mod mutations;
 #[path = "../../fuzz/src/server.rs"]
 mod server;
 
 #[test]
 fn answers() {
-    mutations::assert_holds(&answers::seeds(), answers::check);
+    stepvault_testkit::mutations::assert_holds(&answers::seeds(), answers::check);
 }
 
 /// Found by chance, on a fresh clone: a listing of uploads with a key that only looks like one of the prefix's. `gc` would

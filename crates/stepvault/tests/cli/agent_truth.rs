@@ -1,98 +1,53 @@
 //! The agent with renamed runs, deleted vaults, shared run names and misspelt buckets: it reports what is not durable,
 //! and continues once it can.
 
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
+use stepvault_testkit::tree::files_below;
 
-use crate::support::{Outcome, Place};
+use crate::support::{Outcome, Place, TestProcess, assert_members, wait_until};
 
-const PATIENCE: Duration = Duration::from_mins(1);
 /// A remote that answers nobody.
 const GONE: &str = "main=s3://bucket/prefix?endpoint=http://127.0.0.1:1&retry-deadline=1s";
 
-/// An agent of the built binary with a configuration, a vault and a log of its own.
-struct Agent {
-    process: Child,
-    log: PathBuf,
-    name: &'static str,
+/// Starts an agent with a configuration, a vault and a log of its own. `name` names everything it has; `run` is appended
+/// to the table of its run `demo/a`.
+fn start(place: &Place, name: &str, remote: &str, run: &str, variables: &[(&str, &str)]) -> TestProcess {
+    configure(place, name, remote, run);
+    start_again(place, name, variables)
 }
 
-impl Agent {
-    /// `name` names everything it has; `run` is appended to the table of its run `demo/a`.
-    fn start(
-        place: &Place,
-        name: &'static str,
-        remote: &str,
-        run: &str,
-        environment: &[(&str, &str)],
-    ) -> Self {
-        configure(place, name, remote, run);
-        Self::start_again(place, name, environment)
-    }
-
-    fn start_again(place: &Place, name: &'static str, environment: &[(&str, &str)]) -> Self {
-        let log = place.path(&format!("{name}.log"));
-        let process = place
-            .command(&["agent", "--config", &format!("{name}.toml")])
-            .env("STEPVAULT_AGENT_POLL_INTERVAL", "200ms")
-            .envs(environment.iter().copied())
-            .stderr(std::fs::File::create(&log).unwrap())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Self { process, log, name }
-    }
-
-    fn until_logged(&mut self, text: &str) {
-        let begun = Instant::now();
-        loop {
-            let log = std::fs::read_to_string(&self.log).unwrap();
-            if log.contains(text) {
-                return;
-            }
-            let ended = self.process.try_wait().unwrap();
-            assert!(
-                ended.is_none() && begun.elapsed() < PATIENCE,
-                "{text}: {ended:?}\n{log}"
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    /// The agent's own part of `status --json`, once it answers.
-    fn status(&self, place: &Place) -> Value {
-        let config = format!("{}.toml", self.name);
-        let begun = Instant::now();
-        loop {
-            let told = place.run(&["status", "--json", "--config", &config]);
-            if let Ok(document) = serde_json::from_str::<Value>(&told.stdout)
-                && !document["agent"].is_null()
-            {
-                return document["agent"].clone();
-            }
-            assert!(begun.elapsed() < PATIENCE, "{told:?}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn drain(mut self, place: &Place) -> Outcome {
-        let config = format!("{}.toml", self.name);
-        let told = place.run(&["drain", "--wait", "--deadline", "10s", "--config", &config]);
-        self.process.wait().unwrap();
-        told
-    }
+fn start_again(place: &Place, name: &str, variables: &[(&str, &str)]) -> TestProcess {
+    place.start_agent(&["--config", &format!("{name}.toml")], variables)
 }
 
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+/// The agent's own part of `status --json`, once it answers.
+fn status(place: &Place, name: &str) -> Value {
+    place.agent_status(&["--config", &format!("{name}.toml")])
+}
+
+fn drain(place: &Place, name: &str, agent: TestProcess) -> Outcome {
+    let config = format!("{name}.toml");
+    let drained = place.run(&["drain", "--wait", "--deadline", "10s", "--config", &config]);
+    agent.wait();
+    drained
+}
+
+/// One round of the agent with the configuration `n.toml`, and what it says.
+fn round(place: &Place, code: i32) -> Outcome {
+    place
+        .run(&["agent", "--once", "--config", "n.toml"])
+        .expect_code(code)
+}
+
+fn round_document(place: &Place, code: i32) -> Value {
+    place
+        .command(["agent", "--once", "--config", "n.toml"])
+        .document(code)
 }
 
 fn configure(place: &Place, name: &str, remote: &str, run: &str) {
@@ -102,7 +57,7 @@ fn configure(place: &Place, name: &str, remote: &str, run: &str) {
         "node = \"{name}\"\n[local]\ndirectory = \"vault-{name}\"\n[remote.{remote_name}]\nurl = \"{url}\"\n\
          [run.\"demo/a\"]\nwatch = \"out-{name}\"\ncomplete = \"rename\"\n{run}"
     );
-    std::fs::write(place.path(&format!("{name}.toml")), text).unwrap();
+    place.write(&format!("{name}.toml"), text);
 }
 
 fn save(place: &Place, name: &str, step: &str) {
@@ -112,10 +67,9 @@ fn save(place: &Place, name: &str, step: &str) {
 
 /// As `rm -r` does it, called again where the agent has just written something.
 fn delete_vault(place: &Place) {
-    let begun = Instant::now();
-    while std::fs::remove_dir_all(place.path("vault-n")).is_err() {
-        assert!(begun.elapsed() < PATIENCE);
-    }
+    wait_until("the vault is deleted", || {
+        std::fs::remove_dir_all(place.path("vault-n")).is_ok()
+    });
 }
 
 fn main_remote(place: &Place) -> String {
@@ -127,26 +81,16 @@ fn a_round_is_not_safe_while_the_vault_holds_undurable_steps_of_a_run_that_was_r
     let place = Place::new();
     configure(&place, "n", GONE, "");
     save(&place, "n", "step_1");
-    place
-        .run(&["agent", "--once", "--config", "n.toml"])
-        .expect_code(3);
+    round(&place, 3);
     // The remote answers again, and the run has another name by now.
     configure(&place, "n", &main_remote(&place), "");
-    let text = std::fs::read_to_string(place.path("n.toml")).unwrap();
-    std::fs::remove_dir_all(place.path("out-n")).unwrap();
-    std::fs::write(place.path("n.toml"), text.replace("demo/a", "demo/renamed")).unwrap();
-    let told = place
-        .run(&["agent", "--once", "--config", "n.toml"])
-        .expect_code(3);
-    assert!(
-        told.stdout.contains("'stepvault agent --once --run demo/a'")
-            && told.stdout.contains("1 step of the run 'demo/a'"),
-        "{told:?}"
-    );
-    let document = place
-        .run(&["agent", "--once", "--json", "--config", "n.toml"])
-        .expect_code(3)
-        .json();
+    place.remove("out-n");
+    place.write("n.toml", place.read("n.toml").replace("demo/a", "demo/renamed"));
+    round(&place, 3).expect_stdout(&[
+        "'stepvault agent --once --run demo/a'",
+        "1 step of the run 'demo/a'",
+    ]);
+    let document = round_document(&place, 3);
     assert_eq!(document["safe"], false);
     assert_eq!(document["unserved"][0]["run"], "demo/a");
     assert_eq!(document["not_durable"][0]["run"], "demo/a");
@@ -156,12 +100,8 @@ fn a_round_is_not_safe_while_the_vault_holds_undurable_steps_of_a_run_that_was_r
         "{shown}"
     );
     // What the hint says helps.
-    place
-        .run(&["agent", "--once", "--config", "n.toml", "--run", "demo/a"])
-        .expect_code(0);
-    place
-        .run(&["agent", "--once", "--config", "n.toml"])
-        .expect_code(0);
+    place.succeed(&["agent", "--once", "--config", "n.toml", "--run", "demo/a"]);
+    round(&place, 0);
 }
 
 #[test]
@@ -178,25 +118,20 @@ fn a_round_is_not_safe_while_a_finished_step_cannot_be_sealed() {
             .success()
     );
     std::fs::rename(made, place.path("out-n/step_2")).unwrap();
-    let told = place
-        .run(&["agent", "--once", "--json", "--config", "n.toml"])
-        .expect_code(3)
-        .json();
-    assert_eq!(told["not_durable"], serde_json::json!([]));
+    let told = round_document(&place, 3);
+    assert_eq!(told["not_durable"], json!([]));
     let path = told["unsealed"][0]["path"].as_str().unwrap();
     assert!(path.ends_with("out-n/step_2"), "{told:#}");
     // The same of a drain.
-    let agent = Agent::start_again(&place, "n", &[]);
-    let begun = Instant::now();
-    while agent.status(&place)["unsealed"] == serde_json::json!([]) {
-        assert!(begun.elapsed() < PATIENCE);
-    }
-    let told = agent.drain(&place).expect_code(3);
-    assert!(told.stdout.contains("step_2 is not sealed"), "{told:?}");
+    let agent = start_again(&place, "n", &[]);
+    wait_until("it cannot be sealed", || {
+        status(&place, "n")["unsealed"] != json!([])
+    });
+    drain(&place, "n", agent)
+        .expect_code(3)
+        .expect_stdout(&["step_2 is not sealed"]);
     std::fs::remove_file(place.path("out-n/step_2/pipe")).unwrap();
-    place
-        .run(&["agent", "--once", "--config", "n.toml"])
-        .expect_code(0);
+    round(&place, 0);
 }
 
 #[test]
@@ -204,20 +139,11 @@ fn a_round_is_not_safe_while_a_sealed_step_cannot_be_read() {
     let place = Place::new();
     configure(&place, "n", GONE, "");
     save(&place, "n", "step_1");
-    place
-        .run(&["agent", "--once", "--config", "n.toml"])
-        .expect_code(3);
-    std::fs::write(
-        place.path("vault-n/runs/demo%2Fa/steps/000000000001.a1/seal.json"),
-        "rot",
-    )
-    .unwrap();
-    std::fs::remove_dir_all(place.path("out-n/step_1")).unwrap();
+    round(&place, 3);
+    place.write("vault-n/runs/demo%2Fa/steps/000000000001.a1/seal.json", "rot");
+    place.remove("out-n/step_1");
     configure(&place, "n", &main_remote(&place), "");
-    let told = place
-        .run(&["agent", "--once", "--json", "--config", "n.toml"])
-        .expect_code(3)
-        .json();
+    let told = round_document(&place, 3);
     assert_eq!(told["unreadable"].as_array().unwrap().len(), 1, "{told:#}");
 }
 
@@ -240,166 +166,138 @@ fn a_bucket_that_somebody_creates_later_gets_every_step_without_a_restart() {
         ("AWS_ACCESS_KEY_ID", server.access_key()),
         ("AWS_SECRET_ACCESS_KEY", server.secret_key()),
     ];
-    let mut agent = Agent::start(&place, "n", &remote, "", &keys);
+    let mut agent = start(&place, "n", &remote, "", &keys);
     save(&place, "n", "step_1");
-    agent.until_logged("is not durable on s3");
-    let told = &agent.status(&place)["remotes"][0];
-    assert_eq!(
-        (&told["needs_operator"], &told["error_kind"]),
-        (&Value::Bool(true), &Value::from("usage"))
-    );
+    agent.wait_for_log("is not durable on s3");
+    let told = &status(&place, "n")["remotes"][0];
+    assert_members(told, &json!({ "needs_operator": true, "error_kind": "usage" }));
     let shown = place.run(&["status", "--config", "n.toml"]).expect_code(0).stdout;
     assert!(
         shown.contains("an operator must resolve this; retried"),
         "{shown}"
     );
     // It is tried again.
-    let begun = Instant::now();
-    while server.faults().requests().len() < 6 {
-        assert!(begun.elapsed() < PATIENCE);
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_until("more requests", || server.faults().requests().len() >= 6);
     server.faults().clear();
-    agent.until_logged("s3: step 1 (attempt 1) is durable");
-    assert_eq!(
-        std::fs::read_to_string(&agent.log)
-            .unwrap()
-            .matches("is not durable on s3")
-            .count(),
-        1
-    );
+    agent.wait_for_log("s3: step 1 (attempt 1) is durable");
+    assert_eq!(agent.logged().matches("is not durable on s3").count(), 1);
     // A drain does not wait for a person.
     no_bucket();
     save(&place, "n", "step_2");
-    agent.until_logged("step 2 (attempt 1) of demo/a is not durable on s3");
+    agent.wait_for_log("step 2 (attempt 1) of demo/a is not durable on s3");
     let begun = Instant::now();
-    agent.drain(&place).expect_code(3);
+    drain(&place, "n", agent).expect_code(3);
     assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
 }
 
 #[test]
 fn a_vault_that_is_deleted_under_the_agent_is_begun_anew_and_nothing_half_is_left() {
     let place = Place::new();
-    let mut agent = Agent::start(&place, "n", &main_remote(&place), "", &[]);
+    let mut agent = start(&place, "n", &main_remote(&place), "", &[]);
     save(&place, "n", "step_1");
-    agent.until_logged("main: step 1 (attempt 1) is durable");
+    agent.wait_for_log("main: step 1 (attempt 1) is durable");
     delete_vault(&place);
-    agent.until_logged("was deleted or replaced under the agent: every step in it was durable");
-    agent.until_logged("creating a new vault");
+    agent.wait_for_log("was deleted or replaced under the agent: every step in it was durable");
+    agent.wait_for_log("creating a new vault");
     save(&place, "n", "step_2");
-    agent.until_logged("main: step 2 (attempt 1) is durable");
-    assert_eq!(agent.status(&place)["serves_run"], true);
+    agent.wait_for_log("main: step 2 (attempt 1) is durable");
+    assert_eq!(status(&place, "n")["serves_run"], true);
     for name in ["vault.json", "lock", "agent.sock", "runs"] {
         assert!(place.path("vault-n").join(name).exists(), "{name}");
     }
     // The new vault is locked as the old one was.
     place.run(&["agent", "--config", "n.toml"]).expect_code(13);
-    agent.drain(&place).expect_code(0);
+    drain(&place, "n", agent).expect_code(0);
 }
 
 #[test]
 fn what_was_lost_with_a_deleted_vault_is_not_called_safe() {
     let place = Place::new();
-    let mut agent = Agent::start(&place, "n", GONE, "", &[]);
+    let mut agent = start(&place, "n", GONE, "", &[]);
     save(&place, "n", "step_1");
-    agent.until_logged("is not durable on main");
+    agent.wait_for_log("is not durable on main");
     // The trainer has deleted its own by then.
     std::fs::remove_dir_all(place.path("out-n/step_1")).unwrap();
     delete_vault(&place);
-    agent.until_logged("it held 1 step that was not durable");
-    agent.until_logged("creating a new vault");
-    let told = agent.drain(&place).expect_code(3);
-    assert!(told.stdout.contains("it was lost with the vault"), "{told:?}");
+    agent.wait_for_log("it held 1 step that was not durable");
+    agent.wait_for_log("creating a new vault");
+    drain(&place, "n", agent)
+        .expect_code(3)
+        .expect_stdout(&["it was lost with the vault"]);
 }
 
 #[test]
 fn of_two_agents_on_the_path_of_a_deleted_vault_one_goes_on() {
     let place = Place::new();
-    let mut first = Agent::start(&place, "n", &main_remote(&place), "", &[]);
+    let mut first = start(&place, "n", &main_remote(&place), "", &[]);
     save(&place, "n", "step_1");
-    first.until_logged("main: step 1 (attempt 1) is durable");
+    first.wait_for_log("main: step 1 (attempt 1) is durable");
     delete_vault(&place);
     // Another configuration file, the same vault.
-    let text = std::fs::read_to_string(place.path("n.toml")).unwrap();
-    std::fs::write(place.path("m.toml"), text).unwrap();
-    let mut second = Agent::start_again(&place, "m", &[]);
-    let begun = Instant::now();
-    let code = loop {
-        let ended = [&mut first.process, &mut second.process].map(|process| process.try_wait().unwrap());
-        assert!(ended.iter().flatten().count() < 2, "both have ended");
-        if let Some(status) = ended.into_iter().flatten().next() {
-            break status.code();
-        }
-        assert!(begun.elapsed() < PATIENCE, "both go on");
-        std::thread::sleep(Duration::from_millis(50));
-    };
-    assert_eq!(code, Some(13));
+    place.write("m.toml", place.read("n.toml"));
+    let mut second = start_again(&place, "m", &[]);
+    let mut codes = Vec::new();
+    wait_until("one of them ends", || {
+        let ended = [first.ended(), second.ended()];
+        codes = ended.into_iter().flatten().map(|status| status.code()).collect();
+        !codes.is_empty()
+    });
+    assert_eq!(codes, [Some(13)], "the other one goes on");
     save(&place, "n", "step_2");
-    let begun = Instant::now();
-    while !place
-        .path("remote/demo/a/.stepvault/commits/000000000002.a1.json")
-        .exists()
-    {
-        assert!(begun.elapsed() < PATIENCE);
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_until("step 2 is committed", || place.commit(2, 1).exists());
 }
 
 #[test]
 fn an_agent_warns_of_another_job_under_its_run_name_and_not_of_its_own_restart() {
     let place = Place::new();
     let remote = main_remote(&place);
-    let mut first = Agent::start(&place, "one", &remote, "", &[("STEPVAULT_LAUNCH", "job-1")]);
+    let mut first = start(&place, "one", &remote, "", &[("STEPVAULT_LAUNCH", "job-1")]);
     save(&place, "one", "step_1");
-    first.until_logged("main: step 1 (attempt 1) is durable");
-    let mut second = Agent::start(&place, "two", &remote, "", &[("STEPVAULT_LAUNCH", "job-2")]);
-    second.until_logged("watching");
+    first.wait_for_log("main: step 1 (attempt 1) is durable");
+    let mut second = start(&place, "two", &remote, "", &[("STEPVAULT_LAUNCH", "job-2")]);
+    second.wait_for_log("watching");
     std::thread::sleep(Duration::from_secs(1));
     save(&place, "two", "step_1");
-    second.until_logged("main: step 1 (attempt 2) is durable");
+    second.wait_for_log("main: step 1 (attempt 2) is durable");
     // It looks again with its own next step, or a minute later.
     save(&place, "one", "step_2");
-    first.until_logged(
+    first.wait_for_log(
         "another training job writes this run on main: step 1 (attempt 2) was written by two, launch 'job-2'",
     );
-    let told = &first.status(&place)["other_writers"][0];
+    let told = &status(&place, "one")["other_writers"][0];
     assert_eq!(
         (&told["launch"], &told["nodes"][0]),
         (&Value::from("job-2"), &Value::from("two"))
     );
     // Written after the second had begun, by a launch that is older.
     save(&place, "two", "step_2");
-    second.until_logged("another training job writes this run on main");
-    first.drain(&place).expect_code(0);
-    second.drain(&place).expect_code(0);
+    second.wait_for_log("another training job writes this run on main");
+    drain(&place, "one", first).expect_code(0);
+    drain(&place, "two", second).expect_code(0);
 
     // The job again, on another node: what its earlier launch left is uploaded late, and is no other job's.
     save(&place, "two", "step_9");
     std::thread::sleep(Duration::from_millis(1100));
-    let mut third = Agent::start(&place, "three", &remote, "", &[("STEPVAULT_LAUNCH", "job-3")]);
-    third.until_logged("watching");
+    let mut third = start(&place, "three", &remote, "", &[("STEPVAULT_LAUNCH", "job-3")]);
+    third.wait_for_log("watching");
     std::thread::sleep(Duration::from_secs(1));
-    let left = place
-        .command(&["agent", "--once", "--config", "two.toml"])
+    place
+        .command(["agent", "--once", "--config", "two.toml"])
         .env("STEPVAULT_LAUNCH", "job-2")
-        .output();
-    Outcome::of(left.unwrap()).expect_code(0);
-    assert!(
-        place
-            .path("remote/demo/a/.stepvault/commits/000000000009.a2.json")
-            .exists()
-    );
+        .run()
+        .expect_code(0);
+    assert!(place.commit(9, 2).exists());
     save(&place, "three", "step_3");
-    third.until_logged("main: step 3 (attempt 3) is durable");
+    third.wait_for_log("main: step 3 (attempt 3) is durable");
     std::thread::sleep(Duration::from_secs(3));
-    assert_eq!(third.status(&place)["other_writers"], serde_json::json!([]));
+    assert_eq!(status(&place, "three")["other_writers"], json!([]));
 }
 
 #[test]
 fn an_exclusive_run_is_written_by_one_job_at_a_time() {
     let place = Place::new();
     let (remote, exclusive) = (main_remote(&place), "exclusive = true\n");
-    let mut first = Agent::start(
+    let mut first = start(
         &place,
         "one",
         &remote,
@@ -407,8 +305,8 @@ fn an_exclusive_run_is_written_by_one_job_at_a_time() {
         &[("STEPVAULT_LAUNCH", "job-1")],
     );
     save(&place, "one", "step_1");
-    first.until_logged("main: step 1 (attempt 1) is durable");
-    let mut second = Agent::start(
+    first.wait_for_log("main: step 1 (attempt 1) is durable");
+    let mut second = start(
         &place,
         "two",
         &remote,
@@ -416,11 +314,11 @@ fn an_exclusive_run_is_written_by_one_job_at_a_time() {
         &[("STEPVAULT_LAUNCH", "job-2")],
     );
     save(&place, "two", "step_7");
-    second.until_logged(
+    second.wait_for_log(
         "another training job writes the run: 'demo/a' on main: the job of one in launch 'job-1'",
     );
     let push = place.checkpoint("step_8", "eight");
-    let told = place
+    place
         .run(&[
             "push",
             push.to_str().unwrap(),
@@ -431,23 +329,12 @@ fn an_exclusive_run_is_written_by_one_job_at_a_time() {
             "--node",
             "three",
         ])
-        .expect_code(13);
-    assert!(
-        told.stderr.contains("another training job writes the run"),
-        "{told:?}"
-    );
-    let commits = || {
-        std::fs::read_dir(place.path("remote/demo/a/.stepvault/commits"))
-            .unwrap()
-            .count()
-    };
+        .expect_code(13)
+        .expect_stderr(&["another training job writes the run"]);
+    let commits = || files_below(&place.path("remote/demo/a/.stepvault/commits")).len();
     assert_eq!(commits(), 1);
     // Once the first has ended, the second goes on by itself.
-    first.drain(&place).expect_code(0);
-    let begun = Instant::now();
-    while commits() < 2 {
-        assert!(begun.elapsed() < PATIENCE);
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    second.drain(&place).expect_code(0);
+    drain(&place, "one", first).expect_code(0);
+    wait_until("the second commit", || commits() == 2);
+    drain(&place, "two", second).expect_code(0);
 }

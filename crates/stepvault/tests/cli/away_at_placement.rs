@@ -2,16 +2,12 @@
 //! store answers, and the sealed files are the announced ones.
 
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use stepvault_testkit::s3::StrictS3;
 
-use crate::support::{Outcome, Place};
+use crate::support::{Outcome, Place, TestProcess, assert_members, list};
 
-/// No test waits longer than this for anything.
-const PATIENCE: Duration = Duration::from_mins(2);
 /// Nobody listens there.
 const AWAY: &str = "http://127.0.0.1:1";
 
@@ -36,9 +32,15 @@ impl Nodes {
         let mut command = self.place.command(arguments);
         command
             .args(["--remote", &remote, "--run", "demo/a"])
-            .env("AWS_ACCESS_KEY_ID", self.server.access_key())
-            .env("AWS_SECRET_ACCESS_KEY", self.server.secret_key());
-        Outcome::of(command.output().unwrap())
+            .envs(self.keys())
+            .run()
+    }
+
+    fn keys(&self) -> [(&'static str, &str); 2] {
+        [
+            ("AWS_ACCESS_KEY_ID", self.server.access_key()),
+            ("AWS_SECRET_ACCESS_KEY", self.server.secret_key()),
+        ]
     }
 
     fn there(&self, arguments: &[&str]) -> Outcome {
@@ -52,9 +54,8 @@ impl Nodes {
     /// Writes `step_N` on a node, with these weights.
     fn save(&self, node: &str, step: u64, weights: &str) -> String {
         let relative = format!("{node}/checkpoints/step_{step}");
-        let directory = self.place.path(&relative);
-        std::fs::create_dir_all(&directory).unwrap();
-        std::fs::write(directory.join("model.bin"), weights.repeat(500)).unwrap();
+        self.place
+            .write(&format!("{relative}/model.bin"), weights.repeat(500));
         relative
     }
 
@@ -64,14 +65,14 @@ impl Nodes {
             .there(&["restore", "--as", target, "--json"])
             .expect_code(0)
             .json();
-        let bytes = std::fs::read_to_string(self.place.path(target).join("model.bin")).unwrap();
+        let bytes = self.place.read(&format!("{target}/model.bin"));
         let number = |key: &str| restored[key].as_u64().unwrap();
         (bytes, number("step"), number("attempt"))
     }
 
     fn sealed(&self, vault: &str) -> Vec<Value> {
         let status = self.away(&["status", "--local", vault, "--json"]).json();
-        status["newest_steps"].as_array().unwrap().clone()
+        list(&status, "newest_steps").to_vec()
     }
 }
 
@@ -102,8 +103,9 @@ fn a_new_node_seals_in_an_outage_and_prune_keeps_what_it_sealed() {
         ),
         (&400.into(), &2.into(), &true.into())
     );
-    let shown = nodes.away(&["status", "--local", "new/.stepvault"]);
-    assert!(shown.stdout.contains(" 2? "), "{shown:?}");
+    nodes
+        .away(&["status", "--local", "new/.stepvault"])
+        .expect_stdout(&[" 2? "]);
     let wait = [
         "wait",
         "400",
@@ -116,10 +118,7 @@ fn a_new_node_seals_in_an_outage_and_prune_keeps_what_it_sealed() {
     assert_eq!(nodes.away(&wait).expect_code(0).json()["provisional"], true);
 
     let pushed = nodes.there(&["push", &saved, "--json"]).expect_code(0).json();
-    assert_eq!(
-        (&pushed["attempt"], &pushed["newly_sealed"]),
-        (&2.into(), &false.into())
-    );
+    assert_members(&pushed, &json!({ "attempt": 2, "newly_sealed": false }));
     assert_eq!(nodes.sealed("new/.stepvault")[0]["provisional"], false);
     assert_eq!(nodes.newest("back"), ("c".repeat(500), 400, 2));
     nodes
@@ -140,12 +139,11 @@ fn the_agent_of_a_new_node_seals_in_an_outage_and_its_steps_are_the_newest_after
         .there(&["restore", "--step", "100", "--into", "new/checkpoints"])
         .expect_code(0);
     nodes.save("new", 300, "c");
-    std::fs::write(
-        nodes.place.path("stepvault.toml"),
+    nodes.place.write(
+        "stepvault.toml",
         "node = \"node-0\"\n[local]\ndirectory = \"new/.stepvault\"\n[run.\"demo/a\"]\nwatch = \"new/checkpoints\"\n\
          complete = \"rename\"\n",
-    )
-    .unwrap();
+    );
     let agent = ["agent", "--once", "--json"];
     let served = nodes.away(&agent).expect_code(3).json();
     let left = served["not_durable"].as_array().unwrap();
@@ -161,45 +159,22 @@ fn the_agent_of_a_new_node_seals_in_an_outage_and_its_steps_are_the_newest_after
     // What the node before had is left as it was.
     let before = nodes.there(&["restore", "--step", "300", "--attempt", "1", "--as", "before"]);
     before.expect_code(0);
-    let bytes = std::fs::read_to_string(nodes.place.path("before/model.bin")).unwrap();
+    let bytes = nodes.place.read("before/model.bin");
     assert_eq!(bytes, "b".repeat(500));
 }
 
-/// An agent over `out`, ended with the test.
-struct Agent(Child);
-
-impl Agent {
-    fn start(nodes: &Nodes, endpoint: &str) -> Self {
-        std::fs::create_dir_all(nodes.place.path("out")).unwrap();
-        std::fs::write(
-            nodes.place.path("stepvault.toml"),
-            "node = \"node-0\"\n[local]\ndirectory = \"vault\"\n[run.\"demo/a\"]\nwatch = \"out\"\n",
-        )
-        .unwrap();
-        let remote = url(endpoint);
-        let mut command = nodes.place.command(&["agent", "--remote", &remote]);
-        let process = command
-            .env("AWS_ACCESS_KEY_ID", nodes.server.access_key())
-            .env("AWS_SECRET_ACCESS_KEY", nodes.server.secret_key())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let agent = Self(process);
-        let begun = Instant::now();
-        while nodes.place.run(&["status", "--json"]).json()["agent"].is_null() {
-            assert!(begun.elapsed() < PATIENCE, "the agent does not answer");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        agent
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts an agent over `out`.
+fn start_agent(nodes: &Nodes, endpoint: &str) -> TestProcess {
+    std::fs::create_dir_all(nodes.place.path("out")).unwrap();
+    nodes.place.write(
+        "stepvault.toml",
+        "node = \"node-0\"\n[local]\ndirectory = \"vault\"\n[run.\"demo/a\"]\nwatch = \"out\"\n",
+    );
+    let agent = nodes
+        .place
+        .start_agent(&["--remote", &url(endpoint)], &nodes.keys());
+    nodes.place.agent_status(&[]);
+    agent
 }
 
 fn overwrite(path: &Path, weights: &str) {
@@ -217,32 +192,27 @@ fn overwrite(path: &Path, weights: &str) {
 #[test]
 fn an_announced_file_that_is_overwritten_in_place_keeps_its_bytes_in_the_vault() {
     let nodes = Nodes::new();
-    let _agent = Agent::start(&nodes, AWAY);
+    let _agent = start_agent(&nodes, AWAY);
     let file = nodes.place.path("out/checkpoint.pt");
     for (step, weights) in [("5", "a"), ("10", "b"), ("15", "c")] {
         overwrite(&file, weights);
-        let announced = nodes
-            .place
-            .run(&[
+        let announced = nodes.place.document(
+            0,
+            &[
                 "announce",
                 "out/checkpoint.pt",
                 "--step",
                 step,
                 "--wait-for",
                 "staged",
-                "--json",
-            ])
-            .expect_code(0)
-            .json();
-        assert_eq!(
-            (&announced["newly_sealed"], &announced["provisional"]),
-            (&true.into(), &true.into())
+            ],
         );
+        assert_members(&announced, &json!({ "newly_sealed": true, "provisional": true }));
     }
     overwrite(&file, "d");
     for (step, weights) in [(5, "a"), (10, "b"), (15, "c")] {
         let kept = format!("vault/runs/demo%2Fa/steps/{step:012}.a1/data/checkpoint.pt");
-        let bytes = std::fs::read_to_string(nodes.place.path(&kept)).unwrap();
+        let bytes = nodes.place.read(&kept);
         assert!(
             bytes == weights.repeat(700),
             "step {step} changed with the trainer's file"
@@ -262,14 +232,14 @@ fn a_pushed_file_that_is_overwritten_in_place_keeps_its_bytes_in_the_vault() {
     overwrite(&file, "b");
     let kept = nodes
         .place
-        .path("vault/runs/demo%2Fa/steps/000000000005.a1/data/best.pt");
-    assert_eq!(std::fs::read_to_string(kept).unwrap(), "a".repeat(700));
+        .read("vault/runs/demo%2Fa/steps/000000000005.a1/data/best.pt");
+    assert_eq!(kept, "a".repeat(700));
 }
 
 #[test]
 fn one_constant_directory_is_announced_under_successive_steps_and_each_comes_back() {
     let nodes = Nodes::new();
-    let agent = Agent::start(&nodes, &nodes.server.endpoint());
+    let agent = start_agent(&nodes, &nodes.server.endpoint());
     let file = nodes.place.path("out/last/model.bin");
     std::fs::create_dir_all(nodes.place.path("out/last")).unwrap();
     for (step, weights) in [("5", "a"), ("10", "b"), ("15", "c")] {
@@ -285,7 +255,7 @@ fn one_constant_directory_is_announced_under_successive_steps_and_each_comes_bac
         nodes
             .there(&["restore", "--step", step, "--as", &target, "--local", "vault"])
             .expect_code(0);
-        let bytes = std::fs::read_to_string(nodes.place.path(&target).join("model.bin")).unwrap();
+        let bytes = nodes.place.read(&format!("{target}/model.bin"));
         assert!(bytes == weights.repeat(700), "step {step}");
     }
 }
@@ -300,37 +270,26 @@ fn one_constant_directory_is_pushed_under_successive_steps_and_each_comes_back()
     for (step, weights) in [("5", "a"), ("10", "b"), ("15", "b")] {
         overwrite(&directory.join("model.bin"), weights);
         let pushed = push(step).expect_code(0).json();
-        assert_eq!(
-            (&pushed["attempt"], &pushed["newly_sealed"]),
-            (&1.into(), &true.into())
-        );
+        assert_members(&pushed, &json!({ "attempt": 1, "newly_sealed": true }));
     }
     // Announced once more, and untouched.
     let again = push("15").expect_code(0).json();
     assert_eq!(again["remotes"][0]["already_durable"], true, "{again:#}");
     for (step, weights) in [("5", "a"), ("10", "b"), ("15", "b")] {
         let target = format!("back-{step}");
-        place
-            .run_here(&["restore", "--step", step, "--as", &target])
-            .expect_code(0);
-        let bytes = std::fs::read_to_string(place.path(&target).join("model.bin")).unwrap();
+        place.succeed_here(&["restore", "--step", step, "--as", &target]);
+        let bytes = place.read(&format!("{target}/model.bin"));
         assert!(bytes == weights.repeat(700), "step {step}");
     }
-    place
-        .run_here(&["restore", "--step", "5", "--into", "trainer"])
-        .expect_code(0);
+    place.succeed_here(&["restore", "--step", "5", "--into", "trainer"]);
     place
         .run_here(&["restore", "--step", "10", "--into", "trainer"])
         .expect_code(1);
-    place
-        .run_here(&["restore", "--step", "10", "--into", "trainer", "--replace"])
-        .expect_code(0);
-    let bytes = std::fs::read_to_string(place.path("trainer/last/model.bin")).unwrap();
+    place.succeed_here(&["restore", "--step", "10", "--into", "trainer", "--replace"]);
+    let bytes = place.read("trainer/last/model.bin");
     assert_eq!(bytes, "b".repeat(700));
-    place
-        .run_here(&["prune", "--keep-last", "1", "--tier", "remote"])
-        .expect_code(0);
-    place.run_here(&["restore", "--as", "newest"]).expect_code(0);
-    let bytes = std::fs::read_to_string(place.path("newest/model.bin")).unwrap();
+    place.succeed_here(&["prune", "--keep-last", "1", "--tier", "remote"]);
+    place.succeed_here(&["restore", "--as", "newest"]);
+    let bytes = place.read("newest/model.bin");
     assert_eq!(bytes, "b".repeat(700));
 }

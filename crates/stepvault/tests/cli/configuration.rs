@@ -2,39 +2,28 @@
 
 use serde_json::Value;
 
-use crate::support::Place;
+use crate::support::{Place, list};
 
 #[test]
 fn init_writes_a_file_that_is_right_and_never_over_another() {
     let place = Place::new();
-    place.run(&["init"]).expect_code(0);
-    let written = std::fs::read_to_string(place.path("stepvault.toml")).unwrap();
+    place.succeed(&["init"]);
+    let written = place.read("stepvault.toml");
     assert!(written.contains("[upload]"), "{written}");
-    place.run(&["config", "check"]).expect_code(0);
+    place.succeed(&["config", "check"]);
 
-    std::fs::write(place.path("stepvault.toml"), "# mine\n").unwrap();
-    let refused = place
+    place.write("stepvault.toml", "# mine\n");
+    place
         .run(&["init"])
         .expect_code(1)
-        .expect_error("refusing to overwrite the file");
-    assert!(
-        refused
-            .stderr
-            .contains("hint: give another PATH, or overwrite the file with --force"),
-        "{refused:#?}"
-    );
-    assert_eq!(
-        std::fs::read_to_string(place.path("stepvault.toml")).unwrap(),
-        "# mine\n"
-    );
-    place.run(&["init", "--force"]).expect_code(0);
-    assert_eq!(
-        std::fs::read_to_string(place.path("stepvault.toml")).unwrap(),
-        written
-    );
+        .expect_error("refusing to overwrite the file")
+        .expect_hint("give another PATH, or overwrite the file with --force");
+    assert_eq!(place.read("stepvault.toml"), "# mine\n");
+    place.succeed(&["init", "--force"]);
+    assert_eq!(place.read("stepvault.toml"), written);
 
     std::fs::create_dir(place.path("etc")).unwrap();
-    let document = place.run(&["init", "etc", "--json"]).expect_code(0).json();
+    let document = place.document(0, &["init", "etc"]);
     assert_eq!(
         document["path"],
         place.path("etc/stepvault.toml").to_str().unwrap()
@@ -49,14 +38,12 @@ fn an_unknown_key_is_refused_with_the_one_that_was_meant() {
         "[upload]\nmemory-budgte = \"64 MiB\"\n",
     )
     .unwrap();
-    let outcome = place.run(&["config", "check"]).expect_code(2);
-    assert!(
-        outcome.stdout.contains("stepvault.toml:2: upload.memory-budgte"),
-        "{outcome:#?}"
-    );
-    assert!(outcome.stdout.contains("memory-budget"), "{outcome:#?}");
+    place
+        .run(&["config", "check"])
+        .expect_code(2)
+        .expect_stdout(&["stepvault.toml:2: upload.memory-budgte", "memory-budget"]);
 
-    let document = place.run(&["config", "check", "--json"]).expect_code(2).json();
+    let document = place.document(2, &["config", "check"]);
     assert_eq!(document["faults"][0]["source"]["line"], 2);
     assert!(
         document["faults"][0]["hint"]
@@ -72,7 +59,7 @@ fn an_unknown_key_is_refused_with_the_one_that_was_meant() {
 }
 
 fn value<'a>(document: &'a Value, key: &str) -> &'a Value {
-    let values = document["values"].as_array().unwrap();
+    let values = list(document, "values");
     values
         .iter()
         .find(|value| value["key"] == key)
@@ -83,14 +70,12 @@ fn value<'a>(document: &'a Value, key: &str) -> &'a Value {
 fn flags_win_over_variables_which_win_over_the_file() {
     let place = Place::new();
     let file = "[local]\ndirectory = \"from-file\"\n[upload]\nmemory-budget = \"32 MiB\"\n";
-    std::fs::write(place.path("stepvault.toml"), file).unwrap();
-    let show = |set_up: &dyn Fn(&mut std::process::Command)| {
-        let mut command = place.command(&["config", "show", "--json"]);
-        set_up(&mut command);
-        let output = command.output().unwrap();
-        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
+    place.write("stepvault.toml", file);
+    let show = |variables: &[(&str, &str)], arguments: &[&str]| {
+        let mut show = place.command(["config", "show"]);
+        show.envs(variables.iter().copied()).args(arguments).document(0)
     };
-    let document = show(&|_| {});
+    let document = show(&[], &[]);
     assert_eq!(value(&document, "local.directory")["source"]["from"], "file");
     assert_eq!(value(&document, "local.directory")["source"]["line"], 2);
     assert_eq!(
@@ -98,11 +83,8 @@ fn flags_win_over_variables_which_win_over_the_file() {
         "default"
     );
 
-    let document = show(&|command| {
-        command
-            .env("STEPVAULT_LOCAL", "from-variable")
-            .env("STEPVAULT_UPLOAD_MEMORY_BUDGET", "64 MiB");
-    });
+    let local = ("STEPVAULT_LOCAL", "from-variable");
+    let document = show(&[local, ("STEPVAULT_UPLOAD_MEMORY_BUDGET", "64 MiB")], &[]);
     let expected = format!("{:?}", place.path("from-variable").to_str().unwrap());
     assert_eq!(value(&document, "local.directory")["value"], expected);
     assert_eq!(
@@ -114,11 +96,7 @@ fn flags_win_over_variables_which_win_over_the_file() {
         "STEPVAULT_UPLOAD_MEMORY_BUDGET"
     );
 
-    let document = show(&|command| {
-        command
-            .env("STEPVAULT_LOCAL", "from-variable")
-            .args(["--local", "from-flag", "--node", "n1"]);
-    });
+    let document = show(&[local], &["--local", "from-flag", "--node", "n1"]);
     assert_eq!(value(&document, "local.directory")["source"]["flag"], "--local");
     assert_eq!(value(&document, "node")["value"], "\"n1\"");
 }
@@ -131,32 +109,26 @@ fn a_configured_run_and_remote_need_no_flags() {
         "[local]\ndirectory = \"vault\"\n[remote.main]\nurl = \"{remote}\"\n\
          [run.only]\nmetrics-file = \"state.json\"\nmetrics = {{ loss = \"/loss\" }}\n"
     );
-    std::fs::write(place.path("stepvault.toml"), file).unwrap();
+    place.write("stepvault.toml", file);
     place.checkpoint("step_1", "x");
-    place.run(&["push", "checkpoints/step_1"]).expect_code(0);
-    let document = place.run(&["list", "--json"]).expect_code(0).json();
+    place.succeed(&["push", "checkpoints/step_1"]);
+    let document = place.document(0, &["list"]);
     assert_eq!(document["steps"][0]["local"], "durable");
     assert_eq!(document["steps"][0]["remotes"], serde_json::json!(["main"]));
     assert_eq!(document["steps"][0]["metrics"]["loss"], 1.0);
     // By its name or by its URL it is the same remote.
     for given in ["main", remote.as_str()] {
-        let document = place
-            .run(&["status", "--json", "--remote", given])
-            .expect_code(0)
-            .json();
+        let document = place.document(0, &["status", "--remote", given]);
         assert_eq!(document["remotes"][0]["durable_steps"], 1, "{given}");
     }
     place
         .run(&["list", "--remote", "mian"])
         .expect_code(2)
         .expect_error("give one of the configured remotes (main) or a URL");
-    let outcome = place.run(&["agent", "--once"]).expect_code(0);
-    assert!(
-        outcome
-            .stdout
-            .contains("every sealed step is durable on every remote"),
-        "{outcome:#?}"
-    );
+    place
+        .run(&["agent", "--once"])
+        .expect_code(0)
+        .expect_stdout(&["every sealed step is durable on every remote"]);
 }
 
 #[test]
@@ -164,25 +136,25 @@ fn profiles_are_checked_with_the_rest_and_the_agent_refuses_wrong_ones() {
     let place = Place::new();
     let write = |text: &str| {
         let text = format!("[local]\ndirectory = \"vault\"\n{text}");
-        std::fs::write(place.path("stepvault.toml"), text).unwrap();
+        place.write("stepvault.toml", text);
     };
     write("[run.r]\nprofile = \"hf-trianer\"\n");
     let outcome = place.run(&["config", "check"]).expect_code(2);
     let told = "stepvault.toml:4: run.r.profile: there is no profile 'hf-trianer'\n  hint: did you mean 'hf-trainer'?\n";
-    assert!(outcome.stdout.contains(told), "{outcome:#?}");
+    outcome.expect_stdout(&[told]);
     place
         .run(&["agent", "--once"])
         .expect_code(2)
         .expect_error("there is no profile 'hf-trianer'");
 
     write("[run.r]\n[[profile]]\nname = \"mine\"\nlinks = \"soft\"\n");
-    let document = place.run(&["config", "check", "--json"]).expect_code(2).json();
+    let document = place.document(2, &["config", "check"]);
     assert_eq!(document["faults"][0]["key"], "profile");
     assert_eq!(document["faults"][0]["source"]["line"], 6, "{document:#}");
 
     write("[run.r]\nprofile = \"prime-rl\"\nseries = [\"weights\"]\n");
-    place.run(&["config", "check"]).expect_code(0);
-    let document = place.run(&["config", "show", "--json"]).expect_code(0).json();
+    place.succeed(&["config", "check"]);
+    let document = place.document(0, &["config", "show"]);
     assert_eq!(value(&document, "run.r.complete")["value"], "\"auto\"");
     assert_eq!(value(&document, "run.r.profile")["value"], "\"prime-rl\"");
     assert_eq!(value(&document, "run.r.quiet-time")["value"], "\"60s\"");

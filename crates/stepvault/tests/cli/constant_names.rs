@@ -1,31 +1,30 @@
 //! Trainers that save every step under one name: `out/last`, `best.pt`.
 
-use crate::support::{Place, listed_steps};
+use crate::support::{Outcome, Place, listed_steps};
 
 /// Rewrites `last/`; with `other_names` its files get other names each time.
 fn save(place: &Place, step: u64, other_names: bool) {
-    let last = place.path("out/last");
-    if other_names && last.exists() {
-        std::fs::remove_dir_all(&last).unwrap();
+    if other_names {
+        place.remove("out/last");
     }
-    std::fs::create_dir_all(&last).unwrap();
-    let name = if other_names {
-        format!("model-{step}.bin")
+    let weights = format!("weights of {step}").repeat(100);
+    place.write(&format!("out/{}", model(step, other_names)), weights);
+    place.write("out/best.pt", format!("best at {step}"));
+}
+
+fn model(step: u64, other_names: bool) -> String {
+    if other_names {
+        format!("last/model-{step}.bin")
     } else {
-        "model.bin".to_owned()
-    };
-    std::fs::write(last.join(name), format!("weights of {step}").repeat(100)).unwrap();
-    std::fs::write(place.path("out/best.pt"), format!("best at {step}")).unwrap();
+        "last/model.bin".to_owned()
+    }
 }
 
 fn push(place: &Place, what: &str, run: &str, step: u64) {
-    let (remote, step) = (place.remote(), step.to_string());
-    place
-        .run(&["push", what, "--step", &step, "--run", run, "--remote", &remote])
-        .expect_code(0);
+    on(place, run, &["push", what, "--step", &step.to_string()]).expect_code(0);
 }
 
-fn on(place: &Place, run: &str, arguments: &[&str]) -> crate::support::Outcome {
+fn on(place: &Place, run: &str, arguments: &[&str]) -> Outcome {
     let remote = place.remote();
     place.run(&[arguments, &["--remote", &remote, "--run", run]].concat())
 }
@@ -40,24 +39,17 @@ fn each_step_of_one_name_restores_its_own_bytes() {
             push(&place, "out/best.pt", "files", step);
         }
         // The node is lost.
-        std::fs::remove_dir_all(place.path("out")).unwrap();
-        for vault in [".stepvault", "out/.stepvault"] {
-            let _ = std::fs::remove_dir_all(place.path(vault));
-        }
+        place.remove("out");
+        place.remove(".stepvault");
         for step in [1000_u64, 2000, 3000] {
             let number = step.to_string();
             let into = format!("back/{step}");
             let arguments = ["restore", "--into", &into, "--step", &number];
             on(&place, "dirs", &arguments).expect_code(0);
             on(&place, "files", &arguments).expect_code(0);
-            let name = if other_names {
-                format!("model-{step}.bin")
-            } else {
-                "model.bin".to_owned()
-            };
-            let read = |path: &str| std::fs::read_to_string(place.path(&into).join(path)).unwrap();
+            let read = |path: &str| place.read(&format!("{into}/{path}"));
             assert_eq!(
-                read(&format!("last/{name}")),
+                read(&model(step, other_names)),
                 format!("weights of {step}").repeat(100)
             );
             assert_eq!(read("best.pt"), format!("best at {step}"));
@@ -87,9 +79,11 @@ fn a_prune_of_one_step_leaves_the_others_of_its_name_alone() {
         [2000]
     );
     on(&place, "dirs", &["verify", "--deep"]).expect_code(0);
-    std::fs::remove_dir_all(place.path("out")).unwrap();
-    let _ = std::fs::remove_dir_all(place.path(".stepvault"));
+    place.remove("out");
+    place.remove(".stepvault");
     on(&place, "dirs", &["restore", "--into", "back"]).expect_code(0);
-    let got = std::fs::read_to_string(place.path("back/last/model-2000.bin")).unwrap();
-    assert_eq!(got, "weights of 2000".repeat(100));
+    assert_eq!(
+        place.read("back/last/model-2000.bin"),
+        "weights of 2000".repeat(100)
+    );
 }

@@ -20,8 +20,8 @@ const AZURE: [(&str, &str); 2] = [
 ];
 
 fn list(place: &Place, remote: &str, variables: &[(&str, &str)]) -> Outcome {
-    let mut command = place.command(&["list", "--run", "mine", "--remote", remote]);
-    Outcome::of(command.envs(variables.iter().copied()).output().unwrap())
+    let mut command = place.command(["list", "--run", "mine", "--remote", remote]);
+    command.envs(variables.iter().copied()).run()
 }
 
 #[test]
@@ -84,9 +84,9 @@ fn a_token_is_sent_to_no_host_but_the_providers_unless_that_is_configured() {
         ),
         ("az://container/p?endpoint=https://evil.invalid", &AZURE),
     ] {
-        let outcome = list(&place, remote, variables).expect_code(2);
-        assert!(outcome.stderr.contains("it is not a host of"), "{outcome:#?}");
-        assert!(outcome.stderr.contains("send-token = true"), "{outcome:#?}");
+        list(&place, remote, variables)
+            .expect_code(2)
+            .expect_stderr(&["it is not a host of", "send-token = true"]);
     }
     // S3 signs, and knows no token to keep back.
     let outcome = list(

@@ -21,10 +21,7 @@ fn the_whole_loop_goes_as_it_has_to_and_leaves_nothing_behind() {
 #[test]
 fn the_document_names_every_stage() {
     let place = Place::new();
-    let document = place
-        .run(&["demo", "--json", "--keep", "kept"])
-        .expect_code(0)
-        .json();
+    let document = place.document(0, &["demo", "--keep", "kept"]);
     assert_eq!(document["restored_step"], 40);
     assert_eq!(document["remaining_steps"], serde_json::json!([50, 40, 30]));
     assert_eq!(document["stages"].as_array().unwrap().len(), 16);

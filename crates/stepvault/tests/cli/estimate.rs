@@ -2,35 +2,30 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use stepvault_testkit::tree::{entries_below, files_below};
 
 use crate::support::Place;
 
 #[track_caller]
 fn estimated(place: &Place, line: &str) -> Value {
-    let arguments: Vec<&str> = ["estimate", "--json"]
-        .into_iter()
-        .chain(line.split_whitespace())
-        .collect();
-    place.run(&arguments).expect_code(0).json()
+    let mut estimate = place.command(["estimate"]);
+    estimate.args(line.split_whitespace()).document(0)
 }
 
 /// Bytes and number of the inodes of regular files, and the number of directories, below some paths.
 fn taken(roots: &[&Path]) -> (u64, u64, u64) {
     let mut files: BTreeMap<(u64, u64), u64> = BTreeMap::new();
     let mut directories = 0;
-    let mut pending: Vec<_> = roots.iter().map(|root| root.to_path_buf()).collect();
-    while let Some(path) = pending.pop() {
+    for path in roots
+        .iter()
+        .flat_map(|root| [vec![root.to_path_buf()], entries_below(root)].concat())
+    {
         let facts = path.symlink_metadata().unwrap();
         if facts.is_dir() {
             directories += 1;
-            pending.extend(
-                std::fs::read_dir(&path)
-                    .unwrap()
-                    .map(|entry| entry.unwrap().path()),
-            );
         } else {
             files.insert((facts.dev(), facts.ino()), facts.len());
         }
@@ -127,8 +122,7 @@ fn what_the_local_tier_takes_is_what_it_takes() {
     for links in ["copy", "auto"] {
         let run = |arguments: &[&str]| {
             let mut command = place.command(arguments);
-            command.env("STEPVAULT_LOCAL_LINKS", links);
-            crate::support::Outcome::of(command.output().unwrap()).expect_code(0)
+            command.env("STEPVAULT_LOCAL_LINKS", links).run().expect_code(0)
         };
         // What is durable already would not be sealed.
         let remote = format!("{}-{links}", place.remote());
@@ -139,7 +133,7 @@ fn what_the_local_tier_takes_is_what_it_takes() {
             run(&[&["push", step][..], &common].concat());
         }
         let (bytes, files, directories) = {
-            let (steps, checkpoints) = (find(&vault, "steps"), place.path("checkpoints"));
+            let (steps, checkpoints) = (vault.join("runs/demo%2Fa/steps"), place.path("checkpoints"));
             let (bytes, files, directories) = taken(&[&steps, &checkpoints]);
             // Records are counted as inodes, not as bytes.
             let records: u64 = records(&steps);
@@ -178,35 +172,17 @@ fn what_the_local_tier_takes_is_what_it_takes() {
     }
 }
 
-/// The directory of this name somewhere below another.
-fn find(root: &Path, name: &str) -> std::path::PathBuf {
-    let mut pending = vec![root.to_path_buf()];
-    while let Some(path) = pending.pop() {
-        for entry in std::fs::read_dir(&path).unwrap() {
-            let entry = entry.unwrap().path();
-            if entry.is_dir() {
-                if entry.file_name().unwrap() == name {
-                    return entry;
-                }
-                pending.push(entry);
-            }
-        }
-    }
-    panic!("there is no {name} below {}", root.display());
-}
-
 /// Bytes of what the vault has beside the data.
 fn records(steps: &Path) -> u64 {
-    let mut bytes = 0;
-    for step in std::fs::read_dir(steps).unwrap() {
-        for entry in std::fs::read_dir(step.unwrap().path()).unwrap() {
-            let entry = entry.unwrap();
-            if entry.file_name() != "data" {
-                bytes += taken(&[&entry.path()]).0;
-            }
-        }
-    }
-    bytes
+    let is_data = |path: &PathBuf| {
+        let inside = path.strip_prefix(steps).unwrap();
+        inside
+            .components()
+            .nth(1)
+            .is_some_and(|name| name.as_os_str() == "data")
+    };
+    let records = files_below(steps).into_iter().filter(|path| !is_data(path));
+    records.map(|path| path.metadata().unwrap().len()).sum()
 }
 
 #[test]
@@ -301,11 +277,11 @@ fn wrong_numbers_say_what_to_write() {
         ),
         ("nothing-there", "cannot determine the size: nothing-there"),
     ] {
-        let arguments: Vec<&str> = ["estimate"].into_iter().chain(line.split_whitespace()).collect();
-        let outcome = place.run(&arguments);
+        let mut estimate = place.command(["estimate"]);
+        let outcome = estimate.args(line.split_whitespace()).run();
         assert_ne!(outcome.code, 0, "{line}: {outcome:#?}");
         assert!(outcome.stderr.contains(text), "{line}: {outcome:#?}");
-        assert!(!outcome.stderr.contains("panicked"), "{line}: {outcome:#?}");
+        outcome.assert_no_panic();
     }
 }
 

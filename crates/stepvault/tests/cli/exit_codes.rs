@@ -2,7 +2,9 @@
 
 use std::fs::File;
 
-use crate::support::{Place, damage};
+use serde_json::json;
+
+use crate::support::{ANY_KEYS, Place, assert_members, damage, list};
 
 #[test]
 fn ten_is_no_such_checkpoint() {
@@ -21,7 +23,7 @@ fn ten_is_no_such_checkpoint() {
         .expect_code(10)
         .expect_error("no such checkpoint: step 2: no tier has it");
     place.run_here(&["pin", "2"]).expect_code(10);
-    let document = place.run_here(&["verify", "2", "--json"]).expect_code(10).json();
+    let document = place.document_here(10, &["verify", "2"]);
     assert_eq!(document["error"]["kind"], "not-found");
 }
 
@@ -30,22 +32,13 @@ fn eleven_is_none_valid_and_a_damaged_step_is_passed_over() {
     let place = Place::new();
     place.push_steps(&[1, 2]);
     damage(&place.remote_file("step_2", "model.bin"));
-    let restored = place
-        .run_here(&["restore", "--into", "back", "--json"])
-        .expect_code(0)
-        .json();
+    let restored = place.document_here(0, &["restore", "--into", "back"]);
     assert_eq!(restored["step"], 1);
     assert_eq!(restored["skipped"][0]["step"], 2);
     let reason = restored["skipped"][0]["reasons"][0].as_str().unwrap();
     assert!(reason.contains("model.bin"), "{reason}");
-    let verified = place
-        .run_here(&["verify", "--deep", "--json"])
-        .expect_code(1)
-        .json();
-    assert_eq!(
-        (&verified["sound_steps"], &verified["damaged_steps"]),
-        (&1.into(), &1.into())
-    );
+    let verified = place.document_here(1, &["verify", "--deep"]);
+    assert_members(&verified, &json!({ "sound_steps": 1, "damaged_steps": 1 }));
 
     damage(&place.remote_file("step_1", "model.bin"));
     let outcome = place
@@ -68,20 +61,13 @@ fn twelve_is_a_tier_that_cannot_be_reached_in_time() {
         "s3://bucket/prefix?endpoint=http://127.0.0.1:1&region=us-east-1&retry-deadline=1s&stall-timeout=1s";
     let call = |arguments: &[&str]| {
         let mut command = place.command(arguments);
-        command.args(["--remote", remote, "--run", "a"]);
-        command
-            .env("AWS_ACCESS_KEY_ID", "key")
-            .env("AWS_SECRET_ACCESS_KEY", "secret");
-        let output = command.output().unwrap();
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(12), "{arguments:?}: {stderr}");
-        String::from_utf8(output.stdout).unwrap()
+        command.args(["--remote", remote, "--run", "a"]).envs(ANY_KEYS);
+        command.run().expect_code(12)
     };
     call(&["restore", "--into", "back"]);
     call(&["list"]);
     call(&["verify"]);
-    let pushed: serde_json::Value =
-        serde_json::from_str(&call(&["push", "checkpoints/step_1", "--json"])).unwrap();
+    let pushed = call(&["push", "checkpoints/step_1", "--json"]).json();
     assert_eq!(pushed["newly_sealed"], true);
     assert_eq!(pushed["remotes"][0]["error"]["kind"], "unreachable");
 }
@@ -90,7 +76,7 @@ fn twelve_is_a_tier_that_cannot_be_reached_in_time() {
 fn thirteen_is_a_lock_that_somebody_holds() {
     let place = Place::new();
     place.checkpoint("step_1", "x");
-    place.run_here(&["push", "checkpoints/step_1"]).expect_code(0);
+    place.succeed_here(&["push", "checkpoints/step_1"]);
     let lock = File::open(place.path(".stepvault/lock")).unwrap();
     lock.lock().unwrap();
     place
@@ -100,17 +86,11 @@ fn thirteen_is_a_lock_that_somebody_holds() {
     place
         .run_here(&["prune", "--tier", "local", "--local", ".stepvault"])
         .expect_code(13);
-    let status = place
-        .run_here(&["status", "--local", ".stepvault", "--json"])
-        .expect_code(0)
-        .json();
+    let status = place.document_here(0, &["status", "--local", ".stepvault"]);
     assert_eq!(status["locked"], true);
     drop(lock);
-    let status = place
-        .run_here(&["status", "--local", ".stepvault", "--json"])
-        .expect_code(0)
-        .json();
-    assert_eq!((&status["locked"], &status["steps"]), (&false.into(), &1.into()));
+    let status = place.document_here(0, &["status", "--local", ".stepvault"]);
+    assert_members(&status, &json!({ "locked": false, "steps": 1 }));
 }
 
 #[test]
@@ -118,22 +98,18 @@ fn three_is_partly_done() {
     let place = Place::new();
     place.checkpoint("step_1", "x");
     // A file stands where this remote's directory would have to be.
-    std::fs::write(place.path("file"), "").unwrap();
+    place.write("file", "");
     let broken = format!("broken=file://{}", place.path("file/remote").display());
     let outcome = place
         .run_here(&["push", "checkpoints/step_1", "--json", "--remote", &broken])
         .expect_code(3);
-    let durable: Vec<bool> = outcome.json()["remotes"]
-        .as_array()
-        .unwrap()
+    let durable: Vec<bool> = list(&outcome.json(), "remotes")
         .iter()
         .map(|remote| remote["durable"].as_bool().unwrap())
         .collect();
     assert_eq!(durable, [false, true]);
     let optional = format!("{broken}?required=false");
-    place
-        .run_here(&["push", "checkpoints/step_1", "--remote", &optional])
-        .expect_code(0);
+    place.succeed_here(&["push", "checkpoints/step_1", "--remote", &optional]);
     let outcome = place.run(&[
         "push",
         "checkpoints/step_1",

@@ -1,97 +1,39 @@
 //! A vault on a full disk with an unreachable remote: the oldest steps that are not durable are given up, which the
 //! log, `status`, the agent's report and the next restore show.
 
-use std::fs;
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
-
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Place, listed_steps};
-
-const PATIENCE: Duration = Duration::from_mins(1);
+use crate::support::{ANY_KEYS, Place, TestProcess, listed_steps};
 
 /// A configuration with a mark that no disk reaches, and a remote that answers nobody.
 fn configure(place: &Place, more: &str) {
-    fs::create_dir_all(place.path("watched")).unwrap();
+    std::fs::create_dir_all(place.path("watched")).unwrap();
     let text = format!(
         "node = \"node-0\"\n[local]\ndirectory = \"vault\"\nfree-space-low = \"1000000 TB\"\n{more}\
          [remote.gone]\nurl = \"s3://bucket/prefix\"\nendpoint = \"http://127.0.0.1:1\"\nretry-deadline = \"1s\"\n\
          [run.\"demo/a\"]\nwatch = \"watched\"\ncomplete = \"rename\"\n"
     );
-    fs::write(place.path("stepvault.toml"), text).unwrap();
+    place.write("stepvault.toml", text);
 }
 
-/// The agent of the built binary, ended with the test.
-struct Agent {
-    process: Child,
-    log: std::path::PathBuf,
+fn start(place: &Place) -> TestProcess {
+    let settings = [("STEPVAULT_AGENT_DRAIN_DEADLINE", "4s")];
+    place.start_agent(&["--json"], &[&settings[..], &ANY_KEYS].concat())
 }
 
-impl Agent {
-    fn start(place: &Place) -> Self {
-        let log = place.path("agent.log");
-        let mut command = place.command(&["agent", "--json"]);
-        let process = command
-            .env("STEPVAULT_AGENT_POLL_INTERVAL", "200ms")
-            .env("STEPVAULT_AGENT_DRAIN_DEADLINE", "4s")
-            .env("AWS_ACCESS_KEY_ID", "key")
-            .env("AWS_SECRET_ACCESS_KEY", "secret")
-            .stderr(fs::File::create(&log).unwrap())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Self { process, log }
-    }
-
-    fn until_logged(&mut self, text: &str) {
-        let begun = Instant::now();
-        loop {
-            let log = self.logged();
-            if log.contains(text) {
-                return;
-            }
-            let ended = self.process.try_wait().unwrap();
-            assert!(
-                ended.is_none() && begun.elapsed() < PATIENCE,
-                "{text}: {ended:?}\n{log}"
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn logged(&self) -> String {
-        fs::read_to_string(&self.log).unwrap()
-    }
-
-    /// Ends it; its code and its document.
-    fn drain(mut self) -> (i32, Value) {
-        kill_process(Pid::from_child(&self.process), Signal::USR1).unwrap();
-        let mut text = String::new();
-        let mut stdout = self.process.stdout.take().unwrap();
-        std::io::Read::read_to_string(&mut stdout, &mut text).unwrap();
-        let code = self.process.wait().unwrap().code().unwrap_or(-1);
-        let document =
-            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}: {}", self.logged()));
-        (code, document)
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+/// Ends it; its document.
+fn drained(agent: TestProcess) -> Value {
+    agent.signal(Signal::USR1);
+    agent.wait().expect_code(3).json()
 }
 
 /// Saves a step as a trainer does that keeps its last step alone.
-fn save(place: &Place, agent: &mut Agent, step: u64) {
+fn save(place: &Place, agent: &mut TestProcess, step: u64) {
     let name = format!("step_{step}");
-    let _ = fs::remove_dir_all(place.path("watched").join(format!("step_{}", step - 1)));
-    let made = place.checkpoint(&name, &name);
-    fs::rename(made, place.path("watched").join(&name)).unwrap();
-    agent.until_logged(&format!("sealed step {step} (attempt 1)"));
+    place.remove(&format!("watched/step_{}", step - 1));
+    place.save_into("watched", &name);
+    agent.wait_for_log(&format!("sealed step {step} (attempt 1)"));
 }
 
 fn in_vault(place: &Place) -> Vec<u64> {
@@ -102,7 +44,7 @@ fn in_vault(place: &Place) -> Vec<u64> {
 fn what_a_full_disk_makes_the_vault_give_up_is_said_everywhere() {
     let place = Place::new();
     configure(&place, "");
-    let mut agent = Agent::start(&place);
+    let mut agent = start(&place);
     save(&place, &mut agent, 1);
     // A pin holds, on the tiers that can be asked; which those are is said.
     let pinned = place.run(&["pin", "1", "--json"]).expect_code(3);
@@ -111,9 +53,9 @@ fn what_a_full_disk_makes_the_vault_give_up_is_said_everywhere() {
     assert_eq!(document["failed"][0]["tier"], "gone");
     save(&place, &mut agent, 2);
     save(&place, &mut agent, 3);
-    agent.until_logged("gave up step 2 (attempt 1)");
+    agent.wait_for_log("gave up step 2 (attempt 1)");
     save(&place, &mut agent, 4);
-    agent.until_logged("gave up step 3 (attempt 1)");
+    agent.wait_for_log("gave up step 3 (attempt 1)");
     assert!(
         agent.logged().contains("local.give-up-undurable = false"),
         "{}",
@@ -121,7 +63,7 @@ fn what_a_full_disk_makes_the_vault_give_up_is_said_everywhere() {
     );
     assert_eq!(in_vault(&place), [4, 1], "the newest and the pinned one stay");
 
-    let status = place.run(&["status", "--json"]).expect_code(0).json();
+    let status = place.document(0, &["status"]);
     let given_up = &status["given_up"];
     assert_eq!(
         (
@@ -138,17 +80,9 @@ fn what_a_full_disk_makes_the_vault_give_up_is_said_everywhere() {
         "{shown}"
     );
 
-    let (code, document) = agent.drain();
-    assert_eq!(
-        (code, &document["given_up"]["total"]),
-        (3, &2.into()),
-        "{document:#}"
-    );
+    assert_eq!(drained(agent)["given_up"]["total"], 2);
 
-    let restored = place
-        .run(&["restore", "--into", "restored", "--json", "--local", "vault"])
-        .expect_code(0)
-        .json();
+    let restored = place.document(0, &["restore", "--into", "restored", "--local", "vault"]);
     assert_eq!(
         (&restored["step"], &restored["given_up"][0]["steps"][0]["step"]),
         (&4.into(), &3.into())
@@ -156,39 +90,30 @@ fn what_a_full_disk_makes_the_vault_give_up_is_said_everywhere() {
 
     // Once a remote answers, the record is copied to it, so that a restore on another node reports it.
     let remote = place.remote();
-    fs::write(
-        place.path("stepvault.toml"),
-        format!(
-            "node = \"node-0\"\n[local]\ndirectory = \"vault\"\n[remote.main]\nurl = \"{remote}\"\n\
-             [run.\"demo/a\"]\nwatch = \"watched\"\ncomplete = \"rename\"\n"
-        ),
-    )
-    .unwrap();
-    place.run(&["agent", "--once"]).expect_code(0);
-    let elsewhere = place
-        .run_here(&["restore", "--into", "elsewhere/checkpoints", "--local", "none"])
-        .expect_code(0);
-    assert!(
-        elsewhere.stdout.contains("node-0 gave up step 3 (attempt 1) of ")
-            && elsewhere.stdout.contains("restored step 4 (attempt 1)"),
-        "{elsewhere:#?}"
+    let configuration = format!(
+        "node = \"node-0\"\n[local]\ndirectory = \"vault\"\n[remote.main]\nurl = \"{remote}\"\n\
+         [run.\"demo/a\"]\nwatch = \"watched\"\ncomplete = \"rename\"\n"
     );
+    place.write("stepvault.toml", configuration);
+    place.succeed(&["agent", "--once"]);
+    place
+        .run_here(&["restore", "--into", "elsewhere/checkpoints", "--local", "none"])
+        .expect_code(0)
+        .expect_stdout(&[
+            "node-0 gave up step 3 (attempt 1) of ",
+            "restored step 4 (attempt 1)",
+        ]);
 }
 
 #[test]
 fn a_policy_keeps_undurable_steps_whatever_the_disk_lacks() {
     let place = Place::new();
     configure(&place, "give-up-undurable = false\n");
-    let mut agent = Agent::start(&place);
+    let mut agent = start(&place);
     for step in 1..=3 {
         save(&place, &mut agent, step);
     }
-    agent.until_logged("short of free space: the remaining steps must be kept");
-    let (code, document) = agent.drain();
-    assert_eq!(
-        (code, &document["given_up"]["total"]),
-        (3, &0.into()),
-        "{document:#}"
-    );
+    agent.wait_for_log("short of free space: the remaining steps must be kept");
+    assert_eq!(drained(agent)["given_up"]["total"], 0);
     assert_eq!(in_vault(&place), [3, 2, 1]);
 }

@@ -2,11 +2,14 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{Outcome, Place};
+use stepvault_testkit::random::bytes;
+use stepvault_testkit::tree::{files_below, set_mode};
+
+use crate::support::{Place, file_below};
 
 const MIB: u64 = 1 << 20;
 
@@ -14,24 +17,13 @@ const MIB: u64 = 1 << 20;
 fn write_sparse(path: &Path) {
     let file = File::create(path).unwrap();
     file.set_len(64 * MIB).unwrap();
-    let random: Vec<u8> = (0..1_048_576_u32)
-        .map(|number| u8::try_from(number.wrapping_mul(2_654_435_761) >> 24).unwrap())
-        .collect();
-    file.write_all_at(&random, MIB).unwrap();
+    file.write_all_at(&bytes(1, 1 << 20), MIB).unwrap();
     file.write_all_at(b"near the end", 63 * MIB + 5).unwrap();
     file.sync_all().unwrap();
 }
 
 fn room_bytes(path: &Path) -> u64 {
     path.metadata().unwrap().blocks() * 512
-}
-
-fn told(outcome: &Outcome) -> String {
-    format!("{}{}", outcome.stdout, outcome.stderr)
-}
-
-fn without_local_copy(place: &Place) {
-    std::fs::remove_dir_all(place.path(".stepvault")).unwrap();
 }
 
 #[test]
@@ -51,23 +43,16 @@ fn a_sparse_file_comes_back_sparse_and_a_file_of_zeros_as_it_was() {
         eprintln!("not tried: this file system keeps no holes");
         return;
     }
-    place.run_here(&["push", "checkpoints/step_100"]).expect_code(0);
+    place.succeed_here(&["push", "checkpoints/step_100"]);
     // In the vault too, where it was copied.
-    let vault = place.path(".stepvault/runs");
-    let mut kept = Vec::new();
-    for entry in walk(&vault) {
-        if entry.ends_with("sparse.bin") {
-            kept.push(room_bytes(&entry));
-        }
-    }
-    assert_eq!(kept.len(), 1);
-    assert!(kept[0] <= 2 * MIB, "{kept:?}");
+    let kept = file_below(&place.path(".stepvault/runs"), "sparse.bin");
+    assert!(room_bytes(&kept) <= 2 * MIB, "{}", room_bytes(&kept));
 
     for from in ["local", "remote"] {
         if from == "remote" {
-            without_local_copy(&place);
+            place.remove(".stepvault");
         }
-        place.run_here(&["restore", "--into", from]).expect_code(0);
+        place.succeed_here(&["restore", "--into", from]);
         let back = place.path(from).join("step_100");
         assert!(
             std::fs::read(back.join("sparse.bin")).unwrap() == before,
@@ -92,13 +77,10 @@ fn bytes_of_a_damaged_copy_do_not_stay_where_a_hole_belongs() {
     write_sparse(&source.join("sparse.bin"));
     let before = std::fs::read(source.join("sparse.bin")).unwrap();
     let second = format!("second=file://{}", place.path("second").display());
-    place
-        .run_here(&["push", "checkpoints/step_100", "--remote", &second])
-        .expect_code(0);
-    without_local_copy(&place);
+    place.succeed_here(&["push", "checkpoints/step_100", "--remote", &second]);
+    place.remove(".stepvault");
     for remote in ["remote", "second"] {
-        let objects = walk(&place.path(remote));
-        let data = objects.iter().find(|path| path.ends_with("sparse.bin")).unwrap();
+        let data = file_below(&place.path(remote), "sparse.bin");
         // Other parts of each, so that each part is right on one of them.
         let offset = if remote == "remote" { 40 * MIB } else { 48 * MIB };
         File::options()
@@ -108,9 +90,7 @@ fn bytes_of_a_damaged_copy_do_not_stay_where_a_hole_belongs() {
             .write_all_at(&vec![9; 6 << 20], offset + 100)
             .unwrap();
     }
-    place
-        .run_here(&["restore", "--into", "back", "--remote", &second])
-        .expect_code(0);
+    place.succeed_here(&["restore", "--into", "back", "--remote", &second]);
     let back = place.path("back/step_100/sparse.bin");
     assert!(std::fs::read(&back).unwrap() == before);
     assert!(room_bytes(&back) <= 2 * MIB, "{}", room_bytes(&back));
@@ -122,13 +102,13 @@ fn names_of_one_file_come_back_as_files_of_their_own_with_plain_permissions() {
     let source = place.checkpoint("step_100", "weights");
     std::fs::hard_link(source.join("model.bin"), source.join("again.bin")).unwrap();
     let special = source.join("state.json");
-    std::fs::set_permissions(&special, std::fs::Permissions::from_mode(0o6755)).unwrap();
+    set_mode(&special, 0o6755);
     let sticky = source.join("sub");
     std::fs::create_dir(&sticky).unwrap();
-    std::fs::set_permissions(&sticky, std::fs::Permissions::from_mode(0o1777)).unwrap();
-    place.run_here(&["push", "checkpoints/step_100"]).expect_code(0);
-    without_local_copy(&place);
-    place.run_here(&["restore", "--into", "back"]).expect_code(0);
+    set_mode(&sticky, 0o1777);
+    place.succeed_here(&["push", "checkpoints/step_100"]);
+    place.remove(".stepvault");
+    place.succeed_here(&["restore", "--into", "back"]);
     let back = place.path("back/step_100");
     let facts = |name: &str| back.join(name).metadata().unwrap();
     assert_eq!(
@@ -195,12 +175,12 @@ impl Drop for MappedFile {
 
 /// A step of a framework whose finished files are taken over by hard link.
 fn hugging_face(place: &Place) -> std::path::PathBuf {
-    let source = place.path("checkpoints/checkpoint-100");
-    std::fs::create_dir_all(&source).unwrap();
-    std::fs::write(source.join("trainer_state.json"), "{\"global_step\": 100}").unwrap();
-    std::fs::write(source.join("optimizer.pt"), "weights ".repeat(10_000)).unwrap();
-    std::fs::write(source.join("pytorch_model.bin"), "weights ".repeat(10_000)).unwrap();
-    source
+    let step = "checkpoints/checkpoint-100";
+    place.write(&format!("{step}/trainer_state.json"), "{\"global_step\": 100}");
+    for name in ["optimizer.pt", "pytorch_model.bin"] {
+        place.write(&format!("{step}/{name}"), "weights ".repeat(10_000));
+    }
+    place.path(step)
 }
 
 /// The kernel gives a file on tmpfs no new time for what is written through a mapping.
@@ -212,14 +192,8 @@ fn what_a_mapping_changes_on_tmpfs_is_found_by_the_digests_of_what_was_sent() {
     let mut mapped = MappedFile::open(&file);
     let before = file.metadata().unwrap();
     let right = std::fs::read(&file).unwrap();
-    place
-        .run_here(&["push", "checkpoints/checkpoint-100"])
-        .expect_code(0);
-    let in_vault = walk(&place.path(".stepvault/runs"));
-    let linked = in_vault
-        .iter()
-        .find(|path| path.ends_with("optimizer.pt"))
-        .unwrap();
+    place.succeed_here(&["push", "checkpoints/checkpoint-100"]);
+    let linked = file_below(&place.path(".stepvault/runs"), "optimizer.pt");
     assert_eq!(linked.metadata().unwrap().ino(), before.ino(), "not a hard link");
     mapped.write();
     let after = file.metadata().unwrap();
@@ -228,27 +202,21 @@ fn what_a_mapping_changes_on_tmpfs_is_found_by_the_digests_of_what_was_sent() {
         (before.mtime(), before.mtime_nsec(), before.len()),
         "the kernel notices it now: then so does stepvault, and docs/what-is-kept.md may say so"
     );
-    assert!(std::fs::read(linked).unwrap().starts_with(b"XXXX"));
+    assert!(std::fs::read(&linked).unwrap().starts_with(b"XXXX"));
 
     // By sizes and times nothing has happened.
+    place.succeed_here(&["verify", "--local", ".stepvault"]);
     place
-        .run_here(&["verify", "--local", ".stepvault"])
-        .expect_code(0);
-    let deep = place
         .run_here(&["verify", "--deep", "--local", ".stepvault"])
-        .expect_code(1);
-    assert!(
-        deep.stdout
-            .contains("optimizer.pt has different bytes than were saved"),
-        "{deep:#?}"
-    );
+        .expect_code(1)
+        .expect_stdout(&["optimizer.pt has different bytes than were saved"]);
     // Another remote must not get what the first one has not.
     let second = format!("second=file://{}", place.path("second").display());
     let pushed = place.run_here(&["push", "checkpoints/checkpoint-100", "--remote", &second]);
     assert_ne!(pushed.code, 0, "{pushed:#?}");
     assert!(!place.path("second/demo/a/.stepvault/commits").exists());
     // And a restore takes the part from where it is right.
-    place.run_here(&["restore", "--into", "back"]).expect_code(0);
+    place.succeed_here(&["restore", "--into", "back"]);
     let back = std::fs::read(place.path("back/checkpoint-100/optimizer.pt")).unwrap();
     assert!(back == right);
 }
@@ -259,9 +227,7 @@ fn what_a_mapping_changes_on_a_disk_is_found_by_the_time() {
     let place = Place::new();
     let source = hugging_face(&place);
     let mut mapped = MappedFile::open(&source.join("optimizer.pt"));
-    place
-        .run_here(&["push", "checkpoints/checkpoint-100"])
-        .expect_code(0);
+    place.succeed_here(&["push", "checkpoints/checkpoint-100"]);
     let before = source.join("optimizer.pt").metadata().unwrap();
     mapped.write();
     let after = source.join("optimizer.pt").metadata().unwrap();
@@ -269,15 +235,10 @@ fn what_a_mapping_changes_on_a_disk_is_found_by_the_time() {
         eprintln!("not tried: the directory for temporary files is on tmpfs");
         return;
     }
-    let verified = place
+    place
         .run_here(&["verify", "--local", ".stepvault"])
-        .expect_code(1);
-    assert!(
-        verified
-            .stdout
-            .contains("it was written again after it was sealed"),
-        "{verified:#?}"
-    );
+        .expect_code(1)
+        .expect_stdout(&["it was written again after it was sealed"]);
 }
 
 /// Makes `count` names of `length` bytes for one empty file and more like it.
@@ -305,21 +266,19 @@ fn more_files_than_a_step_can_list_are_refused_before_anything_is_sent() {
     let source = place.path("checkpoints/step_100");
     // Each takes 810 bytes of the manifest's 64 MiB.
     fill_with_names(&source, 0..90_000, 511);
-    let outcome = place
+    place
         .run_here(&["push", "checkpoints/step_100"])
         .expect_code(2)
-        .expect_error("the list of its 90000 files takes 7");
-    let text = told(&outcome);
-    assert!(text.contains("the limit is 67108864"), "{text}");
-    assert!(text.contains("pack them into one file"), "{text}");
+        .expect_error("the list of its 90000 files takes 7")
+        .expect_stderr(&["the limit is 67108864", "pack them into one file"]);
     // Records alone, whatever was sent before it was refused.
     let sent = || {
-        let objects = walk(&place.path("remote"));
+        let objects = files_below(&place.path("remote"));
         let is_data = |path: &&std::path::PathBuf| !path.to_string_lossy().contains("/.stepvault/");
         objects.iter().filter(is_data).count()
     };
     assert_eq!(sent(), 0);
-    assert!(walk(&place.path(".stepvault/staging")).is_empty());
+    assert!(files_below(&place.path(".stepvault/staging")).is_empty());
     // However short their names are.
     std::fs::remove_dir_all(&source).unwrap();
     fill_with_names(&source, 0..150_000, 20);
@@ -328,24 +287,4 @@ fn more_files_than_a_step_can_list_are_refused_before_anything_is_sent() {
         .expect_code(2)
         .expect_error("it has more than 150000 entries");
     assert_eq!(sent(), 0);
-}
-
-/// All files below a directory; none where there is none.
-fn walk(directory: &Path) -> Vec<std::path::PathBuf> {
-    let mut found = Vec::new();
-    let mut pending = vec![directory.to_owned()];
-    while let Some(next) = pending.pop() {
-        let Ok(entries) = std::fs::read_dir(&next) else {
-            continue;
-        };
-        for entry in entries {
-            let entry = entry.unwrap();
-            if entry.file_type().unwrap().is_dir() {
-                pending.push(entry.path());
-            } else {
-                found.push(entry.path());
-            }
-        }
-    }
-    found
 }

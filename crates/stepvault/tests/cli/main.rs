@@ -1,14 +1,20 @@
 //! Tests of the built binary as people and scripts call it: arguments, output, exit codes.
 
-#![allow(clippy::print_stderr, reason = "what is not run is said")]
 #![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a helper of tests fails as a test does"
-)]
-#![allow(
+    unreachable_pub,
+    missing_docs,
+    clippy::case_sensitive_file_extension_comparisons,
+    clippy::cast_possible_truncation,
     clippy::disallowed_methods,
-    reason = "tests write and damage files as nobody else may"
+    clippy::duration_suboptimal_units,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::single_match_else,
+    clippy::type_complexity,
+    clippy::unwrap_used,
+    reason = "a helper of tests fails as a test does, writes and damages files as nobody else may, and says what is \
+              not run"
 )]
 
 mod agent_truth;
@@ -18,9 +24,12 @@ mod constant_names;
 mod control;
 mod credentials;
 mod demo;
+mod doctor;
 mod drain;
 mod estimate;
 mod exit_codes;
+mod explain;
+mod fixtures;
 mod given_up;
 mod kept_of_a_file;
 mod other_users;
@@ -29,6 +38,7 @@ mod resumed_uploads;
 mod retention;
 mod round_trip;
 mod run;
+mod scenario;
 mod support;
 mod tiers;
 mod usage;

@@ -1,13 +1,13 @@
 //! Vaults, staging directories, configurations and sockets prepared by another user of the machine. The tests switch to
 //! that user, so they need root; without root they print that they are skipped.
 
-use std::os::unix::fs::{PermissionsExt as _, chown, lchown, symlink};
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::fs::{chown, lchown, symlink};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use crate::support::{Outcome, Place};
+use stepvault_testkit::tree::set_mode;
+
+use crate::support::{Outcome, Place, TestCommand, wait_until};
 
 /// The user who runs stepvault.
 const VICTIM: u32 = 64_001;
@@ -22,16 +22,9 @@ struct Scratch {
 impl Scratch {
     /// `None`, and says so, where nobody else can be become.
     fn new() -> Option<Self> {
-        let is_reachable = Path::new(env!("CARGO_BIN_EXE_stepvault"))
-            .ancestors()
-            .skip(1)
-            .all(|above| mode_of(above) & 0o001 != 0);
-        if !rustix::process::geteuid().is_root() || !is_reachable {
-            eprintln!("not run: only the superuser can become other users, who have to reach the program");
-            return None;
-        }
         let place = Place::new();
-        set_mode(&place.path(""), 0o1777);
+        place.command_of(VICTIM, &[])?;
+        set_mode(place.root(), 0o1777);
         set_mode(&place.path("tmp"), 0o1777);
         let scratch = Self { place };
         scratch.directory("victim", VICTIM);
@@ -41,8 +34,8 @@ impl Scratch {
         scratch
             .run(VICTIM, &["push", "victim/out/step_5", "--local", "victim/vault"])
             .expect_code(0);
-        std::fs::remove_dir_all(scratch.path("victim/vault")).unwrap();
-        std::fs::remove_dir_all(scratch.path("victim/out")).unwrap();
+        scratch.place.remove("victim/vault");
+        scratch.place.remove("victim/out");
         Some(scratch)
     }
 
@@ -64,10 +57,10 @@ impl Scratch {
         chown(&file, Some(owner), Some(owner)).unwrap();
     }
 
-    fn command(&self, user: u32, arguments: &[&str]) -> Command {
-        let mut command = self.place.command(arguments);
+    fn command(&self, user: u32, arguments: &[&str]) -> TestCommand {
+        let mut command = self.place.command_of(user, arguments).unwrap();
         let home = if user == ATTACKER { "attacker" } else { "victim" };
-        command.uid(user).gid(user).env("HOME", self.path(home));
+        command.env("HOME", self.path(home));
         command
     }
 
@@ -81,7 +74,7 @@ impl Scratch {
             .position(|word| *word == "--")
             .unwrap_or(arguments.len());
         let (own, rest) = arguments.split_at(end);
-        Outcome::of(self.command(user, &[own, &more, rest].concat()).output().unwrap())
+        self.command(user, &[own, &more, rest].concat()).run()
     }
 
     /// What the attacker leaves beside the victim's directory: a vault with a step of a higher attempt.
@@ -100,8 +93,10 @@ impl Scratch {
             "--remote",
         ];
         let own_store = format!("file://{}", self.path("attacker/store").display());
-        let mut command = self.command(ATTACKER, &[&arguments as &[&str], &[own_store.as_str()]].concat());
-        Outcome::of(command.output().unwrap()).expect_code(0);
+        self.command(ATTACKER, &arguments)
+            .arg(own_store)
+            .run()
+            .expect_code(0);
         // Opened to everybody, as whoever plants it would.
         let opened = Command::new("chmod").args(["-R", "go+rX"]).arg(&vault).status();
         assert!(opened.unwrap().success());
@@ -116,14 +111,6 @@ impl Scratch {
     }
 }
 
-fn mode_of(path: &Path) -> u32 {
-    path.metadata().unwrap().permissions().mode()
-}
-
-fn set_mode(path: &Path, mode: u32) {
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-}
-
 #[test]
 fn a_planted_vault_is_refused_by_every_command_that_would_use_it() {
     let Some(scratch) = Scratch::new() else { return };
@@ -134,11 +121,11 @@ fn a_planted_vault_is_refused_by_every_command_that_would_use_it() {
         &["restore", "--into", "victim"] as &[&str],
         &["run", "--into", "victim", "--", "touch", "victim/started"],
     ] {
-        let outcome = scratch
+        scratch
             .run(VICTIM, arguments)
             .expect_code(1)
-            .expect_error(refused);
-        assert!(outcome.stderr.contains("--local DIR"), "{outcome:#?}");
+            .expect_error(refused)
+            .expect_stderr(&["--local DIR"]);
     }
     let left: Vec<_> = std::fs::read_dir(scratch.path("victim")).unwrap().collect();
     assert!(left.is_empty(), "neither restored nor started: {left:?}");
@@ -157,10 +144,10 @@ fn a_planted_vault_is_refused_by_every_command_that_would_use_it() {
             .expect_error(refused);
     }
     // Root is told who could use it.
-    let outcome = scratch
+    scratch
         .run(0, &["list", "--local", named.to_str().unwrap()])
-        .expect_code(1);
-    assert!(outcome.stderr.contains("setpriv --reuid=64002"), "{outcome:#?}");
+        .expect_code(1)
+        .expect_stderr(&["setpriv --reuid=64002"]);
     // With a vault of one's own the genuine step comes.
     scratch
         .run(
@@ -179,11 +166,11 @@ fn a_vault_that_others_could_replace_is_refused_unless_that_is_configured() {
     chown(scratch.path("team"), None, Some(ATTACKER)).unwrap();
     scratch.checkpoint("team/out/step_6", VICTIM, "genuine");
     let push = ["push", "team/out/step_6", "--local", "team/vault"];
-    let outcome = scratch
+    scratch
         .run(VICTIM, &push)
         .expect_code(1)
-        .expect_error("/team can be written to by group 64002");
-    assert!(outcome.stderr.contains("run chmod g-w "), "{outcome:#?}");
+        .expect_error("/team can be written to by group 64002")
+        .expect_stderr(&["run chmod g-w "]);
     assert!(!scratch.path("team/vault").exists());
     // The group that is the user's alone is nobody else, as with a umask of 002.
     chown(scratch.path("team"), None, Some(VICTIM)).unwrap();
@@ -205,11 +192,11 @@ fn a_vault_that_others_could_replace_is_refused_unless_that_is_configured() {
         "--remote",
         &remote,
     ];
-    let mut command = scratch.command(VICTIM, &list);
-    let allowed = command
+    scratch
+        .command(VICTIM, &list)
         .env("STEPVAULT_LOCAL_ALLOW_SHARED_PARENTS", "true")
-        .output();
-    Outcome::of(allowed.unwrap()).expect_code(0);
+        .run()
+        .expect_code(0);
 }
 
 #[test]
@@ -255,8 +242,9 @@ fn a_configuration_of_another_user_counts_only_when_it_is_named() {
     let Some(scratch) = Scratch::new() else { return };
     let file = scratch.path("stepvault.toml");
     let show = |user: u32, arguments: &[&str]| {
-        let mut command = scratch.command(user, &[&["config", "show"], arguments].concat());
-        Outcome::of(command.output().unwrap())
+        scratch
+            .command(user, &[&["config", "show"], arguments].concat())
+            .run()
     };
     std::fs::write(
         &file,
@@ -266,16 +254,17 @@ fn a_configuration_of_another_user_counts_only_when_it_is_named() {
     set_mode(&file, 0o644);
     chown(&file, Some(ATTACKER), Some(ATTACKER)).unwrap();
     for user in [VICTIM, 0] {
-        let outcome = show(user, &[]).expect_code(2).expect_error("stepvault.toml");
-        assert!(outcome.stderr.contains("belongs to user 64002"), "{outcome:#?}");
-        assert!(outcome.stderr.contains("pass --config FILE"), "{outcome:#?}");
+        show(user, &[])
+            .expect_code(2)
+            .expect_error("stepvault.toml")
+            .expect_stderr(&["belongs to user 64002", "pass --config FILE"]);
     }
     show(VICTIM, &["--config", "stepvault.toml"]).expect_code(0);
-    let named = scratch
+    scratch
         .command(VICTIM, &["config", "show"])
         .env("STEPVAULT_CONFIG", &file)
-        .output();
-    Outcome::of(named.unwrap()).expect_code(0);
+        .run()
+        .expect_code(0);
     // One's own, and root's, count.
     for owner in [VICTIM, 0] {
         chown(&file, Some(owner), Some(owner)).unwrap();
@@ -302,16 +291,6 @@ fn a_configuration_of_another_user_counts_only_when_it_is_named() {
         .expect_error("/stepvault belongs to user 64002");
 }
 
-/// An agent of another user; ended when dropped.
-struct ForeignAgent(Child);
-
-impl Drop for ForeignAgent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn an_agent_of_another_user_is_not_believed() {
     let Some(scratch) = Scratch::new() else { return };
@@ -324,26 +303,17 @@ fn an_agent_of_another_user_is_not_believed() {
              [remote.store]\nurl = {url:?}\n[run.mine]\nwatch = \"attacker/out\"\n"
         )
     };
-    std::fs::write(scratch.path("attacker.toml"), configuration("attacker")).unwrap();
-    std::fs::write(scratch.path("victim.toml"), configuration("victim")).unwrap();
-    let mut agent = scratch.command(ATTACKER, &["agent", "--config", "attacker.toml"]);
-    let _agent = ForeignAgent(agent.stderr(Stdio::null()).spawn().unwrap());
-    let begun = Instant::now();
-    while !socket.exists() {
-        assert!(
-            begun.elapsed() < Duration::from_mins(1),
-            "the agent does not start"
-        );
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    scratch.place.write("attacker.toml", configuration("attacker"));
+    scratch.place.write("victim.toml", configuration("victim"));
+    let agent = scratch.command(ATTACKER, &["agent", "--config", "attacker.toml"]);
+    let _agent = agent.start();
+    wait_until("the agent starts", || socket.exists());
     set_mode(&socket, 0o666);
     for user in [VICTIM, 0] {
         let arguments = ["drain", "--config", "victim.toml"];
-        let outcome = Outcome::of(scratch.command(user, &arguments).output().unwrap());
-        assert!(
-            outcome.stderr.contains("refusing to use the socket")
-                && outcome.stderr.contains("user 64002 listens on it"),
-            "{outcome:#?}"
-        );
+        scratch
+            .command(user, &arguments)
+            .run()
+            .expect_stderr(&["refusing to use the socket", "user 64002 listens on it"]);
     }
 }

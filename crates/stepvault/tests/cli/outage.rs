@@ -1,18 +1,13 @@
 //! Missing remotes: directories whose filesystem is not mounted, emptied buckets, unreadable objects. None of these
 //! counts as an empty store or as damage.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
-use crate::support::{Outcome, Place, listed_steps};
-
-/// Longer than anything takes on a loaded machine.
-const PATIENCE: Duration = Duration::from_mins(2);
+use crate::support::{Outcome, Place, TestCommand, assert_members, listed_steps};
 
 /// Steps are complete when they have their names: nothing is waited for.
 const CONFIGURATION: &str = "[run.\"demo/a\"]\nwatch = \"out\"\ncomplete = \"rename\"\npattern = \"step_*\"\n\
@@ -22,13 +17,11 @@ const CONFIGURATION: &str = "[run.\"demo/a\"]\nwatch = \"out\"\ncomplete = \"ren
 fn place_of_a_node() -> Place {
     let place = Place::new();
     place.push_steps(&[1]);
-    std::fs::write(place.path("stepvault.toml"), CONFIGURATION).unwrap();
+    place.write("stepvault.toml", CONFIGURATION);
     std::fs::create_dir(place.path("out")).unwrap();
     let remote = place.remote();
     let tiers = ["--remote", &remote, "--run", "demo/a", "--local", "vault"];
-    place
-        .run(&[&["run", "--into", "out"][..], &tiers, &["--", "true"]].concat())
-        .expect_code(0);
+    place.succeed(&[&["run", "--into", "out"][..], &tiers, &["--", "true"]].concat());
     assert!(is_empty_or_missing(&place.path("vault/runs/demo%2Fa/steps")));
     place
 }
@@ -67,11 +60,10 @@ fn a_directory_that_is_missing_is_no_new_run() {
         &["prune", "--keep-last", "1"],
         &["gc"],
     ] {
-        let outcome = place.run_here(arguments).expect_code(12);
-        assert!(
-            outcome.stderr.contains("does not exist") && outcome.stderr.contains("mount its filesystem"),
-            "{outcome:#?}"
-        );
+        place
+            .run_here(arguments)
+            .expect_code(12)
+            .expect_stderr(&["does not exist", "mount its filesystem"]);
         assert!(!place.path("remote").exists(), "{arguments:?}");
     }
     std::fs::create_dir(place.path("remote")).unwrap();
@@ -219,7 +211,7 @@ fn a_remote_is_not_forgotten_under_an_agent() {
 #[test]
 fn no_trainer_is_started_while_the_remote_is_not_mounted() {
     let place = Place::new();
-    std::fs::write(place.path("stepvault.toml"), CONFIGURATION).unwrap();
+    place.write("stepvault.toml", CONFIGURATION);
     std::fs::create_dir(place.path("out")).unwrap();
     let remote = place.remote();
     let run = || place.run(&["run", "--remote", &remote, "--", "touch", "started"]);
@@ -238,78 +230,28 @@ fn no_trainer_is_started_while_the_remote_is_not_mounted() {
     std::fs::remove_dir_all(place.path("out")).unwrap();
     std::fs::create_dir(place.path("out")).unwrap();
     unmount(&place, true);
-    let outcome = run().expect_code(12);
-    assert!(
-        outcome.stderr.contains("the trainer was not started"),
-        "{outcome:#?}"
-    );
+    run()
+        .expect_code(12)
+        .expect_stderr(&["the trainer was not started"]);
     assert!(!place.path("started").exists() && is_empty_or_missing(&place.path("remote")));
-}
-
-/// An agent at work, ended with the test.
-struct Agent(Child, PathBuf);
-
-impl Agent {
-    fn start(place: &Place) -> Self {
-        let remote = place.remote();
-        let log = place.path("agent.log");
-        let child = place
-            .command(&["agent", "--remote", &remote, "--local", "vault"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(std::fs::File::create(&log).unwrap())
-            .spawn()
-            .unwrap();
-        Self(child, log)
-    }
-
-    fn says(&self) -> String {
-        std::fs::read_to_string(&self.1).unwrap()
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-#[track_caller]
-fn until(what: &str, agent: &Agent, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(
-            begun.elapsed() < PATIENCE,
-            "waited in vain: {what}: {}",
-            agent.says()
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]
 fn an_agent_waits_for_the_mount_and_goes_on_by_itself() {
     let place = Place::new();
-    std::fs::write(place.path("stepvault.toml"), CONFIGURATION).unwrap();
+    place.write("stepvault.toml", CONFIGURATION);
     std::fs::create_dir(place.path("out")).unwrap();
-    let save = |step: u64| {
-        let made = place.checkpoint(&format!("step_{step}"), &format!("step {step}"));
-        std::fs::rename(made, place.path(&format!("out/step_{step}"))).unwrap();
-    };
-    let commit = |step: u64| place.path(&format!("remote/demo/a/.stepvault/commits/{step:012}.a1.json"));
-    let agent = Agent::start(&place);
-    save(1);
-    until("step 1", &agent, || commit(1).exists());
+    let remote = place.remote();
+    let mut agent = place.start_agent(&["--remote", &remote, "--local", "vault"], &[]);
+    place.save_into("out", "step_1");
+    agent.wait_until("step 1 is committed", || place.commit(1, 1).exists());
     unmount(&place, true);
-    save(2);
-    until("a word of it", &agent, || {
-        agent.says().contains("stepvault remote forget")
-    });
-    assert!(is_empty_or_missing(&place.path("remote")), "{}", agent.says());
+    place.save_into("out", "step_2");
+    agent.wait_for_log("stepvault remote forget");
+    assert!(is_empty_or_missing(&place.path("remote")), "{}", agent.logged());
     // What is mounted again is found without help.
     mount(&place);
-    until("step 2", &agent, || commit(2).exists());
+    agent.wait_until("step 2 is committed", || place.commit(2, 1).exists());
 }
 
 struct S3Place {
@@ -322,21 +264,25 @@ impl S3Place {
         let server = StrictS3::start();
         server.create_bucket("bucket");
         let place = Place::new();
-        std::fs::write(place.path("stepvault.toml"), CONFIGURATION).unwrap();
+        place.write("stepvault.toml", CONFIGURATION);
         Self { place, server }
     }
 
-    fn run(&self, arguments: &[&str]) -> Outcome {
+    fn command(&self, arguments: &[&str]) -> TestCommand {
         let endpoint = self.server.endpoint();
         let remote = format!(
             "s3=s3://bucket/prefix?endpoint={endpoint}&region=us-east-1&allow-http=true&retry-deadline=1s"
         );
         let before = ["--remote", remote.as_str(), "--run", "demo/a"];
-        let mut command = self.place.command(&[&before[..], arguments].concat());
+        let mut command = self.place.command([&before[..], arguments].concat());
         command
             .env("AWS_ACCESS_KEY_ID", self.server.access_key())
             .env("AWS_SECRET_ACCESS_KEY", self.server.secret_key());
-        Outcome::of(command.output().unwrap())
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Outcome {
+        self.command(arguments).run()
     }
 
     fn push(&self, step: u64) -> Outcome {
@@ -372,11 +318,10 @@ fn a_bucket_that_was_emptied_gets_no_marker_in_silence() {
         .run(&["remote", "forget", "s3", "--local", "vault"])
         .expect_code(0);
     place.push(2).expect_code(0);
-    let list = place.run(&["list", "--json"]).expect_code(0).json();
+    let list = place.command(&["list"]).document(0);
     assert_eq!(listed_steps(&list), [2]);
 }
 
-/// The newest step's commit, part manifest and data, one after the other.
 /// Neither `restore` nor `run` takes an older step in silence while the store refuses to serve `key` of the newest.
 fn a_step_that_cannot_be_read_is_not_passed_over_in_silence(key: &str) {
     let place = S3Place::new();
@@ -394,7 +339,7 @@ fn a_step_that_cannot_be_read_is_not_passed_over_in_silence(key: &str) {
     assert_eq!(document["error"]["kind"], "unreachable", "{document:#}");
     let message = document["error"]["message"].as_str().unwrap();
     assert!(message.contains("step 2 (attempt 1)"), "{key}: {message}");
-    assert!(outcome.stderr.contains("--allow-older"), "{outcome:#?}");
+    outcome.expect_stderr(&["--allow-older"]);
     assert!(!place.place.path("back/step_1").exists());
     let run = ["run", "--into", "out", "--local", "vault"];
     std::fs::create_dir_all(place.place.path("out")).unwrap();
@@ -402,49 +347,34 @@ fn a_step_that_cannot_be_read_is_not_passed_over_in_silence(key: &str) {
     place.run(&[&run[..], &trainer].concat()).expect_code(12);
     assert!(!place.place.path("started").exists(), "{key}");
     let older = place
-        .run(&[
-            "restore",
-            "--into",
-            "older",
-            "--replace",
-            "--allow-older",
-            "--json",
-        ])
-        .expect_code(0)
-        .json();
+        .command(&["restore", "--into", "older", "--replace", "--allow-older"])
+        .document(0);
     assert_eq!(older["step"], 1, "{older:#}");
     let skipped: &Value = &older["skipped"][0];
-    assert_eq!((&skipped["step"], &skipped["unread"]), (&2.into(), &true.into()));
+    assert_members(skipped, &json!({ "step": 2, "unread": true }));
     place
         .run(&[&run[..], &["--allow-older"], &trainer].concat())
         .expect_code(0);
     assert!(place.place.path("started").exists(), "{key}");
     std::fs::remove_file(place.place.path("started")).unwrap();
     for directory in ["out", "older", "vault"] {
-        std::fs::remove_dir_all(place.place.path(directory)).unwrap();
+        place.place.remove(directory);
     }
     faults.clear();
     // What the trainer's start has left there.
     place.server.objects().with(|objects| objects.clone_from(&kept));
-    let whole = place
-        .run(&["restore", "--into", "back", "--json"])
-        .expect_code(0)
-        .json();
+    let whole = place.command(&["restore", "--into", "back"]).document(0);
     assert_eq!(whole["step"], 2);
     assert_eq!(whole["skipped"].as_array().unwrap().len(), 0);
 }
 
 #[test]
-fn a_commit_that_cannot_be_read_is_not_passed_over_in_silence() {
-    a_step_that_cannot_be_read_is_not_passed_over_in_silence("commits/000000000002.a1");
-}
-
-#[test]
-fn a_manifest_that_cannot_be_read_is_not_passed_over_in_silence() {
-    a_step_that_cannot_be_read_is_not_passed_over_in_silence("parts/000000000002.a1");
-}
-
-#[test]
-fn a_file_that_cannot_be_read_is_not_passed_over_in_silence() {
-    a_step_that_cannot_be_read_is_not_passed_over_in_silence("000000000002.a1/step_2/model.bin");
+fn a_commit_a_manifest_or_a_file_that_cannot_be_read_is_not_passed_over_in_silence() {
+    for key in [
+        "commits/000000000002.a1",
+        "parts/000000000002.a1",
+        "000000000002.a1/step_2/model.bin",
+    ] {
+        a_step_that_cannot_be_read_is_not_passed_over_in_silence(key);
+    }
 }

@@ -1,9 +1,11 @@
 //! `prune`, `pin`, `unpin`, `gc`.
 
-use crate::support::{Place, listed_steps};
+use serde_json::json;
+
+use crate::support::{Place, assert_members, listed_steps};
 
 fn steps(place: &Place) -> Vec<u64> {
-    listed_steps(&place.run_here(&["list", "--json"]).expect_code(0).json())
+    listed_steps(&place.document_here(0, &["list"]))
 }
 
 #[test]
@@ -18,8 +20,10 @@ fn a_dry_run_tells_and_does_nothing() {
         "--keep-best",
         "loss:1:lowest",
     ];
-    let outcome = place.run_here(&arguments).expect_code(0);
-    assert!(outcome.stdout.contains("would remove 1 step"), "{outcome:#?}");
+    place
+        .run_here(&arguments)
+        .expect_code(0)
+        .expect_stdout(&["would remove 1 step"]);
     let document = place
         .run_here(&[&arguments[..], &["--json"]].concat())
         .expect_code(0)
@@ -48,17 +52,14 @@ fn a_dry_run_tells_and_does_nothing() {
 fn a_prune_removes_what_no_rule_keeps_and_no_more_than_allowed() {
     let place = Place::new();
     place.push_steps(&[1, 2, 3, 4]);
-    let document = place
-        .run_here(&["prune", "--keep-last", "1", "--max-delete", "1", "--json"])
-        .expect_code(0)
-        .json();
+    let document = place.document_here(0, &["prune", "--keep-last", "1", "--max-delete", "1"]);
     assert_eq!(
         document["tiers"][0]["removed"],
-        serde_json::json!([{ "attempt": 1, "step": 1 }])
+        json!([{ "attempt": 1, "step": 1 }])
     );
     assert_eq!(steps(&place), [4, 3, 2]);
     assert!(!place.remote_file("step_1", "model.bin").exists());
-    place.run_here(&["prune", "--keep-last", "1"]).expect_code(0);
+    place.succeed_here(&["prune", "--keep-last", "1"]);
     assert_eq!(steps(&place), [4]);
 }
 
@@ -66,7 +67,7 @@ fn a_prune_removes_what_no_rule_keeps_and_no_more_than_allowed() {
 fn without_rules_everything_stays_and_rules_that_keep_nothing_are_refused() {
     let place = Place::new();
     place.push_steps(&[1, 2]);
-    place.run_here(&["prune"]).expect_code(0);
+    place.succeed_here(&["prune"]);
     place
         .run_here(&["prune", "--keep-last", "0"])
         .expect_code(1)
@@ -78,20 +79,14 @@ fn without_rules_everything_stays_and_rules_that_keep_nothing_are_refused() {
 fn a_pin_holds_until_it_is_taken_away() {
     let place = Place::new();
     place.push_steps(&[1, 2, 3]);
-    let document = place
-        .run_here(&["pin", "1", "--note", "paper", "--json"])
-        .expect_code(0)
-        .json();
-    assert_eq!(
-        (&document["pinned"], &document["changed"]),
-        (&true.into(), &serde_json::json!(["file-remote"]))
-    );
-    let again = place.run_here(&["pin", "1", "--json"]).expect_code(0).json();
-    assert_eq!(again["unchanged"], serde_json::json!(["file-remote"]));
-    place.run_here(&["prune", "--keep-last", "1"]).expect_code(0);
+    let document = place.document_here(0, &["pin", "1", "--note", "paper"]);
+    assert_members(&document, &json!({ "pinned": true, "changed": ["file-remote"] }));
+    let again = place.document_here(0, &["pin", "1"]);
+    assert_eq!(again["unchanged"], json!(["file-remote"]));
+    place.succeed_here(&["prune", "--keep-last", "1"]);
     assert_eq!(steps(&place), [3, 1]);
-    place.run_here(&["unpin", "1"]).expect_code(0);
-    place.run_here(&["prune", "--keep-last", "1"]).expect_code(0);
+    place.succeed_here(&["unpin", "1"]);
+    place.succeed_here(&["prune", "--keep-last", "1"]);
     assert_eq!(steps(&place), [3]);
 }
 
@@ -105,12 +100,10 @@ fn local_copies_stay_until_every_configured_remote_has_them() {
     let file = format!(
         "[local]\ndirectory = \"vault\"\n[remote.first]\nurl = \"{first}\"\n[remote.second]\nurl = \"{second}\"\n[run.\"demo/a\"]\n"
     );
-    std::fs::write(place.path("stepvault.toml"), file).unwrap();
+    place.write("stepvault.toml", file);
     for step in ["step_1", "step_2"] {
         place.checkpoint(step, step);
-        place
-            .run(&["push", &format!("checkpoints/{step}"), "--remote", "first"])
-            .expect_code(0);
+        place.succeed(&["push", &format!("checkpoints/{step}"), "--remote", "first"]);
     }
     let prune = ["prune", "--tier", "local", "--keep-last", "1", "--json"];
     // Naming one remote must not make the other one forgotten.
@@ -118,14 +111,14 @@ fn local_copies_stay_until_every_configured_remote_has_them() {
         .run(&[&prune[..], &["--remote", "first"]].concat())
         .expect_code(0)
         .json();
-    assert_eq!(document["tiers"][0]["removed"], serde_json::json!([]));
+    assert_eq!(document["tiers"][0]["removed"], json!([]));
     let reasons = &document["tiers"][0]["plan"]["decisions"][0]["reasons"];
-    assert_eq!(reasons, &serde_json::json!(["not durable on second"]));
-    place.run(&["push", "checkpoints/step_1"]).expect_code(0);
+    assert_eq!(reasons, &json!(["not durable on second"]));
+    place.succeed(&["push", "checkpoints/step_1"]);
     let document = place.run(&prune).expect_code(0).json();
     assert_eq!(
         document["tiers"][0]["removed"],
-        serde_json::json!([{ "attempt": 1, "step": 1 }])
+        json!([{ "attempt": 1, "step": 1 }])
     );
 }
 
@@ -156,7 +149,7 @@ fn orphans_go_at_the_second_sweep() {
     assert_eq!(sweep(&["--grace", "0s"]), (1, 0, 0));
     assert_eq!(sweep(&["--grace", "0s"]), (0, 1, 0));
     assert!(!place.remote_file("step_1", "orphan.bin").exists());
-    place.run_here(&["verify", "--deep"]).expect_code(0);
+    place.succeed_here(&["verify", "--deep"]);
 }
 
 #[test]
@@ -164,9 +157,7 @@ fn a_local_copy_stays_where_a_remote_has_lost_its_data_and_others_go_in_its_plac
     let place = Place::new();
     for step in 1..=4 {
         place.checkpoint(&format!("step_{step}"), "same");
-        place
-            .run_here(&["push", &format!("checkpoints/step_{step}")])
-            .expect_code(0);
+        place.succeed_here(&["push", &format!("checkpoints/step_{step}")]);
     }
     std::fs::remove_file(place.remote_file("step_1", "model.bin")).unwrap();
     let bytes = std::fs::metadata(place.path("checkpoints/step_2/model.bin"))
@@ -179,15 +170,12 @@ fn a_local_copy_stays_where_a_remote_has_lost_its_data_and_others_go_in_its_plac
         "[local]\ndirectory = \".stepvault\"\nmaximum-size = \"{} B\"\n",
         2 * bytes
     );
-    std::fs::write(place.path("stepvault.toml"), file).unwrap();
-    let document = place
-        .run_here(&["prune", "--tier", "local", "--json"])
-        .expect_code(0)
-        .json();
+    place.write("stepvault.toml", file);
+    let document = place.document_here(0, &["prune", "--tier", "local"]);
     let tier = &document["tiers"][0];
     assert_eq!(
         tier["removed"],
-        serde_json::json!([{ "attempt": 1, "step": 2 }, { "attempt": 1, "step": 3 }]),
+        json!([{ "attempt": 1, "step": 2 }, { "attempt": 1, "step": 3 }]),
         "{document:#}"
     );
     assert_eq!(tier["spared"][0]["step"], 1);

@@ -1,22 +1,26 @@
-//! A separate directory for each test, and the binary run in it.
+//! A directory of its own for each test, and the program run in it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use serde_json::Value;
+use stepvault_testkit::process::PATH;
+pub(crate) use stepvault_testkit::process::{Outcome, TestCommand, TestProcess, wait_until};
+use stepvault_testkit::tree::{self, files_below};
+use stepvault_testkit::users::become_other_users;
 use tempfile::TempDir;
 
+/// The built program.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_stepvault");
+/// Keys for stores that are never reached.
+pub(crate) const ANY_KEYS: [(&str, &str); 2] = [
+    ("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE"),
+    ("AWS_SECRET_ACCESS_KEY", "secret"),
+];
+
 /// A temporary directory with an empty remote in it, and no configuration of the machine's in sight.
+#[derive(Debug)]
 pub(crate) struct Place {
     directory: TempDir,
-}
-
-/// What a call came to.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) code: i32,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
 }
 
 impl Place {
@@ -24,21 +28,43 @@ impl Place {
         Self::of(tempfile::tempdir().unwrap())
     }
 
-    /// A place on the file system of `directory`.
+    /// A place on the filesystem of `directory`.
     pub(crate) fn within(directory: &Path) -> Self {
         Self::of(tempfile::tempdir_in(directory).unwrap())
     }
 
     fn of(directory: TempDir) -> Self {
-        let place = Self { directory };
+        // Other users go through it.
+        tree::set_mode(directory.path(), 0o755);
         for name in ["tmp", "remote"] {
-            std::fs::create_dir(place.path(name)).unwrap();
+            std::fs::create_dir(directory.path().join(name)).unwrap();
         }
-        place
+        Self { directory }
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.directory.path()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.root().join(name)
+    }
+
+    /// Writes a file, and the directories above it.
+    pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        tree::write(&path, text);
+        path
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        let path = self.path(name);
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// Removes a file or directory, if it is there.
+    pub(crate) fn remove(&self, name: &str) {
+        tree::remove(&self.path(name));
     }
 
     /// The URL of the remote in this place.
@@ -46,43 +72,104 @@ impl Place {
         format!("file://{}", self.path("remote").display())
     }
 
-    /// The command, with nothing of the machine's environment.
-    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_stepvault"));
-        command
-            .args(arguments)
-            .current_dir(self.directory.path())
-            .env_clear();
-        command
-            .env("HOME", self.directory.path())
-            .env("TMPDIR", self.path("tmp"))
-            // No provider's machine is looked for.
-            .env("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1")
-            .env("GCE_METADATA_HOST", "127.0.0.1:1");
+    /// A command of the program, run in this place.
+    pub(crate) fn command<A: AsRef<std::ffi::OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> TestCommand {
+        let mut command = TestCommand::new(PROGRAM, self.root()).with(arguments);
+        command.env("TMPDIR", self.path("tmp"));
         command
     }
 
+    /// A command that another user runs; `None`, and says so, where that cannot be done.
+    pub(crate) fn command_of(&self, user: u32, arguments: &[&str]) -> Option<TestCommand> {
+        let copy = self.path("stepvault");
+        let can = become_other_users(Path::new(PROGRAM), &copy);
+        can.then(|| self.command(arguments).program(copy).user(user).clone())
+    }
+
+    /// A line of a shell that finds the program.
+    pub(crate) fn shell(&self, line: &str) -> TestCommand {
+        let directory = Path::new(PROGRAM).parent().unwrap().display();
+        let mut shell = self.command(["-c", line]);
+        shell.program("sh").env("PATH", format!("{directory}:{PATH}"));
+        shell
+    }
+
+    #[track_caller]
     pub(crate) fn run(&self, arguments: &[&str]) -> Outcome {
-        Outcome::of(self.command(arguments).output().unwrap())
+        self.command(arguments).run()
     }
 
     /// Runs against this place's remote and the run `demo/a`.
+    #[track_caller]
     pub(crate) fn run_here(&self, arguments: &[&str]) -> Outcome {
+        self.command_here(arguments).run()
+    }
+
+    fn command_here(&self, arguments: &[&str]) -> TestCommand {
         let remote = self.remote();
-        self.run(&[arguments, &["--remote", &remote, "--run", "demo/a"]].concat())
+        self.command(arguments)
+            .with(["--remote", &remote, "--run", "demo/a"])
+    }
+
+    /// Runs with `--json`; the exit code must be `code`.
+    #[track_caller]
+    pub(crate) fn document(&self, code: i32, arguments: &[&str]) -> Value {
+        self.command(arguments).document(code)
+    }
+
+    /// The same, against this place's remote and the run `demo/a`.
+    #[track_caller]
+    pub(crate) fn document_here(&self, code: i32, arguments: &[&str]) -> Value {
+        self.command_here(arguments).document(code)
+    }
+
+    /// Runs a command that must succeed.
+    #[track_caller]
+    pub(crate) fn succeed(&self, arguments: &[&str]) {
+        self.run(arguments).expect_code(0);
+    }
+
+    /// The same, against this place's remote and the run `demo/a`.
+    #[track_caller]
+    pub(crate) fn succeed_here(&self, arguments: &[&str]) {
+        self.run_here(arguments).expect_code(0);
+    }
+
+    /// Starts an agent that looks at its directories often.
+    pub(crate) fn start_agent(&self, arguments: &[&str], variables: &[(&str, &str)]) -> TestProcess {
+        self.command([&["agent"], arguments].concat())
+            .env("STEPVAULT_AGENT_POLL_INTERVAL", "200ms")
+            .envs(variables.iter().copied())
+            .start()
+    }
+
+    /// What a running agent says of itself in `status --json`, once it answers.
+    pub(crate) fn agent_status(&self, arguments: &[&str]) -> Value {
+        let mut answer = Value::Null;
+        wait_until("the agent answers", || {
+            let status = self.run(&[&["status", "--json"], arguments].concat());
+            answer = status.try_json().unwrap_or_default()["agent"].take();
+            !answer.is_null()
+        });
+        answer
     }
 
     /// A checkpoint with two files; `content` makes it differ from others.
     pub(crate) fn checkpoint(&self, name: &str, content: &str) -> PathBuf {
         let directory = self.path("checkpoints").join(name);
-        std::fs::create_dir_all(&directory).unwrap();
-        std::fs::write(directory.join("model.bin"), content.repeat(1000)).unwrap();
-        std::fs::write(
-            directory.join("state.json"),
-            format!("{{\"loss\": {}}}", content.len()),
-        )
-        .unwrap();
+        tree::write(&directory.join("model.bin"), content.repeat(1000));
+        let state = format!("{{\"loss\": {}}}", content.len());
+        tree::write(&directory.join("state.json"), state);
         directory
+    }
+
+    /// Gives a finished checkpoint its name in a directory, at once.
+    pub(crate) fn save_into(&self, directory: &str, name: &str) {
+        let made = self.checkpoint(name, name);
+        std::fs::rename(made, self.path(directory).join(name)).unwrap();
     }
 
     /// Pushes `step_N` for each number, and forgets the local copies.
@@ -91,10 +178,9 @@ impl Place {
             let name = format!("step_{step}");
             self.checkpoint(&name, &name);
             let metric = format!("loss=0.{step}");
-            self.run_here(&["push", &format!("checkpoints/{name}"), "--metric", &metric])
-                .expect_code(0);
+            self.succeed_here(&["push", &format!("checkpoints/{name}"), "--metric", &metric]);
         }
-        std::fs::remove_dir_all(self.path(".stepvault")).unwrap();
+        self.remove(".stepvault");
     }
 
     /// Where a file of a pushed step stands on the remote.
@@ -103,40 +189,12 @@ impl Place {
         let label = format!("{number:012}.a1");
         self.path("remote/demo/a").join(label).join(step).join(name)
     }
-}
 
-impl Outcome {
-    pub(crate) fn of(output: Output) -> Self {
-        Self {
-            code: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
-    }
-
-    #[track_caller]
-    pub(crate) fn expect_code(self, code: i32) -> Self {
-        assert_eq!(self.code, code, "{self:#?}");
-        self
-    }
-
-    /// The one document on stdout.
-    #[track_caller]
-    pub(crate) fn json(&self) -> Value {
-        let document: Value =
-            serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:#?}"));
-        assert_eq!(document["format"], 1, "{document:#}");
-        document
-    }
-
-    /// The error on stderr must hold this text.
-    #[track_caller]
-    pub(crate) fn expect_error(self, text: &str) -> Self {
-        assert!(
-            self.stderr.contains("error: ") && self.stderr.contains(text),
-            "{self:#?}"
-        );
-        self
+    /// Where the commit of a step stands on the remote.
+    pub(crate) fn commit(&self, step: u64, attempt: u32) -> PathBuf {
+        self.path(&format!(
+            "remote/demo/a/.stepvault/commits/{step:012}.a{attempt}.json"
+        ))
     }
 }
 
@@ -148,12 +206,31 @@ pub(crate) fn damage(path: &Path) {
     std::fs::write(path, bytes).unwrap();
 }
 
+/// The only file below a directory whose path ends so.
+pub(crate) fn file_below(directory: &Path, ending: &str) -> PathBuf {
+    let mut found = files_below(directory);
+    found.retain(|path| path.ends_with(ending));
+    assert_eq!(found.len(), 1, "{ending}: {found:?}");
+    found.remove(0)
+}
+
+/// The members of a list in a document.
+#[track_caller]
+pub(crate) fn list<'a>(document: &'a Value, member: &str) -> &'a [Value] {
+    let list = document[member].as_array();
+    list.unwrap_or_else(|| panic!("no list {member}: {document:#}"))
+}
+
 /// The numbers of the steps that a `list --json` shows.
 pub(crate) fn listed_steps(document: &Value) -> Vec<u64> {
-    document["steps"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|step| step["step"].as_u64().unwrap())
-        .collect()
+    let steps = list(document, "steps").iter();
+    steps.map(|step| step["step"].as_u64().unwrap()).collect()
+}
+
+/// Fails unless a document has these members with these values, among others.
+#[track_caller]
+pub(crate) fn assert_members(document: &Value, expected: &Value) {
+    for (member, value) in expected.as_object().unwrap() {
+        assert_eq!(&document[member], value, "{member}: {document:#}");
+    }
 }

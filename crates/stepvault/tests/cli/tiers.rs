@@ -1,6 +1,8 @@
 //! `list`, `show`, `status`, `verify`: their documents and tables.
 
-use crate::support::{Place, listed_steps};
+use serde_json::json;
+
+use crate::support::{Place, assert_members, listed_steps};
 
 #[test]
 fn a_list_shows_every_step_with_its_places() {
@@ -17,17 +19,11 @@ fn a_list_shows_every_step_with_its_places() {
         "{outcome:#?}"
     );
 
-    let document = place.run_here(&["list", "--json"]).expect_code(0).json();
+    let document = place.document_here(0, &["list"]);
     assert_eq!(listed_steps(&document), [10, 9]);
     let step = &document["steps"][1];
-    assert_eq!(
-        (&step["name"], &step["attempt"], &step["files"]),
-        (&"step_9".into(), &1.into(), &2.into())
-    );
-    assert_eq!(
-        (&step["local"], &step["pinned"]),
-        (&serde_json::Value::Null, &false.into())
-    );
+    assert_members(step, &json!({ "name": "step_9", "attempt": 1, "files": 2 }));
+    assert_members(step, &json!({ "local": null, "pinned": false }));
     assert_eq!(step["metrics"]["loss"], 0.9);
     assert!(step["written_at"].as_str().unwrap().ends_with('Z'));
 }
@@ -36,29 +32,22 @@ fn a_list_shows_every_step_with_its_places() {
 fn one_step_is_shown_with_its_files() {
     let place = Place::new();
     place.push_steps(&[9]);
-    let document = place.run_here(&["show", "9", "--json"]).expect_code(0).json();
-    assert_eq!(
-        (&document["step"], &document["run"]),
-        (&9.into(), &"demo/a".into())
-    );
+    let document = place.document_here(0, &["show", "9"]);
+    assert_members(&document, &json!({ "step": 9, "run": "demo/a" }));
     let entry = &document["entries"][0];
-    assert_eq!(
-        (&entry["path"], &entry["bytes"]),
-        (&"model.bin".into(), &6000.into())
-    );
+    assert_members(entry, &json!({ "path": "model.bin", "bytes": 6000 }));
     assert_eq!(entry["sha256"].as_str().unwrap().len(), 64);
-    let outcome = place.run_here(&["show", "9"]).expect_code(0);
-    assert!(
-        outcome.stdout.contains("metrics  loss=0.9") && outcome.stdout.contains("state.json"),
-        "{outcome:#?}"
-    );
+    place
+        .run_here(&["show", "9"])
+        .expect_code(0)
+        .expect_stdout(&["metrics  loss=0.9", "state.json"]);
 }
 
 #[test]
 fn status_counts_what_is_not_durable_without_asking_a_remote() {
     let place = Place::new();
     place.checkpoint("step_1", "x");
-    std::fs::write(place.path("file"), "").unwrap();
+    place.write("file", "");
     let broken = format!("broken=file://{}", place.path("file/remote").display());
     place
         .run_here(&["push", "checkpoints/step_1", "--remote", &broken])
@@ -79,37 +68,30 @@ fn status_counts_what_is_not_durable_without_asking_a_remote() {
         (&1.into(), &0.into())
     );
     assert!(document["disk_free_bytes"].as_u64().unwrap() > 0);
-    let outcome = place.run_here(&arguments).expect_code(0);
-    assert!(outcome.stdout.contains("NEWEST DURABLE"), "{outcome:#?}");
+    place
+        .run_here(&arguments)
+        .expect_code(0)
+        .expect_stdout(&["NEWEST DURABLE"]);
 }
 
 #[test]
 fn verify_says_how_much_is_proved() {
     let place = Place::new();
     place.push_steps(&[1, 2]);
-    let document = place.run_here(&["verify", "--json"]).expect_code(0).json();
+    let document = place.document_here(0, &["verify"]);
     let tier = &document["steps"][0]["tiers"][0];
-    assert_eq!(
-        (&tier["tier"], &tier["sound"], &tier["read_bytes"]),
-        (&"file-remote".into(), &true.into(), &0.into())
+    assert_members(
+        tier,
+        &json!({ "tier": "file-remote", "sound": true, "read_bytes": 0 }),
     );
-    let document = place
-        .run_here(&["verify", "2", "--deep", "--json"])
-        .expect_code(0)
-        .json();
+    let document = place.document_here(0, &["verify", "2", "--deep"]);
     assert_eq!(document["steps"].as_array().unwrap().len(), 1);
     assert_eq!(document["steps"][0]["tiers"][0]["proved_files"], 2);
-    let sampled = place
-        .run_here(&["verify", "--sample", "1/1", "--json"])
-        .expect_code(0)
-        .json();
+    let sampled = place.document_here(0, &["verify", "--sample", "1/1"]);
     assert_eq!(sampled["steps"][1]["tiers"][0]["proved_files"], 2);
     std::fs::remove_file(place.remote_file("step_2", "model.bin")).unwrap();
-    let outcome = place.run_here(&["verify"]).expect_code(1);
-    assert!(
-        outcome
-            .stdout
-            .contains("step 2 on file-remote: model.bin is missing"),
-        "{outcome:#?}"
-    );
+    place
+        .run_here(&["verify"])
+        .expect_code(1)
+        .expect_stdout(&["step 2 on file-remote: model.bin is missing"]);
 }

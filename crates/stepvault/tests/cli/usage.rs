@@ -44,8 +44,7 @@ fn wrong_calls_say_what_why_and_what_to_do() {
         .run_here(&["status", "--watch", "--json"])
         .expect_code(2)
         .expect_error("cannot use --watch with --json");
-    std::fs::create_dir(place.path("checkpoints/best")).unwrap();
-    std::fs::write(place.path("checkpoints/best/x"), "x").unwrap();
+    place.write("checkpoints/best/x", "x");
     place
         .run_here(&["push", "checkpoints/best"])
         .expect_code(2)
@@ -60,10 +59,8 @@ fn an_unusable_variable_is_not_ignored() {
         ("STEPVAULT_RUN", "../x"),
         ("STEPVAULT_LOG", "stepvault=loud"),
     ] {
-        let output = place.command(&["list"]).env(variable, value).output().unwrap();
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{stderr}");
-        assert!(stderr.contains(variable), "{stderr}");
+        let outcome = place.command(["list"]).env(variable, value).run();
+        outcome.expect_code(2).expect_stderr(&[variable]);
     }
 }
 
@@ -80,27 +77,17 @@ fn the_attempt_may_come_from_the_launcher() {
         "a",
         "--json",
     ];
-    let output = place
-        .command(&push)
-        .env("STEPVAULT_ATTEMPT", "3")
-        .output()
-        .unwrap();
-    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(document["attempt"], 3, "{output:?}");
-    let output = place
-        .command(&push)
-        .env("STEPVAULT_ATTEMPT", "0")
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let push = |attempt: &str| place.command(push).env("STEPVAULT_ATTEMPT", attempt).run();
+    assert_eq!(push("3").json()["attempt"], 3);
+    push("0").expect_code(2);
 }
 
 #[test]
 fn clap_errors_are_usage_errors_and_help_is_none() {
     let place = Place::new();
-    place.run(&["--help"]).expect_code(0);
-    place.run(&["push", "--help"]).expect_code(0);
-    place.run(&["--version"]).expect_code(0);
+    place.succeed(&["--help"]);
+    place.succeed(&["push", "--help"]);
+    place.succeed(&["--version"]);
     place.run(&["rstore"]).expect_code(2).expect_error("restore");
     place.run(&[]).expect_code(2);
     let outcome = place.run(&["restore", "--json"]).expect_code(2);
@@ -130,20 +117,18 @@ fn quiet_means_the_result_alone() {
         .expect_code(0);
     assert_eq!(outcome.stderr, "");
     place.checkpoint("step_2", "y");
-    let outcome = place.run_here(&["push", "checkpoints/step_2"]).expect_code(0);
-    assert!(
-        outcome
-            .stderr
-            .contains("file-remote: step 2 (attempt 1) is durable"),
-        "{outcome:#?}"
-    );
+    place
+        .run_here(&["push", "checkpoints/step_2"])
+        .expect_code(0)
+        .expect_stderr(&["file-remote: step 2 (attempt 1) is durable"]);
 }
 
 #[test]
 fn a_closed_pipe_is_no_reason_to_panic() {
     let place = Place::new();
     let mut child = place
-        .command(&["completions", "bash"])
+        .command(["completions", "bash"])
+        .to_std()
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -158,23 +143,16 @@ fn a_closed_pipe_is_no_reason_to_panic() {
 fn completions_and_manual_pages_are_written() {
     let place = Place::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        assert!(
-            place
-                .run(&["completions", shell])
-                .expect_code(0)
-                .stdout
-                .contains("restore"),
-            "{shell}"
-        );
-    }
-    assert!(
         place
-            .run(&["man"])
+            .run(&["completions", shell])
             .expect_code(0)
-            .stdout
-            .contains(".TH stepvault")
-    );
-    place.run(&["man", "pages"]).expect_code(0);
+            .expect_stdout(&["restore"]);
+    }
+    place
+        .run(&["man"])
+        .expect_code(0)
+        .expect_stdout(&[".TH stepvault"]);
+    place.succeed(&["man", "pages"]);
     for page in ["stepvault.1", "stepvault-restore.1", "stepvault-config-show.1"] {
         assert!(place.path("pages").join(page).is_file(), "{page}");
     }

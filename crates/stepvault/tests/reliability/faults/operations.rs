@@ -1,0 +1,319 @@
+//! The commands that change something, each in a world where it has something to do.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use stepvault_testkit::process::TestCommand;
+use stepvault_testkit::tree::{FileTree, files_below, read_tree, write_tree};
+
+use crate::faults::check::Harm;
+use crate::faults::world::{FILES, RUN, SMALL, World};
+
+/// A command, with its world.
+pub(crate) struct Operation {
+    pub(crate) name: &'static str,
+    pub(crate) world: World,
+    pub(crate) order: TestCommand,
+    /// How many runs it needs until it has nothing left to do.
+    pub(crate) times: usize,
+    /// Whether it concerns steps on tiers.
+    pub(crate) has_tiers: bool,
+    /// Whether it may remove steps.
+    pub(crate) removes: bool,
+    /// What must hold at any time, and what must hold once it is done.
+    pub(crate) always: fn(&World) -> Result<(), Harm>,
+    pub(crate) at_the_end: fn(&World) -> Result<(), Harm>,
+}
+
+/// The names of the operations that `of` makes.
+pub(crate) const NAMES: [&str; 14] = [
+    "push to file://",
+    "push to S3",
+    "agent --once to file://",
+    "restore from file://",
+    "restore from S3",
+    "restore --replace",
+    "prune on file://",
+    "prune on S3",
+    "gc on file://",
+    "stage",
+    "commit",
+    "restore from the vault",
+    "verify on file://",
+    "prune of the vault",
+];
+
+#[allow(clippy::unnecessary_wraps, reason = "it stands where others fail")]
+fn nothing(_: &World) -> Result<(), Harm> {
+    Ok(())
+}
+
+/// Makes an operation in `root`.
+pub(crate) fn of(name: &str, root: &Path) -> Operation {
+    match name {
+        "push to file://" => push(NAMES[0], World::with_directory(root, &FILES)),
+        "push to S3" => push(NAMES[1], World::with_s3(root, &FILES)),
+        "agent --once to file://" => agent(root),
+        "restore from file://" => restore(NAMES[3], World::with_directory(root, &SMALL)),
+        "restore from S3" => restore(NAMES[4], World::with_s3(root, &FILES)),
+        "restore --replace" => replace(root),
+        "prune on file://" => prune(NAMES[6], World::with_directory(root, &SMALL)),
+        "prune on S3" => prune(NAMES[7], World::with_s3(root, &SMALL)),
+        "gc on file://" => gc(root),
+        "stage" => stage(root),
+        "commit" => commit(root),
+        "restore from the vault" => restore_from_vault(root),
+        "verify on file://" => verify(root),
+        "prune of the vault" => prune_of_vault(root),
+        name => panic!("no operation is called {name:?}"),
+    }
+}
+
+fn operation(name: &'static str, world: World, order: TestCommand) -> Operation {
+    Operation {
+        name,
+        world,
+        order,
+        times: 1,
+        has_tiers: true,
+        removes: false,
+        always: nothing,
+        at_the_end: nothing,
+    }
+}
+
+/// Pushes the third step of a run.
+fn push(name: &'static str, world: World) -> Operation {
+    world.have(&[1, 2]);
+    world.write(3);
+    let order = world.push(3);
+    Operation {
+        at_the_end: no_temporaries,
+        ..operation(name, world, order)
+    }
+}
+
+/// Runs an agent with two steps to seal and upload, and old ones to remove from both tiers.
+fn agent(root: &Path) -> Operation {
+    let world = World::with_directory(root, &SMALL);
+    world.have(&[1, 2]);
+    world.write(3);
+    world.write(4);
+    let url = world.remote();
+    let url = url.strip_prefix("store=").unwrap();
+    let configuration = format!(
+        "format = 1\n[local]\ndirectory = {:?}\n[keep.local]\nlast = 2\n[keep.remote]\nlast = 3\n[remote.store]\nurl = \
+         {url:?}\n[run.{RUN:?}]\nwatch = \"outputs\"\ncomplete = \"rename\"\npattern = \"step_*\"\n",
+        world.vault.to_str().unwrap()
+    );
+    fs::write(world.root.join("agent.toml"), configuration).unwrap();
+    let order = world.order(["agent", "--once", "--json", "--config", "agent.toml"]);
+    Operation {
+        removes: true,
+        at_the_end: no_temporaries,
+        ..operation(NAMES[2], world, order)
+    }
+}
+
+fn restore(name: &'static str, world: World) -> Operation {
+    world.have(&[1, 2, 3]);
+    let into = world.root.join("got");
+    let vault = world.root.join("new-vault");
+    let order = world
+        .order(["restore", "--run", RUN, "--into"])
+        .with([into, "--local".into(), vault])
+        .with(["--remote", &world.remote()]);
+    Operation {
+        always: |world| whole(world, &[]),
+        at_the_end: |world| whole(world, &[world.step(3)]),
+        ..operation(name, world, order)
+    }
+}
+
+/// Restores from the node's own copy, which must stay intact.
+fn restore_from_vault(root: &Path) -> Operation {
+    let new = restore(NAMES[11], World::with_directory(root, &SMALL));
+    let order = new.world.on_vault(["restore", "--into", "got"]);
+    Operation { order, ..new }
+}
+
+/// Restores to a target whose name is already used by something else.
+fn replace(root: &Path) -> Operation {
+    let mut new = restore(NAMES[5], World::with_directory(root, &SMALL));
+    write_tree(&new.world.root.join("got/step_3"), &new.world.step(99));
+    new.order = new.order.with(["--replace"]);
+    new.always = |world| match whole(world, &[world.step(99), world.step(3)]) {
+        Ok(()) if !world.root.join("got/step_3").exists() => {
+            Err(Harm::Lost("neither the old nor the new is there".to_owned()))
+        }
+        outcome => outcome,
+    };
+    new
+}
+
+/// Checks that the target of a restore is one of `others`, or the step; without `others` it may be absent as well.
+fn whole(world: &World, others: &[FileTree]) -> Result<(), Harm> {
+    let target = world.root.join("got/step_3");
+    if !target.exists() && others.is_empty() {
+        return Ok(());
+    }
+    let there = read_tree(&target);
+    if there == world.step(3) || others.contains(&there) {
+        return Ok(());
+    }
+    Err(Harm::Torn(format!("the target holds {:?}", there.keys())))
+}
+
+fn prune(name: &'static str, world: World) -> Operation {
+    world.have(&[1, 2, 3, 4, 5]);
+    let order = world.on_run(["prune", "--keep-last", "2"]);
+    Operation {
+        removes: true,
+        ..operation(name, world, order)
+    }
+}
+
+/// Verifies both tiers, to the last byte.
+fn verify(root: &Path) -> Operation {
+    let world = World::with_directory(root, &SMALL);
+    world.have(&[1, 2, 3]);
+    let order = world.on_run(["verify", "--deep", "--json"]);
+    operation(NAMES[12], world, order)
+}
+
+fn prune_of_vault(root: &Path) -> Operation {
+    let world = World::with_directory(root, &SMALL);
+    world.have(&[1, 2, 3, 4, 5]);
+    let order = world.on_run(["prune", "--tier", "local", "--keep-last", "2"]);
+    Operation {
+        removes: true,
+        ..operation(NAMES[13], world, order)
+    }
+}
+
+/// Runs gc on the data of a step without its commit, which one run has seen already, and on a file that is not
+/// stepvault's.
+fn gc(root: &Path) -> Operation {
+    let world = World::with_directory(root, &SMALL);
+    world.have(&[1, 2, 3]);
+    let run = root.join("live/disk").join(RUN);
+    let commits = files_below(&run.join(".stepvault/commits"));
+    fs::remove_file(
+        commits
+            .iter()
+            .find(|path| path.to_str().unwrap().contains("0003."))
+            .unwrap(),
+    )
+    .unwrap();
+    fs::write(run.join("notes.txt"), "of somebody else").unwrap();
+    fs::remove_dir_all(&world.vault).unwrap();
+    let order = world.on_run(["gc", "--grace", "0s"]);
+    let ran = order.run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    Operation {
+        times: 3,
+        always: |world| {
+            let foreign = world.keys().iter().any(|key| key.ends_with("notes.txt"));
+            foreign
+                .then_some(())
+                .ok_or_else(|| Harm::Lost("a file of somebody else's is gone".to_owned()))
+        },
+        at_the_end: |world| {
+            let orphans: Vec<_> = world
+                .keys()
+                .into_iter()
+                .filter(|key| key.contains("/step_3/"))
+                .collect();
+            if orphans.is_empty() {
+                Ok(())
+            } else {
+                Err(Harm::Stuck(format!("orphans stay: {orphans:?}")))
+            }
+        },
+        ..operation(NAMES[8], world, order)
+    }
+}
+
+fn stage(root: &Path) -> Operation {
+    let world = World::with_directory(root, &SMALL);
+    let order = world.order(["stage", "--in", "outputs", "--step", "7"]);
+    Operation {
+        has_tiers: false,
+        at_the_end: |world| {
+            let staged = staged(world);
+            write_tree(Path::new(&staged), &world.step(7));
+            let ran = world.order(["commit", &staged]).run();
+            if ran.code != 0 {
+                return Err(Harm::Stuck(format!(
+                    "what was staged cannot be committed: {ran:?}"
+                )));
+            }
+            committed(world, true)
+        },
+        ..operation(NAMES[9], world, order)
+    }
+}
+
+fn commit(root: &Path) -> Operation {
+    let world = World::with_directory(root, &SMALL);
+    let staged = staged(&world);
+    write_tree(Path::new(&staged), &world.step(7));
+    let order = world.order(["commit", &staged]);
+    Operation {
+        has_tiers: false,
+        always: |world| committed(world, false),
+        at_the_end: |world| committed(world, true),
+        ..operation(NAMES[10], world, order)
+    }
+}
+
+/// Returns the directory that processes get for step 7.
+fn staged(world: &World) -> String {
+    let ran = world.order(["stage", "--in", "outputs", "--step", "7"]).run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    ran.stdout.trim_end().to_owned()
+}
+
+/// Checks that the step exists whole, or not at all, and that the link names it only if it exists.
+fn committed(world: &World, must_be: bool) -> Result<(), Harm> {
+    let outputs = world.root.join("outputs");
+    let there = read_tree(&outputs.join("step_7"));
+    if there.is_empty() && !must_be {
+        let dangles = outputs.join("latest").symlink_metadata().is_ok();
+        return if dangles {
+            Err(Harm::Torn("latest leads nowhere".to_owned()))
+        } else {
+            Ok(())
+        };
+    }
+    if there != world.step(7) {
+        return Err(Harm::Torn(format!("the step holds {:?}", there.keys())));
+    }
+    let latest = read_tree(&outputs.join("latest"));
+    if must_be && latest != there {
+        return Err(Harm::Stuck("latest does not lead to the step".to_owned()));
+    }
+    Ok(())
+}
+
+/// Checks that the next process has deleted the leftovers of a killed process.
+fn no_temporaries(world: &World) -> Result<(), Harm> {
+    let in_vault = files_below(&world.vault).into_iter();
+    let left: BTreeSet<_> = in_vault
+        .filter(|path| {
+            let path = path
+                .strip_prefix(&world.vault)
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .to_owned();
+            path.starts_with("staging/") || path.starts_with("trash/") || path.contains("/.stepvault-tmp-")
+        })
+        .collect();
+    if left.is_empty() {
+        Ok(())
+    } else {
+        Err(Harm::Stuck(format!("the vault keeps {left:?}")))
+    }
+}
