@@ -7,8 +7,9 @@ use stepvault_core::Result;
 use stepvault_core::ids::RunName;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::step_state::{Durability, is_durable_on, is_quarantined_durable_on};
 use stepvault_engine::upload::missing_bytes;
-use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
+use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
 use crate::assembly::{on_remote, remotes_of};
@@ -63,10 +64,12 @@ impl LeftInVault {
         let scan = vault.steps(run)?;
         let mut unsafe_steps = 0;
         for step in &scan.steps {
-            let missing = missing_on(remotes, |remote| step.remote_state(remote.name()).ok().flatten());
-            unsafe_steps += u64::from(missing.iter().any(|(_, required)| *required));
-            let not_durable = missing
-                .into_iter()
+            // Of an unreadable state nothing is known: the step counts as not durable.
+            let durability =
+                Durability::of(remotes, |remote| Ok(is_durable_on(step, remote).unwrap_or(false)))?;
+            unsafe_steps += u64::from(durability.missing().any(|(_, needed)| needed));
+            let not_durable = durability
+                .missing()
                 .map(|(remote, required)| not_durable(vault, step, remote, required));
             self.not_durable.extend(not_durable);
         }
@@ -79,8 +82,10 @@ impl LeftInVault {
         self.unreadable
             .extend(faults.map(|(path, error)| unreadable(path, error.to_string())));
         for step in vault.quarantined(run)? {
-            let missing = missing_on(remotes, |remote| step.remote_state(remote.name()).ok().flatten());
-            if missing.iter().any(|(_, required)| *required) {
+            let durability = Durability::of(remotes, |remote| {
+                Ok(is_quarantined_durable_on(&step, remote).unwrap_or(false))
+            })?;
+            if durability.missing().any(|(_, needed)| needed) {
                 let reason = format!("it is in quarantine and not known to be durable: {}", step.reason);
                 self.unreadable.push(unreadable(step.directory, reason));
             }
@@ -93,32 +98,6 @@ impl LeftInVault {
         }
         Ok(())
     }
-}
-
-/// Returns the remotes that a step is not durable on, and whether each makes it unsafe. If no remote is required, one
-/// that has the step is enough.
-fn missing_on(
-    remotes: &[RunRemote],
-    state: impl Fn(&RunRemote) -> Option<RemoteState>,
-) -> Vec<(&RunRemote, bool)> {
-    let is_durable = |remote: &RunRemote| {
-        state(remote)
-            .is_some_and(|state| state.state == UploadState::Durable && state.url == remote.store.url())
-    };
-    let some_required = remotes.iter().any(|remote| remote.settings.required);
-    let (durable, missing): (Vec<&RunRemote>, Vec<&RunRemote>) =
-        remotes.iter().partition(|remote| is_durable(remote));
-    missing
-        .into_iter()
-        .map(|remote| {
-            let required = if some_required {
-                remote.settings.required
-            } else {
-                durable.is_empty()
-            };
-            (remote, required)
-        })
-        .collect()
 }
 
 fn not_durable(vault: &Vault, step: &SealedStep, remote: &RunRemote, required: bool) -> NotDurable {

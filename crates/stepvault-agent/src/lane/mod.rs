@@ -19,7 +19,7 @@ use stepvault_engine::exclusive::ExclusiveRun;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::push::reopen_attempt;
 use stepvault_engine::run_remote::RunRemote;
-use stepvault_engine::upload::{Lane, Uploaded};
+use stepvault_engine::upload::{UploadSession, Uploaded};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 use tokio::sync::Notify;
@@ -48,7 +48,7 @@ pub(crate) struct LaneRun {
     attempts: Arc<OpenRun>,
     keep: KeepRules,
     /// Opened for the first step.
-    lane: Option<Lane>,
+    lane: Option<UploadSession>,
     /// The writer, for an exclusive run.
     exclusive: Option<Writer>,
     /// The exclusive right, once taken.
@@ -282,7 +282,7 @@ impl LaneTask {
     }
 
     /// Returns the run's lane, opened for the first step, and verified again after an outage.
-    async fn open_lane(&mut self, index: usize) -> Result<Lane> {
+    async fn open_lane(&mut self, index: usize) -> Result<UploadSession> {
         let run = &mut self.runs[index];
         if let Some(lane) = run.lane.clone() {
             if run.was_out || run.attempts.outages() != run.outages {
@@ -293,7 +293,7 @@ impl LaneTask {
         }
         let (vault, budget) = (self.shared.vault.clone(), self.budget.clone());
         let observer = Arc::clone(&self.shared.observer);
-        let lane = Lane::open(run.remote.clone(), vault, budget, observer).await?;
+        let lane = UploadSession::open(run.remote.clone(), vault, budget, observer).await?;
         run.hold(&self.shared.vault).await?;
         Ok(run.lane.insert(lane).clone())
     }

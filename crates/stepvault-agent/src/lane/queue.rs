@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use stepvault_core::ids::StepId;
 use stepvault_core::observe::Event;
 use stepvault_engine::run_remote::RunRemote;
-use stepvault_local::sealed::{SealedStep, UploadState};
+use stepvault_engine::step_state::is_durable_on;
+use stepvault_local::sealed::SealedStep;
 use tokio::time::{Duration, Instant};
 
 use super::backlog::retention_would_drop;
@@ -183,6 +184,5 @@ impl LaneRun {
 /// Whether a step is recorded as durable on the remote at its current URL.
 pub(crate) fn is_durable(step: &SealedStep, remote: &RunRemote) -> bool {
     // For an unreadable state, the upload determines it again, starting with a query of the remote.
-    let state = step.remote_state(remote.name()).ok().flatten();
-    state.is_some_and(|state| state.state == UploadState::Durable && state.url == remote.store.url())
+    is_durable_on(step, remote).unwrap_or(false)
 }

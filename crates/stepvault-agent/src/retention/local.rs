@@ -13,8 +13,8 @@ use stepvault_core::observe::Event;
 use stepvault_core::retention::{KeepRules, LocalLimits, RefusalKind, RetentionPlan, Verdict};
 use stepvault_core::room::Room;
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::given_up::{read_given_up, tell_given_up};
-use stepvault_engine::prune::{LocalPrune, PruneReport, prune_together};
+use stepvault_engine::given_up::{read_given_up, write_given_up};
+use stepvault_engine::prune::{LocalPrune, PruneReport, prune_local_runs};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::space;
 
@@ -106,7 +106,7 @@ impl LocalRetention {
         // The forecast of the next checkpoint never stops an upload, which may end before it: only the configured mark
         // does.
         let uploads_below_bytes = self.limits.free_space_low_bytes.unwrap_or(0);
-        let reports = prune_together(&prunes, &limits, uploads_below_bytes, claim).await?;
+        let reports = prune_local_runs(&prunes, &limits, uploads_below_bytes, claim).await?;
         for (prune, report) in prunes.iter().zip(reports) {
             match report {
                 Ok(report) => self.carried_out(&prune.run, &report),
@@ -173,7 +173,7 @@ impl LocalRetention {
                 if is_told {
                     continue;
                 }
-                match tell_given_up(remote, &record).await {
+                match write_given_up(remote, &record).await {
                     Ok(()) => {
                         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
                         told.insert(about, record.clone());

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use serde::Serialize;
-use stepvault_core::ids::{Attempt, Step, StepId};
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::Result;
+use stepvault_core::ids::{Attempt, Step};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::pins::{pin, unpin};
 
@@ -78,11 +78,8 @@ async fn change(session: &Session, which: &WhichStep, note: Option<&str>) -> Res
     let settings = Settings::load(session)?;
     let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
     tiers.require_any()?;
-    let Found {
-        id,
-        on_remotes,
-        failed,
-    } = find(&tiers, which).await?;
+    let inventory = Inventory::gather(&tiers).await?;
+    let (id, listed, failed) = inventory.find(which.step, which.attempt)?;
     let mut document = PinDocument {
         run: tiers.run_name().to_string(),
         step: id.step.number(),
@@ -117,7 +114,7 @@ async fn change(session: &Session, which: &WhichStep, note: Option<&str>) -> Res
         }
         let result = match note {
             // A remote holds a pin only beside a commit; until then only the vault holds it.
-            Some(_) if !on_remotes.contains(&name) => continue,
+            Some(_) if !listed.remotes.contains(&name) => continue,
             Some(note) => pin(remote, id, note).await,
             None => unpin(remote, id).await,
         };
@@ -144,42 +141,6 @@ async fn change(session: &Session, which: &WhichStep, note: Option<&str>) -> Res
     }
     session.output.result(&document)?;
     Ok(code)
-}
-
-/// The selected step.
-struct Found {
-    id: StepId,
-    /// The remotes that have the step.
-    on_remotes: Vec<String>,
-    /// The tiers that could not be listed.
-    failed: Vec<(String, Error)>,
-}
-
-/// Finds the given attempt of the step, by default the newest.
-async fn find(tiers: &Tiers, which: &WhichStep) -> Result<Found> {
-    let Inventory { steps, failed } = Inventory::gather(tiers).await?;
-    let found = steps.into_iter().find(|step| {
-        step.step == which.step.number()
-            && which
-                .attempt
-                .is_none_or(|attempt| attempt.number() == step.attempt)
-    });
-    if let Some(step) = found {
-        let id = StepId::new(Attempt::new(step.attempt)?, which.step);
-        return Ok(Found {
-            id,
-            on_remotes: step.remotes,
-            failed,
-        });
-    }
-    // If a tier could not be listed, the step may exist there.
-    if let Some((_, error)) = failed.into_iter().next() {
-        return Err(error);
-    }
-    Err(Error::new(ErrorKind::NotFound, "no such checkpoint")
-        .on(format!("step {} of run '{}'", which.step, tiers.run_name()))
-        .because("no tier has it")
-        .hint("run 'stepvault list' to see the steps"))
 }
 
 impl Report for PinDocument {

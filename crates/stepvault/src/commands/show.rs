@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 use serde::Serialize;
+use stepvault_core::Result;
 use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::manifest::{FileEntry, PartManifest};
-use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::catalog::{read_commit, read_manifests};
 
@@ -59,17 +59,7 @@ pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<
     let tiers = Tiers::open(&settings, DefaultVault::None, &session.output).await?;
     tiers.require_any()?;
     let inventory = Inventory::gather(&tiers).await?;
-    let failed = inventory.failed;
-    let found = inventory.steps.into_iter().find(|step| {
-        step.step == arguments.step.number()
-            && arguments
-                .attempt
-                .is_none_or(|attempt| attempt.number() == step.attempt)
-    });
-    let Some(listed) = found else {
-        return Err(not_found(arguments, failed));
-    };
-    let id = StepId::new(Attempt::new(listed.attempt)?, arguments.step);
+    let (id, listed, failed) = inventory.find(arguments.step, arguments.attempt)?;
     let entries = entries(&tiers, id, &listed).await?;
     tiers.progress.finish();
     for (tier, error) in &failed {
@@ -87,22 +77,6 @@ pub(crate) async fn run(session: &Session, arguments: &ShowArguments) -> Result<
     };
     session.output.result(&document)?;
     Ok(ExitCode::Done)
-}
-
-/// Returns the error of a tier that could not be listed, because the step may exist there, else 'no such checkpoint'.
-fn not_found(arguments: &ShowArguments, failed: Vec<(String, Error)>) -> Error {
-    if let Some((tier, error)) = failed.into_iter().next() {
-        return error.hint(format!(
-            "retry when {tier} is reachable: no other tier has the step"
-        ));
-    }
-    Error::new(ErrorKind::NotFound, "no such checkpoint")
-        .on(match arguments.attempt {
-            Some(attempt) => StepId::new(attempt, arguments.step).to_string(),
-            None => format!("step {}", arguments.step),
-        })
-        .because("no tier has it")
-        .hint("run 'stepvault list' to see the steps")
 }
 
 /// Returns the files from a remote's manifests, else from the seal record.

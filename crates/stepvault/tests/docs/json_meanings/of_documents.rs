@@ -553,6 +553,32 @@ pub(super) const OF_DOCUMENTS: &[(&str, &str, &str)] = &[
         "given_up[].steps[].given_up_at",
         "time, by the clock of that node",
     ),
+    (
+        "list",
+        "given_up[].more",
+        "number of earlier ones, which are not listed",
+    ),
+    (
+        "list",
+        "given_up[].steps",
+        "the steps, the latest given up first, at most 256",
+    ),
+    ("list", "given_up[].steps[].bytes", "bytes of its files"),
+    (
+        "list",
+        "given_up[].steps[].durable_on",
+        "remotes on which the step was durable",
+    ),
+    (
+        "list",
+        "given_up[].steps[].given_up_at",
+        "time, by the clock of that node",
+    ),
+    (
+        "list",
+        "given_up",
+        "steps that nodes gave up to free disk space and that are not durable on every required remote, by node",
+    ),
     ("pin", "failed", "tiers that could not be read or changed"),
     ("unpin", "failed", "tiers that could not be read or changed"),
     (
