@@ -7,8 +7,9 @@ use stepvault_core::ids::{RemoteName, StepId};
 use stepvault_core::records::Pin;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::step_state::is_durable_on;
 use stepvault_engine::upload::missing_bytes;
-use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
+use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
 /// The sealed steps of a run, and those that the remote lacks, both with the newest last.
@@ -47,12 +48,7 @@ impl Backlog {
 /// Whether a step is recorded as durable on the remote at its current URL. A state that cannot be read counts as none:
 /// the upload determines it again, starting with a query of the remote.
 pub(crate) fn is_durable(step: &SealedStep, remote: &RunRemote) -> bool {
-    says_durable(step.remote_state(remote.name()).ok().flatten(), remote)
-}
-
-/// Whether a recorded state says that the step is durable on the remote at its current URL.
-pub(crate) fn says_durable(state: Option<RemoteState>, remote: &RunRemote) -> bool {
-    state.is_some_and(|state| state.state == UploadState::Durable && state.url == remote.store.url())
+    is_durable_on(step, remote).unwrap_or(false)
 }
 
 /// Returns the bytes of a step that were not sent to the remote yet. Blocks.

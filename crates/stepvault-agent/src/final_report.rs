@@ -6,11 +6,12 @@ use stepvault_core::Result;
 use stepvault_core::ids::RunName;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::run_remote::RunRemote;
-use stepvault_local::sealed::{RemoteState, SealedStep};
+use stepvault_engine::step_state::{Durability, is_durable_on, is_quarantined_durable_on};
+use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
 use crate::agent_status::AgentStatus;
-use crate::backlog::{says_durable, unsent_bytes};
+use crate::backlog::unsent_bytes;
 use crate::options::{AgentOptions, AgentRun};
 use crate::remotes::{on_remote, remotes_of};
 use crate::report::{AgentReport, NotDurable, SkippedEntry, UnservedRun};
@@ -63,10 +64,12 @@ impl UndurableContents {
         let scan = vault.steps(run)?;
         let mut unsafe_steps = 0;
         for step in &scan.steps {
-            let missing = missing_on(remotes, |remote| step.remote_state(remote.name()).ok().flatten());
-            unsafe_steps += u64::from(missing.iter().any(|(_, required)| *required));
-            let not_durable = missing
-                .into_iter()
+            // Of an unreadable state nothing is known: the step counts as not durable.
+            let durability =
+                Durability::of(remotes, |remote| Ok(is_durable_on(step, remote).unwrap_or(false)))?;
+            unsafe_steps += u64::from(durability.missing().any(|(_, needed)| needed));
+            let not_durable = durability
+                .missing()
                 .map(|(remote, required)| not_durable(vault, step, remote, required));
             self.not_durable.extend(not_durable);
         }
@@ -79,8 +82,10 @@ impl UndurableContents {
         self.unreadable
             .extend(faults.map(|(path, error)| unreadable(path, error.to_string())));
         for step in vault.quarantined(run)? {
-            let missing = missing_on(remotes, |remote| step.remote_state(remote.name()).ok().flatten());
-            if missing.iter().any(|(_, required)| *required) {
+            let durability = Durability::of(remotes, |remote| {
+                Ok(is_quarantined_durable_on(&step, remote).unwrap_or(false))
+            })?;
+            if durability.missing().any(|(_, needed)| needed) {
                 let reason = format!("it is in quarantine and not known to be durable: {}", step.reason);
                 self.unreadable.push(unreadable(step.directory, reason));
             }
@@ -93,29 +98,6 @@ impl UndurableContents {
         }
         Ok(())
     }
-}
-
-/// Returns the remotes that a step is not durable on, and whether each makes it unsafe. If no remote is required, one
-/// that has the step is enough.
-fn missing_on(
-    remotes: &[RunRemote],
-    state: impl Fn(&RunRemote) -> Option<RemoteState>,
-) -> Vec<(&RunRemote, bool)> {
-    let some_required = remotes.iter().any(|remote| remote.settings.required);
-    let (durable, missing): (Vec<&RunRemote>, Vec<&RunRemote>) = remotes
-        .iter()
-        .partition(|remote| says_durable(state(remote), remote));
-    missing
-        .into_iter()
-        .map(|remote| {
-            let required = if some_required {
-                remote.settings.required
-            } else {
-                durable.is_empty()
-            };
-            (remote, required)
-        })
-        .collect()
 }
 
 fn not_durable(vault: &Vault, step: &SealedStep, remote: &RunRemote, required: bool) -> NotDurable {

@@ -13,8 +13,8 @@ use stepvault_core::ids::{Attempt, RemoteName, RunName, Step, StepId};
 use stepvault_core::retention::abandoned_steps;
 use stepvault_core::{Error, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::catalog::{committed_ids, removed_steps};
 use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::step_state::{recorded_state, visible_steps};
 use stepvault_local::sealed::{SealedStep, UploadState};
 use stepvault_local::vault::Vault;
 
@@ -261,10 +261,7 @@ fn of_sealed(step: &SealedStep, remotes: &[RunRemote], query: &StepQuery) -> Res
     progress.attempt = Some(step.id().attempt);
     progress.provisional = step.record().is_provisional();
     for (remote, on) in remotes.iter().zip(&mut progress.remotes) {
-        // A state recorded for a different URL does not apply.
-        let state = step.remote_state(remote.name())?;
-        let state = state.filter(|state| state.url == remote.store.url());
-        on.reached = state.map(|state| match state.state {
+        on.reached = recorded_state(step, remote)?.map(|state| match state.state {
             UploadState::Uploaded => Goal::Uploaded,
             UploadState::Durable => Goal::Durable,
         });
@@ -330,12 +327,7 @@ fn not_asked(remotes: &[RunRemote], found: &[Result<BTreeSet<StepId>>]) -> Optio
 /// Returns the steps that are committed on a remote and not being removed.
 async fn visible_commits(remote: &RunRemote) -> Result<BTreeSet<StepId>> {
     let timed = remote.through(Arc::new(TimeoutStore::new(Arc::clone(&remote.store))));
-    let committed = committed_ids(&timed).await?;
-    let removed = removed_steps(&timed).await?;
-    Ok(committed
-        .into_keys()
-        .filter(|id| !removed.contains(*id))
-        .collect())
+    Ok(visible_steps(&timed).await?.into_keys().collect())
 }
 
 #[cfg(test)]

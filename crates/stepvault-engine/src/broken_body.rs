@@ -36,7 +36,6 @@ impl Breaks {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -1,9 +1,11 @@
 //! Reads what a remote holds of a run: commits, manifests, pins, leases, tombstones.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use futures::{StreamExt, TryStreamExt, stream};
+use stepvault_core::codec::Record;
 use stepvault_core::commit::{Commit, CommittedPart, FoundPart};
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::{NodeName, StepId};
@@ -23,6 +25,8 @@ const PARALLEL_READS: usize = 32;
 const PARALLEL_MANIFESTS: usize = 4;
 /// Maximum total bytes of manifests that are read concurrently, unless a single one is larger.
 const MANIFESTS_AT_ONCE_BYTES: u64 = 32 << 20;
+/// Maximum number of records of one kind, each of another node, that are read from a remote.
+const MAX_NODE_RECORDS: usize = 64;
 
 /// A commit that was found on a remote.
 #[derive(Debug)]
@@ -33,41 +37,44 @@ pub struct FoundCommit {
     pub commit: Result<Commit>,
 }
 
-/// All commits of a run on a remote.
-#[derive(Debug, Default)]
-pub struct Commits {
-    /// By step, the newest last.
-    pub by_step: BTreeMap<StepId, FoundCommit>,
-    /// Keys under `commits/` that do not follow stepvault's layout.
-    pub foreign: Vec<String>,
+/// Lists the steps committed on a remote without reading the commits: one LIST.
+///
+/// Steps that are being removed are among them; [`visible_steps`](crate::step_state::visible_steps) leaves them out.
+pub async fn committed_ids(remote: &RunRemote) -> Result<BTreeMap<StepId, ObjectInfo>> {
+    list_ids(remote, &remote.keys.commits_prefix()).await
 }
 
-/// Lists the steps committed on a remote without reading the commits: one LIST.
-pub async fn committed_ids(remote: &RunRemote) -> Result<BTreeMap<StepId, ObjectInfo>> {
-    let mut ids = BTreeMap::new();
-    for object in remote.list(&remote.keys.commits_prefix()).await? {
-        if let Some(KeyKind::Commit(id)) = remote.keys.classify(&object.key) {
-            ids.insert(id, object);
-        }
-    }
-    Ok(ids)
+/// Lists the steps whose upload has begun on a remote, with their claims: one LIST.
+pub(crate) async fn claimed_ids(remote: &RunRemote) -> Result<BTreeMap<StepId, ObjectInfo>> {
+    list_ids(remote, &remote.keys.claims_prefix()).await
+}
+
+/// Lists the pins on a remote. The key alone pins: a pin with an unreadable record still holds.
+pub async fn pins(remote: &RunRemote) -> Result<BTreeSet<StepId>> {
+    let listed = list_ids(remote, &remote.keys.pins_prefix()).await?;
+    Ok(listed.into_keys().collect())
+}
+
+/// Lists the tombstones on a remote: the steps that are being removed, and those removed recently.
+pub(crate) async fn tombstones(remote: &RunRemote) -> Result<BTreeSet<StepId>> {
+    let listed = list_ids(remote, &remote.keys.tombstones_prefix()).await?;
+    Ok(listed.into_keys().collect())
+}
+
+/// Lists the records under a prefix that holds one for each step.
+async fn list_ids(remote: &RunRemote, prefix: &str) -> Result<BTreeMap<StepId, ObjectInfo>> {
+    let select = |kind| match kind {
+        KeyKind::Commit(id) | KeyKind::Claim(id) | KeyKind::Pin(id) | KeyKind::Tombstone(id) => Some(id),
+        _ => None,
+    };
+    Ok(remote.list_kind(prefix, select).await?.into_iter().collect())
 }
 
 /// Lists and reads all commits. A failed listing is an error; an unreadable commit is part of the result.
-pub async fn commits(remote: &RunRemote) -> Result<Commits> {
-    let listed = remote.list(&remote.keys.commits_prefix()).await?;
-    let mut commits = Commits::default();
-    let mut wanted = Vec::new();
-    for object in listed {
-        match remote.keys.classify(&object.key) {
-            Some(KeyKind::Commit(id)) => wanted.push((id, object)),
-            _ => commits.foreign.push(object.key),
-        }
-    }
-    let read: Vec<(StepId, FoundCommit)> = stream::iter(wanted)
+pub async fn commits(remote: &RunRemote) -> Result<BTreeMap<StepId, FoundCommit>> {
+    stream::iter(committed_ids(remote).await?)
         .map(|(id, object)| async move {
-            let commit = read_commit(remote, id).await;
-            match commit {
+            match read_commit(remote, id).await {
                 // The remote is unreachable, which proves nothing about the commit.
                 Err(error) if is_outage(&error) => Err(error),
                 commit => Ok((id, FoundCommit { object, commit })),
@@ -75,9 +82,7 @@ pub async fn commits(remote: &RunRemote) -> Result<Commits> {
         })
         .buffer_unordered(PARALLEL_READS)
         .try_collect()
-        .await?;
-    commits.by_step.extend(read);
-    Ok(commits)
+        .await
 }
 
 /// Whether an error concerns access to a tier, or this process, rather than the tier's content.
@@ -172,14 +177,14 @@ pub(crate) async fn read_manifests_of(
 
 /// Returns the nodes whose parts of a step exist: one LIST.
 pub async fn present_parts(remote: &RunRemote, id: StepId) -> Result<BTreeSet<NodeName>> {
-    let objects = remote.list(&remote.keys.step_parts_prefix(id)).await?;
-    Ok(objects
-        .iter()
-        .filter_map(|object| match remote.keys.classify(&object.key) {
-            Some(KeyKind::Part(_, node)) => Some(node),
-            _ => None,
-        })
-        .collect())
+    let select = |kind| match kind {
+        KeyKind::Part(_, node) => Some(node),
+        _ => None,
+    };
+    let listed = remote
+        .list_kind(&remote.keys.step_parts_prefix(id), select)
+        .await?;
+    Ok(listed.into_iter().map(|(node, _)| node).collect())
 }
 
 /// Returns the part manifests of `nodes` for a step that has no commit yet to check them against.
@@ -216,30 +221,6 @@ pub(crate) async fn read_found_parts(
         .await
 }
 
-/// Lists the pins on a remote. The key alone pins: a pin with an unreadable record still holds.
-pub async fn pins(remote: &RunRemote) -> Result<Vec<StepId>> {
-    let objects = remote.list(&remote.keys.pins_prefix()).await?;
-    Ok(objects
-        .iter()
-        .filter_map(|object| match remote.keys.classify(&object.key) {
-            Some(KeyKind::Pin(id)) => Some(id),
-            _ => None,
-        })
-        .collect())
-}
-
-/// Lists the tombstones on a remote: the steps that are being removed, and those removed recently.
-pub async fn tombstones(remote: &RunRemote) -> Result<Vec<StepId>> {
-    let objects = remote.list(&remote.keys.tombstones_prefix()).await?;
-    Ok(objects
-        .iter()
-        .filter_map(|object| match remote.keys.classify(&object.key) {
-            Some(KeyKind::Tombstone(id)) => Some(id),
-            _ => None,
-        })
-        .collect())
-}
-
 /// The steps of a run that were, or are being, removed from a remote. Their identities are never reused (S9).
 #[derive(Debug, Default)]
 pub struct RemovedSteps {
@@ -247,6 +228,8 @@ pub struct RemovedSteps {
     pub tombstoned: BTreeSet<StepId>,
     /// Those of which only the record of retired steps is left.
     pub retired: RetiredSteps,
+    /// The numbers of the records that hold the retired ones.
+    pub(crate) retired_records: BTreeSet<u64>,
 }
 
 impl RemovedSteps {
@@ -267,9 +250,13 @@ impl RemovedSteps {
 /// When the remote is unreachable.
 pub async fn removed_steps(remote: &RunRemote) -> Result<RemovedSteps> {
     // In this order: gc writes the record that replaces a tombstone before it deletes the tombstone.
-    let tombstoned = tombstones(remote).await?.into_iter().collect();
-    let (retired, _) = retired_steps(remote).await?;
-    Ok(RemovedSteps { tombstoned, retired })
+    let tombstoned = tombstones(remote).await?;
+    let (retired, retired_records) = retired_steps(remote).await?;
+    Ok(RemovedSteps {
+        tombstoned,
+        retired,
+        retired_records,
+    })
 }
 
 /// Returns the key of the record that marks a step as removed: its tombstone, or a record of retired steps.
@@ -288,14 +275,13 @@ pub async fn removal_record(remote: &RunRemote, id: StepId) -> Result<Option<Str
 
 /// Returns the steps in all records of retired steps, and the numbers of those records.
 pub(crate) async fn retired_steps(remote: &RunRemote) -> Result<(RetiredSteps, BTreeSet<u64>)> {
-    let objects = remote.list(&remote.keys.retired_prefix()).await?;
-    let mut numbers = BTreeSet::new();
+    let select = |kind| match kind {
+        KeyKind::Retired(number) => Some(number),
+        _ => None,
+    };
+    let listed = remote.list_kind(&remote.keys.retired_prefix(), select).await?;
     let mut retired = RetiredSteps::default();
-    for object in objects {
-        let Some(KeyKind::Retired(number)) = remote.keys.classify(&object.key) else {
-            continue;
-        };
-        numbers.insert(number);
+    for (_, object) in &listed {
         match remote.read_record::<RetiredRecord>(&object.key).await {
             Ok(Some((record, _))) => retired.extend(record),
             // Deleted since the listing: a later record holds the same.
@@ -305,7 +291,7 @@ pub(crate) async fn retired_steps(remote: &RunRemote) -> Result<(RetiredSteps, B
             Err(error) => tracing::warn!("{error}"),
         }
     }
-    Ok((retired, numbers))
+    Ok((retired, listed.into_iter().map(|(number, _)| number).collect()))
 }
 
 /// Reads a tombstone, which has the step's name.
@@ -341,17 +327,14 @@ impl FoundLease {
 
 /// Lists all leases, live or not.
 pub async fn leases(remote: &RunRemote) -> Result<Vec<FoundLease>> {
-    let objects = remote.list(&remote.keys.leases_prefix()).await?;
-    stream::iter(objects)
-        .filter_map(|object| async move {
-            let (id, holder) = match remote.keys.classify(&object.key)? {
-                KeyKind::Lease(id, holder) => (Some(id), holder),
-                KeyKind::PruneLease(holder) => (None, holder),
-                _ => return None,
-            };
-            Some((object, id, holder))
-        })
-        .map(|(object, id, holder)| async move {
+    let select = |kind| match kind {
+        KeyKind::Lease(id, holder) => Some((Some(id), holder)),
+        KeyKind::PruneLease(holder) => Some((None, holder)),
+        _ => None,
+    };
+    let listed = remote.list_kind(&remote.keys.leases_prefix(), select).await?;
+    stream::iter(listed)
+        .map(|((id, holder), object)| async move {
             let time_to_live_seconds = match remote.read_record::<Lease>(&object.key).await {
                 Ok(Some((lease, _))) => lease.time_to_live_seconds,
                 // Deleted since the listing.
@@ -370,6 +353,46 @@ pub async fn leases(remote: &RunRemote) -> Result<Vec<FoundLease>> {
         .buffer_unordered(PARALLEL_READS)
         .try_collect()
         .await
+}
+
+/// Lists the leases that are live at the time at which the last of them was renewed. The
+/// store's clock has reached that time at least.
+pub(crate) async fn live_leases(remote: &RunRemote) -> Result<Vec<FoundLease>> {
+    let mut found = leases(remote).await?;
+    if let Some(now) = found.iter().map(|lease| lease.renewed).max() {
+        found.retain(|lease| lease.is_live(now));
+    }
+    Ok(found)
+}
+
+/// Returns the latest objects of one kind under a prefix, the latest first: nodes come and go under new names.
+pub(crate) async fn latest_objects(
+    remote: &RunRemote,
+    prefix: &str,
+    is_kind: impl Fn(&KeyKind) -> bool,
+) -> Result<Vec<ObjectInfo>> {
+    let listed = remote
+        .list_kind(prefix, |kind| is_kind(&kind).then_some(()))
+        .await?;
+    let mut objects: Vec<ObjectInfo> = listed.into_iter().map(|((), object)| object).collect();
+    objects.sort_by_key(|object| Reverse(object.modified));
+    objects.truncate(MAX_NODE_RECORDS);
+    Ok(objects)
+}
+
+/// Returns the records of such objects, without those that cannot be used or that `is_wanted` rejects.
+pub(crate) async fn latest_records<R: Record>(
+    remote: &RunRemote,
+    prefix: &str,
+    is_kind: impl Fn(&KeyKind) -> bool,
+    is_wanted: impl Fn(&R) -> bool,
+) -> Result<Vec<R>> {
+    let mut records = Vec::new();
+    for object in latest_objects(remote, prefix, is_kind).await? {
+        let record = remote.read_usable_record(&object.key).await?;
+        records.extend(record.filter(&is_wanted));
+    }
+    Ok(records)
 }
 
 #[cfg(test)]

@@ -8,11 +8,9 @@ use stepvault_core::drain::{DrainRecord, LeftStep};
 use stepvault_core::ids::{RemoteName, StepId};
 use stepvault_core::keys::KeyKind;
 
-use crate::catalog::{committed_ids, is_outage};
+use crate::catalog::latest_records;
 use crate::run_remote::RunRemote;
-
-/// Maximum number of records that are read: nodes come and go under new names, and only the latest records matter.
-const MAX_RECORDS: usize = 64;
+use crate::step_state::visible_steps;
 
 /// Returns the drain records on a remote, the latest first, at most 64. An unreadable record is skipped: it only
 /// informs users, and no decision depends on it.
@@ -20,27 +18,20 @@ const MAX_RECORDS: usize = 64;
 /// # Errors
 /// When the remote is unreachable.
 pub async fn drain_records(remote: &RunRemote) -> Result<Vec<DrainRecord>> {
-    let mut listed = remote.list(&remote.keys.drains_prefix()).await?;
-    listed.retain(|object| matches!(remote.keys.classify(&object.key), Some(KeyKind::Drain(_))));
-    listed.sort_by_key(|object| std::cmp::Reverse(object.modified));
-    let mut records = Vec::new();
-    for object in listed.into_iter().take(MAX_RECORDS) {
-        match remote.read_record::<DrainRecord>(&object.key).await {
-            Ok(Some((record, _))) if record.run == *remote.keys.run() => records.push(record),
-            Ok(_) => {}
-            Err(error) if is_outage(&error) => return Err(error),
-            Err(error) => tracing::debug!(%error, "a drain record was skipped"),
-        }
-    }
-    Ok(records)
+    let (prefix, run) = (remote.keys.drains_prefix(), remote.keys.run());
+    let is_drain = |kind: &KeyKind| matches!(kind, KeyKind::Drain(_));
+    latest_records(remote, &prefix, is_drain, |record: &DrainRecord| {
+        record.run == *run
+    })
+    .await
 }
 
-/// The steps that drains left, compared with what the remotes have committed since.
+/// The steps that drains left, compared with what the remotes show now.
 #[derive(Debug, Default)]
 pub struct Drains {
     /// Each node's record, the latest first.
     pub records: Vec<DrainRecord>,
-    /// The newest committed step of each reachable remote.
+    /// The newest visible step of each reachable remote.
     newest: BTreeMap<RemoteName, Option<StepId>>,
 }
 
@@ -61,10 +52,10 @@ impl Drains {
         if drains.records.is_empty() {
             return drains;
         }
-        let committed = join_all(remotes.iter().map(committed_ids)).await;
-        for (remote, committed) in remotes.iter().zip(committed) {
-            if let Ok(committed) = committed {
-                let newest = committed.into_keys().max();
+        let listed = join_all(remotes.iter().map(visible_steps)).await;
+        for (remote, visible) in remotes.iter().zip(listed) {
+            if let Ok(visible) = visible {
+                let newest = visible.into_keys().max();
                 drains.newest.insert(remote.name().clone(), newest);
             }
         }

@@ -63,7 +63,7 @@ impl ExclusiveRun {
             Ok(Some(other)) => held_by(remote, &other),
             Err(error) => error,
         };
-        give_back(remote, &key).await;
+        release_lease(remote, &key).await;
         Err(other)
     }
 
@@ -76,7 +76,7 @@ impl ExclusiveRun {
     /// Releases the lease. If that fails, it expires.
     pub async fn release(self) {
         self.renewal.abort();
-        give_back(&self.remote, &self.key).await;
+        release_lease(&self.remote, &self.key).await;
     }
 }
 
@@ -86,7 +86,7 @@ impl Drop for ExclusiveRun {
     }
 }
 
-async fn give_back(remote: &RunRemote, key: &str) {
+async fn release_lease(remote: &RunRemote, key: &str) {
     if let Err(error) = remote.delete(vec![key.to_owned()]).await {
         tracing::debug!(%error, key, "cannot release a writer lease; it will expire");
     }
@@ -164,28 +164,12 @@ fn held_by(remote: &RunRemote, other: &WriterLease) -> Error {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::disallowed_methods)]
 mod tests {
     use stepvault_core::ids::NodeName;
     use stepvault_core::launch::LaunchName;
 
-    use std::path::Path;
-
-    use stepvault_core::ids::{RemoteName, RunName};
-    use stepvault_core::observe::SilentObserver;
-    use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
-    use stepvault_remote::open::{OpenOptions, open_with};
-
     use super::*;
-
-    async fn remote(directory: &Path) -> RunRemote {
-        let (url, _) = RemoteUrl::parse(&format!("file://{}", directory.display())).unwrap();
-        let settings = RemoteSettings::new(RemoteName::new("disk").unwrap(), url);
-        let store = open_with(&settings, Arc::new(SilentObserver), OpenOptions::default())
-            .await
-            .unwrap();
-        RunRemote::new(store, Arc::new(settings), RunName::new("run").unwrap())
-    }
+    use crate::test_remote::in_directory;
 
     fn writer(node: &str, launch: Option<&str>) -> Writer {
         Writer {
@@ -198,7 +182,7 @@ mod tests {
     async fn one_job_has_the_run_and_the_next_waits_until_it_is_given_back() {
         let place = tempfile::tempdir().unwrap();
         std::fs::create_dir(place.path().join("remote")).unwrap();
-        let remote = remote(&place.path().join("remote")).await;
+        let remote = in_directory(&place.path().join("remote")).await;
         let vault = |name: &str| Vault::open_or_create(&place.path().join(name)).unwrap();
         let first = ExclusiveRun::take(&remote, &vault("a"), &writer("n0", Some("job-a")))
             .await

@@ -11,11 +11,13 @@ use stepvault_core::ids::StepId;
 use stepvault_core::keys::KeyKind;
 use stepvault_core::observe::{Event, Observer};
 use stepvault_core::records::{Sweep, Tombstone};
-use stepvault_core::retired::RetiredSteps;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_remote::store::ObjectInfo;
 
-use crate::catalog::{commits, leases, read_manifests, read_tombstone, retired_steps, tombstones};
+use crate::catalog::{
+    RemovedSteps, claimed_ids, commits, committed_ids, is_outage, live_leases, read_manifests, removed_steps,
+    tombstones,
+};
 use crate::leases::HeldLease;
 use crate::prune::local_now;
 use crate::run_remote::RunRemote;
@@ -59,7 +61,7 @@ pub struct GcReport {
 /// # Errors
 /// [`ErrorKind::Refused`] when the run has no marker or a record cannot be read; [`ErrorKind::Held`] while a prune or
 /// another gc runs; [`ErrorKind::Denied`] without the right to delete, even if there was nothing to delete.
-pub async fn sweep(
+pub async fn run_gc(
     remote: &RunRemote,
     grace: Duration,
     dry_run: bool,
@@ -73,17 +75,17 @@ pub async fn sweep(
     }
     if dry_run {
         // A dry run writes nothing, so it has no store time to use.
-        return sweep_leased(remote, grace, dry_run, local_now(), observer).await;
+        return gc_leased(remote, grace, dry_run, local_now(), observer).await;
     }
     let lease = HeldLease::on_run(remote).await?;
     let outcome = match lease.ensure_alone().await {
-        Ok(()) => sweep_leased(remote, grace, dry_run, lease.taken(), observer).await,
+        Ok(()) => gc_leased(remote, grace, dry_run, lease.taken(), observer).await,
         Err(held) => Err(held),
     };
     lease.end(outcome).await
 }
 
-async fn sweep_leased(
+async fn gc_leased(
     remote: &RunRemote,
     grace: Duration,
     dry_run: bool,
@@ -109,16 +111,16 @@ async fn sweep_leased(
             Judgement::Orphan => orphans.push(object),
         }
     }
-    let before = previous_sweep(remote).await?;
+    let before = previous_orphans(remote).await?;
     let mut next = Sweep {
         format: FORMAT,
         orphans: BTreeMap::new(),
     };
-    let mut doomed = Vec::new();
+    let mut deleted = Vec::new();
     let mut room_bytes = MAX_RECORD_BYTES / 2;
     for object in orphans {
         if before.get(&object.key) == Some(&fingerprint(object)) {
-            doomed.push(object);
+            deleted.push(object);
             continue;
         }
         let entry_bytes = (object.key.len() + fingerprint(object).len()) as u64 * 2 + 8;
@@ -130,16 +132,16 @@ async fn sweep_leased(
         report.marked.push(object.key.clone());
         next.orphans.insert(object.key.clone(), fingerprint(object));
     }
-    report.removed = doomed.iter().map(|object| object.key.clone()).collect();
-    report.removed_bytes = doomed.iter().map(|object| object.size_bytes).sum();
+    report.removed = deleted.iter().map(|object| object.key.clone()).collect();
+    report.removed_bytes = deleted.iter().map(|object| object.size_bytes).sum();
     let stale_uploads = stale_uploads(remote, now, grace).await?;
     report.aborted_uploads = stale_uploads.len() as u64;
     if dry_run {
         return Ok(report);
     }
-    let tombstoned = known.tombstone(remote, &doomed).await?;
+    let tombstoned = known.tombstone(remote, &deleted).await?;
     // A writer that was faster than the tombstones has committed by now: check again before anything is deleted.
-    let late = crate::catalog::committed_ids(remote).await?;
+    let late = committed_ids(remote).await?;
     for id in tombstoned {
         if let Some(commit) = late.get(&id) {
             pardon(remote, id, commit).await?;
@@ -187,22 +189,20 @@ async fn pardon(remote: &RunRemote, id: StepId, commit: &ObjectInfo) -> Result<(
 /// # Errors
 /// When the remote is unreachable.
 pub(crate) async fn pardon_spared(remote: &RunRemote) -> Result<()> {
-    let committed = crate::catalog::committed_ids(remote).await?;
+    let committed = committed_ids(remote).await?;
     for id in tombstones(remote).await? {
         let Some(commit) = committed.get(&id) else {
             continue;
         };
-        match read_tombstone(remote, id).await {
-            Ok(Some(tombstone)) if tombstone.by_sweep => {
-                let tombstoned = remote.store.head(&remote.keys.tombstone(id)).await?;
-                // Strictly before: the gc may still be running, and of two events in the same second of the store's
-                // clock the order is unknown.
-                if tombstoned.is_some_and(|head| commit.modified < head.info.modified) {
-                    remote.delete(vec![remote.keys.tombstone(id)]).await?;
-                }
+        let key = remote.keys.tombstone(id);
+        let tombstone: Option<Tombstone> = remote.read_usable_record(&key).await?;
+        if tombstone.is_some_and(|tombstone| tombstone.by_sweep) {
+            let tombstoned = remote.store.head(&key).await?;
+            // Strictly before: the gc may still be running, and of two events in the same second of the store's clock
+            // the order is unknown.
+            if tombstoned.is_some_and(|head| commit.modified < head.info.modified) {
+                remote.delete(vec![key]).await?;
             }
-            Err(error) if crate::catalog::is_outage(&error) => return Err(error),
-            _ => {}
         }
     }
     Ok(())
@@ -220,12 +220,9 @@ fn fingerprint(object: &ObjectInfo) -> String {
 }
 
 /// Returns what the previous gc marked. An unreadable record marks nothing: everything then waits for one more gc.
-async fn previous_sweep(remote: &RunRemote) -> Result<BTreeMap<String, String>> {
-    match remote.read_record::<Sweep>(&remote.keys.sweep()).await {
-        Ok(Some((sweep, _))) => Ok(sweep.orphans),
-        Err(error) if crate::catalog::is_outage(&error) => Err(error),
-        Ok(None) | Err(_) => Ok(BTreeMap::new()),
-    }
+async fn previous_orphans(remote: &RunRemote) -> Result<BTreeMap<String, String>> {
+    let sweep: Option<Sweep> = remote.read_usable_record(&remote.keys.sweep()).await?;
+    Ok(sweep.map(|sweep| sweep.orphans).unwrap_or_default())
 }
 
 async fn stale_uploads(
@@ -259,16 +256,12 @@ enum Judgement {
 /// The referenced objects, and the data needed to assign other objects to steps.
 struct Known {
     committed: BTreeSet<StepId>,
-    tombstoned: BTreeSet<StepId>,
+    removed: RemovedSteps,
     referenced: BTreeSet<String>,
     /// Steps that a writer has claimed: objects below their labels are stepvault's.
     claimed: BTreeSet<StepId>,
     /// Committed steps with files that the store does not list under their keys.
     unlisted: BTreeSet<StepId>,
-    /// The identities of removed steps that have no tombstone any more.
-    retired: RetiredSteps,
-    /// The numbers of the records that hold them.
-    retired_records: BTreeSet<u64>,
     live_leases: BTreeSet<String>,
 }
 
@@ -283,24 +276,21 @@ impl Known {
                 .hint("run 'stepvault verify' to see what is damaged, then restore or remove that step")
         };
         let listed: HashSet<&str> = listed.iter().map(|object| object.key.as_str()).collect();
-        let tombstoned: BTreeSet<StepId> = tombstones(remote).await?.into_iter().collect();
-        let (retired, retired_records) = retired_steps(remote).await?;
+        let removed = removed_steps(remote).await?;
         let mut known = Self {
             committed: BTreeSet::new(),
-            claimed: tombstoned.clone(),
-            tombstoned,
+            claimed: removed.tombstoned.clone(),
+            removed,
             referenced: BTreeSet::new(),
             unlisted: BTreeSet::new(),
-            retired,
-            retired_records,
             live_leases: BTreeSet::new(),
         };
         let mut missing = Vec::new();
-        for (id, found) in commits(remote).await?.by_step {
+        for (id, found) in commits(remote).await? {
             let commit = found.commit.map_err(|error| refused(&error))?;
             let manifests = match read_manifests(remote, &commit).await {
                 Ok(manifests) => manifests,
-                Err(error) if crate::catalog::is_outage(&error) => return Err(error),
+                Err(error) if is_outage(&error) => return Err(error),
                 Err(error) => return Err(refused(&error)),
             };
             known.committed.insert(id);
@@ -316,7 +306,7 @@ impl Known {
                 }
                 known.referenced.insert(key);
             }
-            if !unlisted.is_empty() && !known.is_removed(id) {
+            if !unlisted.is_empty() && !known.removed.contains(id) {
                 missing.push((id, commit.name.clone(), unlisted));
             }
             known.claimed.insert(id);
@@ -335,22 +325,9 @@ impl Known {
                 known.unlisted.insert(id);
             }
         }
-        for object in remote.list(&remote.keys.claims_prefix()).await? {
-            if let Some(KeyKind::Claim(id)) = remote.keys.classify(&object.key) {
-                known.claimed.insert(id);
-            }
-        }
-        let found = leases(remote).await?;
-        let now = found
-            .iter()
-            .map(|lease| lease.renewed)
-            .max()
-            .unwrap_or(SystemTime::UNIX_EPOCH);
-        known.live_leases = found
-            .into_iter()
-            .filter(|lease| lease.is_live(now))
-            .map(|lease| lease.key)
-            .collect();
+        known.claimed.extend(claimed_ids(remote).await?.into_keys());
+        let live = live_leases(remote).await?;
+        known.live_leases = live.into_iter().map(|lease| lease.key).collect();
         Ok(known)
     }
 
@@ -388,12 +365,12 @@ impl Known {
                 _ => {}
             }
         }
-        finished.retain(|id| !left.contains(id) && self.tombstoned.contains(id));
+        finished.retain(|id| !left.contains(id) && self.removed.tombstoned.contains(id));
         if finished.is_empty() {
             return Ok(0);
         }
-        let number = self.retired_records.last().map_or(0, |last| last + 1);
-        let record = self.retired.with(remote.keys.run(), &finished);
+        let number = self.removed.retired_records.last().map_or(0, |last| last + 1);
+        let record = self.removed.retired.with(remote.keys.run(), &finished);
         // Create-only: of two concurrent gc runs, the later one leaves this to the next run.
         match remote.create_record(&remote.keys.retired(number), &record).await {
             Ok(_) => {}
@@ -403,15 +380,15 @@ impl Known {
         remote
             .delete(finished.iter().map(|id| remote.keys.tombstone(*id)).collect())
             .await?;
-        let superseded = self.retired_records.iter().filter(|old| *old + 1 < number);
+        let superseded = self
+            .removed
+            .retired_records
+            .iter()
+            .filter(|old| *old + 1 < number);
         remote
             .delete(superseded.map(|old| remote.keys.retired(*old)).collect())
             .await?;
         Ok(finished.len() as u64)
-    }
-
-    fn is_removed(&self, id: StepId) -> bool {
-        self.tombstoned.contains(&id) || self.retired.contains(id)
     }
 
     fn newest(&self) -> Option<StepId> {
@@ -466,7 +443,7 @@ impl Known {
             ) => Judgement::Orphan,
             // Data that was never claimed was not written by stepvault.
             Some(KeyKind::Data { id, .. }) => {
-                if self.claimed.contains(&id) || self.retired.contains(id) {
+                if self.claimed.contains(&id) || self.removed.retired.contains(id) {
                     Judgement::Orphan
                 } else {
                     Judgement::Foreign
@@ -477,13 +454,13 @@ impl Known {
 
     /// Uses up the identities of steps that were never committed, so that a writer still uploading one detects it.
     /// Returns these steps.
-    async fn tombstone(&self, remote: &RunRemote, doomed: &[&ObjectInfo]) -> Result<BTreeSet<StepId>> {
+    async fn tombstone(&self, remote: &RunRemote, deleted: &[&ObjectInfo]) -> Result<BTreeSet<StepId>> {
         let mut uncommitted = BTreeMap::new();
-        for object in doomed {
+        for object in deleted {
             let Some(id) = step_of(remote, &object.key) else {
                 continue;
             };
-            if self.committed.contains(&id) || self.is_removed(id) {
+            if self.committed.contains(&id) || self.removed.contains(id) {
                 continue;
             }
             let name: &mut Option<String> = uncommitted.entry(id).or_default();

@@ -1,16 +1,15 @@
 //! Tests how gc judges each object, and which tombstones it removes again.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
-use std::path::Path;
-
-use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step};
+use stepvault_core::ids::{Attempt, NodeName, RunName, Step};
 use stepvault_core::keys::{ResumePoint, RunKeys};
 use stepvault_core::observe::SilentObserver;
 use stepvault_core::path::RelativePath;
-use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
-use stepvault_remote::open::{OpenOptions, open_with};
+use stepvault_core::retired::RetiredSteps;
 
 use super::*;
+use crate::catalog::{read_tombstone, removal_record, retired_steps};
+use crate::test_remote::in_directory;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -26,15 +25,6 @@ fn keys() -> RunKeys {
     RunKeys::new(RunName::new("run").unwrap())
 }
 
-async fn remote(directory: &Path) -> RunRemote {
-    let (url, _) = RemoteUrl::parse(&format!("file://{}", directory.display())).unwrap();
-    let settings = RemoteSettings::new(RemoteName::new("disk").unwrap(), url);
-    let store = open_with(&settings, Arc::new(SilentObserver), OpenOptions::default())
-        .await
-        .unwrap();
-    RunRemote::new(store, Arc::new(settings), RunName::new("run").unwrap())
-}
-
 fn retired(ids: impl IntoIterator<Item = StepId>) -> RetiredSteps {
     let record = RetiredSteps::default().with(keys().run(), &ids.into_iter().collect());
     let mut retired = RetiredSteps::default();
@@ -47,12 +37,14 @@ fn retired(ids: impl IntoIterator<Item = StepId>) -> RetiredSteps {
 fn known() -> Known {
     Known {
         committed: BTreeSet::from([id(1, 100), id(2, 50)]),
-        tombstoned: BTreeSet::from([id(1, 10)]),
         referenced: BTreeSet::from(["run/000000000100.a1/step_100/x".to_owned()]),
         claimed: BTreeSet::from([id(1, 100), id(1, 200), id(1, 10), id(2, 50)]),
         unlisted: BTreeSet::from([id(2, 50)]),
-        retired: retired([id(1, 5)]),
-        retired_records: BTreeSet::from([3]),
+        removed: RemovedSteps {
+            tombstoned: BTreeSet::from([id(1, 10)]),
+            retired: retired([id(1, 5)]),
+            retired_records: BTreeSet::from([3]),
+        },
         live_leases: BTreeSet::from([keys().prune_lease("live")]),
     }
 }
@@ -83,7 +75,7 @@ fn data(name: &str, id: StepId) -> String {
 #[tokio::test]
 async fn every_kind_of_object_is_judged_by_what_is_committed() {
     let place = tempfile::tempdir().unwrap();
-    let remote = remote(place.path()).await;
+    let remote = in_directory(place.path()).await;
     let (keys, known) = (&remote.keys, known());
     let resume = |attempt, after| {
         keys.resume(ResumePoint {
@@ -157,7 +149,7 @@ async fn every_kind_of_object_is_judged_by_what_is_committed() {
 #[tokio::test]
 async fn steps_without_a_commit_are_tombstoned_once_and_no_others() {
     let place = tempfile::tempdir().unwrap();
-    let remote = remote(place.path()).await;
+    let remote = in_directory(place.path()).await;
     let keys = &remote.keys;
     let objects = [
         object(&data("step_200", id(1, 200))),
@@ -172,9 +164,10 @@ async fn steps_without_a_commit_are_tombstoned_once_and_no_others() {
     let doomed: Vec<&ObjectInfo> = objects.iter().collect();
     let tombstoned = known().tombstone(&remote, &doomed).await.unwrap();
     assert_eq!(tombstoned, BTreeSet::from([id(1, 200), id(1, 300), id(1, 400)]));
-    let mut listed = tombstones(&remote).await.unwrap();
-    listed.sort();
-    assert_eq!(listed, [id(1, 200), id(1, 300), id(1, 400)]);
+    assert_eq!(
+        tombstones(&remote).await.unwrap(),
+        [200, 300, 400].map(|step| id(1, step)).into()
+    );
     let name = async |id| {
         read_tombstone(&remote, id)
             .await
@@ -188,7 +181,7 @@ async fn steps_without_a_commit_are_tombstoned_once_and_no_others() {
 #[tokio::test]
 async fn a_commit_that_is_not_younger_than_its_tombstone_takes_it_away() {
     let place = tempfile::tempdir().unwrap();
-    let remote = remote(place.path()).await;
+    let remote = in_directory(place.path()).await;
     let key = remote.keys.tombstone(id(1, 100));
     for (later, stays) in [
         (Duration::ZERO, false),
@@ -220,7 +213,7 @@ async fn a_commit_that_is_not_younger_than_its_tombstone_takes_it_away() {
 #[tokio::test]
 async fn what_a_sweep_left_is_taken_away_only_where_the_commit_came_strictly_before() {
     let place = tempfile::tempdir().unwrap();
-    let remote = remote(place.path()).await;
+    let remote = in_directory(place.path()).await;
     let at = |key: &str| place.path().join(key);
     let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let stamp = |key: &str, time: SystemTime| {
@@ -254,15 +247,16 @@ async fn what_a_sweep_left_is_taken_away_only_where_the_commit_came_strictly_bef
     std::fs::write(at(&remote.keys.commit(id(1, 600))), "{}").unwrap();
     std::fs::write(at(&remote.keys.tombstone(id(1, 600))), "{").unwrap();
     pardon_spared(&remote).await.unwrap();
-    let mut left = tombstones(&remote).await.unwrap();
-    left.sort();
-    assert_eq!(left, [200, 300, 400, 500, 600].map(|step| id(1, step)));
+    assert_eq!(
+        tombstones(&remote).await.unwrap(),
+        [200, 300, 400, 500, 600].map(|step| id(1, step)).into()
+    );
 }
 
 #[tokio::test]
 async fn tombstones_of_steps_of_which_nothing_is_left_become_one_record() {
     let place = tempfile::tempdir().unwrap();
-    let remote = remote(place.path()).await;
+    let remote = in_directory(place.path()).await;
     let keys = remote.keys.clone();
     let observer: Arc<dyn Observer> = Arc::new(SilentObserver);
     let marker = stepvault_core::records::VaultMarker::new("0123456789abcdef".repeat(2));
@@ -293,40 +287,34 @@ async fn tombstones_of_steps_of_which_nothing_is_left_become_one_record() {
         .await
         .unwrap();
     let day = Duration::from_hours(24);
-    let young = sweep(&remote, day, false, &observer).await.unwrap();
+    let young = run_gc(&remote, day, false, &observer).await.unwrap();
     assert_eq!(young.retired_steps, 0);
-    let first = sweep(&remote, Duration::ZERO, false, &observer).await.unwrap();
+    let first = run_gc(&remote, Duration::ZERO, false, &observer).await.unwrap();
     assert_eq!(first.retired_steps, 2, "{first:?}");
-    assert_eq!(tombstones(&remote).await.unwrap(), [id(1, 300)]);
+    assert_eq!(tombstones(&remote).await.unwrap(), [id(1, 300)].into());
     // The claim of step 300 is deleted in the second gc that sees it, its tombstone in the one after that.
     let mut later = Vec::new();
     for _ in 0..3 {
         later.push(
-            sweep(&remote, Duration::ZERO, false, &observer)
+            run_gc(&remote, Duration::ZERO, false, &observer)
                 .await
                 .unwrap()
                 .retired_steps,
         );
     }
     assert_eq!(later.iter().sum::<u64>(), 1, "{later:?}");
-    assert_eq!(tombstones(&remote).await.unwrap(), []);
+    assert_eq!(tombstones(&remote).await.unwrap(), [].into());
     for step in [100, 200, 300] {
         assert!(
-            crate::catalog::removal_record(&remote, id(1, step))
-                .await
-                .unwrap()
-                .is_some(),
+            removal_record(&remote, id(1, step)).await.unwrap().is_some(),
             "{step}"
         );
     }
-    assert_eq!(
-        crate::catalog::removal_record(&remote, id(1, 150)).await.unwrap(),
-        None
-    );
+    assert_eq!(removal_record(&remote, id(1, 150)).await.unwrap(), None);
     // Two records are kept, however many steps are retired.
     for step in [400, 500, 600] {
         bury(step).await;
-        sweep(&remote, Duration::ZERO, false, &observer).await.unwrap();
+        run_gc(&remote, Duration::ZERO, false, &observer).await.unwrap();
     }
     let (all, numbers) = retired_steps(&remote).await.unwrap();
     assert_eq!(numbers.len(), 2, "{numbers:?}");

@@ -11,13 +11,11 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
-use crate::catalog::is_outage;
+use crate::catalog::latest_records;
 use crate::run_remote::RunRemote;
 
 /// The record's name in the vault.
 const NOTE: &str = "given-up.json";
-/// Maximum number of records that are read from a remote: nodes come and go under new names.
-const MAX_RECORDS: usize = 64;
 
 /// Reads which steps of a run the vault gave up; `None` when there are none, or the record cannot be read.
 ///
@@ -31,39 +29,39 @@ pub fn read_given_up(vault: &Vault, run: &RunName) -> Result<Option<GivenUpRecor
 }
 
 /// Records in the vault that a step is given up. Blocks.
-pub(crate) fn note_given_up(
+pub(crate) fn record_given_up(
     vault: &Vault,
     step: &SealedStep,
     durable_on: Vec<RemoteName>,
     now: Timestamp,
 ) -> Result<()> {
     let record = step.record();
-    let mut noted = read_given_up(vault, &record.run)?
+    let mut recorded = read_given_up(vault, &record.run)?
         .unwrap_or_else(|| GivenUpRecord::new(record.run.clone(), record.node.clone()));
-    noted.add(GivenUpStep {
+    recorded.add(GivenUpStep {
         id: record.id,
         bytes: record.data_bytes(),
         given_up_at: now,
         durable_on,
     });
-    vault.write_note(&record.run, NOTE, &encode(&noted)?)
+    vault.write_note(&record.run, NOTE, &encode(&recorded)?)
 }
 
 /// Records on a remote what the vault gave up, for readers with a different vault.
 ///
 /// # Errors
 /// When the remote cannot be written to.
-pub async fn tell_given_up(remote: &RunRemote, record: &GivenUpRecord) -> Result<()> {
+pub async fn write_given_up(remote: &RunRemote, record: &GivenUpRecord) -> Result<()> {
     let key = remote.keys.given_up(&record.node);
     remote.replace_record(&key, record).await
 }
 
 /// Returns the records that the run's nodes wrote to its remotes, the latest first. Unreachable remotes and unreadable
 /// records are skipped: the records only inform users, and no decision depends on them.
-pub async fn ask_given_up(remotes: &[RunRemote]) -> Vec<GivenUpRecord> {
+pub async fn read_given_up_on(remotes: &[RunRemote]) -> Vec<GivenUpRecord> {
     let mut records: Vec<GivenUpRecord> = Vec::new();
-    let asked = join_all(remotes.iter().map(records_on)).await;
-    for record in asked.into_iter().filter_map(Result::ok).flatten() {
+    let answers = join_all(remotes.iter().map(records_on)).await;
+    for record in answers.into_iter().filter_map(Result::ok).flatten() {
         let known = records.iter_mut().find(|known| known.node == record.node);
         let latest = |record: &GivenUpRecord| record.steps.first().map(|step| step.given_up_at);
         match known {
@@ -76,17 +74,10 @@ pub async fn ask_given_up(remotes: &[RunRemote]) -> Vec<GivenUpRecord> {
 }
 
 async fn records_on(remote: &RunRemote) -> Result<Vec<GivenUpRecord>> {
-    let mut listed = remote.list(&remote.keys.given_up_prefix()).await?;
-    listed.retain(|object| matches!(remote.keys.classify(&object.key), Some(KeyKind::GivenUp(_))));
-    listed.sort_by_key(|object| std::cmp::Reverse(object.modified));
-    let mut records = Vec::new();
-    for object in listed.into_iter().take(MAX_RECORDS) {
-        match remote.read_record::<GivenUpRecord>(&object.key).await {
-            Ok(Some((record, _))) if record.run == *remote.keys.run() => records.push(record),
-            Ok(_) => {}
-            Err(error) if is_outage(&error) => return Err(error),
-            Err(error) => tracing::debug!(%error, "a record of given-up steps was skipped"),
-        }
-    }
-    Ok(records)
+    let (prefix, run) = (remote.keys.given_up_prefix(), remote.keys.run());
+    let is_given_up = |kind: &KeyKind| matches!(kind, KeyKind::GivenUp(_));
+    latest_records(remote, &prefix, is_given_up, |record: &GivenUpRecord| {
+        record.run == *run
+    })
+    .await
 }

@@ -4,10 +4,9 @@ use std::time::SystemTime;
 
 use stepvault_core::Result;
 use stepvault_core::ids::{NodeName, StepId};
-use stepvault_core::keys::KeyKind;
 use stepvault_core::records::Claim;
 
-use crate::catalog::{committed_ids, is_outage, present_parts, removed_steps};
+use crate::catalog::{claimed_ids, committed_ids, present_parts, removed_steps};
 use crate::run_remote::RunRemote;
 
 /// A step that is incomplete on a remote.
@@ -30,21 +29,14 @@ pub struct IncompleteStep {
 /// # Errors
 /// When the remote is unreachable. An unreadable claim is skipped, as it names no nodes.
 pub async fn incomplete_steps(remote: &RunRemote) -> Result<Vec<IncompleteStep>> {
-    let claims = remote.list(&remote.keys.claims_prefix()).await?;
+    let claims = claimed_ids(remote).await?;
     let committed = committed_ids(remote).await?;
     let removed = removed_steps(remote).await?;
+    let is_open = |id: &StepId| !committed.contains_key(id) && !removed.contains(*id);
     let mut found = Vec::new();
-    for object in claims {
-        let Some(KeyKind::Claim(id)) = remote.keys.classify(&object.key) else {
+    for (id, object) in claims.into_iter().filter(|(id, _)| is_open(id)) {
+        let Some(claim) = remote.read_usable_record::<Claim>(&object.key).await? else {
             continue;
-        };
-        if committed.contains_key(&id) || removed.contains(id) {
-            continue;
-        }
-        let claim = match remote.read_record::<Claim>(&object.key).await {
-            Ok(Some((claim, _))) => claim,
-            Err(error) if is_outage(&error) => return Err(error),
-            Ok(None) | Err(_) => continue,
         };
         let missing = claim.nodes.missing(&present_parts(remote, id).await?);
         found.push(IncompleteStep {
@@ -55,6 +47,5 @@ pub async fn incomplete_steps(remote: &RunRemote) -> Result<Vec<IncompleteStep>>
             begun: object.modified,
         });
     }
-    found.sort_by_key(|step| step.id);
     Ok(found)
 }

@@ -80,20 +80,20 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
     let now = clock.now();
     let inside = if facts.is_dir() { Some(survey(path)?) } else { None };
     // The path may itself be a step, which only its parent directory can show.
-    let above = seen_from_above(path, inside.clone().unwrap_or_default())?;
+    let above = entry_in_parent(path, inside.clone().unwrap_or_default())?;
     let above = above
-        .map(|(tree, files)| look(tree, files, chosen, request, now))
+        .map(|(tree, files)| find_in(tree, files, chosen, request, now))
         .transpose()?;
     let Some(tree) = inside else {
-        return above.map(Looked::checked).ok_or_else(|| {
+        return above.map(UncheckedSteps::checked).ok_or_else(|| {
             Error::new(ErrorKind::Usage, WHAT)
                 .on(path.display())
                 .because("its last component is not a name")
                 .hint("give the directory that holds the checkpoints")
         });
     };
-    let inside = look(tree, SurveyFiles::open(path)?, chosen, request, now)?;
-    let is_itself_a_step = |above: &Looked| {
+    let inside = find_in(tree, SurveyFiles::open(path)?, chosen, request, now)?;
+    let is_itself_a_step = |above: &UncheckedSteps| {
         let tells = above.framework != GENERIC || inside.found.steps.is_empty();
         // A step further down is itself a step, seen from too far above.
         tells && above.found.steps.iter().any(|step| !step.path.contains('/'))
@@ -102,7 +102,7 @@ pub fn inspect(path: &Path, request: &InspectRequest<'_>, clock: &dyn Clock) -> 
 }
 
 /// Returns the entry at `path` with its content, in a tree of the parent directory that contains nothing else.
-fn seen_from_above(path: &Path, inside: Tree) -> Result<Option<(Tree, SurveyFiles)>> {
+fn entry_in_parent(path: &Path, inside: Tree) -> Result<Option<(Tree, SurveyFiles)>> {
     let fault = |error| stepvault_local::errors::io(WHAT, path, error);
     let path = path.canonicalize().map_err(fault)?;
     let (Some(above), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
@@ -115,7 +115,7 @@ fn seen_from_above(path: &Path, inside: Tree) -> Result<Option<(Tree, SurveyFile
 }
 
 /// The findings before any file is checked.
-struct Looked {
+struct UncheckedSteps {
     tree: Tree,
     files: SurveyFiles,
     framework: String,
@@ -124,13 +124,13 @@ struct Looked {
     extent: Extent,
 }
 
-fn look(
+fn find_in(
     tree: Tree,
     files: SurveyFiles,
     chosen: Option<&Profile>,
     request: &InspectRequest<'_>,
     now: Timestamp,
-) -> Result<Looked> {
+) -> Result<UncheckedSteps> {
     let (profile, why) = match chosen {
         Some(profile) => (profile, vec!["it was requested".to_owned()]),
         None => match detect(&tree, &files, request.profiles) {
@@ -139,7 +139,7 @@ fn look(
         },
     };
     let found = find_steps(profile, &tree, &files, now, &request.options);
-    Ok(Looked {
+    Ok(UncheckedSteps {
         framework: profile.name.clone(),
         tree,
         files,
@@ -149,7 +149,7 @@ fn look(
     })
 }
 
-impl Looked {
+impl UncheckedSteps {
     fn checked(mut self) -> Inspection {
         let steps = std::mem::take(&mut self.found.steps);
         let checked = steps.into_iter().map(|step| InspectedStep {

@@ -6,7 +6,6 @@
 use std::collections::BTreeSet;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use stepvault_core::attempts::LaunchSpan;
 use stepvault_core::codec::FORMAT;
@@ -18,6 +17,8 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
 
 use crate::blocking::blocking;
+use crate::catalog::{claimed_ids, committed_ids, removed_steps};
+use crate::notes::{read_list, write_list};
 use crate::run_remote::RunRemote;
 
 /// Number of launch records that are read: older launches have no running nodes.
@@ -64,30 +65,6 @@ pub(crate) async fn remembered_attempt(
 
 async fn read_spans(vault: &Vault, run: &RunName) -> Result<Vec<Span>> {
     read_list(vault, run, NOTE).await
-}
-
-/// Reads a stored list. An unreadable list is rewritten later.
-async fn read_list<T: DeserializeOwned>(vault: &Vault, run: &RunName, note: &'static str) -> Result<Vec<T>> {
-    let (vault, run) = (vault.clone(), run.clone());
-    let note = blocking(move || vault.read_note(&run, note)).await?;
-    Ok(note
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-        .unwrap_or_default())
-}
-
-/// Writes the last `most` entries.
-async fn write_list<T: Serialize>(
-    vault: &Vault,
-    run: &RunName,
-    note: &'static str,
-    list: &mut Vec<T>,
-    most: usize,
-) -> Result<()> {
-    list.drain(..list.len().saturating_sub(most));
-    let bytes = serde_json::to_vec(list)
-        .map_err(|error| Error::new(ErrorKind::Failed, "cannot encode a record").caused_by(error))?;
-    let (vault, run) = (vault.clone(), run.clone());
-    blocking(move || vault.write_note(&run, note, &bytes)).await
 }
 
 /// The attempts of a run's launches, as known to one node.
@@ -156,7 +133,7 @@ impl<'a> Launches<'a> {
         if let Some(span) = self.spans.last().filter(|span| span.launch == *launch) {
             return Ok(Some(span.attempt));
         }
-        let (records, _) = self.look().await?;
+        let (records, _) = self.given_attempts().await?;
         Ok(attempt_of(&records, launch, None))
     }
 
@@ -178,7 +155,7 @@ impl<'a> Launches<'a> {
         for _ in 0..TRIES {
             // Read before the records: an agent beside this process may join the launch at any moment and seal.
             let local = self.highest_locally().await?;
-            let (records, highest) = self.look().await?;
+            let (records, highest) = self.given_attempts().await?;
             if let Some(attempt) = attempt_of(&records, launch, over.map(|id| id.attempt)) {
                 return Ok(attempt);
             }
@@ -214,51 +191,31 @@ impl<'a> Launches<'a> {
     /// # Invariants
     /// For every attempt found in use, the launch's record was read afterwards, and was written before: this launch's
     /// own attempt is never mistaken for another launch's.
-    async fn look(&self) -> Result<(Vec<LaunchRecord>, Option<Attempt>)> {
+    async fn given_attempts(&self) -> Result<(Vec<LaunchRecord>, Option<Attempt>)> {
         let remote = self.remote;
-        let mut used = BTreeSet::new();
-        let mut given = BTreeSet::new();
-        used.extend(
-            crate::catalog::removed_steps(remote)
-                .await?
-                .last()
-                .map(|id| id.attempt),
-        );
-        for prefix in [
-            remote.keys.commits_prefix(),
-            remote.keys.claims_prefix(),
-            remote.keys.launches_prefix(),
-        ] {
-            for object in remote.list(&prefix).await? {
-                match remote.keys.classify(&object.key) {
-                    Some(KeyKind::Launch(attempt)) => {
-                        given.insert(attempt);
-                        used.insert(attempt);
-                    }
-                    Some(KeyKind::Commit(id) | KeyKind::Claim(id)) => {
-                        used.insert(id.attempt);
-                    }
-                    _ => {}
-                }
-            }
-        }
+        let removed = removed_steps(remote).await?.last();
+        let committed = committed_ids(remote).await?;
+        let claimed = claimed_ids(remote).await?;
+        let select = |kind| match kind {
+            KeyKind::Launch(attempt) => Some(attempt),
+            _ => None,
+        };
+        let launches = remote.list_kind(&remote.keys.launches_prefix(), select).await?;
+        let given: BTreeSet<Attempt> = launches.into_iter().map(|(attempt, _)| attempt).collect();
+        let steps = removed.iter().chain(committed.keys()).chain(claimed.keys());
+        let used = steps.map(|id| id.attempt).chain(given.last().copied()).max();
         let latest = given.into_iter().rev().take(RECORDS_READ);
         let records: Vec<Option<LaunchRecord>> = stream::iter(latest)
             .map(|attempt| async move {
-                let key = remote.keys.launch(attempt);
-                match remote.read_record::<LaunchRecord>(&key).await {
-                    Ok(found) => Ok(found
-                        .map(|(record, _)| record)
-                        .filter(|record| record.attempt == attempt)),
-                    Err(error) if crate::catalog::is_outage(&error) => Err(error),
-                    // Its number is used up all the same.
-                    Err(_) => Ok(None),
-                }
+                // The number of a record that cannot be used is used up all the same.
+                let record: Option<LaunchRecord> =
+                    remote.read_usable_record(&remote.keys.launch(attempt)).await?;
+                Ok::<_, Error>(record.filter(|record| record.attempt == attempt))
             })
             .buffered(PARALLEL_READS)
             .try_collect()
             .await?;
-        Ok((records.into_iter().flatten().collect(), used.pop_last()))
+        Ok((records.into_iter().flatten().collect(), used))
     }
 
     async fn highest_locally(&self) -> Result<Option<Attempt>> {

@@ -12,6 +12,7 @@
 //! - [`restore::restore`], with [`restore::RestoreRequest`] and [`restore::RestoreReport`].
 //! - [`run_remote::RunRemote`]: one run on one remote.
 //! - [`catalog`]: what stands on a remote: commits, manifests, tombstones, pins, leases.
+//! - [`step_state`]: which steps are visible, durable, given up.
 //! - [`prune`] and [`gc`]: deletion by rules, and deletion of orphans.
 //! - [`verify`]: compares what a tier holds with what was saved.
 //! - [`memory::MemoryBudget`]: the buffers of all transfers.
@@ -20,13 +21,13 @@
 //!
 //! ```no_run
 //! use stepvault_core::ids::StepId;
-//! use stepvault_engine::catalog::committed_ids;
 //! use stepvault_engine::run_remote::RunRemote;
+//! use stepvault_engine::step_state::visible_steps;
 //!
-//! /// Returns the newest step that has a commit on a remote.
+//! /// Returns the newest step that readers of a remote see.
 //! async fn newest(remote: &RunRemote) -> stepvault_core::Result<Option<StepId>> {
-//!     let committed = committed_ids(remote).await?;
-//!     Ok(committed.keys().next_back().copied())
+//!     let visible = visible_steps(remote).await?;
+//!     Ok(visible.keys().next_back().copied())
 //! }
 //! ```
 
@@ -49,6 +50,7 @@ pub mod local_digest;
 mod marked_store;
 pub mod memory;
 pub mod metrics;
+mod notes;
 pub mod pins;
 mod profiles;
 pub mod prune;
@@ -60,6 +62,7 @@ pub mod run_remote;
 pub mod save;
 pub mod size;
 pub mod starts;
+pub mod step_state;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod test_remote;

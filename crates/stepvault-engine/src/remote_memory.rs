@@ -6,12 +6,13 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use stepvault_core::Result;
 use stepvault_core::ids::{RemoteName, RunName};
 use stepvault_core::records::VaultMarker;
-use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
 
 use crate::blocking::blocking;
+use crate::notes::encode;
 use crate::run_remote::RunRemote;
 
 const NOTE_PREFIX: &str = "remote-";
@@ -71,8 +72,7 @@ pub(crate) async fn remember(remote: &RunRemote, vault: &Vault, marker: &VaultMa
         url: remote.store.url().to_owned(),
         vault: marker.vault.clone(),
     };
-    let bytes = serde_json::to_vec(&seen)
-        .map_err(|error| Error::new(ErrorKind::Failed, "cannot encode a record").caused_by(error))?;
+    let bytes = encode(&seen)?;
     let (vault, run) = (vault.clone(), remote.keys.run().clone());
     let key = format!("{NOTE_PREFIX}{}", remote.name());
     blocking(move || vault.write_note(&run, &key, &bytes)).await

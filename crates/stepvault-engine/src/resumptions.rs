@@ -4,13 +4,13 @@
 //! times of other nodes cannot show that, and neither can an unreachable remote.
 
 use serde::{Deserialize, Serialize};
+use stepvault_core::Result;
 use stepvault_core::attempts::ResumedFrom;
 use stepvault_core::ids::{Attempt, RunName, StepId};
 use stepvault_core::timestamp::Timestamp;
-use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::vault::Vault;
 
-use crate::blocking::blocking;
+use crate::notes::{read_list, write_list};
 
 /// Number of restores that a vault stores, the latest ones.
 const KEPT: usize = 256;
@@ -37,14 +37,10 @@ pub(crate) struct Resumptions {
 impl Resumptions {
     /// Loads the stored restores. An unreadable record counts as empty.
     pub(crate) async fn open(vault: &Vault, run: &RunName) -> Result<Self> {
-        let (reader, of) = (vault.clone(), run.clone());
-        let note = blocking(move || reader.read_note(&of, NOTE)).await?;
         Ok(Self {
             vault: vault.clone(),
             run: run.clone(),
-            list: note
-                .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-                .unwrap_or_default(),
+            list: read_list(vault, run, NOTE).await?,
         })
     }
 
@@ -59,8 +55,6 @@ impl Resumptions {
             since,
             attempt: None,
         });
-        let surplus = self.list.len().saturating_sub(KEPT);
-        self.list.drain(..surplus);
         self.write().await
     }
 
@@ -84,10 +78,7 @@ impl Resumptions {
         self.write().await
     }
 
-    async fn write(&self) -> Result<()> {
-        let bytes = serde_json::to_vec(&self.list)
-            .map_err(|error| Error::new(ErrorKind::Failed, "cannot encode a record").caused_by(error))?;
-        let (vault, run) = (self.vault.clone(), self.run.clone());
-        blocking(move || vault.write_note(&run, NOTE, &bytes)).await
+    async fn write(&mut self) -> Result<()> {
+        write_list(&self.vault, &self.run, NOTE, &mut self.list, KEPT).await
     }
 }

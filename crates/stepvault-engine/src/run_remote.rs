@@ -10,7 +10,7 @@ use futures::{StreamExt, TryStreamExt};
 use stepvault_core::codec::{MAX_RECORD_BYTES, Record, decode, encode};
 use stepvault_core::digest::PartDigest;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
-use stepvault_core::keys::RunKeys;
+use stepvault_core::keys::{KeyKind, RunKeys};
 use stepvault_core::observe::Tier;
 use stepvault_core::records::VaultMarker;
 use stepvault_core::remote_settings::RemoteSettings;
@@ -20,6 +20,7 @@ use stepvault_remote::random;
 use stepvault_remote::store::{Created, ObjectInfo, RemoteStore};
 
 use crate::broken_body::Breaks;
+use crate::catalog::is_outage;
 use crate::marked_store::{MarkedStore, gone, same_vault};
 use crate::remote_memory::{other_runs_at, remember};
 
@@ -66,7 +67,7 @@ impl RunRemote {
     }
 
     /// Returns the location of a step's data, for messages.
-    pub fn place(&self, name: &str, id: StepId) -> String {
+    pub fn step_location(&self, name: &str, id: StepId) -> String {
         let (url, prefix) = (self.store.url(), self.keys.data_prefix(name, id));
         format!("{}/{}", url.trim_end_matches('/'), prefix.trim_end_matches('/'))
     }
@@ -112,6 +113,21 @@ impl RunRemote {
         }
     }
 
+    /// Returns a record; `None` when it does not exist or cannot be used, for callers that treat both alike.
+    ///
+    /// # Errors
+    /// When the store could not be read, which says nothing about the record.
+    pub(crate) async fn read_usable_record<R: Record>(&self, key: &str) -> Result<Option<R>> {
+        match self.read_record(key).await {
+            Ok(found) => Ok(found.map(|(record, _)| record)),
+            Err(error) if is_outage(&error) => Err(error),
+            Err(error) => {
+                tracing::debug!(%error, "skipped a record that cannot be used");
+                Ok(None)
+            }
+        }
+    }
+
     /// Writes a record that never changes, and reads it back: after `Ok` exactly these bytes are stored, whether this
     /// call wrote them, an earlier one whose answer was lost, or another writer with the same record.
     ///
@@ -154,6 +170,17 @@ impl RunRemote {
     /// nothing.
     pub async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         self.store.list(prefix).try_collect().await
+    }
+
+    /// Lists the objects under a prefix whose keys `select` accepts, each with what `select` returns.
+    pub(crate) async fn list_kind<T>(
+        &self,
+        prefix: &str,
+        select: impl Fn(KeyKind) -> Option<T>,
+    ) -> Result<Vec<(T, ObjectInfo)>> {
+        let objects = self.list(prefix).await?.into_iter();
+        let selected = objects.filter_map(|object| Some((select(self.keys.classify(&object.key)?)?, object)));
+        Ok(selected.collect())
     }
 
     /// Lists the sizes of everything under a prefix, by key. For a step with many files, full listing entries would
@@ -229,7 +256,7 @@ impl RunRemote {
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] when all of them are missing.
-    async fn ensure_place(&self, vault: &Vault) -> Result<()> {
+    async fn ensure_known_store(&self, vault: &Vault) -> Result<()> {
         let others = self.other_archives(vault).await?;
         for marker in &others {
             if self.store.head(marker).await?.is_some() {
@@ -256,7 +283,7 @@ impl RunRemote {
             (Some(marker), _) => marker,
             (None, Some(_)) => return Err(gone(&self.settings, &self.describe(&key))),
             (None, None) => {
-                self.ensure_place(vault).await?;
+                self.ensure_known_store(vault).await?;
                 let marker = VaultMarker::new(random::identity());
                 match self.create_record(&key, &marker).await {
                     Ok(_) => marker,

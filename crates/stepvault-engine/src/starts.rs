@@ -2,19 +2,14 @@
 //!
 //! This is best effort. An unreadable history counts as empty, and a failed write is dropped: neither prevents a start.
 
-use std::cmp::Reverse;
-
 use futures::future::join_all;
 use stepvault_core::Result;
 use stepvault_core::ids::NodeName;
 use stepvault_core::keys::KeyKind;
 use stepvault_core::starts::{Start, StartHistory, merged};
-use stepvault_remote::store::ObjectInfo;
 
+use crate::catalog::latest_objects;
 use crate::run_remote::RunRemote;
-
-/// Maximum number of nodes whose histories are read from one remote: the latest writers by the store's clock.
-const MAXIMUM_NODES: usize = 64;
 
 /// Returns the starts of every node according to the remotes, and the errors of remotes that could not be read.
 pub async fn read_starts(remotes: &[RunRemote]) -> (Vec<Start>, Vec<String>) {
@@ -33,10 +28,8 @@ pub async fn read_starts(remotes: &[RunRemote]) -> (Vec<Start>, Vec<String>) {
 }
 
 async fn read(remote: &RunRemote) -> Result<(Vec<Start>, Vec<String>)> {
-    let mut objects: Vec<ObjectInfo> = remote.list(&remote.keys.starts_prefix()).await?;
-    objects.retain(|object| matches!(remote.keys.classify(&object.key), Some(KeyKind::Starts(_))));
-    objects.sort_by_key(|object| Reverse(object.modified));
-    objects.truncate(MAXIMUM_NODES);
+    let prefix = remote.keys.starts_prefix();
+    let objects = latest_objects(remote, &prefix, |kind| matches!(kind, KeyKind::Starts(_))).await?;
     let records = objects
         .iter()
         .map(|object| remote.read_record::<StartHistory>(&object.key));

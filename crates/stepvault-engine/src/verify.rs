@@ -18,6 +18,7 @@ use crate::blocking::blocking;
 use crate::catalog::{is_outage, outage, read_commit, read_manifests_of};
 use crate::local_digest::{check_local, ensure_manifest};
 use crate::run_remote::RunRemote;
+use crate::step_state::ensure_not_removed;
 
 /// How thoroughly a step is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +75,21 @@ impl StepHealth {
     /// Whether no fault was found.
     pub fn is_sound(&self) -> bool {
         self.faults.is_empty()
+    }
+
+    fn unproved_file() -> Self {
+        Self {
+            unproved_files: 1,
+            ..Self::default()
+        }
+    }
+
+    fn proved_file(read_bytes: u64) -> Self {
+        Self {
+            proved_files: 1,
+            read_bytes,
+            ..Self::default()
+        }
     }
 
     fn fault(text: String) -> Self {
@@ -200,10 +216,11 @@ async fn prove_parts(
 /// Like [`prove_committed`], for callers that are about to call the step durable.
 ///
 /// # Errors
-/// [`ErrorKind::Damaged`] when the remote no longer holds what was committed.
+/// [`ErrorKind::Damaged`] when the remote no longer holds what was committed; [`ErrorKind::Refused`] when the step is
+/// being removed from it.
 ///
 /// # Invariants
-/// Every step called durable was proved (S1, S2), however long ago it was committed.
+/// Every step called durable was proved (S1, S2), however long ago it was committed, and was not tombstoned (S9).
 pub(crate) async fn ensure_durable(
     remote: &RunRemote,
     commit: &Commit,
@@ -227,7 +244,8 @@ pub(crate) async fn ensure_part_durable(
 async fn durable_or_damaged(remote: &RunRemote, commit: &Commit, health: &StepHealth) -> Result<()> {
     if health.is_sound() {
         // Everything that the commit names was durable before it was written; whether the commit itself is, is unknown.
-        return remote.store.sync(&[remote.keys.commit(commit.id)]).await;
+        remote.store.sync(&[remote.keys.commit(commit.id)]).await?;
+        return ensure_not_removed(remote, commit.id).await;
     }
     Err(Error::new(
         ErrorKind::Damaged,
@@ -261,10 +279,7 @@ async fn check_file(
         return read_back(remote, &key, file, observer).await;
     }
     if depth == Depth::Listed {
-        return Ok(StepHealth {
-            unproved_files: 1,
-            ..StepHealth::default()
-        });
+        return Ok(StepHealth::unproved_file());
     }
     let Some(head) = remote.store.head(&key).await? else {
         return Ok(StepHealth::fault(format!("{} is missing", file.path)));
@@ -275,18 +290,12 @@ async fn check_file(
         size_bytes: file.size_bytes,
     };
     Ok(match head.checksum.proves(&digest, &file.parts_sha256) {
-        Some(true) => StepHealth {
-            proved_files: 1,
-            ..StepHealth::default()
-        },
+        Some(true) => StepHealth::proved_file(0),
         Some(false) => StepHealth::fault(format!(
             "{}: the store's checksum differs from the recorded one",
             file.path
         )),
-        None => StepHealth {
-            unproved_files: 1,
-            ..StepHealth::default()
-        },
+        None => StepHealth::unproved_file(),
     })
 }
 
@@ -315,11 +324,7 @@ async fn read_back(
         .position(|(found, expected)| found != *expected)
         .or((found.len() != file.parts_sha256.len()).then_some(found.len()));
     Ok(match wrong {
-        None => StepHealth {
-            proved_files: 1,
-            read_bytes: file.size_bytes,
-            ..StepHealth::default()
-        },
+        None => StepHealth::proved_file(file.size_bytes),
         Some(part) => StepHealth::fault(format!(
             "{} has different bytes than were saved, from byte {}",
             file.path,

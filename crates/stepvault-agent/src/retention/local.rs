@@ -12,8 +12,8 @@ use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::retention::{KeepRules, LocalLimits, Verdict};
 use stepvault_core::room::Room;
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::given_up::{read_given_up, tell_given_up};
-use stepvault_engine::prune::{LocalPrune, PruneReport, prune_together};
+use stepvault_engine::given_up::{read_given_up, write_given_up};
+use stepvault_engine::prune::{LocalPrune, PruneReport, prune_local_runs};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::space;
 
@@ -112,7 +112,7 @@ impl LocalRetention {
         // The forecast of the next checkpoint never stops an upload, which may end before it: only the configured mark
         // does.
         let uploads_below_bytes = self.limits.free_space_low_bytes.unwrap_or(0);
-        let reports = prune_together(&prunes, &limits, uploads_below_bytes, claim).await?;
+        let reports = prune_local_runs(&prunes, &limits, uploads_below_bytes, claim).await?;
         for (prune, report) in prunes.iter().zip(reports) {
             match report {
                 Ok(report) => self.applied(&prune.run, &report),
@@ -162,7 +162,7 @@ impl LocalRetention {
                 if self.published.borrow().get(&on_remote) == Some(&record) {
                     continue;
                 }
-                match tell_given_up(remote, &record).await {
+                match write_given_up(remote, &record).await {
                     Ok(()) => {
                         self.published.borrow_mut().insert(on_remote, record.clone());
                     }

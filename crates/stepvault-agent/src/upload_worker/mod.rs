@@ -14,7 +14,7 @@ use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::push::reopen_attempt;
-use stepvault_engine::upload::{Lane, Uploaded};
+use stepvault_engine::upload::{UploadSession, Uploaded};
 use stepvault_local::sealed::SealedStep;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -179,7 +179,7 @@ impl UploadWorker {
     }
 
     /// Returns the run's session with the remote: opened for the first step, and verified again after an outage.
-    async fn open_session(&mut self, index: usize) -> Result<Lane> {
+    async fn open_session(&mut self, index: usize) -> Result<UploadSession> {
         let run = &mut self.runs[index];
         let vault = &self.vault.vault;
         if let Some(session) = run.session.clone() {
@@ -190,7 +190,7 @@ impl UploadWorker {
             return Ok(session);
         }
         let (budget, observer) = (self.budget.clone(), Arc::clone(&self.reporter.observer));
-        let session = Lane::open(run.remote.clone(), vault.clone(), budget, observer).await?;
+        let session = UploadSession::open(run.remote.clone(), vault.clone(), budget, observer).await?;
         run.hold(vault).await?;
         Ok(run.session.insert(session).clone())
     }

@@ -10,7 +10,7 @@ use stepvault_core::observe::Event;
 use stepvault_core::retention::KeepRules;
 use stepvault_engine::exclusive::ExclusiveRun;
 use stepvault_engine::run_remote::RunRemote;
-use stepvault_engine::upload::Lane;
+use stepvault_engine::upload::UploadSession;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
@@ -30,7 +30,7 @@ pub(crate) struct RunUploads {
     pub(super) attempts: Arc<OpenRun>,
     keep: KeepRules,
     /// Opened for the first step.
-    pub(super) session: Option<Lane>,
+    pub(super) session: Option<UploadSession>,
     /// The writer, for an exclusive run.
     exclusive: Option<Writer>,
     /// The exclusive right, once taken.

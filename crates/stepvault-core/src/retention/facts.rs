@@ -105,3 +105,11 @@ pub struct TierView {
     /// Free bytes on the local tier's filesystem, if known.
     pub free_bytes: Option<u64>,
 }
+
+impl TierView {
+    /// Returns the newest verified step.
+    pub fn newest_valid(&self) -> Option<StepId> {
+        let valid = self.steps.iter().filter(|step| step.verified == Verified::Yes);
+        valid.map(|step| step.id).max()
+    }
+}

@@ -88,7 +88,7 @@ pub(super) fn refusal(view: &TierView) -> Option<Refusal> {
 
 /// Returns the guards that hold each step, in plain words; steps without a guard are omitted.
 pub(super) fn held(view: &TierView, guards: &Guards) -> BTreeMap<StepId, Vec<String>> {
-    let newest_valid = newest_valid(&view.steps);
+    let newest_valid = view.newest_valid();
     let mut held = BTreeMap::new();
     for step in &view.steps {
         let mut reasons = Vec::new();
@@ -153,12 +153,6 @@ pub(super) fn never_given_up_from(steps: &[StepFacts]) -> Option<StepId> {
     let newest = valid().max_by_key(|step| step.id)?;
     let before = valid().map(|step| step.id).filter(|id| *id < newest.id).max();
     Some(before.filter(|_| newest.needs_other_nodes).unwrap_or(newest.id))
-}
-
-/// Returns the newest verified step.
-fn newest_valid(steps: &[StepFacts]) -> Option<StepId> {
-    let valid = steps.iter().filter(|step| step.verified == Verified::Yes);
-    valid.map(|step| step.id).max()
 }
 
 /// Returns why a local copy must stay: the remotes that do not have it, or that no remote ever had it.

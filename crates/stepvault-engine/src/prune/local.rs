@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use stepvault_core::Result;
-use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::{RemoteName, RunName, StepId};
 use stepvault_core::observe::{Observer, Tier};
 use stepvault_core::retention::{
@@ -12,7 +11,7 @@ use stepvault_core::retention::{
     abandoned_steps, plan,
 };
 use stepvault_core::timestamp::Timestamp;
-use stepvault_local::sealed::{SealedStep, UploadState};
+use stepvault_local::sealed::SealedStep;
 use stepvault_local::space;
 use stepvault_local::vault::Vault;
 
@@ -20,6 +19,7 @@ use super::local_now;
 use crate::blocking::blocking;
 use crate::catalog::{RemovedSteps, pins, removed_steps};
 use crate::run_remote::RunRemote;
+use crate::step_state::is_durable_on;
 use crate::verify::{Depth, check_sealed};
 
 /// Inputs for evicting steps of one run.
@@ -57,11 +57,12 @@ impl LocalPrune {
 
 /// Plans which sealed steps would go, before any remote is asked whether it still has them. Gives no step up.
 pub async fn plan_local(prune: &LocalPrune) -> Result<RetentionPlan> {
-    let view = look(prune).await?;
+    let view = local_view(prune).await?;
     plan(&view, &prune.rules, &prune.limits, &prune.guards(0))
 }
 
-pub(super) async fn look(prune: &LocalPrune) -> Result<TierView> {
+/// Lists the sealed steps with all facts on which retention depends.
+pub(super) async fn local_view(prune: &LocalPrune) -> Result<TierView> {
     let (vault, run) = (prune.vault.clone(), prune.run.clone());
     let scan = blocking(move || vault.steps(&run)).await?;
     let (vault, run) = (prune.vault.clone(), prune.run.clone());
@@ -114,7 +115,7 @@ async fn facts(
     let (created, durable_on, reclaimable_bytes) = blocking(move || {
         let mut durable_on = Vec::new();
         for remote in &remotes {
-            if durable_commit(&copy, remote)?.is_some() {
+            if is_durable_on(&copy, remote)? {
                 durable_on.push(remote.name().clone());
             }
         }
@@ -151,13 +152,4 @@ async fn facts(
         needs_other_nodes: record.is_one_of_several(),
         abandoned,
     })
-}
-
-/// Returns the digest of the commit that was read back on a remote; `None` when the step is not durable on it, or was
-/// durable at a different URL.
-pub(super) fn durable_commit(step: &SealedStep, remote: &RunRemote) -> Result<Option<Sha256Digest>> {
-    let state = step.remote_state(remote.name())?;
-    Ok(state
-        .filter(|state| state.state == UploadState::Durable && state.url == remote.store.url())
-        .and_then(|state| state.commit_sha256))
 }

@@ -1,14 +1,14 @@
 //! Retention on both tiers: list, plan, then execute the plan.
 
 mod local;
+mod local_runs;
 mod proof;
 mod remote;
 mod removal;
-mod together;
 
 pub use local::{LocalPrune, plan_local};
+pub use local_runs::{prune_local, prune_local_runs};
 pub use remote::{RemotePrune, plan_remote, prune_remote};
-pub use together::{prune_local, prune_together};
 
 use std::time::SystemTime;
 

@@ -10,9 +10,10 @@ use stepvault_core::retention::Unproven;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::sealed::SealedStep;
 
-use super::local::{LocalPrune, durable_commit};
+use super::local::LocalPrune;
 use crate::catalog::{is_outage, removal_record};
 use crate::run_remote::RunRemote;
+use crate::step_state::durable_commit;
 use crate::verify::{StepHealth, check_part};
 
 /// Maximum number of a step's faults that are reported.
@@ -26,6 +27,8 @@ enum Held {
     Retired,
     /// The step was never durable on it.
     Never,
+    /// Less than it acknowledged: this is missing or damaged.
+    Lost(String),
 }
 
 /// Remotes that did not answer: they are not queried again for other steps of the same round.
@@ -53,9 +56,9 @@ pub(super) async fn prove_elsewhere(
             return Err(Unproven::Unanswered(cannot_be_asked(why)));
         }
         match held_on(prune, step, remote).await {
-            Ok(Ok(Held::Yes | Held::Retired)) => is_held = true,
-            Ok(Ok(Held::Never)) => {}
-            Ok(Err(lost)) => return Err(Unproven::Lost(lost)),
+            Ok(Held::Yes | Held::Retired) => is_held = true,
+            Ok(Held::Never) => {}
+            Ok(Held::Lost(why)) => return Err(Unproven::Lost(why)),
             Err(error) => {
                 if error.kind() == ErrorKind::Unreachable {
                     unanswered.insert(remote.name().clone(), error.to_string());
@@ -75,41 +78,41 @@ pub(super) async fn prove_elsewhere(
     ))
 }
 
-/// Returns what a remote holds of a step; text where it lacks something that it acknowledged.
+/// Returns what a remote holds of a step.
 ///
 /// # Errors
 /// When the remote is unreachable.
-async fn held_on(
-    prune: &LocalPrune,
-    step: &SealedStep,
-    remote: &RunRemote,
-) -> Result<std::result::Result<Held, String>> {
+async fn held_on(prune: &LocalPrune, step: &SealedStep, remote: &RunRemote) -> Result<Held> {
     let name = remote.name();
     let known = match durable_commit(step, remote) {
         Ok(Some(known)) => known,
-        Ok(None) => return Ok(Ok(Held::Never)),
-        Err(error) => return Ok(Err(error.to_string())),
+        Ok(None) => return Ok(Held::Never),
+        Err(error) => return Ok(Held::Lost(error.to_string())),
     };
     let key = remote.keys.commit(step.id());
     let Some(bytes) = remote.read_small(&key).await? else {
         // Retention removes a step on purpose.
         return Ok(match removal_record(remote, step.id()).await? {
-            Some(_) => Ok(Held::Retired),
-            None => Err(format!("its commit is missing on {name}")),
+            Some(_) => Held::Retired,
+            None => Held::Lost(format!("its commit is missing on {name}")),
         });
     };
     if Sha256Digest::of(&bytes) != known {
-        return Ok(Err(format!(
+        return Ok(Held::Lost(format!(
             "its commit on {name} is not the one that was acknowledged"
         )));
     }
     let health = match part_health(prune, step, remote, &bytes).await {
         Ok(health) => health,
         Err(error) if is_outage(&error) => return Err(error),
-        Err(error) => return Ok(Err(format!("its data on {name} cannot be checked: {error}"))),
+        Err(error) => {
+            return Ok(Held::Lost(format!(
+                "its data on {name} cannot be checked: {error}"
+            )));
+        }
     };
     if health.is_sound() {
-        return Ok(Ok(Held::Yes));
+        return Ok(Held::Yes);
     }
     let mut faults = health.faults;
     let more = faults.len().saturating_sub(MAX_FAULTS);
@@ -118,7 +121,7 @@ async fn held_on(
         0 => String::new(),
         more => format!("; and {more} more"),
     };
-    Ok(Err(format!(
+    Ok(Held::Lost(format!(
         "its data on {name} is not what was uploaded: {}{more}",
         faults.join("; ")
     )))

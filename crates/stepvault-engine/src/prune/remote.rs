@@ -20,10 +20,11 @@ use stepvault_core::timestamp::Timestamp;
 
 use super::removal::Removal;
 use super::{PruneReport, local_now};
-use crate::catalog::{commits, is_outage, leases, pins, read_tombstone, removed_steps};
+use crate::catalog::{committed_ids, leases, live_leases, pins, read_tombstone, removed_steps};
 use crate::gc::pardon_spared;
 use crate::leases::HeldLease;
 use crate::run_remote::RunRemote;
+use crate::step_state::visible_commits;
 use crate::verify::{Depth, StepHealth, check_committed, check_remote, prove_committed};
 
 /// Inputs for pruning a remote.
@@ -49,7 +50,7 @@ struct Found {
 
 /// Plans which steps would go, and writes nothing. Ages are measured by this machine's clock.
 pub async fn plan_remote(prune: &RemotePrune) -> Result<RetentionPlan> {
-    let found = look(prune, local_now(), None).await?;
+    let found = remote_view(prune, local_now(), None).await?;
     decide(prune, found).await.map(|(plan, _)| plan)
 }
 
@@ -71,7 +72,7 @@ pub async fn prune_remote(prune: &RemotePrune) -> Result<PruneReport> {
 async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneReport> {
     lease.ensure_alone().await?;
     pardon_spared(&prune.remote).await?;
-    let found = look(prune, lease.taken(), Some(lease)).await?;
+    let found = remote_view(prune, lease.taken(), Some(lease)).await?;
     let (plan, commits) = decide(prune, found).await?;
     let mut report = PruneReport {
         plan,
@@ -88,13 +89,13 @@ async fn prune_leased(prune: &RemotePrune, lease: &HeldLease) -> Result<PruneRep
         }
     }
     let commits: BTreeMap<StepId, &Commit> = commits.iter().map(|commit| (commit.id, commit)).collect();
-    let doomed: Vec<StepId> = report
+    let planned: Vec<StepId> = report
         .plan
         .deletions()
         .iter()
         .map(|decision| decision.id)
         .collect();
-    for id in doomed {
+    for id in planned {
         let Some(commit) = commits.get(&id) else {
             continue;
         };
@@ -113,12 +114,13 @@ fn removal<'a>(prune: &'a RemotePrune, id: StepId, name: &str, bytes: Option<u64
         observer: &prune.observer,
         tier: &remote.tier,
         id,
-        place: remote.place(name, id),
+        location: remote.step_location(name, id),
         bytes,
     }
 }
 
-async fn look(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLease>) -> Result<Found> {
+/// Lists the visible steps with all facts on which retention depends, and their commits.
+async fn remote_view(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLease>) -> Result<Found> {
     let remote = &prune.remote;
     if remote.marker().await?.is_none() {
         // The marker is missing: never delete from an unknown place.
@@ -127,9 +129,8 @@ async fn look(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLease>) -
             commits: Vec::new(),
         });
     }
-    let listed = commits(remote).await?;
-    let removed = removed_steps(remote).await?;
-    let mut pinned: BTreeSet<StepId> = pins(remote).await?.into_iter().collect();
+    let visible = visible_commits(remote).await?;
+    let mut pinned = pins(remote).await?;
     pinned.extend(&prune.pinned_elsewhere);
     let leased: BTreeSet<StepId> = leases(remote)
         .await?
@@ -137,13 +138,10 @@ async fn look(prune: &RemotePrune, now: SystemTime, lease: Option<&HeldLease>) -
         .filter(|found| found.is_live(now))
         .filter_map(|found| found.id)
         .collect();
-    let abandoned = abandoned_steps(listed.by_step.keys().copied());
+    let abandoned = abandoned_steps(visible.keys().copied());
     let mut view = empty_view(remote, now);
     let mut readable = Vec::new();
-    for (id, found) in listed.by_step {
-        if removed.contains(id) {
-            continue;
-        }
+    for (id, found) in visible {
         match found.commit {
             Ok(commit) => {
                 view.steps.push(StepFacts {
@@ -208,7 +206,7 @@ async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan,
         }
         // The step that is restored when all others are gone is verified by its bytes; for the rest, names and sizes
         // suffice.
-        let newest_valid = newest_valid(&found.view);
+        let newest_valid = found.view.newest_valid();
         if newest_valid != proved {
             proved = newest_valid;
             if let Some(id) = newest_valid {
@@ -235,14 +233,6 @@ async fn decide(prune: &RemotePrune, mut found: Found) -> Result<(RetentionPlan,
             note_health(&mut found.view, id, &health);
         }
     }
-}
-
-fn newest_valid(view: &TierView) -> Option<StepId> {
-    view.steps
-        .iter()
-        .filter(|step| step.verified == Verified::Yes)
-        .map(|step| step.id)
-        .max()
 }
 
 fn note_health(view: &mut TierView, id: StepId, health: &StepHealth) {
@@ -296,13 +286,8 @@ async fn erase(prune: &RemotePrune, id: StepId) -> Result<Option<String>> {
     }
     let step_leases = remote.list(&remote.keys.step_leases_prefix(id)).await?;
     if !step_leases.is_empty() {
-        let all = leases(remote).await?;
-        let now = all
-            .iter()
-            .map(|lease| lease.renewed)
-            .max()
-            .unwrap_or(SystemTime::UNIX_EPOCH);
-        if all.iter().any(|lease| lease.id == Some(id) && lease.is_live(now)) {
+        let live = live_leases(remote).await?;
+        if live.iter().any(|lease| lease.id == Some(id)) {
             return Ok(Some("it is being restored; the next prune deletes it".to_owned()));
         }
     }
@@ -320,17 +305,13 @@ async fn erase(prune: &RemotePrune, id: StepId) -> Result<Option<String>> {
 /// Returns the existing part manifests of a step, by key; empty if one cannot be read.
 async fn part_records(remote: &RunRemote, id: StepId) -> Result<Vec<(String, Option<PartManifest>)>> {
     let mut parts = Vec::new();
-    for object in remote.list(&remote.keys.step_parts_prefix(id)).await? {
-        if !matches!(remote.keys.classify(&object.key), Some(KeyKind::Part(found, _)) if found == id) {
-            continue;
-        }
-        let manifest = match remote.read_record::<PartManifest>(&object.key).await {
-            Ok(found) => found
-                .map(|(manifest, _)| manifest)
-                .filter(|manifest| manifest.id == id),
-            Err(error) if is_outage(&error) => return Err(error),
-            Err(_) => None,
-        };
+    let select = |kind| matches!(kind, KeyKind::Part(found, _) if found == id).then_some(());
+    for ((), object) in remote
+        .list_kind(&remote.keys.step_parts_prefix(id), select)
+        .await?
+    {
+        let manifest: Option<PartManifest> = remote.read_usable_record(&object.key).await?;
+        let manifest = manifest.filter(|manifest| manifest.id == id);
         parts.push((object.key, manifest));
     }
     Ok(parts)
@@ -365,7 +346,7 @@ fn named_data(
 /// Resumes interrupted removals: the step is tombstoned or retired, but its commit still exists.
 async fn finish_tombstoned(prune: &RemotePrune, report: &mut PruneReport) -> Result<()> {
     let remote = &prune.remote;
-    let mut listed = crate::catalog::committed_ids(remote).await?;
+    let mut listed = committed_ids(remote).await?;
     let removed = removed_steps(remote).await?;
     listed.retain(|id, _| removed.contains(*id));
     // The process that wrote them may have been killed before they were durable, and the identities must stay used

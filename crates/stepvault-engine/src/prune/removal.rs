@@ -14,7 +14,7 @@ pub(super) struct Removal<'a> {
     pub(super) tier: &'a Tier,
     pub(super) id: StepId,
     /// The tier it is removed from.
-    pub(super) place: String,
+    pub(super) location: String,
     /// Bytes of its files, if known.
     pub(super) bytes: Option<u64>,
 }
@@ -29,7 +29,7 @@ impl Removal<'_> {
             observer,
             tier,
             id,
-            place,
+            location: place,
             bytes,
         } = self;
         let (id, bytes, begun) = (*id, *bytes, Instant::now());

@@ -15,7 +15,7 @@ use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, Result};
 use stepvault_local::vault::Vault;
 
-use super::known::{AtHand, known_on, own_parts_on};
+use super::known_steps::{ScannedCheckpoint, known_on, own_parts_on};
 use crate::catalog::is_outage;
 use crate::launches::Launches;
 use crate::resumptions::Resumptions;
@@ -32,12 +32,12 @@ pub struct Placer {
 
 /// A checkpoint whose attempt is to be determined.
 #[derive(Debug)]
-pub(super) struct Question<'a> {
+pub(super) struct AttemptQuery<'a> {
     pub(super) vault: &'a Vault,
     pub(super) run: &'a RunName,
     pub(super) remotes: &'a [RunRemote],
     pub(super) placer: &'a Placer,
-    pub(super) at_hand: &'a AtHand<'a>,
+    pub(super) checkpoint: &'a ScannedCheckpoint<'a>,
     /// The writer of the checkpoint.
     pub(super) writer: &'a Writer,
     /// The earliest time, by this node's clock, at which it can have been written.
@@ -50,7 +50,7 @@ pub(super) struct Question<'a> {
 
 /// Steps known from the tiers.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct KnownSteps {
     pub(super) steps: Vec<KnownStep>,
     /// Whether a remote that answered lacks the checkpoint, or a remote did not answer.
     pub(super) missing_somewhere: bool,
@@ -60,7 +60,7 @@ pub(super) struct Known {
     pub(super) answered: bool,
 }
 
-impl Known {
+impl KnownSteps {
     /// Adds the entries of another tier. The same step on two tiers is one step; if its content matches on one tier, it
     /// matches.
     pub(super) fn add(&mut self, entries: Vec<KnownStep>) {
@@ -79,19 +79,19 @@ impl Known {
 /// Queries all remotes concurrently for the steps that they know.
 pub(super) async fn ask_remotes(
     remotes: &[RunRemote],
-    at_hand: &AtHand<'_>,
+    checkpoint: &ScannedCheckpoint<'_>,
     writer: &Writer,
     observer: &Arc<dyn Observer>,
-) -> Known {
-    let mut known = Known {
+) -> KnownSteps {
+    let mut known = KnownSteps {
         missing_somewhere: remotes.is_empty(),
-        ..Known::default()
+        ..KnownSteps::default()
     };
     let answers = join_all(remotes.iter().map(|remote| async move {
         if writer.place.nodes().is_several() {
-            return own_parts_on(remote, at_hand, writer).await;
+            return own_parts_on(remote, checkpoint, writer).await;
         }
-        let found = known_on(remote, at_hand).await?;
+        let found = known_on(remote, checkpoint).await?;
         let is_there = found.iter().any(|entry| entry.same_content);
         Ok((found, is_there))
     }))
@@ -115,9 +115,9 @@ pub(super) async fn ask_remotes(
     known
 }
 
-impl Question<'_> {
+impl AttemptQuery<'_> {
     fn written_at(&self) -> Timestamp {
-        self.at_hand.tree.newest_mtime()
+        self.checkpoint.tree.newest_mtime()
     }
 
     /// The time that decides after which restore, and in which launch, it was written.
@@ -148,20 +148,20 @@ impl Question<'_> {
         }
         let same = known
             .iter()
-            .filter(|entry| entry.id.step == self.at_hand.step && entry.same_content);
+            .filter(|entry| entry.id.step == self.checkpoint.step && entry.same_content);
         if let Some(entry) = same.max_by_key(|entry| entry.id) {
             return Ok(Placement::Known(entry.id));
         }
         let highest = known.iter().map(|entry| entry.id.attempt).max();
         Ok(Placement::New(StepId::new(
             highest.unwrap_or(Attempt::FIRST),
-            self.at_hand.step,
+            self.checkpoint.step,
         )))
     }
 
     /// Places a checkpoint of a single node: by its earlier restores, otherwise by the times of its files.
     async fn alone(&self, known: &[KnownStep], is_final: bool) -> Result<Placement> {
-        let (step, written_at) = (self.at_hand.step, self.written_at());
+        let (step, written_at) = (self.checkpoint.step, self.written_at());
         let mut resumptions = Resumptions::open(self.vault, self.run).await?;
         let Some(mut resumed) = resumptions.before(self.time()) else {
             return place(known, step, written_at);
@@ -186,7 +186,7 @@ impl Question<'_> {
         let unnamed = LaunchName::unnamed();
         let launch = self.writer.launch.as_ref().unwrap_or(&unnamed);
         let Some(remote) = self.remotes.first() else {
-            return place(known, self.at_hand.step, self.written_at());
+            return place(known, self.checkpoint.step, self.written_at());
         };
         let mut launches = Launches::open(Some(self.vault), remote).await?;
         let current = self.placer.writer.launch.as_ref().unwrap_or(&unnamed);
@@ -206,7 +206,7 @@ impl Question<'_> {
         if let (false, Some(attempt)) = (is_current, attempt) {
             return Ok(self.in_attempt_left(known, attempt));
         }
-        let (step, written_at) = (self.at_hand.step, self.written_at());
+        let (step, written_at) = (self.checkpoint.step, self.written_at());
         let spans = launches.spans();
         let in_latest = is_current && self.in_launch;
         match place_by_launch(known, &spans, step, written_at, in_latest) {
@@ -274,7 +274,7 @@ impl Question<'_> {
 
     /// Places the checkpoint in an attempt to which no new steps are added.
     fn in_attempt_left(&self, known: &[KnownStep], attempt: Attempt) -> Placement {
-        let id = StepId::new(attempt, self.at_hand.step);
+        let id = StepId::new(attempt, self.checkpoint.step);
         let same = known
             .iter()
             .filter(|entry| entry.id.step == id.step && entry.same_content);

@@ -9,8 +9,8 @@ use stepvault_core::observe::Observer;
 use stepvault_core::{ErrorKind, Result};
 use stepvault_local::tree::Tree;
 
-use super::known::{AtHand, known_on};
-use crate::catalog::{read_commit, removed_steps};
+use super::known_steps::{ScannedCheckpoint, known_on};
+use crate::catalog::read_commit;
 use crate::run_remote::RunRemote;
 use crate::verify::ensure_durable;
 
@@ -27,15 +27,13 @@ pub async fn held_by_all(
     tree: &Tree,
     observer: &Arc<dyn Observer>,
 ) -> Result<Option<StepId>> {
-    let at_hand = AtHand { source, step, tree };
+    let checkpoint = ScannedCheckpoint { source, step, tree };
     let mut common: Option<BTreeSet<StepId>> = None;
     for remote in remotes {
-        let found = known_on(remote, &at_hand).await?;
-        // A step that is being removed counts as missing.
-        let removed = removed_steps(remote).await?;
+        let found = known_on(remote, &checkpoint).await?;
         let same = found
             .iter()
-            .filter(|known| known.same_content && !removed.contains(known.id))
+            .filter(|known| known.same_content)
             .map(|known| known.id);
         common = Some(match common {
             None => same.collect(),
@@ -49,7 +47,8 @@ pub async fn held_by_all(
         let commit = read_commit(remote, id).await?;
         match ensure_durable(remote, &commit, observer).await {
             Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::Damaged => return Ok(None),
+            // Damaged, or being removed since it was listed.
+            Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Refused) => return Ok(None),
             Err(error) => return Err(error),
         }
     }

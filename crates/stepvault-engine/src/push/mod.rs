@@ -2,10 +2,10 @@
 
 mod determine;
 mod held;
-mod known;
-mod place;
+mod known_steps;
 mod provisional;
 mod source;
+mod stage;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use crate::blocking::blocking;
 use crate::catalog::read_commit;
 use crate::memory::MemoryBudget;
 use crate::run_remote::RunRemote;
-use crate::upload::{Lane, Uploaded};
+use crate::upload::{UploadSession, Uploaded};
 use crate::verify::ensure_durable;
 
 pub use determine::Placer;
 pub use held::held_by_all;
-pub use place::{Placed, StageRequest, stage};
 pub use provisional::{Determined, Outcome, determine_attempts, provisional_steps, reopen_attempt};
 pub use source::{SourceCheck, check_source};
+pub use stage::{Placed, StageRequest, stage};
 
 /// The outcome of one step on one remote.
 #[derive(Debug)]
@@ -43,6 +43,17 @@ pub struct RemoteOutcome {
     pub result: Result<Uploaded>,
     /// Bytes that the store copied from an earlier step and that were not sent.
     pub copied_bytes: u64,
+}
+
+impl RemoteOutcome {
+    fn new(remote: &RunRemote, result: Result<Uploaded>, copied_bytes: u64) -> Self {
+        Self {
+            remote: remote.name().clone(),
+            required: remote.settings.required,
+            result,
+            copied_bytes,
+        }
+    }
 }
 
 /// The outcome of a push.
@@ -181,12 +192,7 @@ impl Uploading<'_> {
     }
 
     fn nowhere(&self, error: &Error) -> Vec<RemoteOutcome> {
-        let outcome = |remote: &RunRemote| RemoteOutcome {
-            remote: remote.name().clone(),
-            required: remote.settings.required,
-            result: Err(error.duplicate()),
-            copied_bytes: 0,
-        };
+        let outcome = |remote| RemoteOutcome::new(remote, Err(error.duplicate()), 0);
         self.remotes.iter().map(outcome).collect()
     }
 }
@@ -202,18 +208,13 @@ async fn prove_everywhere(
             let commit = read_commit(remote, id).await?;
             ensure_durable(remote, &commit, observer).await
         };
-        RemoteOutcome {
-            remote: remote.name().clone(),
-            required: remote.settings.required,
-            result: proved.await.map(|()| Uploaded::AlreadyDurable),
-            copied_bytes: 0,
-        }
+        RemoteOutcome::new(remote, proved.await.map(|()| Uploaded::AlreadyDurable), 0)
     }))
     .await
 }
 
 /// Uploads a sealed step to all remotes concurrently. A slow or failing remote does not delay the others.
-pub async fn upload_everywhere(
+async fn upload_everywhere(
     vault: &Vault,
     remotes: &[RunRemote],
     step: &SealedStep,
@@ -222,39 +223,29 @@ pub async fn upload_everywhere(
     observer: &Arc<dyn Observer>,
 ) -> Vec<RemoteOutcome> {
     join_all(remotes.iter().map(|remote| async move {
-        let lane = Lane::open(
-            remote.clone(),
-            vault.clone(),
-            budget.clone(),
-            Arc::clone(observer),
-        )
-        .await;
-        let (result, copied_bytes) = match lane {
-            Ok(lane) => {
-                let result = upload_and_wait(&lane, step, patience).await;
-                (result, lane.copied_bytes())
+        let observer = Arc::clone(observer);
+        let session = UploadSession::open(remote.clone(), vault.clone(), budget.clone(), observer).await;
+        let (result, copied_bytes) = match session {
+            Ok(session) => {
+                let result = upload_and_wait(&session, step, patience).await;
+                (result, session.copied_bytes())
             }
             Err(error) => (Err(error), 0),
         };
-        RemoteOutcome {
-            remote: remote.name().clone(),
-            required: remote.settings.required,
-            result,
-            copied_bytes,
-        }
+        RemoteOutcome::new(remote, result, copied_bytes)
     }))
     .await
 }
 
 /// Interval between checks for other nodes' parts.
-const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
+const PARTS_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-async fn upload_and_wait(lane: &Lane, step: &SealedStep, patience: Duration) -> Result<Uploaded> {
-    let mut uploaded = lane.upload(step).await?;
+async fn upload_and_wait(session: &UploadSession, step: &SealedStep, patience: Duration) -> Result<Uploaded> {
+    let mut uploaded = session.upload(step).await?;
     let deadline = Instant::now() + patience;
     while !uploaded.is_durable() && Instant::now() < deadline {
-        tokio::time::sleep_until(deadline.min(Instant::now() + BETWEEN_LOOKS)).await;
-        uploaded = lane.settle(step).await?;
+        tokio::time::sleep_until(deadline.min(Instant::now() + PARTS_POLL_INTERVAL)).await;
+        uploaded = session.settle(step).await?;
     }
     Ok(uploaded)
 }

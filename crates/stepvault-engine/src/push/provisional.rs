@@ -14,9 +14,9 @@ use stepvault_local::seal_record::AttemptState;
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
-use super::determine::{Known, Placer, Question, ask_remotes};
+use super::determine::{AttemptQuery, KnownSteps, Placer, ask_remotes};
 use super::held::held_by_all;
-use super::known::{AtHand, known_locally};
+use super::known_steps::{ScannedCheckpoint, known_locally};
 use crate::blocking::blocking;
 use crate::catalog::{is_outage, read_commit};
 use crate::launches::remembered_attempt;
@@ -80,41 +80,41 @@ pub async fn determine_attempts(
     observer: &Arc<dyn Observer>,
 ) -> Result<Vec<Determined>> {
     let mut determined = Vec::new();
-    let mut called_before = BTreeMap::new();
+    let mut former_ids = BTreeMap::new();
     // Each iteration leaves one fewer: a determined step is no longer provisional, or no longer exists.
     while let Some(step) = provisional_steps(vault, run).await?.into_iter().next() {
         let id = step.id();
-        let outcome = determine_one(vault, remotes, step, placer, (&mut called_before, observer)).await?;
-        let before = called_before.get(&id).copied().unwrap_or(id);
-        tell(before, &outcome, observer);
+        let outcome = determine_one(vault, remotes, step, placer, (&mut former_ids, observer)).await?;
+        let before = former_ids.get(&id).copied().unwrap_or(id);
+        report(before, &outcome, observer);
         determined.push(Determined { before, outcome });
     }
     Ok(determined)
 }
 
 /// Frees an identity for a step: another provisional step may hold it until its own attempt is determined.
-async fn make_way(
+async fn free_identity(
     vault: &Vault,
     sealed: &[SealedStep],
     step: &SealedStep,
     id: StepId,
-    called_before: &mut BTreeMap<StepId, StepId>,
+    former_ids: &mut BTreeMap<StepId, StepId>,
 ) -> Result<()> {
-    let in_the_way =
+    let holds_identity =
         |other: &&SealedStep| other.id() == id && id != step.id() && other.record().is_provisional();
-    let Some(other) = sealed.iter().find(in_the_way).cloned() else {
+    let Some(other) = sealed.iter().find(holds_identity).cloned() else {
         return Ok(());
     };
     let attempts = sealed.iter().map(|other| other.id().attempt);
     let free = attempts.fold(id.attempt, Attempt::max).next()?;
     let vault = vault.clone();
     let renamed = blocking(move || vault.rename_provisional(&other, free)).await?;
-    let before = called_before.remove(&id).unwrap_or(id);
-    called_before.insert(renamed.id(), before);
+    let before = former_ids.remove(&id).unwrap_or(id);
+    former_ids.insert(renamed.id(), before);
     Ok(())
 }
 
-fn tell(before: StepId, outcome: &Outcome, observer: &Arc<dyn Observer>) {
+fn report(before: StepId, outcome: &Outcome, observer: &Arc<dyn Observer>) {
     match outcome {
         Outcome::Placed(step) if step.id() == before => {}
         Outcome::Placed(step) => observer.on_event(&Event::Info {
@@ -134,10 +134,10 @@ async fn determine_one(
     remotes: &[RunRemote],
     step: SealedStep,
     placer: &Placer,
-    (called_before, observer): (&mut BTreeMap<StepId, StepId>, &Arc<dyn Observer>),
+    (former_ids, observer): (&mut BTreeMap<StepId, StepId>, &Arc<dyn Observer>),
 ) -> Result<Outcome> {
     let (tree, source) = (step.tree(), step.checkpoint_path());
-    let at_hand = AtHand {
+    let checkpoint = ScannedCheckpoint {
         source: &source,
         step: step.id().step,
         tree: &tree,
@@ -148,29 +148,29 @@ async fn determine_one(
         launch: record.launch.clone(),
         shared: record.shared,
     };
-    let mut known = ask_remotes(remotes, &at_hand, &writer, observer).await;
+    let mut known = ask_remotes(remotes, &checkpoint, &writer, observer).await;
     if !known.answered {
         return Err(unanswered(known));
     }
     let (reader, run) = (vault.clone(), record.run.clone());
     let sealed = blocking(move || reader.steps(&run)).await?.steps;
     let settled = sealed.iter().filter(|other| !other.record().is_provisional());
-    known.add(known_locally(settled, &at_hand));
-    let question = Question {
+    known.add(known_locally(settled, &checkpoint));
+    let query = AttemptQuery {
         vault,
         run: &record.run,
         remotes,
         placer,
-        at_hand: &at_hand,
+        checkpoint: &checkpoint,
         writer: &writer,
         not_before: record.attempt.not_before,
         in_launch: record.attempt.in_launch,
         provisional: Vec::new(),
     };
-    match question.determine(&known.steps).await? {
-        Placement::New(id) if was_lost(&step, id) => match question.beyond(id, &known.steps).await? {
+    match query.determine(&known.steps).await? {
+        Placement::New(id) if was_lost(&step, id) => match query.beyond(id, &known.steps).await? {
             Some(id) => {
-                make_way(vault, &sealed, &step, id, called_before).await?;
+                free_identity(vault, &sealed, &step, id, former_ids).await?;
                 place(vault, &step, id).await
             }
             None => no_place(vault, &step, id, &known).await,
@@ -179,19 +179,19 @@ async fn determine_one(
             discard(vault, &step).await?;
             Ok(Outcome::Duplicate(id))
         }
-        Placement::Known(id) if others_hold(remotes, &step, id, &at_hand, observer).await? => {
+        Placement::Known(id) if others_hold(remotes, &step, id, &checkpoint, observer).await? => {
             discard(vault, &step).await?;
             Ok(Outcome::Duplicate(id))
         }
         Placement::New(id) | Placement::Known(id) => {
-            make_way(vault, &sealed, &step, id, called_before).await?;
+            free_identity(vault, &sealed, &step, id, former_ids).await?;
             place(vault, &step, id).await
         }
         Placement::Stale(id) => no_place(vault, &step, id, &known).await,
     }
 }
 
-fn unanswered(known: Known) -> Error {
+fn unanswered(known: KnownSteps) -> Error {
     let none = || {
         Error::new(
             ErrorKind::Unreachable,
@@ -220,7 +220,7 @@ async fn others_hold(
     remotes: &[RunRemote],
     step: &SealedStep,
     id: StepId,
-    at_hand: &AtHand<'_>,
+    checkpoint: &ScannedCheckpoint<'_>,
     observer: &Arc<dyn Observer>,
 ) -> Result<bool> {
     let record = step.record();
@@ -234,7 +234,7 @@ async fn others_hold(
             _ => return Ok(false),
         }
     }
-    let held = held_by_all(remotes, at_hand.source, id.step, at_hand.tree, observer).await?;
+    let held = held_by_all(remotes, checkpoint.source, id.step, checkpoint.tree, observer).await?;
     Ok(held == Some(id))
 }
 
@@ -251,7 +251,7 @@ async fn discard(vault: &Vault, step: &SealedStep) -> Result<()> {
 
 /// Discards a step that retention removed elsewhere. Quarantines a step that another checkpoint replaced: a sealed step
 /// is never deleted because of the times of its files.
-async fn no_place(vault: &Vault, step: &SealedStep, taken: StepId, known: &Known) -> Result<Outcome> {
+async fn no_place(vault: &Vault, step: &SealedStep, taken: StepId, known: &KnownSteps) -> Result<Outcome> {
     let error = Error::new(
         ErrorKind::Refused,
         format!("cannot upload step {}", step.id().step),

@@ -1,20 +1,23 @@
 //! Writes the records that make an uploaded step visible: each node's part manifest, then the commit, once.
 
 use stepvault_core::codec::{FORMAT, encode};
-use stepvault_core::commit::{Commit, CommittedPart};
+use stepvault_core::commit::Commit;
 use stepvault_core::digest::Sha256Digest;
 use stepvault_core::ids::NodeName;
-use stepvault_core::manifest::PartManifest;
+use stepvault_core::launch::LaunchName;
+use stepvault_core::manifest::{FileEntry, PartManifest};
 use stepvault_core::observe::Event;
+use stepvault_core::records::Claim;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_local::journal::Journal;
 use stepvault_local::seal_record::SealRecord;
 use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
 
-use super::lane::Lane;
-use super::step::Uploaded;
+use super::session::{UploadSession, Uploaded};
 use crate::blocking::blocking;
-use crate::catalog::{present_parts, read_found_parts};
+use crate::catalog::{present_parts, read_found_parts, read_part_manifest};
+use crate::content::record_matches_manifest;
+use crate::step_state::ensure_not_removed;
 use crate::verify::{Depth, check_committed, ensure_part_durable};
 
 /// The parts of a step that were found.
@@ -25,28 +28,19 @@ enum Collected {
     All(Box<Commit>),
 }
 
-impl Lane {
-    /// Returns whether the step is committed on this remote with the same files, after proving them again.
+impl UploadSession {
+    /// Returns whether the step is committed on this remote with the same files: proves them again, and records it.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] when the step and attempt hold different files; [`ErrorKind::Damaged`] when the files
     /// are no longer those that were committed.
-    pub(super) async fn committed_state(&self, sealed: &SealedStep) -> Result<Option<Uploaded>> {
+    pub(super) async fn confirm_committed(&self, sealed: &SealedStep) -> Result<bool> {
         let record = sealed.record();
         let key = self.remote.keys.commit(record.id);
         let Some((commit, bytes)) = self.remote.read_record::<Commit>(&key).await? else {
-            return Ok(None);
+            return Ok(false);
         };
-        let conflict = |why: &str| {
-            Error::new(
-                ErrorKind::Conflict,
-                format!("{} is taken on this remote", record.id),
-            )
-            .on(self.remote.describe(&key))
-            .because(why)
-            .hint("push it as a new attempt with --attempt")
-            .name_taken()
-        };
+        let conflict = |why: &str| self.conflict(&key, sealed, why).name_taken();
         let part = commit
             .parts
             .iter()
@@ -55,8 +49,8 @@ impl Lane {
                 conflict("it was committed without this node's part")
                     .hint("declare the nodes that write a step together, with --nodes or nodes = in the configuration")
             })?;
-        let manifest = self.read_manifest(&commit, part).await?;
-        if !crate::content::record_matches_manifest(record, &manifest) {
+        let manifest = read_part_manifest(&self.remote, &commit, part).await?;
+        if !record_matches_manifest(record, &manifest) {
             return Err(conflict("it has different files"));
         }
         let step = sealed.clone();
@@ -70,14 +64,123 @@ impl Lane {
         }
         // Each node proves its own part: if every node proved all parts, that would take far too many requests.
         ensure_part_durable(&self.remote, &commit, part, &self.observer).await?;
-        self.check_not_tombstoned(sealed).await?;
         self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&bytes)))
             .await?;
-        Ok(Some(Uploaded::AlreadyDurable))
+        Ok(true)
     }
 
-    async fn read_manifest(&self, commit: &Commit, part: &CommittedPart) -> Result<PartManifest> {
-        crate::catalog::read_part_manifest(&self.remote, commit, part).await
+    /// Records which nodes make up the step and which launch it belongs to, or checks the claim of another node.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] when this step was begun by different nodes, under a different name or in a different
+    /// launch.
+    pub(super) async fn claim(&self, sealed: &SealedStep) -> Result<()> {
+        let record = sealed.record();
+        let claim = Claim {
+            format: FORMAT,
+            run: record.run.clone(),
+            id: record.id,
+            name: record.name.clone(),
+            nodes: record.nodes(),
+            launch: record.launch.clone(),
+        };
+        let key = self.remote.keys.claim(record.id);
+        let Err(error) = self.remote.create_record(&key, &claim).await else {
+            return Ok(());
+        };
+        if error.kind() != ErrorKind::Conflict {
+            return Err(error);
+        }
+        let Some((found, _)) = self.remote.read_record::<Claim>(&key).await? else {
+            return Err(error);
+        };
+        // Nodes that are declared differently would not agree on another attempt either.
+        let is_declared_alike = found.nodes == claim.nodes || !record.is_one_of_several();
+        let (why, hint) = if found.nodes != claim.nodes {
+            (
+                format!(
+                    "it was begun as a step of {}, but on this node it is a step of {}",
+                    found.nodes, claim.nodes
+                ),
+                "declare the same nodes everywhere, with --nodes or nodes = in the configuration",
+            )
+        } else if found.launch != claim.launch {
+            let name = |launch: &Option<LaunchName>| {
+                launch
+                    .as_ref()
+                    .map_or_else(|| "no launch".to_owned(), |launch| format!("launch '{launch}'"))
+            };
+            (
+                format!(
+                    "it was begun in {}, but on this node it belongs to {}",
+                    name(&found.launch),
+                    name(&claim.launch)
+                ),
+                "set the same STEPVAULT_LAUNCH on all nodes, or push it as a new attempt",
+            )
+        } else {
+            (
+                format!(
+                    "it was begun under the name '{}', but on this node its name is '{}'",
+                    found.name, claim.name
+                ),
+                "push it as a new attempt with --attempt",
+            )
+        };
+        let conflict = self.conflict(&key, sealed, &why).hint(hint);
+        Err(if is_declared_alike {
+            conflict.name_taken()
+        } else {
+            conflict
+        })
+    }
+
+    /// Builds the manifest from the journal's digests. The first remote to be finished stores it in the vault; to
+    /// every other, the same bytes must have been sent.
+    pub(super) async fn finish_manifest(&self, sealed: &SealedStep) -> Result<PartManifest> {
+        let (_, state) = self.open_journal(sealed).await?;
+        let record = sealed.record();
+        let own = record.own_files();
+        let mut files = Vec::with_capacity(own.len());
+        for file in own {
+            let done = state
+                .files
+                .get(&file.path)
+                .and_then(|progress| progress.done.as_ref());
+            let parts = done.ok_or_else(|| {
+                Error::new(ErrorKind::Failed, "the upload journal lacks a file")
+                    .on(&file.path)
+                    .hint("push the step again")
+            })?;
+            let entry = FileEntry::from_parts(file.path.clone(), file.mode, file.mtime, parts)?;
+            files.push(entry.with_holes(file.hole_bytes));
+        }
+        drop(state);
+        let manifest = record.part_manifest(files);
+        let step = sealed.clone();
+        blocking(move || match step.manifest()? {
+            Some(known) if known != manifest => Err(Error::new(
+                ErrorKind::SourceChanged,
+                "a sealed step changed between two uploads",
+            )
+            .on(step.data_root().display())
+            .because("the digests of the bytes sent to two remotes differ")
+            .hint("set local.links = \"copy\": a process rewrites the checkpoint's files in place")),
+            Some(known) => Ok(known),
+            None => step.save_manifest(&manifest).map(|()| manifest),
+        })
+        .await
+    }
+
+    /// Returns the error for a step whose identity another writer uses, as the record at `key` shows.
+    fn conflict(&self, key: &str, sealed: &SealedStep, why: &str) -> Error {
+        Error::new(
+            ErrorKind::Conflict,
+            format!("{} is taken on this remote", sealed.id()),
+        )
+        .on(self.remote.describe(key))
+        .because(why)
+        .hint("push it as a new attempt with --attempt")
     }
 
     /// Writes the manifest of this node's part, whose bytes are uploaded and proved.
@@ -107,7 +210,7 @@ impl Lane {
                 }
                 Collected::Missing(missing) => {
                     // Do not wait for the parts of a step that is being removed.
-                    self.check_not_tombstoned(sealed).await?;
+                    ensure_not_removed(&self.remote, sealed.id()).await?;
                     return Ok(Uploaded::Waiting { missing });
                 }
                 Collected::All(commit) => self.write_commit(sealed, &commit).await?,
@@ -115,7 +218,7 @@ impl Lane {
         };
         // A gc that found the step without a commit may have tombstoned it. Check again after the commit, so that a
         // writer that was paused in between cannot acknowledge a step that is being deleted.
-        self.check_not_tombstoned(sealed).await?;
+        ensure_not_removed(&self.remote, sealed.id()).await?;
         self.save_state(sealed, UploadState::Durable, Some(Sha256Digest::of(&bytes)))
             .await?;
         let (vault, run, id, name) = (
@@ -135,7 +238,7 @@ impl Lane {
     /// A gc removes a step that lacked parts for too long; its identity is then used up, and no node waits for it any
     /// longer.
     async fn own_part_is_gone(&self, sealed: &SealedStep) -> Error {
-        if let Err(tombstoned) = self.check_not_tombstoned(sealed).await {
+        if let Err(tombstoned) = ensure_not_removed(&self.remote, sealed.id()).await {
             return tombstoned;
         }
         let record = sealed.record();
@@ -167,14 +270,9 @@ impl Lane {
         {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::Conflict,
-            format!("{} is taken on this remote", record.id),
-        )
-        .on(self.remote.describe(&self.remote.keys.commit(record.id)))
-        .because("it was committed with another part of this node, or without one")
-        .hint("push it as a new attempt with --attempt")
-        .name_taken())
+        let why = "it was committed with another part of this node, or without one";
+        let key = self.remote.keys.commit(record.id);
+        Err(self.conflict(&key, sealed, why).name_taken())
     }
 
     /// Returns the commit once all parts exist, otherwise the nodes whose parts are missing.
@@ -205,7 +303,7 @@ impl Lane {
                 );
             }
         }
-        self.check_not_tombstoned(sealed).await?;
+        ensure_not_removed(&self.remote, sealed.id()).await?;
         let key = self.remote.keys.commit(record.id);
         self.remote.create_record(&key, commit).await
     }

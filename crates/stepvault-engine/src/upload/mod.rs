@@ -1,14 +1,13 @@
-//! Uploads a sealed step to one remote until it is durable on it.
+//! Uploads a sealed step to one remote until it is durable on it: plan, file parts, proof, commit.
 
 mod commit;
-mod copying;
-mod earlier;
-mod file;
-mod file_copy;
-mod lane;
+mod copy;
+mod copy_sources;
+mod parts;
+mod plan;
 mod progress;
-mod step;
+mod prove;
+mod session;
 
-pub use lane::Lane;
 pub use progress::missing_bytes;
-pub use step::Uploaded;
+pub use session::{UploadSession, Uploaded};

@@ -23,12 +23,6 @@ async fn rig() -> Rig {
     rig
 }
 
-fn write(rig: &Rig, key: &str, bytes: &[u8]) {
-    let path = rig.remote_root().join(key);
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::write(path, bytes).unwrap();
-}
-
 fn read(rig: &Rig, key: &str) -> Vec<u8> {
     std::fs::read(rig.remote_root().join(key)).unwrap()
 }
@@ -53,7 +47,7 @@ async fn a_commit_of_another_step_or_run_is_no_commit_of_this_one() {
         },
     ];
     for other in others {
-        write(&rig, &remote.keys.commit(wanted), &encode(&other).unwrap());
+        rig.write_object(&remote.keys.commit(wanted), &encode(&other).unwrap());
         let (error, message) = text(read_commit(remote, wanted).await);
         assert_eq!(error.kind(), ErrorKind::Damaged, "{message}");
         assert!(
@@ -119,7 +113,7 @@ async fn a_manifest_that_contradicts_its_commit_is_not_used() {
         pairs.push((commit, manifest));
     }
     for (commit, manifest) in pairs {
-        write(&rig, &key, &encode(&manifest).unwrap());
+        rig.write_object(&key, &encode(&manifest).unwrap());
         let (error, message) = text(read_part_manifest(remote, &commit, &commit.parts[0]).await);
         assert_eq!(error.kind(), ErrorKind::Damaged);
         assert!(message.ends_with("it contradicts its commit"), "{message}");
@@ -157,8 +151,7 @@ async fn a_part_that_is_not_what_its_key_says_is_not_committed() {
     for spoil in spoilt {
         let mut part = second.clone();
         spoil(&mut part);
-        write(
-            &rig,
+        rig.write_object(
             &remote.keys.part(id(1, 100), &ranked(1).unwrap()),
             &encode(&part).unwrap(),
         );

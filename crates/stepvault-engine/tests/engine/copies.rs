@@ -1,11 +1,8 @@
 //! A step whose files are those of the step before: nothing of them is sent, and nothing is believed.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use stepvault_core::retention::KeepRules;
-use stepvault_engine::prune::{RemotePrune, prune_remote};
 use stepvault_testkit::faults::{FaultAction, Faults};
 use stepvault_testkit::gcs::StrictGcs;
 use stepvault_testkit::s3::{StrictS3, StrictS3Options};
@@ -98,8 +95,7 @@ async fn assert_restores(rig: &mut Rig, step: u64, files: Files<'_>) {
 
 async fn over_s3(options: StrictS3Options) -> (StrictS3, Rig) {
     let server = StrictS3::start_with(options);
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
+    let rig = Rig::with_s3(&server).await;
     (server, rig)
 }
 
@@ -131,17 +127,7 @@ async fn only_what_changed_is_sent(mut rig: Rig, faults: Option<&Faults>) {
         assert!(received(faults, "trained.bin") >= LARGE as u64);
     }
     // The copies are objects of their own.
-    let prune = RemotePrune {
-        remote: rig.remotes[0].clone(),
-        rules: KeepRules {
-            last: Some(1),
-            ..KeepRules::default()
-        },
-        maximum_deletions: None,
-        pinned_elsewhere: BTreeSet::new(),
-        observer: rig.observer.clone(),
-    };
-    assert_eq!(prune_remote(&prune).await.unwrap().removed, [id(1, 100)]);
+    assert_eq!(rig.prune(1).await.unwrap().removed, [id(1, 100)]);
     assert_restores(&mut rig, 200, &second()).await;
     assert_eq!(warnings(&rig), Vec::<String>::new());
 }
@@ -198,8 +184,7 @@ async fn a_new_node_copies_from_what_the_one_before_it_left() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_wants_no_copies_gets_none() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
+    let mut rig = Rig::with_s3(&server).await;
     let mut settings = (*rig.remotes[0].settings).clone();
     settings.copy_unchanged = false;
     rig.remotes[0].settings = std::sync::Arc::new(settings);
@@ -419,8 +404,7 @@ async fn a_store_that_believes_every_checksum_is_read_back_after_a_copy() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_push_that_was_cut_off_among_copies_goes_on_with_them() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_patient_s3("aws", &server, 30).await;
+    let mut rig = Rig::with_patient_s3(&server, 30).await;
     let files = [
         ("backbone.bin", bytes(1, 6 * PART)),
         ("tokenizer.json", bytes(2, 3_000)),

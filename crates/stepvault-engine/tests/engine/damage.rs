@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use stepvault_core::ErrorKind;
 use stepvault_core::ids::Attempt;
-use stepvault_core::retention::{KeepRules, Verdict};
-use stepvault_engine::prune::{RemotePrune, prune_remote};
+use stepvault_core::retention::Verdict;
 use stepvault_engine::verify::{Depth, check_remote};
 
 use crate::harness::{Rig, id, snapshot, text};
@@ -156,27 +155,13 @@ async fn a_rotating_sample_reads_every_file_once_in_as_many_turns() {
     assert_eq!(found, 1);
 }
 
-async fn prune(rig: &Rig, last: u32) -> stepvault_core::Result<stepvault_engine::prune::PruneReport> {
-    prune_remote(&RemotePrune {
-        remote: rig.remotes[0].clone(),
-        rules: KeepRules {
-            last: Some(last),
-            ..KeepRules::default()
-        },
-        maximum_deletions: None,
-        pinned_elsewhere: Default::default(),
-        observer: rig.observer.clone(),
-    })
-    .await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn prune_keeps_the_newest_valid_step_whatever_is_damaged() {
     for object in [Object::Data, Object::Manifest, Object::Commit, Object::Marker] {
         for damage in DAMAGES {
             let (rig, written) = rig().await;
             hurt(&path_of(&rig, object), damage);
-            let outcome = prune(&rig, 1).await;
+            let outcome = rig.prune(1).await;
             // A marker says nothing of the steps: step 200 is sound then, and may stand alone.
             if let Ok(report) = &outcome {
                 let older = report.plan.decision(id(1, 100)).map(|decision| decision.verdict);

@@ -1,6 +1,6 @@
 //! A run with checkpoints on disk, a vault, and remotes of every kind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,14 +9,20 @@ use stepvault_core::config::LinkPolicy;
 use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step, StepId};
 use stepvault_core::nodes::Writer;
 use stepvault_core::observe::{Event, Observer};
+use stepvault_core::records::Tombstone;
 use stepvault_core::remote_settings::{RemoteSettings, RemoteUrl};
+use stepvault_core::retention::{KeepRules, LocalLimits};
 use stepvault_core::timestamp::Timestamp;
 use stepvault_core::{Error, Result};
+use stepvault_engine::catalog::committed_ids;
+use stepvault_engine::gc::{GcReport, run_gc};
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::metrics::MetricsSource;
+use stepvault_engine::prune::{LocalPrune, PruneReport, RemotePrune, prune_local, prune_remote};
 use stepvault_engine::push::{PushReport, StageRequest, push};
 use stepvault_engine::restore::{RestoreContext, RestoreReport, RestoreRequest, Target, restore};
 use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::upload::UploadSession;
 use stepvault_local::vault::Vault;
 use stepvault_remote::open::{OpenOptions, open_with};
 use stepvault_remote::s3::StaticKeys;
@@ -88,6 +94,25 @@ impl Rig {
         let url = format!("file://{}", rig.remote_root().display());
         std::fs::create_dir(rig.remote_root()).unwrap();
         rig.add("disk", &url, |_| {}, None).await;
+        rig
+    }
+
+    /// With one remote on the server, called `aws`.
+    pub async fn with_s3(server: &StrictS3) -> Self {
+        Self::with_patient_s3(server, 2).await
+    }
+
+    /// With one remote on the server, called `aws`, that may be silent for longer.
+    pub async fn with_patient_s3(server: &StrictS3, stall_timeout_seconds: u64) -> Self {
+        let mut rig = Self::new();
+        rig.add_patient_s3("aws", server, stall_timeout_seconds).await;
+        rig
+    }
+
+    /// With steps 1 to `count` on a directory.
+    pub async fn with_steps(count: u64) -> Self {
+        let rig = Self::with_directory().await;
+        rig.push_steps(count).await;
         rig
     }
 
@@ -204,6 +229,19 @@ impl Rig {
         }
     }
 
+    /// Opens the first remote for uploads.
+    pub async fn upload_session(&self) -> UploadSession {
+        let remote = self.remotes[0].clone();
+        UploadSession::open(
+            remote,
+            self.vault.clone(),
+            self.budget.clone(),
+            self.observer.clone(),
+        )
+        .await
+        .unwrap()
+    }
+
     pub async fn push(&self, source: &Path) -> Result<PushReport> {
         self.push_as(self.request(source)).await
     }
@@ -230,6 +268,91 @@ impl Rig {
                 .unwrap_or_else(|error| panic!("{}: {error}", outcome.remote));
         }
         report
+    }
+
+    /// Pushes steps 1 to `count`, of the files `x` with 100 bytes and `y` with 7.
+    pub async fn push_steps(&self, count: u64) {
+        for step in 1..=count {
+            self.push_durably(&self.write_step(step, &[("x", 100), ("y", 7)], step, step as i64 * 1_000))
+                .await;
+        }
+    }
+
+    /// The steps with a commit on the first remote.
+    pub async fn committed(&self) -> Vec<StepId> {
+        let committed = committed_ids(&self.remotes[0]).await.unwrap();
+        committed.into_keys().collect()
+    }
+
+    pub async fn tombstone(&self, step: u64) {
+        let tombstone = Tombstone {
+            format: 1,
+            run: run_name(),
+            id: id(1, step),
+            name: format!("step_{step}"),
+            by_sweep: false,
+        };
+        let remote = &self.remotes[0];
+        let key = remote.keys.tombstone(id(1, step));
+        remote.create_record(&key, &tombstone).await.unwrap();
+    }
+
+    pub fn remote_prune(&self, last: u32) -> RemotePrune {
+        RemotePrune {
+            remote: self.remotes[0].clone(),
+            rules: KeepRules {
+                last: Some(last),
+                ..KeepRules::default()
+            },
+            maximum_deletions: None,
+            pinned_elsewhere: BTreeSet::new(),
+            observer: self.observer.clone(),
+        }
+    }
+
+    /// Prunes the first remote to its last steps.
+    pub async fn prune(&self, last: u32) -> Result<PruneReport> {
+        prune_remote(&self.remote_prune(last)).await
+    }
+
+    pub fn local_prune(&self, last: u32) -> LocalPrune {
+        LocalPrune {
+            vault: self.vault.clone(),
+            run: run_name(),
+            remotes: self.remotes.clone(),
+            rules: self.remote_prune(last).rules,
+            limits: LocalLimits::default(),
+            maximum_deletions: None,
+            uploading: BTreeSet::new(),
+            observer: self.observer.clone(),
+        }
+    }
+
+    /// Evicts all but the last steps from the vault.
+    pub async fn evict(&self, last: u32) -> PruneReport {
+        prune_local(&self.local_prune(last)).await.unwrap()
+    }
+
+    /// Runs gc on the first remote.
+    pub async fn gc(&self, grace: Duration) -> Result<GcReport> {
+        run_gc(&self.remotes[0], grace, false, &self.observer).await
+    }
+
+    /// Runs gc without a grace period.
+    pub async fn gc_now(&self) -> GcReport {
+        self.gc(Duration::ZERO).await.unwrap()
+    }
+
+    /// Writes an object of the remote in the directory.
+    pub fn write_object(&self, key: &str, bytes: &[u8]) {
+        let path = self.remote_root().join(key);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    /// Where the remote in the directory has the data of a step of the first attempt.
+    pub fn data_of(&self, step: u64) -> PathBuf {
+        self.remote_root().join(format!("grpo/checkpoints/{step:012}.a1"))
     }
 
     /// The node is gone: vault and outputs with it.

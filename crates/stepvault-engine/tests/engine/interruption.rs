@@ -21,8 +21,7 @@ fn part_bytes(server: &StrictS3) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_push_that_was_cut_off_sends_only_what_was_in_flight_again() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_patient_s3("aws", &server, 30).await;
+    let mut rig = Rig::with_patient_s3(&server, 30).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     // The sixth part hangs until the push is given up.
     server.faults().add(FaultRule {
@@ -56,8 +55,7 @@ async fn a_push_that_was_cut_off_sends_only_what_was_in_flight_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upload_that_the_store_has_forgotten_is_begun_again() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_patient_s3("aws", &server, 30).await;
+    let rig = Rig::with_patient_s3(&server, 30).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     server.faults().add(FaultRule {
         method: Some("PUT".to_owned()),
@@ -81,8 +79,7 @@ async fn an_upload_that_the_store_has_forgotten_is_begun_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_to_the_commit_is_no_failure_and_no_second_commit() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
+    let rig = Rig::with_s3(&server).await;
     server
         .faults()
         .inject("PUT", "commits/", 1, FaultAction::ApplyThenReset);
@@ -102,8 +99,7 @@ async fn a_lost_answer_to_the_commit_is_no_failure_and_no_second_commit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_of_503_passes() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_patient_s3("aws", &server, 30).await;
+    let rig = Rig::with_patient_s3(&server, 30).await;
     let storm = FaultAction::Refuse {
         status: 503,
         retry_after_seconds: Some(1),
@@ -116,8 +112,7 @@ async fn a_storm_of_503_passes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreachable_remote_ends_in_time_and_leaves_the_step_staged() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
+    let rig = Rig::with_s3(&server).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     drop(server);
     let report = tokio::time::timeout(Duration::from_secs(60), rig.push(&source))
@@ -138,8 +133,7 @@ async fn an_unreachable_remote_ends_in_time_and_leaves_the_step_staged() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_body_is_taken_up_where_it_broke() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
+    let mut rig = Rig::with_s3(&server).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     let written = snapshot(&source);
     rig.push_durably(&source).await;
@@ -159,8 +153,7 @@ async fn a_cut_body_is_taken_up_where_it_broke() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_restore_goes_on_where_it_was() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_patient_s3("aws", &server, 30).await;
+    let mut rig = Rig::with_patient_s3(&server, 30).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     let written = snapshot(&source);
     rig.push_durably(&source).await;
@@ -197,8 +190,7 @@ async fn a_store_that_takes_anything_is_read_back_and_found_out() {
         ..StrictS3Options::default()
     };
     let server = StrictS3::start_with(options);
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
+    let rig = Rig::with_s3(&server).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     server.faults().clear_requests();
     rig.push_durably(&source).await;
@@ -265,16 +257,8 @@ async fn a_file_rewritten_in_place_fails_its_step_loudly() {
         .step(&crate::harness::run_name(), id(1, 100))
         .unwrap()
         .unwrap();
-    let outcomes = stepvault_engine::push::upload_everywhere(
-        &rig.vault,
-        &rig.remotes,
-        &sealed,
-        &rig.budget,
-        Duration::ZERO,
-        &rig.observer,
-    )
-    .await;
-    if let Err(error) = &outcomes[0].result {
+    let session = rig.upload_session().await;
+    if let Err(error) = session.upload(&sealed).await {
         assert_eq!(error.kind(), ErrorKind::SourceChanged, "{error}");
         return;
     }
@@ -309,8 +293,7 @@ async fn a_wrong_vault_at_the_same_place_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_whose_body_breaks_off_is_read_again() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
+    let mut rig = Rig::with_s3(&server).await;
     let files = &[("model.bin", 300_000)];
     rig.push_durably(&rig.write_step(100, files, 1, 1_000)).await;
     let cut = |path: &str, bytes: usize| {
@@ -338,8 +321,7 @@ async fn a_record_whose_body_breaks_off_is_read_again() {
 
 /// An upload whose small file is done and whose big one hangs.
 async fn cut_after_the_small_file(server: &StrictS3) -> (Rig, std::path::PathBuf) {
-    let mut rig = Rig::new();
-    rig.add_patient_s3("aws", server, 30).await;
+    let rig = Rig::with_patient_s3(server, 30).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     server
         .faults()

@@ -226,15 +226,8 @@ async fn an_attempt_that_was_given_is_kept_and_its_conflict_stands() {
     assert_eq!(sealed(&rig.vault), [(id(1, 300), false)]);
     back(&mut rig, there);
     let sealed_step = rig.vault.step(&run_name(), id(1, 300)).unwrap().unwrap();
-    let lane = stepvault_engine::upload::Lane::open(
-        rig.remotes[0].clone(),
-        rig.vault.clone(),
-        rig.budget.clone(),
-        rig.observer.clone(),
-    )
-    .await
-    .unwrap();
-    let error = lane.upload(&sealed_step).await.unwrap_err();
+    let session = rig.upload_session().await;
+    let error = session.upload(&sealed_step).await.unwrap_err();
     assert!(error.is_name_taken(), "{error}");
     let reopened = stepvault_engine::push::reopen_attempt(&rig.vault, &sealed_step, &error).await;
     assert!(!reopened.unwrap());

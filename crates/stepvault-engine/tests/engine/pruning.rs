@@ -1,4 +1,4 @@
-//! What a prune looks at before it removes anything, and what holds it back at the last moment.
+//! Retention: what a prune looks at before it removes anything, what it removes, and what holds it back.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -6,65 +6,19 @@ use std::time::{Duration, SystemTime};
 use stepvault_core::ErrorKind;
 use stepvault_core::codec::encode;
 use stepvault_core::ids::StepId;
-use stepvault_core::records::{Lease, Tombstone};
+use stepvault_core::records::Lease;
 use stepvault_core::remote_settings::RemoteSettings;
 use stepvault_core::retention::{KeepRules, LocalLimits, Verdict};
-use stepvault_engine::catalog;
 use stepvault_engine::leases::HeldLease;
-use stepvault_engine::prune::{LocalPrune, RemotePrune, plan_local, prune_local, prune_remote};
+use stepvault_engine::prune::{LocalPrune, plan_local, plan_remote, prune_local};
+use stepvault_engine::push::PushReport;
+use stepvault_engine::{catalog, pins, step_state};
 use stepvault_local::sealed::UploadState;
 use stepvault_remote::s3::StaticKeys;
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Rig, asked, id, run_name, snapshot, text};
-
-fn prune(rig: &Rig, last: u32) -> RemotePrune {
-    RemotePrune {
-        remote: rig.remotes[0].clone(),
-        rules: KeepRules {
-            last: Some(last),
-            ..KeepRules::default()
-        },
-        maximum_deletions: None,
-        pinned_elsewhere: BTreeSet::new(),
-        observer: rig.observer.clone(),
-    }
-}
-
-fn evict(rig: &Rig, last: u32) -> LocalPrune {
-    LocalPrune {
-        vault: rig.vault.clone(),
-        run: run_name(),
-        remotes: rig.remotes.clone(),
-        rules: prune(rig, last).rules,
-        limits: LocalLimits::default(),
-        maximum_deletions: None,
-        uploading: BTreeSet::new(),
-        observer: rig.observer.clone(),
-    }
-}
-
-async fn push_steps(rig: &Rig, count: u64) {
-    for step in 1..=count {
-        rig.push_durably(&rig.write_step(step, &[("x", 100), ("y", 7)], step, step as i64 * 1_000))
-            .await;
-    }
-}
-
-async fn steps(count: u64) -> Rig {
-    let rig = Rig::with_directory().await;
-    push_steps(&rig, count).await;
-    rig
-}
-
-async fn committed(rig: &Rig) -> Vec<StepId> {
-    catalog::committed_ids(&rig.remotes[0])
-        .await
-        .unwrap()
-        .into_keys()
-        .collect()
-}
 
 /// Somebody's lease, last renewed so long ago.
 fn leave_lease(rig: &Rig, key: &str, time_to_live_seconds: u64, ago: Duration) {
@@ -81,54 +35,39 @@ fn leave_lease(rig: &Rig, key: &str, time_to_live_seconds: u64, ago: Duration) {
     file.set_modified(SystemTime::now() - ago).unwrap();
 }
 
-async fn tombstone(rig: &Rig, step: u64) {
-    let tombstone = Tombstone {
-        format: 1,
-        run: run_name(),
-        id: id(1, step),
-        name: format!("step_{step}"),
-        by_sweep: false,
-    };
-    let remote = &rig.remotes[0];
-    remote
-        .create_record(&remote.keys.tombstone(id(1, step)), &tombstone)
-        .await
-        .unwrap();
-}
-
 #[tokio::test]
 async fn of_two_pruners_the_one_with_the_lower_key_goes_on() {
     const HOUR: Duration = Duration::from_secs(3_600);
-    let rig = steps(2).await;
+    let rig = Rig::with_steps(2).await;
     let keys = &rig.remotes[0].keys;
     let (lower, higher) = (
         keys.prune_lease(&"0".repeat(32)),
         keys.prune_lease(&"f".repeat(32)),
     );
     leave_lease(&rig, &lower, 120, Duration::ZERO);
-    let (error, message) = text(prune_remote(&prune(&rig, 1)).await);
+    let (error, message) = text(rig.prune(1).await);
     assert_eq!(error.kind(), ErrorKind::Held);
     assert!(
         message.ends_with(&format!("holder {}", "0".repeat(32))),
         "{message}"
     );
-    assert_eq!(committed(&rig).await.len(), 2);
+    assert_eq!(rig.committed().await.len(), 2);
 
     // A killed one's runs out.
     leave_lease(&rig, &lower, 120, HOUR);
     leave_lease(&rig, &higher, 120, Duration::ZERO);
     // A reader is no pruner.
     leave_lease(&rig, &keys.lease(id(1, 2), &"0".repeat(32)), 900, Duration::ZERO);
-    let report = prune_remote(&prune(&rig, 1)).await.unwrap();
+    let report = rig.prune(1).await.unwrap();
     assert_eq!(report.removed, [id(1, 1)]);
 }
 
 #[tokio::test]
 async fn a_tombstoned_step_that_is_being_restored_goes_at_the_next_prune() {
-    let rig = steps(4).await;
+    let rig = Rig::with_steps(4).await;
     let keys = rig.remotes[0].keys.clone();
-    tombstone(&rig, 1).await;
-    tombstone(&rig, 2).await;
+    rig.tombstone(1).await;
+    rig.tombstone(2).await;
     // Somebody stopped reading step 1 long ago, and somebody reads step 3.
     leave_lease(
         &rig,
@@ -140,7 +79,7 @@ async fn a_tombstoned_step_that_is_being_restored_goes_at_the_next_prune() {
         HeldLease::on_step(&rig.remotes[0], id(1, 2)).await.unwrap(),
         HeldLease::on_step(&rig.remotes[0], id(1, 3)).await.unwrap(),
     ];
-    let report = prune_remote(&prune(&rig, 4)).await.unwrap();
+    let report = rig.prune(4).await.unwrap();
     assert_eq!(report.removed, [id(1, 1)]);
     assert_eq!(
         report.spared,
@@ -149,30 +88,22 @@ async fn a_tombstoned_step_that_is_being_restored_goes_at_the_next_prune() {
             "it is being restored; the next prune deletes it".to_owned()
         )]
     );
-    assert!(
-        rig.remote_root()
-            .join("grpo/checkpoints/000000000002.a1/step_2/x")
-            .exists()
-    );
+    assert!(rig.data_of(2).join("step_2/x").exists());
     for reader in readers {
         reader.release().await.unwrap();
     }
-    let report = prune_remote(&prune(&rig, 4)).await.unwrap();
+    let report = rig.prune(4).await.unwrap();
     assert_eq!(report.removed, [id(1, 2)]);
-    assert!(
-        !rig.remote_root()
-            .join("grpo/checkpoints/000000000002.a1")
-            .exists()
-    );
+    assert!(!rig.data_of(2).exists());
 }
 
 #[tokio::test]
 async fn a_prune_removes_the_files_of_what_it_drops_and_no_others() {
-    let rig = steps(4).await;
+    let rig = Rig::with_steps(4).await;
     let run = rig.remote_root().join("grpo/checkpoints");
     let files = || [2, 3, 4].map(|step| snapshot(&run.join(format!("{step:012}.a1/step_{step}"))));
     let before = files();
-    let report = prune_remote(&prune(&rig, 3)).await.unwrap();
+    let report = rig.prune(3).await.unwrap();
     assert_eq!(report.removed, [id(1, 1)]);
     assert!(!run.join("000000000001.a1/step_1").exists());
     assert_eq!(files(), before);
@@ -180,33 +111,28 @@ async fn a_prune_removes_the_files_of_what_it_drops_and_no_others() {
 
 #[tokio::test]
 async fn a_kept_step_that_lacks_a_file_takes_no_place() {
-    let rig = steps(5).await;
-    std::fs::remove_file(
-        rig.remote_root()
-            .join("grpo/checkpoints/000000000004.a1/step_4/y"),
-    )
-    .unwrap();
-    let report = prune_remote(&prune(&rig, 2)).await.unwrap();
+    let rig = Rig::with_steps(5).await;
+    std::fs::remove_file(rig.data_of(4).join("step_4/y")).unwrap();
+    let report = rig.prune(2).await.unwrap();
     assert_eq!(report.removed, [id(1, 1), id(1, 2)]);
-    assert_eq!(committed(&rig).await, [id(1, 3), id(1, 4), id(1, 5)]);
+    assert_eq!(rig.committed().await, [id(1, 3), id(1, 4), id(1, 5)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prune_looks_at_what_it_relies_on_and_at_nothing_else() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
-    push_steps(&rig, 3).await;
+    let rig = Rig::with_s3(&server).await;
+    rig.push_steps(3).await;
     let looked_at = |step: u64| {
         let manifest = format!("parts/{step:012}.a1/node-0.json");
         asked(server.faults(), "GET", &manifest)
     };
     server.faults().clear_requests();
     // Nothing would go: there is nothing to rely on.
-    let report = prune_remote(&prune(&rig, 3)).await.unwrap();
+    let report = rig.prune(3).await.unwrap();
     assert!(report.removed.is_empty());
     assert_eq!([1, 2, 3].map(looked_at), [0, 0, 0]);
-    let report = prune_remote(&prune(&rig, 2)).await.unwrap();
+    let report = rig.prune(2).await.unwrap();
     assert_eq!(report.removed, [id(1, 1)]);
     assert_eq!(looked_at(1), 1, "it goes anyway: what it names is deleted");
     assert!(looked_at(2) > 0 && looked_at(3) > 0, "they are relied on");
@@ -214,13 +140,12 @@ async fn a_prune_looks_at_what_it_relies_on_and_at_nothing_else() {
 
 #[tokio::test]
 async fn a_local_copy_stays_where_the_commit_is_not_the_acknowledged_one() {
-    let rig = steps(3).await;
+    let rig = Rig::with_steps(3).await;
     let remote = &rig.remotes[0];
     let commit = rig.remote_root().join(remote.keys.commit(id(1, 1)));
     let bytes = std::fs::read(&commit).unwrap();
     std::fs::write(&commit, [bytes.as_slice(), b" "].concat()).unwrap();
-    let prune = evict(&rig, 1);
-    let report = prune_local(&prune).await.unwrap();
+    let report = rig.evict(1).await;
     assert_eq!(report.removed, [id(1, 2)]);
     assert_eq!(
         report.spared,
@@ -233,17 +158,16 @@ async fn a_local_copy_stays_where_the_commit_is_not_the_acknowledged_one() {
 
 #[tokio::test]
 async fn a_local_copy_goes_once_retention_removed_the_step_everywhere_else() {
-    let rig = steps(3).await;
-    let removed = prune_remote(&prune(&rig, 1)).await.unwrap().removed;
+    let rig = Rig::with_steps(3).await;
+    let removed = rig.prune(1).await.unwrap().removed;
     assert_eq!(removed, [id(1, 1), id(1, 2)]);
-    let prune = evict(&rig, 1);
-    let report = prune_local(&prune).await.unwrap();
+    let report = rig.evict(1).await;
     assert_eq!(report.removed, [id(1, 1), id(1, 2)]);
 }
 
 #[tokio::test]
 async fn what_was_durable_at_another_place_is_not_durable_here() {
-    let rig = steps(3).await;
+    let rig = Rig::with_steps(3).await;
     let name = rig.remotes[0].name();
     let step = rig.vault.step(&run_name(), id(1, 1)).unwrap().unwrap();
     let mut state = step.remote_state(name).unwrap().unwrap();
@@ -254,7 +178,7 @@ async fn what_was_durable_at_another_place_is_not_durable_here() {
     let mut state = step.remote_state(name).unwrap().unwrap();
     state.state = UploadState::Uploaded;
     step.save_remote_state(&state).unwrap();
-    let plan = plan_local(&evict(&rig, 1)).await.unwrap();
+    let plan = plan_local(&rig.local_prune(1)).await.unwrap();
     assert!(plan.deletions().is_empty(), "{plan:?}");
     for step in [1, 2] {
         assert_eq!(
@@ -279,7 +203,7 @@ async fn with_a_second_remote(server: &StrictS3, required: bool, status: u16, co
         settings.retry_deadline_seconds = 1;
     };
     rig.add("aws", "s3://bucket/prefix", adjust, Some(keys)).await;
-    push_steps(&rig, 3).await;
+    rig.push_steps(3).await;
     let action = FaultAction::refuse(status, code);
     for method in ["GET", "HEAD"] {
         server.faults().inject(method, "", u64::MAX, action.clone());
@@ -291,8 +215,7 @@ async fn with_a_second_remote(server: &StrictS3, required: bool, status: u16, co
 async fn a_remote_that_nobody_requires_may_be_away_when_another_confirms() {
     let server = StrictS3::start();
     let rig = with_a_second_remote(&server, false, 503, "SlowDown").await;
-    let prune = evict(&rig, 2);
-    let report = prune_local(&prune).await.unwrap();
+    let report = rig.evict(2).await;
     assert_eq!((report.removed, report.spared), (vec![id(1, 1)], vec![]));
 }
 
@@ -301,8 +224,7 @@ async fn a_remote_that_is_required_or_refuses_to_answer_holds_the_local_copy() {
     for (required, status, code) in [(true, 503, "SlowDown"), (false, 403, "AccessDenied")] {
         let server = StrictS3::start();
         let rig = with_a_second_remote(&server, required, status, code).await;
-        let prune = evict(&rig, 2);
-        let report = prune_local(&prune).await.unwrap();
+        let report = rig.evict(2).await;
         assert!(report.removed.is_empty(), "{code}");
         assert_eq!(report.spared[0].0, id(1, 1));
         let reason = &report.spared[0].1;
@@ -312,9 +234,9 @@ async fn a_remote_that_is_required_or_refuses_to_answer_holds_the_local_copy() {
 
 /// Damages what the remote holds of step 1 of three, and prunes the vault to one step.
 async fn evicted_over(damage: impl FnOnce(&std::path::Path)) -> (Vec<StepId>, Vec<(StepId, String)>) {
-    let rig = steps(3).await;
-    damage(&rig.remote_root().join("grpo/checkpoints/000000000001.a1/step_1"));
-    let report = prune_local(&evict(&rig, 1)).await.unwrap();
+    let rig = Rig::with_steps(3).await;
+    damage(&rig.data_of(1).join("step_1"));
+    let report = rig.evict(1).await;
     assert!(rig.vault.step(&run_name(), id(1, 1)).unwrap().is_some());
     (report.removed, report.spared)
 }
@@ -333,11 +255,10 @@ async fn a_local_copy_stays_where_the_remote_has_its_commit_and_not_its_data() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_eviction_lists_and_compares_checksums_and_reads_no_data_back() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
-    push_steps(&rig, 2).await;
+    let rig = Rig::with_s3(&server).await;
+    rig.push_steps(2).await;
     server.faults().clear_requests();
-    let report = prune_local(&evict(&rig, 1)).await.unwrap();
+    let report = rig.evict(1).await;
     assert_eq!((report.removed, report.spared), (vec![id(1, 1)], vec![]));
     let of_data =
         |method: &str, name: &str| asked(server.faults(), method, &format!("000000000001.a1/step_1/{name}"));
@@ -354,9 +275,8 @@ async fn an_eviction_lists_and_compares_checksums_and_reads_no_data_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_whose_checksum_is_another_holds_the_local_copy() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
-    push_steps(&rig, 3).await;
+    let rig = Rig::with_s3(&server).await;
+    rig.push_steps(3).await;
     // Somebody put other bytes of the same length there, with their own checksum.
     server.objects().with(|objects| {
         let other = objects
@@ -372,7 +292,7 @@ async fn a_store_whose_checksum_is_another_holds_the_local_copy() {
             .clone();
         objects.insert(key, other);
     });
-    let report = prune_local(&evict(&rig, 1)).await.unwrap();
+    let report = rig.evict(1).await;
     assert_eq!(report.removed, [id(1, 2)]);
     assert!(
         report.spared[0]
@@ -385,7 +305,7 @@ async fn a_store_whose_checksum_is_another_holds_the_local_copy() {
 
 #[tokio::test]
 async fn a_step_that_is_spared_makes_no_room_and_others_go_in_its_place() {
-    let rig = steps(5).await;
+    let rig = Rig::with_steps(5).await;
     let commit = rig.remote_root().join(rig.remotes[0].keys.commit(id(1, 1)));
     std::fs::remove_file(commit).unwrap();
     let prune = LocalPrune {
@@ -394,7 +314,7 @@ async fn a_step_that_is_spared_makes_no_room_and_others_go_in_its_place() {
             maximum_bytes: Some(3 * 107),
             ..LocalLimits::default()
         },
-        ..evict(&rig, 1)
+        ..rig.local_prune(1)
     };
     let report = prune_local(&prune).await.unwrap();
     assert_eq!(report.removed, [id(1, 2), id(1, 3)]);
@@ -414,16 +334,151 @@ async fn a_step_that_is_spared_makes_no_room_and_others_go_in_its_place() {
 
 #[tokio::test]
 async fn spared_steps_do_not_count_towards_the_most_that_may_be_deleted() {
-    let rig = steps(4).await;
-    std::fs::remove_file(
-        rig.remote_root()
-            .join("grpo/checkpoints/000000000001.a1/step_1/x"),
-    )
-    .unwrap();
+    let rig = Rig::with_steps(4).await;
+    std::fs::remove_file(rig.data_of(1).join("step_1/x")).unwrap();
     let prune = LocalPrune {
         maximum_deletions: Some(1),
-        ..evict(&rig, 1)
+        ..rig.local_prune(1)
     };
     let report = prune_local(&prune).await.unwrap();
     assert_eq!(report.removed, [id(1, 2)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_decides_the_same_and_deletes_nothing() {
+    let rig = Rig::with_steps(5).await;
+    let before = snapshot(&rig.remote_root());
+    let plan = plan_remote(&rig.remote_prune(2)).await.unwrap();
+    assert_eq!(plan.deletions().len(), 3);
+    assert_eq!(snapshot(&rig.remote_root()), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prune_removes_commit_data_and_records_and_spends_the_name() {
+    let rig = Rig::with_steps(5).await;
+    let report = rig.prune(2).await.unwrap();
+    assert_eq!(report.removed, [id(1, 1), id(1, 2), id(1, 3)]);
+    assert_eq!(rig.committed().await, [id(1, 4), id(1, 5)]);
+    let left: Vec<String> = snapshot(&rig.remote_root())
+        .into_iter()
+        .filter(|(path, (body, ..))| body.is_some() && path.to_string_lossy().contains("000000000001.a1"))
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    assert_eq!(
+        left,
+        ["grpo/checkpoints/.stepvault/tombstones/000000000001.a1.json"]
+    );
+    assert!(!rig.data_of(1).exists());
+    // The trainer's old directory is still there: it is not taken over again, and never becomes the newest.
+    let (error, message) = text(push_fresh(&rig, 1).await);
+    assert_eq!(error.kind(), ErrorKind::Refused, "{message}");
+}
+
+async fn push_fresh(rig: &Rig, step: u64) -> stepvault_core::Result<PushReport> {
+    rig.vault.evict(&run_name(), id(1, step)).unwrap();
+    rig.push(&rig.outputs().join(format!("step_{step}"))).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pins_and_leases_hold() {
+    let rig = Rig::with_steps(5).await;
+    assert!(pins::pin(&rig.remotes[0], id(1, 1), "paper").await.unwrap());
+    let lease = HeldLease::on_step(&rig.remotes[0], id(1, 2)).await.unwrap();
+    let report = rig.prune(1).await.unwrap();
+    assert_eq!(report.removed, [id(1, 3), id(1, 4)]);
+    lease.release().await.unwrap();
+    assert!(pins::unpin(&rig.remotes[0], id(1, 1)).await.unwrap());
+    let report = rig.prune(1).await.unwrap();
+    assert_eq!(report.removed, [id(1, 1), id(1, 2)]);
+    assert_eq!(rig.committed().await, [id(1, 5)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_would_delete_everything_is_refused() {
+    let rig = Rig::with_steps(5).await;
+    let (error, _) = text(rig.prune(0).await);
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    assert_eq!(rig.committed().await.len(), 5);
+}
+
+/// A pin and a removal that do not see each other until one of them looks again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pin_beside_a_tombstone_holds_whichever_came_first_and_the_late_one_is_told() {
+    let rig = Rig::with_steps(5).await;
+    let remote = &rig.remotes[0];
+    assert!(pins::pin(remote, id(1, 2), "paper").await.unwrap());
+    rig.tombstone(2).await;
+    rig.tombstone(3).await;
+    let (error, message) = text(pins::pin(remote, id(1, 3), "").await);
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    assert!(message.ends_with("retention is removing it"), "{message}");
+    let report = rig.prune(2).await.unwrap();
+    // Which of the two pins was in time nobody can tell who reads them later.
+    assert_eq!(report.removed, [id(1, 1)], "{report:?}");
+    assert_eq!(rig.committed().await, [id(1, 2), id(1, 3), id(1, 4), id(1, 5)]);
+    let removed = catalog::removed_steps(remote).await.unwrap();
+    assert_eq!(removed.tombstoned, BTreeSet::from([id(1, 1)]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_that_was_cut_off_is_finished_by_the_next_prune() {
+    let rig = Rig::with_steps(5).await;
+    rig.tombstone(2).await;
+    let report = rig.prune(4).await.unwrap();
+    assert!(report.removed.contains(&id(1, 2)), "{report:?}");
+    assert!(!rig.data_of(2).exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn local_copies_go_only_while_the_remote_confirms_them() {
+    let rig = Rig::with_steps(5).await;
+    std::fs::remove_file(
+        rig.remote_root()
+            .join("grpo/checkpoints/.stepvault/commits/000000000002.a1.json"),
+    )
+    .unwrap();
+    let report = rig.evict(2).await;
+    assert_eq!(report.removed, [id(1, 1), id(1, 3)]);
+    assert_eq!(report.spared.len(), 1);
+    assert!(report.spared[0].1.contains("missing"), "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_is_only_staged_is_never_evicted() {
+    let server = StrictS3::start();
+    let mut rig = Rig::with_s3(&server).await;
+    rig.push_durably(&rig.write_step(1, &[("a", 10)], 1, 1_000)).await;
+    let remotes = std::mem::take(&mut rig.remotes);
+    rig.push(&rig.write_step(2, &[("a", 10)], 2, 2_000))
+        .await
+        .unwrap();
+    rig.push(&rig.write_step(3, &[("a", 10)], 3, 3_000))
+        .await
+        .unwrap();
+    rig.remotes = remotes;
+    let report = rig.evict(1).await;
+    assert_eq!(report.removed, [id(1, 1)]);
+    drop(server);
+    let report = rig.evict(1).await;
+    assert_eq!(report.removed, []);
+}
+
+/// The commit of a step is deleted only after its tombstone exists: in between, the step is gone all the same.
+#[tokio::test]
+async fn a_tombstoned_step_with_a_commit_is_not_visible_and_no_push_calls_it_durable() {
+    let rig = Rig::with_steps(3).await;
+    rig.tombstone(2).await;
+    let remote = &rig.remotes[0];
+    let visible = step_state::visible_steps(remote).await.unwrap();
+    assert_eq!(visible.into_keys().collect::<Vec<_>>(), [id(1, 1), id(1, 3)]);
+    let commits = step_state::visible_commits(remote).await.unwrap();
+    assert_eq!(commits.into_keys().collect::<Vec<_>>(), [id(1, 1), id(1, 3)]);
+    assert_eq!(rig.committed().await.len(), 3);
+    // With a copy in the vault, the upload is refused; without one, the checkpoint is an old one.
+    let source = rig.outputs().join("step_2");
+    let sealed = rig.push(&source).await.unwrap();
+    let error = sealed.remotes[0].result.as_ref().expect_err("tombstoned");
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    let (error, message) = text(push_fresh(&rig, 2).await);
+    assert_eq!(error.kind(), ErrorKind::Refused, "{message}");
 }

@@ -38,8 +38,7 @@ async fn over_a_directory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn over_s3() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
+    let rig = Rig::with_s3(&server).await;
     round_trip(rig).await;
 }
 
@@ -106,8 +105,7 @@ async fn a_bad_part_on_one_remote_comes_from_the_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn local_copies_come_first_and_cost_the_remote_nothing() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
+    let rig = Rig::with_s3(&server).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     let written = snapshot(&source);
     rig.push_durably(&source).await;
@@ -123,8 +121,7 @@ async fn local_copies_come_first_and_cost_the_remote_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn pushing_again_sends_nothing() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
+    let rig = Rig::with_s3(&server).await;
     let source = rig.write_step(100, FILES, 1, 1_000);
     rig.push_durably(&source).await;
     server.faults().clear_requests();

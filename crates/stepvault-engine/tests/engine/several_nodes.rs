@@ -17,7 +17,7 @@ use stepvault_engine::push::{PushReport, StageRequest};
 use stepvault_engine::restore::{
     Parts, RestorePlan, RestoreReport, RestoreRequest, Target, Together, plan, restore,
 };
-use stepvault_engine::upload::{Lane, Uploaded};
+use stepvault_engine::upload::Uploaded;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Rig, id, run_name};
@@ -115,17 +115,6 @@ fn names(path: &Path) -> Vec<String> {
     names
 }
 
-async fn lane(rig: &Rig) -> Lane {
-    Lane::open(
-        rig.remotes[0].clone(),
-        rig.vault.clone(),
-        rig.budget.clone(),
-        rig.observer.clone(),
-    )
-    .await
-    .unwrap()
-}
-
 #[tokio::test]
 async fn a_step_is_committed_by_whoever_brings_the_last_part_and_never_before() {
     let cluster = Cluster::new(3).await;
@@ -204,7 +193,14 @@ async fn nodes_that_commit_at_the_same_moment_write_one_commit() {
             durable += usize::from(outcome.is_durable());
             let rig = &cluster.rigs[rank];
             let sealed = rig.vault.step(&run_name(), report.id).unwrap().unwrap();
-            assert!(lane(rig).await.settle(&sealed).await.unwrap().is_durable());
+            assert!(
+                rig.upload_session()
+                    .await
+                    .settle(&sealed)
+                    .await
+                    .unwrap()
+                    .is_durable()
+            );
         }
         assert!(durable >= 1, "whoever comes last commits");
         read_commit(cluster.remote(), id(1, 100)).await.unwrap();
@@ -377,10 +373,10 @@ async fn a_tombstoned_step_is_acknowledged_by_nobody() {
         .unwrap();
     let rig = &cluster.rigs[0];
     let sealed = rig.vault.step(&run_name(), id).unwrap().unwrap();
-    let lane = lane(rig).await;
+    let session = rig.upload_session().await;
     for error in [
-        lane.settle(&sealed).await.unwrap_err(),
-        lane.upload(&sealed).await.unwrap_err(),
+        session.settle(&sealed).await.unwrap_err(),
+        session.upload(&sealed).await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     }
@@ -392,8 +388,8 @@ async fn a_node_does_not_wait_for_the_parts_of_a_removed_step() {
     cluster.save(0, 100, 1000).await;
     let (remote, rig) = (cluster.remote(), &cluster.rigs[0]);
     let sealed = rig.vault.step(&run_name(), id(1, 100)).unwrap().unwrap();
-    let lane = lane(rig).await;
-    assert!(!lane.settle(&sealed).await.unwrap().is_durable());
+    let session = rig.upload_session().await;
+    assert!(!session.settle(&sealed).await.unwrap().is_durable());
     let tombstone = Tombstone {
         format: 1,
         run: run_name(),
@@ -405,7 +401,7 @@ async fn a_node_does_not_wait_for_the_parts_of_a_removed_step() {
         .create_record(&remote.keys.tombstone(id(1, 100)), &tombstone)
         .await
         .unwrap();
-    let error = lane.settle(&sealed).await.unwrap_err();
+    let error = session.settle(&sealed).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
 }
 
@@ -417,8 +413,8 @@ async fn a_commit_with_another_part_of_this_node_is_not_its_own() {
     cluster.save(1, 100, 1000).await;
     let (remote, rig) = (cluster.remote(), &cluster.rigs[0]);
     let sealed = rig.vault.step(&run_name(), id(1, 100)).unwrap().unwrap();
-    let lane = lane(rig).await;
-    assert!(lane.settle(&sealed).await.unwrap().is_durable());
+    let session = rig.upload_session().await;
+    assert!(session.settle(&sealed).await.unwrap().is_durable());
     let key = remote.keys.commit(id(1, 100));
     let (mut commit, _) = remote.read_record::<Commit>(&key).await.unwrap().unwrap();
     // Its part is there, and its name is, but not together.
@@ -426,7 +422,7 @@ async fn a_commit_with_another_part_of_this_node_is_not_its_own() {
     commit.parts[0].manifest_sha256 = commit.parts[1].manifest_sha256;
     commit.parts[1].manifest_sha256 = own;
     remote.replace_record(&key, &commit).await.unwrap();
-    let error = lane.settle(&sealed).await.unwrap_err();
+    let error = session.settle(&sealed).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     assert!(error.to_string().contains("another part of this node"), "{error}");
 }
@@ -602,7 +598,14 @@ async fn what_is_committed_after_the_first_node_decided_changes_nothing_for_the_
     // The late node brings its part: 200 is whole now, and the launch has decided.
     let rig = &cluster.rigs[1];
     let sealed = rig.vault.step(&run_name(), id(1, 200)).unwrap().unwrap();
-    assert!(lane(rig).await.upload(&sealed).await.unwrap().is_durable());
+    assert!(
+        rig.upload_session()
+            .await
+            .upload(&sealed)
+            .await
+            .unwrap()
+            .is_durable()
+    );
     assert_eq!(cluster.restore(1).await.unwrap().decision.id, id(1, 100));
     // The next launch decides anew.
     "third".clone_into(&mut cluster.launch);

@@ -1,12 +1,10 @@
 //! Steps that the trainer does not survive, and histories of starts on remotes.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use stepvault_core::ids::{NodeName, Step};
 use stepvault_core::starts::{Start, Who};
 use stepvault_core::timestamp::Timestamp;
-use stepvault_engine::gc::sweep;
 use stepvault_engine::restore::{plan, restore};
 use stepvault_engine::starts::{read_starts, write_starts};
 
@@ -104,9 +102,7 @@ async fn histories_are_kept_for_each_node_and_swept_by_nobody() {
         }
     }
     for _ in 0..2 {
-        let report = sweep(&rig.remotes[0], Duration::ZERO, false, &rig.observer)
-            .await
-            .unwrap();
+        let report = rig.gc_now().await;
         assert_eq!((report.marked.len(), report.removed.len()), (0, 0));
     }
     let (starts, faults) = read_starts(&rig.remotes).await;

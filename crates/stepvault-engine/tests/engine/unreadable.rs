@@ -1,59 +1,28 @@
 //! What cannot be read: a store that refuses to show it, and records that are no records.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use stepvault_core::ErrorKind;
+use stepvault_core::ids::NodeName;
 use stepvault_core::path::RelativePath;
 use stepvault_core::records::Tombstone;
-use stepvault_core::retention::{KeepRules, RefusalKind};
-use stepvault_engine::gc::sweep;
+use stepvault_core::retention::RefusalKind;
+use stepvault_engine::gc::run_gc;
 use stepvault_engine::leases::HeldLease;
-use stepvault_engine::prune::{PruneReport, RemotePrune, prune_remote};
 use stepvault_engine::restore::{RestoreRequest, plan};
 use stepvault_testkit::faults::FaultAction;
 use stepvault_testkit::s3::StrictS3;
 
 use crate::harness::{Rig, id, run_name, text};
 
-async fn push_steps(rig: &Rig) {
-    for step in 1..=3_u64 {
-        rig.push_durably(&rig.write_step(step, &[("x", 100)], step, step as i64 * 1_000))
-            .await;
-    }
-}
-
-async fn prune(rig: &Rig) -> stepvault_core::Result<PruneReport> {
-    prune_remote(&RemotePrune {
-        remote: rig.remotes[0].clone(),
-        rules: KeepRules {
-            last: Some(1),
-            ..KeepRules::default()
-        },
-        maximum_deletions: None,
-        pinned_elsewhere: BTreeSet::new(),
-        observer: rig.observer.clone(),
-    })
-    .await
-}
-
-fn write(rig: &Rig, key: &str, bytes: &[u8]) {
-    let path = rig.remote_root().join(key);
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::write(path, bytes).unwrap();
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_refuses_to_show_a_record_says_nothing_of_what_it_holds() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
-    push_steps(&rig).await;
+    let rig = Rig::with_s3(&server).await;
+    rig.push_steps(3).await;
     let remote = rig.remotes[0].clone();
     // It leaves the record of a sweep.
-    let report = sweep(&remote, Duration::ZERO, false, &rig.observer)
-        .await
-        .unwrap();
+    let report = rig.gc_now().await;
     assert!(report.pending_uploads_listed);
     let reader = HeldLease::on_step(&remote, id(1, 1)).await.unwrap();
     let stored = || {
@@ -64,9 +33,9 @@ async fn a_store_that_refuses_to_show_a_record_says_nothing_of_what_it_holds() {
             .collect::<Vec<_>>()
     };
     let before = stored();
-    let node = stepvault_core::ids::NodeName::new("node-0").unwrap();
+    let node = NodeName::new("node-0").unwrap();
     let (commit, lease) = (remote.keys.commit(id(1, 2)), reader.key().to_owned());
-    let of_sweep = [
+    let of_gc = [
         commit.clone(),
         lease.clone(),
         remote.keys.part(id(1, 2), &node),
@@ -77,15 +46,15 @@ async fn a_store_that_refuses_to_show_a_record_says_nothing_of_what_it_holds() {
         server.faults().clear();
         server.faults().inject("GET", key, u64::MAX, action);
     };
-    for key in of_sweep {
+    for key in of_gc {
         refuse(&key);
-        let (error, message) = text(sweep(&remote, Duration::ZERO, false, &rig.observer).await);
+        let (error, message) = text(rig.gc(Duration::ZERO).await);
         assert_eq!(error.kind(), ErrorKind::Denied, "{key}: {message}");
         assert_eq!(stored(), before, "{key}");
     }
     for key in [commit, lease] {
         refuse(&key);
-        let (error, message) = text(prune(&rig).await);
+        let (error, message) = text(rig.prune(1).await);
         assert_eq!(error.kind(), ErrorKind::Denied, "{key}: {message}");
         assert_eq!(stored(), before, "{key}");
     }
@@ -95,29 +64,27 @@ async fn a_store_that_refuses_to_show_a_record_says_nothing_of_what_it_holds() {
 
 #[tokio::test]
 async fn a_lease_that_cannot_be_read_holds_as_long_as_any() {
-    let rig = Rig::with_directory().await;
-    push_steps(&rig).await;
-    write(&rig, &rig.remotes[0].keys.lease(id(1, 1), "somebody"), b"{");
-    let report = prune(&rig).await.unwrap();
+    let rig = Rig::with_steps(3).await;
+    rig.write_object(&rig.remotes[0].keys.lease(id(1, 1), "somebody"), b"{");
+    let report = rig.prune(1).await.unwrap();
     assert_eq!(report.removed, [id(1, 2)]);
 }
 
 #[tokio::test]
 async fn data_that_nobody_claimed_stays_and_a_claim_counts_even_if_it_cannot_be_read() {
-    let rig = Rig::with_directory().await;
-    push_steps(&rig).await;
+    let rig = Rig::with_steps(3).await;
     let remote = &rig.remotes[0];
     let data = |step: u64| {
         let path = RelativePath::new("x").unwrap();
         remote.keys.data("last", id(1, step), &path).unwrap()
     };
     for step in [8, 9] {
-        write(&rig, &data(step), b"left");
+        rig.write_object(&data(step), b"left");
     }
-    write(&rig, &remote.keys.claim(id(1, 9)), b"{");
+    rig.write_object(&remote.keys.claim(id(1, 9)), b"{");
     let mut foreign = 0;
     for _ in 0..3 {
-        let report = sweep(remote, Duration::ZERO, false, &rig.observer).await.unwrap();
+        let report = rig.gc_now().await;
         foreign = report.foreign;
     }
     assert_eq!(foreign, 1);
@@ -127,65 +94,58 @@ async fn data_that_nobody_claimed_stays_and_a_claim_counts_even_if_it_cannot_be_
 
 #[tokio::test]
 async fn a_sweep_whose_record_cannot_be_read_waits_one_sweep_longer() {
-    let rig = Rig::with_directory().await;
-    push_steps(&rig).await;
+    let rig = Rig::with_steps(3).await;
     let remote = &rig.remotes[0];
     let orphan = remote.keys.probe("0123456789abcdef0123456789abcdef-whole");
-    write(&rig, &orphan, b"left");
-    let swept = async || sweep(remote, Duration::ZERO, false, &rig.observer).await.unwrap();
-    assert_eq!(swept().await.marked, std::slice::from_ref(&orphan));
-    write(&rig, &remote.keys.sweep(), b"{");
-    let report = swept().await;
+    rig.write_object(&orphan, b"left");
+    assert_eq!(rig.gc_now().await.marked, std::slice::from_ref(&orphan));
+    rig.write_object(&remote.keys.sweep(), b"{");
+    let report = rig.gc_now().await;
     assert_eq!((report.marked, report.removed), (vec![orphan.clone()], vec![]));
-    assert_eq!(swept().await.removed, [orphan]);
+    assert_eq!(rig.gc_now().await.removed, [orphan]);
 }
 
 #[tokio::test]
 async fn an_orphan_that_changed_between_two_sweeps_is_another_one() {
-    let rig = Rig::with_directory().await;
-    push_steps(&rig).await;
+    let rig = Rig::with_steps(3).await;
     let remote = &rig.remotes[0];
     let orphan = remote.keys.probe("0123456789abcdef0123456789abcdef-whole");
-    let swept = async || sweep(remote, Duration::ZERO, false, &rig.observer).await.unwrap();
     for bytes in [b"one".as_slice(), b"another"] {
-        write(&rig, &orphan, bytes);
-        let report = swept().await;
+        rig.write_object(&orphan, bytes);
+        let report = rig.gc_now().await;
         assert_eq!((report.marked, report.removed), (vec![orphan.clone()], vec![]));
     }
-    let report = swept().await;
+    let report = rig.gc_now().await;
     assert_eq!((report.removed, report.removed_bytes), (vec![orphan], 7));
 }
 
 #[tokio::test]
 async fn a_sweep_says_what_it_removed_and_what_was_too_young() {
-    let rig = Rig::with_directory().await;
-    push_steps(&rig).await;
+    let rig = Rig::with_steps(3).await;
     let remote = &rig.remotes[0];
     // Left beside the files of a step that is committed.
     let stray = remote
         .keys
         .data("step_2", id(1, 2), &RelativePath::new("stray").unwrap())
         .unwrap();
-    write(&rig, &stray, b"stray");
+    rig.write_object(&stray, b"stray");
     let hour = Duration::from_secs(3_600);
-    let report = sweep(remote, hour, false, &rig.observer).await.unwrap();
+    let report = rig.gc(hour).await.unwrap();
     assert_eq!((report.young, report.marked.len()), (1, 0));
-    let swept = async || sweep(remote, Duration::ZERO, false, &rig.observer).await.unwrap();
-    assert_eq!(swept().await.young, 0);
+    assert_eq!(rig.gc_now().await.young, 0);
     let warnings = || rig.recorder.warnings.lock().unwrap().clone();
     assert!(warnings().is_empty(), "{:?}", warnings());
-    assert_eq!(swept().await.removed, [stray]);
+    assert_eq!(rig.gc_now().await.removed, [stray]);
     assert_eq!(warnings(), ["disk: removed 1 orphaned objects"]);
 }
 
 #[tokio::test]
 async fn a_tombstone_that_cannot_be_read_stops_no_plan_that_deletes_nothing() {
-    let rig = Rig::with_directory().await;
-    push_steps(&rig).await;
+    let rig = Rig::with_steps(3).await;
     let remote = &rig.remotes[0];
-    write(&rig, &remote.keys.commit(id(1, 1)), b"{");
-    write(&rig, &remote.keys.tombstone(id(1, 2)), b"{");
-    let report = prune(&rig).await.unwrap();
+    rig.write_object(&remote.keys.commit(id(1, 1)), b"{");
+    rig.write_object(&remote.keys.tombstone(id(1, 2)), b"{");
+    let report = rig.prune(1).await.unwrap();
     let refusal = report.plan.refusal.unwrap();
     assert_eq!(refusal.kind, RefusalKind::UnreadableRecord, "{}", refusal.reason);
     assert!(report.removed.is_empty() && report.spared.is_empty());
@@ -195,11 +155,10 @@ async fn a_tombstone_that_cannot_be_read_stops_no_plan_that_deletes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_a_store_refuses_to_show_is_not_passed_over_for_an_older_one() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
-    push_steps(&rig).await;
+    let mut rig = Rig::with_s3(&server).await;
+    rig.push_steps(3).await;
     rig.lose_node();
-    let node = stepvault_core::ids::NodeName::new("node-0").unwrap();
+    let node = NodeName::new("node-0").unwrap();
     let keys = rig.remotes[0].keys.clone();
     for key in [keys.commit(id(1, 3)), keys.part(id(1, 3), &node)] {
         for (status, code) in [(403, "AccessDenied"), (503, "SlowDown")] {
@@ -227,13 +186,13 @@ async fn damage_on_one_remote_proves_nothing_of_another_that_cannot_be_read() {
     let server = StrictS3::start();
     let mut rig = Rig::with_directory().await;
     rig.add_s3("aws", &server).await;
-    push_steps(&rig).await;
+    rig.push_steps(3).await;
     rig.lose_node();
     let keys = rig.remotes[1].keys.clone();
     let data = keys
         .data("step_3", id(1, 3), &RelativePath::new("x").unwrap())
         .unwrap();
-    write(&rig, &data, &[0; 100]);
+    rig.write_object(&data, &[0; 100]);
     for key in [keys.commit(id(1, 3)), data] {
         server
             .faults()
@@ -251,7 +210,7 @@ async fn a_restore_from_elsewhere_says_which_store_refused_to_show_the_step() {
     let server = StrictS3::start();
     let mut rig = Rig::with_directory().await;
     rig.add_s3("aws", &server).await;
-    push_steps(&rig).await;
+    rig.push_steps(3).await;
     rig.lose_node();
     let action = FaultAction::refuse(403, "AccessDenied");
     let key = rig.remotes[1].keys.commit(id(1, 3));
@@ -272,9 +231,8 @@ async fn a_restore_from_elsewhere_says_which_store_refused_to_show_the_step() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tombstone_that_a_store_refuses_to_show_ends_the_prune() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
-    push_steps(&rig).await;
+    let rig = Rig::with_s3(&server).await;
+    rig.push_steps(3).await;
     let keys = &rig.remotes[0].keys;
     let at = |key: String| format!("bucket/pre fix/{key}");
     server.objects().with(|table| {
@@ -287,18 +245,17 @@ async fn a_tombstone_that_a_store_refuses_to_show_ends_the_prune() {
     server
         .faults()
         .inject("GET", &keys.tombstone(id(1, 2)), u64::MAX, action);
-    let (error, message) = text(prune(&rig).await);
+    let (error, message) = text(rig.prune(1).await);
     assert_eq!(error.kind(), ErrorKind::Denied, "{message}");
 }
 
 #[tokio::test]
 async fn no_sweep_goes_on_where_a_manifest_cannot_be_read() {
-    let rig = Rig::with_directory().await;
-    push_steps(&rig).await;
+    let rig = Rig::with_steps(3).await;
     let remote = &rig.remotes[0];
-    let node = stepvault_core::ids::NodeName::new("node-0").unwrap();
-    write(&rig, &remote.keys.part(id(1, 2), &node), b"{");
-    let swept = sweep(remote, Duration::ZERO, false, &rig.observer).await;
+    let node = NodeName::new("node-0").unwrap();
+    rig.write_object(&remote.keys.part(id(1, 2), &node), b"{");
+    let swept = rig.gc(Duration::ZERO).await;
     let (error, message) = text(swept);
     assert_eq!(error.kind(), ErrorKind::Refused, "{message}");
     assert!(
@@ -309,8 +266,7 @@ async fn no_sweep_goes_on_where_a_manifest_cannot_be_read() {
 
 #[tokio::test]
 async fn only_a_sweep_that_is_no_dry_run_takes_away_what_one_before_left() {
-    let rig = Rig::with_directory().await;
-    push_steps(&rig).await;
+    let rig = Rig::with_steps(3).await;
     let remote = &rig.remotes[0];
     let left = Tombstone {
         format: 1,
@@ -326,7 +282,7 @@ async fn only_a_sweep_that_is_no_dry_run_takes_away_what_one_before_left() {
     file.set_modified(SystemTime::now() - Duration::from_secs(3_600))
         .unwrap();
     for (is_dry, stays) in [(true, true), (false, false)] {
-        sweep(remote, Duration::ZERO, is_dry, &rig.observer)
+        run_gc(remote, Duration::ZERO, is_dry, &rig.observer)
             .await
             .unwrap();
         assert_eq!(rig.remote_root().join(&grave).exists(), stays);

@@ -21,7 +21,7 @@ use stepvault_engine::push::{
     Outcome, Placed, Placer, StageRequest, determine_attempts, reopen_attempt, stage,
 };
 use stepvault_engine::run_remote::RunRemote;
-use stepvault_engine::upload::{Lane, Uploaded};
+use stepvault_engine::upload::{UploadSession, Uploaded};
 use stepvault_local::sealed::{SealedStep, UploadState};
 use stepvault_local::vault::Vault;
 use tokio::sync::Notify;
@@ -75,7 +75,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Default)]
 struct State {
-    lanes: BTreeMap<usize, Lane>,
+    sessions: BTreeMap<usize, UploadSession>,
     /// Checkpoints that were sealed or refused, with their contents at that time.
     known: BTreeMap<PathBuf, content::Content>,
     dropped: BTreeSet<(usize, StepId)>,
@@ -305,7 +305,7 @@ impl Agent {
                 {
                     self.trace
                         .note(&self.who, format_args!("{} gets another attempt", step.id()));
-                    state.lanes.remove(&store);
+                    state.sessions.remove(&store);
                     state.waiting.remove(&(store, step.id()));
                     self.tally.lock().unwrap().reopened += 1;
                     return false;
@@ -331,19 +331,19 @@ impl Agent {
         store: usize,
         step: &SealedStep,
     ) -> Result<(), Error> {
-        let lane = if let Some(lane) = state.lanes.get(&store) {
-            lane.clone()
+        let session = if let Some(session) = state.sessions.get(&store) {
+            session.clone()
         } else {
             let (remote, observer) = (self.remotes[store].clone(), Arc::clone(&self.observer));
-            let lane = Lane::open(remote, vault.clone(), budget.clone(), observer).await?;
-            state.lanes.insert(store, lane.clone());
-            lane
+            let session = UploadSession::open(remote, vault.clone(), budget.clone(), observer).await?;
+            state.sessions.insert(store, session.clone());
+            session
         };
         let name = (store, step.id());
         let uploaded = if state.waiting.contains(&name) {
-            lane.settle(step).await?
+            session.settle(step).await?
         } else {
-            lane.upload(step).await?
+            session.upload(step).await?
         };
         let text = match uploaded {
             Uploaded::Durable => "durable",
@@ -385,7 +385,7 @@ impl Agent {
             &self.who,
             format_args!("{} failed on store {store}: {:?}", step.id(), error.kind()),
         );
-        state.lanes.remove(&store);
+        state.sessions.remove(&store);
         state.waiting.remove(&(store, step.id()));
         match self.bug {
             Some(Bug::AcknowledgesFailures) => {

@@ -13,7 +13,7 @@ use stepvault_core::keys::{KeyKind, RunKeys};
 use stepvault_core::launch::LaunchRecord;
 use stepvault_core::observe::Tier;
 use stepvault_core::retention::KeepRules;
-use stepvault_engine::gc::sweep;
+use stepvault_engine::gc::run_gc;
 use stepvault_engine::memory::MemoryBudget;
 use stepvault_engine::pins;
 use stepvault_engine::prune::{RemotePrune, prune_remote};
@@ -145,7 +145,7 @@ impl World {
 
     pub fn sweep_from_elsewhere(&mut self, run: usize, store: usize) {
         let machine = Arc::clone(&self.others[self.numbers.usize(0..self.others.len())]);
-        let work = self.sweep(&machine, run, store);
+        let work = self.run_gc(&machine, run, store);
         self.operate(&machine, async move {
             let _ = work.await;
         });
@@ -470,13 +470,13 @@ impl World {
 
     fn sweep_somewhere(&mut self) {
         let (machine, (run, store)) = (self.any_machine(), self.any_run());
-        let work = self.sweep(&machine, run, store);
+        let work = self.run_gc(&machine, run, store);
         self.operate(&machine, async move {
             let _ = work.await;
         });
     }
 
-    pub fn sweep(
+    pub fn run_gc(
         &mut self,
         machine: &Arc<Machine>,
         run: usize,
@@ -493,7 +493,7 @@ impl World {
         let (trace, tally) = (Arc::clone(&self.trace), Arc::clone(&self.tally));
         let observer = Arc::clone(&self.observer);
         async move {
-            let report = sweep(&remote, grace, dry_run, &observer).await;
+            let report = run_gc(&remote, grace, dry_run, &observer).await;
             match &report {
                 Ok(report) => {
                     tally.lock().unwrap().swept += report.removed.len();

@@ -54,9 +54,9 @@ fn a_step_that_is_committed_while_a_sweep_tombstones_it_stays() {
         });
         world.save_at(0, false);
         sleep(grace + 5 * MINUTE).await;
-        world.sweep(&other, 0, 0).await.unwrap();
+        world.run_gc(&other, 0, 0).await.unwrap();
         sleep(5 * MINUTE).await;
-        world.sweep(&other, 0, 0).await.unwrap();
+        world.run_gc(&other, 0, 0).await.unwrap();
         ended(world, 20).await
     });
     assert_eq!(outcome, (None, true));

@@ -202,7 +202,7 @@ impl World {
             for store in 0..self.clouds.len() {
                 for _ in 0..2 {
                     let is_empty = self.judge.lock().unwrap().visible(store, run).is_empty();
-                    match self.sweep(&machine, run, store).await {
+                    match self.run_gc(&machine, run, store).await {
                         // Nothing was ever written here.
                         Err(_) if is_empty => {}
                         Err(error) => {

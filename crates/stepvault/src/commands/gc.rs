@@ -6,7 +6,7 @@ use clap::Args;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
-use stepvault_engine::gc::{GcReport, sweep};
+use stepvault_engine::gc::{GcReport, run_gc};
 
 use super::Session;
 use crate::arguments::values::duration;
@@ -59,7 +59,7 @@ pub(crate) async fn run(session: &Session, arguments: &GcArguments) -> Result<Ex
     for remote in &tiers.remotes {
         results.push((
             remote.name(),
-            sweep(remote, arguments.grace, arguments.dry_run, &observer).await,
+            run_gc(remote, arguments.grace, arguments.dry_run, &observer).await,
         ));
     }
     tiers.progress.finish();

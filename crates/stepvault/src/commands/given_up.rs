@@ -8,7 +8,7 @@ use serde::Serialize;
 use stepvault_core::given_up::{GivenUpRecord, GivenUpStep};
 use stepvault_core::ids::RunName;
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::given_up::{ask_given_up, read_given_up};
+use stepvault_engine::given_up::{read_given_up, read_given_up_on};
 use stepvault_engine::run_remote::RunRemote;
 use stepvault_local::vault::Vault;
 
@@ -25,7 +25,7 @@ pub(super) struct GivenUpDocument {
     /// Number of earlier ones, which are not listed.
     more: u64,
     #[serde(skip)]
-    text: String,
+    record: GivenUpRecord,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -42,10 +42,8 @@ struct GivenUpStepDocument {
     durable_on: Vec<String>,
 }
 
-impl GivenUpDocument {
-    /// Selects the steps of a record for which `still` returns true; returns `None` if there are none.
-    pub(super) fn of(record: &GivenUpRecord, still: impl FnMut(&GivenUpStep) -> bool) -> Option<Self> {
-        let record = record.only(still)?;
+impl From<GivenUpRecord> for GivenUpDocument {
+    fn from(record: GivenUpRecord) -> Self {
         let steps = record.steps.iter().map(|step| GivenUpStepDocument {
             step: step.id.step.number(),
             attempt: step.id.attempt.number(),
@@ -53,17 +51,29 @@ impl GivenUpDocument {
             given_up_at: step.given_up_at.to_rfc3339(),
             durable_on: step.durable_on.iter().map(ToString::to_string).collect(),
         });
-        Some(Self {
+        Self {
             node: record.node.to_string(),
             steps: steps.collect(),
             more: record.more,
-            text: record.summary(),
-        })
+            record,
+        }
+    }
+}
+
+impl GivenUpDocument {
+    /// Returns the node's name.
+    pub(super) fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Returns the steps, the latest given up first.
+    pub(super) fn steps(&self) -> &[GivenUpStep] {
+        &self.record.steps
     }
 
     /// Returns a summary in one sentence.
-    pub(super) fn text(&self) -> &str {
-        &self.text
+    pub(super) fn text(&self) -> String {
+        self.record.summary()
     }
 }
 
@@ -73,7 +83,7 @@ pub(super) async fn known_records(
     remotes: &[RunRemote],
     run: &RunName,
 ) -> Vec<GivenUpRecord> {
-    let asked = tokio::time::timeout(ANSWERED_WITHIN, ask_given_up(remotes)).await;
+    let asked = tokio::time::timeout(ANSWERED_WITHIN, read_given_up_on(remotes)).await;
     let mut by_node: BTreeMap<_, GivenUpRecord> = asked
         .unwrap_or_default()
         .into_iter()

@@ -12,10 +12,10 @@ use stepvault_core::ids::{Attempt, RunName, Step, StepId};
 use stepvault_core::retention::abandoned_steps;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::catalog::{commits, pins, removed_steps};
+use stepvault_engine::catalog::pins;
 use stepvault_engine::incomplete::{IncompleteStep, incomplete_steps};
 use stepvault_engine::run_remote::RunRemote;
-use stepvault_local::sealed::{SealedStep, UploadState};
+use stepvault_engine::step_state::{Durability, is_durable_on, visible_commits};
 use stepvault_local::vault::Vault;
 
 use crate::arguments::values::checked;
@@ -114,7 +114,7 @@ impl ChosenStep {
                     .is_none_or(|attempt| attempt.number() == step.attempt)
         });
         if let Some(listed) = found {
-            let id = StepId::new(Attempt::new(listed.attempt)?, self.step);
+            let id = listed.id()?;
             return Ok(FoundStep { id, listed, failed });
         }
         if let Some((tier, error)) = failed.into_iter().next() {
@@ -181,8 +181,15 @@ impl Inventory {
     }
 }
 
+impl ListedStep {
+    /// Returns step and attempt.
+    pub(super) fn id(&self) -> Result<StepId> {
+        Ok(StepId::new(Attempt::new(self.attempt)?, Step::new(self.step)?))
+    }
+}
+
 /// Returns an entry for a step of which only the identity is known.
-fn unknown(id: StepId) -> ListedStep {
+pub(super) fn unknown(id: StepId) -> ListedStep {
     ListedStep {
         step: id.step.number(),
         attempt: id.attempt.number(),
@@ -210,12 +217,17 @@ fn found_locally(
     let mut found = BTreeMap::new();
     for step in scan.steps {
         let record = step.record();
+        let durability = Durability::of(remotes, |remote| is_durable_on(&step, remote))?;
         let listed = ListedStep {
             name: Some(record.name.clone()),
             written_at: Some(record.written_at.to_rfc3339()),
             bytes: Some(record.data_bytes()),
             files: Some(record.files.len() as u64),
-            local: Some(local_state(&step, remotes)?),
+            local: Some(if durability.is_durable() {
+                LocalState::Durable
+            } else {
+                LocalState::Staged
+            }),
             pinned: pinned.contains(&record.id),
             metrics: record.metrics.clone(),
             ..unknown(record.id)
@@ -238,35 +250,6 @@ fn found_locally(
     Ok(found)
 }
 
-/// Returns `Durable` if the step is durable on every required remote; with none required, on any remote.
-fn local_state(step: &SealedStep, remotes: &[RunRemote]) -> Result<LocalState> {
-    let mut required = 0_usize;
-    let mut required_missing = 0_usize;
-    let mut durable = 0_usize;
-    for remote in remotes {
-        let is_durable = is_durable_on(step, remote)?;
-        durable += usize::from(is_durable);
-        required += usize::from(remote.settings.required);
-        required_missing += usize::from(remote.settings.required && !is_durable);
-    }
-    let safe = if required > 0 {
-        required_missing == 0
-    } else {
-        durable > 0
-    };
-    Ok(if safe {
-        LocalState::Durable
-    } else {
-        LocalState::Staged
-    })
-}
-
-/// Returns whether the vault has recorded that a step is durable on a remote at its current URL.
-pub(super) fn is_durable_on(step: &SealedStep, remote: &RunRemote) -> Result<bool> {
-    let state = step.remote_state(remote.name())?;
-    Ok(state.is_some_and(|state| state.state == UploadState::Durable && state.url == remote.store.url()))
-}
-
 /// The listing of one remote.
 struct RemoteListing {
     commits: BTreeMap<StepId, Result<Commit>>,
@@ -275,18 +258,11 @@ struct RemoteListing {
 }
 
 async fn found_on(remote: &RunRemote) -> Result<RemoteListing> {
-    let listed = commits(remote).await?;
-    let removed = removed_steps(remote).await?;
-    let pinned = pins(remote).await?.into_iter().collect();
-    let standing = listed
-        .by_step
-        .into_iter()
-        .filter(|(id, _)| !removed.contains(*id));
-    let incomplete = incomplete_steps(remote).await?;
+    let visible = visible_commits(remote).await?.into_iter();
     Ok(RemoteListing {
-        incomplete,
-        commits: standing.map(|(id, found)| (id, found.commit)).collect(),
-        pinned,
+        commits: visible.map(|(id, found)| (id, found.commit)).collect(),
+        pinned: pins(remote).await?,
+        incomplete: incomplete_steps(remote).await?,
     })
 }
 

@@ -1,14 +1,19 @@
 //! `list`: lists the steps of a run over all tiers.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepvault_core::Result;
 use stepvault_core::nodes::first_of;
 use stepvault_engine::drains::Drains;
+use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::step_state::{Durability, still_given_up};
 
 use super::Session;
-use super::inventory::{FailedTier, IncompleteOn, Inventory, ListedStep, LocalState};
+use super::given_up::{GivenUpDocument, known_records};
+use super::inventory::{FailedTier, IncompleteOn, Inventory, ListedStep, LocalState, unknown};
 use super::left_by_drain::LeftByDrain;
 use crate::context::Tiers;
 use crate::exit_code::ExitCode;
@@ -24,6 +29,8 @@ pub(super) struct ListDocument {
     run: String,
     /// Every step, the newest first.
     steps: Vec<ListedStep>,
+    /// Steps that nodes gave up to free disk space, by node, and that are not durable on every required remote.
+    given_up: Vec<GivenUpDocument>,
     /// Drains of nodes with unfinished steps, if the remote has neither these steps nor newer ones.
     drains: Vec<LeftByDrain>,
     /// Tiers that could not be listed and may hold more steps.
@@ -45,7 +52,9 @@ pub(crate) async fn run(session: &Session, _arguments: &ListArguments) -> Result
     let failures = inventory.failed.iter().map(|(_, error)| Err(error));
     let code = ExitCode::of_tiers(failures.chain((0..asked).map(|_| Ok(()))));
     let drains = Drains::ask(&tiers.remotes).await;
+    let given_up = given_up(&tiers, &inventory).await;
     let mut document = ListDocument::new(&tiers, inventory);
+    document.given_up = given_up;
     let left = |record| LeftByDrain::of(record, |left| drains.is_missed(left));
     document.drains = drains.records.iter().filter_map(left).collect();
     session.output.result(&document)?;
@@ -58,9 +67,53 @@ impl ListDocument {
             run: tiers.run_name().to_string(),
             failed: FailedTier::all(&inventory.failed),
             steps: inventory.steps,
+            given_up: Vec::new(),
             drains: Vec::new(),
         }
     }
+
+    /// Returns the steps with the nodes that gave them up, the newest first. Of a step that no tier holds, the record
+    /// says only the bytes.
+    fn rows(&self) -> Vec<(ListedStep, Vec<&str>)> {
+        let steps = self.steps.iter().rev();
+        let mut rows: BTreeMap<_, _> = steps
+            .map(|step| ((step.attempt, step.step), (step.clone(), Vec::new())))
+            .collect();
+        for record in &self.given_up {
+            for step in record.steps() {
+                let row = rows.entry((step.id.attempt.number(), step.id.step.number()));
+                let (row, nodes) = row.or_insert_with(|| (unknown(step.id), Vec::new()));
+                row.bytes.get_or_insert(step.bytes);
+                nodes.push(record.node());
+            }
+        }
+        rows.into_values().rev().collect()
+    }
+}
+
+/// Returns the steps that nodes gave up. A step that its node has sealed again, or that is durable by now, is not among
+/// them; on a remote that cannot be listed, no step is known to be durable.
+async fn given_up(tiers: &Tiers, inventory: &Inventory) -> Vec<GivenUpDocument> {
+    let is_listed = |remote: &&RunRemote| {
+        let mut failed = inventory.failed.iter();
+        failed.all(|(tier, _)| tier != remote.name().as_str())
+    };
+    let listed: Vec<RunRemote> = tiers.remotes.iter().filter(is_listed).cloned().collect();
+    let is_durable = |step: &ListedStep| {
+        let is_on = |remote: &RunRemote| Ok(step.remotes.iter().any(|name| name == remote.name().as_str()));
+        Durability::of(&tiers.remotes, is_on).is_ok_and(|durability| durability.is_durable())
+    };
+    let records = known_records(tiers.vault.as_ref(), &listed, tiers.run_name()).await;
+    let still = records.iter().filter_map(|record| {
+        let is_own = record.node == *tiers.writer.place.node();
+        let held = inventory
+            .steps
+            .iter()
+            .filter(|step| is_own && step.local.is_some() || is_durable(step))
+            .filter_map(|step| step.id().ok());
+        still_given_up(record, &held.collect())
+    });
+    still.map(GivenUpDocument::from).collect()
 }
 
 impl Report for ListDocument {
@@ -71,7 +124,8 @@ impl Report for ListDocument {
             .map(|drain| format!("\n{}", drain.text()))
             .collect();
         let drains = drains.concat();
-        if self.steps.is_empty() {
+        let rows = self.rows();
+        if rows.is_empty() {
             return format!("no tier holds a step of '{}'{drains}", self.run);
         }
         let mut steps = table::table(
@@ -87,7 +141,7 @@ impl Report for ListDocument {
             ],
             &[0, 1, 3, 4],
         );
-        for step in &self.steps {
+        for (step, gave_up) in &rows {
             steps.add_row([
                 step.step.to_string(),
                 step.attempt.to_string(),
@@ -97,7 +151,7 @@ impl Report for ListDocument {
                 step.bytes.map_or_else(|| "?".to_owned(), human::bytes),
                 step.files
                     .map_or_else(|| "?".to_owned(), |files| files.to_string()),
-                places(step),
+                places(step, gave_up),
                 marks(step),
                 human::metrics(&step.metrics),
             ]);
@@ -132,7 +186,8 @@ fn incomplete(on: &IncompleteOn) -> String {
     format!("{} (missing {})", on.remote, first_of(&on.missing_nodes, TOLD))
 }
 
-fn places(step: &ListedStep) -> String {
+/// Formats the tiers that hold a step, and the nodes that gave it up: `main, given up by node-0`.
+fn places(step: &ListedStep, gave_up: &[&str]) -> String {
     let local = step.local.map(|state| match state {
         LocalState::Staged => "local (staged)".to_owned(),
         LocalState::Durable => "local".to_owned(),
@@ -142,6 +197,7 @@ fn places(step: &ListedStep) -> String {
         .into_iter()
         .chain(step.remotes.iter().cloned())
         .chain(incomplete)
+        .chain(gave_up.iter().map(|node| format!("given up by {node}")))
         .collect();
     if places.is_empty() {
         "unreadable".to_owned()
@@ -152,15 +208,14 @@ fn places(step: &ListedStep) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use stepvault_core::given_up::{GivenUpRecord, GivenUpStep};
+    use stepvault_core::ids::{NodeName, RunName, StepId};
+    use stepvault_core::timestamp::Timestamp;
 
     use super::*;
 
-    #[test]
-    fn steps_stand_in_a_table() {
-        let step = ListedStep {
-            step: 100,
-            attempt: 1,
+    fn staged_step() -> ListedStep {
+        ListedStep {
             name: Some("step_100".to_owned()),
             written_at: Some("2026-11-21T10:16:00Z".to_owned()),
             bytes: Some(3 << 20),
@@ -168,21 +223,29 @@ mod tests {
             local: Some(LocalState::Staged),
             remotes: vec!["main".to_owned()],
             pinned: true,
-            abandoned: false,
             incomplete: vec![IncompleteOn {
                 remote: "gs".to_owned(),
                 missing_nodes: vec!["node-1".to_owned()],
             }],
             metrics: BTreeMap::from([("loss".to_owned(), 0.25)]),
             faults: vec!["gs: it is missing".to_owned()],
-        };
-        let document = ListDocument {
+            ..unknown(StepId::from_label("000000000100.a1").unwrap())
+        }
+    }
+
+    fn document(steps: Vec<ListedStep>, given_up: Vec<GivenUpDocument>) -> ListDocument {
+        ListDocument {
             run: "demo".to_owned(),
-            steps: vec![step],
+            steps,
+            given_up,
             drains: Vec::new(),
             failed: Vec::new(),
-        };
-        let text = document.human();
+        }
+    }
+
+    #[test]
+    fn steps_stand_in_a_table() {
+        let text = document(vec![staged_step()], Vec::new()).human();
         let lines: Vec<&str> = text.lines().collect();
         assert!(
             lines[1].contains(
@@ -194,13 +257,36 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_run_says_so() {
-        let document = ListDocument {
-            run: "demo".to_owned(),
-            steps: Vec::new(),
-            drains: Vec::new(),
-            failed: Vec::new(),
+    fn given_up_steps_stand_among_the_others() {
+        let step = |label| GivenUpStep {
+            id: StepId::from_label(label).unwrap(),
+            bytes: 2 << 20,
+            given_up_at: Timestamp::default(),
+            durable_on: Vec::new(),
         };
+        let node = NodeName::new("node-1").unwrap();
+        let mut record = GivenUpRecord::new(RunName::new("demo").unwrap(), node);
+        for label in ["000000000050.a1", "000000000100.a1", "000000000200.a1"] {
+            record.add(step(label));
+        }
+        let steps = vec![staged_step()];
+        let text = document(steps, vec![GivenUpDocument::from(record.clone())]).human();
+        let lines: Vec<&str> = text.lines().collect();
+        for (line, step, places) in [
+            (1, "200", "2.0 MiB      ?  given up by node-1"),
+            (2, "100", "main, gs (missing node-1), given up by node-1  pinned"),
+            (3, "50", "2.0 MiB      ?  given up by node-1"),
+        ] {
+            let found = lines[line].trim_start();
+            assert!(found.starts_with(step) && found.contains(places), "{text}");
+        }
+        let alone = document(Vec::new(), vec![GivenUpDocument::from(record)]).human();
+        assert_eq!(alone.lines().count(), 4, "{alone}");
+    }
+
+    #[test]
+    fn an_empty_run_says_so() {
+        let document = document(Vec::new(), Vec::new());
         assert_eq!(document.human(), "no tier holds a step of 'demo'");
         assert!(
             crate::output::json::document(&document)

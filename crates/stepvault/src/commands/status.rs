@@ -12,20 +12,19 @@ use serde::Serialize;
 use stepvault_agent::control::{RemoteRate, Skipped};
 use stepvault_agent::{OtherWriter, RemoteUploads, UnservedRun};
 use stepvault_core::drain::LeftStep;
-use stepvault_core::given_up::GivenUpStep;
 use stepvault_core::ids::RunName;
 use stepvault_core::retention::LocalLimits;
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::given_up::read_given_up;
 use stepvault_engine::run_remote::RunRemote;
-use stepvault_local::sealed::{SealedStep, UploadState};
+use stepvault_engine::step_state::{Durability, is_durable_on, recorded_state, still_given_up};
+use stepvault_local::sealed::SealedStep;
 use stepvault_local::space;
 use stepvault_local::vault::Vault;
 
 use super::Session;
 use super::given_up::GivenUpDocument;
-use super::inventory::is_durable_on;
 use super::left_by_drain::LeftByDrain;
 use super::starts::status::StartsStatus;
 use crate::context::{DefaultVault, Settings, Tiers};
@@ -252,9 +251,10 @@ fn look(
         .as_ref()
         .map_or((&[][..], &[][..]), |agent| (&agent.remotes, &agent.rates));
     let newest_steps = steps::look(vault, &scan.steps, remotes, notes, rates)?;
-    // A given-up step that was sealed again since is present.
-    let is_gone = |step: &GivenUpStep| scan.steps.iter().all(|there| there.id() != step.id);
-    let given_up = read_given_up(vault, run)?.and_then(|record| GivenUpDocument::of(&record, is_gone));
+    let sealed = scan.steps.iter().map(SealedStep::id).collect();
+    let given_up = read_given_up(vault, run)?
+        .and_then(|record| still_given_up(&record, &sealed))
+        .map(GivenUpDocument::from);
     Ok(StatusDocument {
         unserved: Vec::new(),
         last_drain,
@@ -305,24 +305,13 @@ fn rate_text(remote: &RemoteRate) -> String {
 /// Returns the runs in the vault that are not in `known` and have steps that are not durable on every required remote;
 /// with none required, on any remote.
 fn unserved(vault: &Vault, known: &[RunName], remotes: &[RunRemote]) -> Result<Vec<UnservedRun>> {
-    let some_required = remotes.iter().any(|remote| remote.settings.required);
-    let deciding = || {
-        let deciding = remotes.iter();
-        deciding.filter(|remote| remote.settings.required || !some_required)
-    };
     let mut found = Vec::new();
     for run in vault.runs()?.into_iter().filter(|run| !known.contains(run)) {
         let scan = vault.steps(&run)?;
         let mut steps = scan.faults.len() as u64;
         for step in &scan.steps {
-            let on = deciding().map(|remote| is_durable_on(step, remote));
-            let on = on.collect::<Result<Vec<bool>>>()?;
-            let is_durable = if some_required {
-                on.iter().all(|durable| *durable)
-            } else {
-                on.contains(&true)
-            };
-            steps += u64::from(!is_durable);
+            let durability = Durability::of(remotes, |remote| is_durable_on(step, remote))?;
+            steps += u64::from(!durability.is_durable());
         }
         if steps > 0 {
             found.push(UnservedRun { run, steps });
@@ -366,10 +355,7 @@ fn remote_status(steps: &[SealedStep], remote: &RunRemote) -> Result<RemoteStatu
             continue;
         }
         status.not_durable_bytes += step.record().data_bytes();
-        let uploaded = step
-            .remote_state(remote.name())?
-            .is_some_and(|state| state.state == UploadState::Uploaded && state.url == remote.store.url());
-        if uploaded {
+        if recorded_state(step, remote)?.is_some() {
             status.uploaded_steps += 1;
         } else {
             status.staged_steps += 1;

@@ -62,6 +62,17 @@ fn what_a_full_disk_makes_the_vault_give_up_is_said_everywhere() {
         agent.logged()
     );
     assert_eq!(in_vault(&place), [4, 1], "the newest and the pinned one stay");
+    let list = place.run(&["list", "--json"]).json();
+    assert_eq!(
+        (
+            &list["given_up"][0]["steps"][0]["step"],
+            &list["given_up"][0]["steps"][1]["step"]
+        ),
+        (&3.into(), &2.into()),
+        "{list:#}"
+    );
+    let listed = place.run(&["list"]).stdout;
+    assert_eq!(listed.matches("given up by node-0").count(), 2, "{listed}");
 
     let status = place.document(0, &["status"]);
     let given_up = &status["given_up"];

@@ -171,34 +171,23 @@ pub(super) fn megatron(script: &mut Script) {
 
 /// `.metadata` is renamed into place once all data exists, after any stall, also over an earlier save of the step.
 pub(super) fn distributed_checkpoint(script: &mut Script) {
-    marked(script, long());
-}
-
-/// The same, but without long stalls over an earlier save of the step, whose marker is still there.
-pub(super) fn marked_directories(script: &mut Script) {
-    marked(script, short());
-}
-
-fn marked(script: &mut Script, stall_when_back: Duration) {
     let files = distributed();
     let path = |step: u64| format!("step-{step}");
     let (mut kept, mut last) = (Vec::new(), 0);
     for _ in 0..SAVES {
-        let before = last;
         last = next(script, &kept, last);
-        let stall = if last > before { long() } else { stall_when_back };
         let step = path(last);
         script.directory(&step);
         for (name, bytes) in files.iter().filter(|(name, _)| name.ends_with(".distcp")) {
-            script.write(&format!("{step}/{name}"), bytes, stall);
+            script.write(&format!("{step}/{name}"), bytes, long());
         }
         // Distinguishes one save from another.
         let text = script.text();
-        script.write(&format!("{step}/state.json"), &json(&text), stall);
+        script.write(&format!("{step}/state.json"), &json(&text), long());
         for (name, bytes) in files.iter().filter(|(name, _)| !name.ends_with(".distcp")) {
             let temporary = format!("{step}/{name}.tmp");
-            script.write(&temporary, bytes, stall);
-            script.pause(stall);
+            script.write(&temporary, bytes, long());
+            script.pause(long());
             script.rename(&temporary, &format!("{step}/{name}"));
         }
         script.whole(&step);

@@ -175,8 +175,8 @@ impl RestoreDocument {
         let is_missed = |step: &GivenUpStep| {
             (step.id.attempt.number(), step.id.step.number()) > this || step.given_up_at > written_at
         };
-        let missed = |record| GivenUpDocument::of(record, is_missed);
-        self.given_up = records.iter().filter_map(missed).collect();
+        let missed = records.iter().filter_map(|record| record.only(is_missed));
+        self.given_up = missed.map(GivenUpDocument::from).collect();
     }
 
     fn add(&mut self, plan: HandoffPlan) {
@@ -266,7 +266,7 @@ impl Report for RestoreDocument {
                 .iter()
                 .map(|tier| format!("cannot list {}: {}", tier.tier, tier.message)),
         );
-        lines.extend(self.given_up.iter().map(|node| node.text().to_owned()));
+        lines.extend(self.given_up.iter().map(GivenUpDocument::text));
         let sources: Vec<String> = self
             .sources
             .iter()

@@ -8,11 +8,11 @@ use stepvault_agent::RemoteUploads;
 use stepvault_agent::control::RemoteRate;
 use stepvault_core::Result;
 use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::step_state::{is_durable_on, recorded_state};
 use stepvault_engine::upload::missing_bytes;
-use stepvault_local::sealed::{SealedStep, UploadState};
+use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
-use crate::commands::inventory::is_durable_on;
 use crate::output::{human, table};
 
 /// Maximum number of steps to show, the newest.
@@ -120,9 +120,7 @@ fn on_remote(
     let lacking = note.and_then(|note| known_in(&note.lacking_parts));
     let lacking = lacking.map(|lacking| lacking.reason);
     let is_uploading = note.is_some_and(|note| note.uploading == Some(step.id()));
-    let is_uploaded = step
-        .remote_state(remote.name())?
-        .is_some_and(|state| state.state == UploadState::Uploaded && state.url == remote.store.url());
+    let is_uploaded = recorded_state(step, remote)?.is_some();
     // An unreadable journal is restarted, and so is the upload of the step.
     found.missing_bytes =
         missing_bytes(vault, step, remote.name()).unwrap_or_else(|_| step.record().data_bytes());

@@ -10,8 +10,9 @@ use stepvault_core::ids::{Attempt, Step, StepId};
 use stepvault_core::observe::{Observer, Tier};
 use stepvault_core::{Error, ErrorKind, Result};
 use stepvault_engine::blocking::blocking;
-use stepvault_engine::catalog::{committed_ids, is_outage, outage, removed_steps};
+use stepvault_engine::catalog::{is_outage, outage};
 use stepvault_engine::run_remote::RunRemote;
+use stepvault_engine::step_state::visible_steps;
 use stepvault_engine::verify::{Depth, StepHealth, check_remote, check_sealed};
 
 use super::Session;
@@ -170,14 +171,9 @@ async fn check_run_on(
     observer: &Arc<dyn Observer>,
     by_step: &mut BTreeMap<StepId, Vec<(Tier, StepHealth)>>,
 ) -> Result<()> {
-    let removed = removed_steps(remote).await?;
-    let committed = committed_ids(remote).await?;
     // The newest first, because it is the one that would be restored.
-    for id in committed
-        .into_keys()
-        .rev()
-        .filter(|id| wanted(*id) && !removed.contains(*id))
-    {
+    let visible = visible_steps(remote).await?;
+    for id in visible.into_keys().rev().filter(|id| wanted(*id)) {
         let health = check_remote(remote, id, depth, observer).await?;
         by_step.entry(id).or_default().push((remote.tier.clone(), health));
     }

@@ -9,7 +9,7 @@ use stepvault_core::{ErrorKind, Result};
 use stepvault_local::source::SourceFile;
 use stepvault_remote::store::{Created, PartReceipt, StoredChecksum};
 
-use super::file::{FileUpload, Others};
+use super::parts::{FileUpload, OtherWriters};
 use crate::blocking::blocking;
 use crate::local_digest::{digest_parts, digest_range};
 
@@ -21,19 +21,19 @@ impl FileUpload {
         index: u32,
         digest: &PartDigest,
     ) -> Option<PartReceipt> {
-        let store = &self.lane.remote.store;
+        let store = &self.session.remote.store;
         let source = self
-            .copying
-            .source_of_part(self.cut.size_bytes(), index, digest)
+            .copies
+            .source_of_part(self.layout.size_bytes(), index, digest)
             .filter(|_| store.capabilities().copies_parts)?;
-        let start = self.cut.range(index).start;
+        let start = self.layout.range(index).start;
         match store
             .copy_part(source, &self.key, upload, index, start, digest)
             .await
         {
             Ok(receipt) => Some(receipt),
             Err(error) => {
-                self.copying.failed(&self.lane, source, &error);
+                self.copies.failed(&self.session, source, &error);
                 None
             }
         }
@@ -41,13 +41,13 @@ impl FileUpload {
 
     /// Lets the store copy the whole file and proves the result; returns false when its bytes have to be sent.
     pub(super) async fn copy_whole(&self, digest: &FileDigest, parts: &[PartDigest]) -> Result<bool> {
-        let Some(source) = self.copying.source_of_file(digest) else {
+        let Some(source) = self.copies.source_of_file(digest) else {
             return Ok(false);
         };
-        let created = match self.lane.remote.store.copy(source, &self.key).await {
+        let created = match self.session.remote.store.copy(source, &self.key).await {
             Ok(created) => created,
             Err(error) => {
-                self.copying.failed(&self.lane, source, &error);
+                self.copies.failed(&self.session, source, &error);
                 return Ok(false);
             }
         };
@@ -61,14 +61,14 @@ impl FileUpload {
         };
         match proved {
             Ok(()) => {
-                self.tell(digest.size_bytes, true);
+                self.report_bytes(digest.size_bytes, true);
                 Ok(true)
             }
             Err(error) if error.kind() != ErrorKind::Damaged => Err(error),
-            Err(error) if !self.stands_as_written(written).await? => Err(self.not_ours(&error)),
+            Err(error) if !self.is_own_object(written).await? => Err(self.key_taken(&error)),
             Err(error) => {
-                self.copying.failed(&self.lane, source, &error);
-                self.lane.remote.delete(vec![self.key.clone()]).await?;
+                self.copies.failed(&self.session, source, &error);
+                self.session.remote.delete(vec![self.key.clone()]).await?;
                 Ok(false)
             }
         }
@@ -77,13 +77,13 @@ impl FileUpload {
     /// Whether to check, before anything is sent, that a multi-part file is unchanged: only on stores that copy whole
     /// objects only.
     pub(super) fn may_be_copied_whole(&self) -> bool {
-        let capabilities = self.lane.remote.store.capabilities();
-        let is_begun = self.others == Others::Sent || self.upload.get().is_some();
+        let capabilities = self.session.remote.store.capabilities();
+        let is_begun = self.others == OtherWriters::Sent || self.upload.get().is_some();
         capabilities.copies
             && !capabilities.copies_parts
-            && self.cut.count() > 1
+            && self.layout.count() > 1
             && !is_begun
-            && !self.copying.is_idle()
+            && !self.copies.is_idle()
     }
 
     /// Lets the store copy a multi-part file if it is unchanged; otherwise leaves it to be sent.
@@ -94,7 +94,7 @@ impl FileUpload {
         };
         if self.copy_whole(&FileDigest::from_parts(&parts), &parts).await? {
             self.finished.store(true, Ordering::Relaxed);
-            self.done(&parts)?;
+            self.record_done(&parts)?;
         }
         Ok(())
     }
@@ -102,18 +102,18 @@ impl FileUpload {
     /// Returns the digests of the file's parts if the remote has a file with all of them. Changes mostly show in the
     /// first or the last part, so the rest is read only when both match.
     fn digests_if_unchanged(&self) -> Result<Option<Vec<PartDigest>>> {
-        let size_bytes = self.cut.size_bytes();
+        let size_bytes = self.layout.size_bytes();
         {
             let source = SourceFile::open(&self.local_path, &self.file)?;
-            for index in [0, self.cut.count() - 1] {
-                let digest = digest_range(&source, self.cut.range(index))?;
-                if self.copying.source_of_part(size_bytes, index, &digest).is_none() {
+            for index in [0, self.layout.count() - 1] {
+                let digest = digest_range(&source, self.layout.range(index))?;
+                if self.copies.source_of_part(size_bytes, index, &digest).is_none() {
                     return Ok(None);
                 }
             }
         }
         let parts = digest_parts(&self.local_path, &self.file)?;
         let digest = FileDigest::from_parts(&parts);
-        Ok(self.copying.source_of_file(&digest).map(|_| parts))
+        Ok(self.copies.source_of_file(&digest).map(|_| parts))
     }
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use stepvault_core::ErrorKind;
-use stepvault_engine::gc::sweep;
+use stepvault_engine::gc::run_gc;
 use stepvault_testkit::faults::{FaultAction, FaultRule};
 use stepvault_testkit::s3::StrictS3;
 
@@ -12,8 +12,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 /// One committed step, and one whose push was cut off on a node that is gone.
 async fn with_orphans(server: &StrictS3) -> Rig {
-    let mut rig = Rig::new();
-    rig.add_s3("aws", server).await;
+    let mut rig = Rig::with_s3(server).await;
     rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000))
         .await;
     let source = rig.write_step(200, &[("a", 100), ("big", 30 << 20)], 2, 2_000);
@@ -53,17 +52,17 @@ async fn orphans_go_after_the_grace_period_and_two_sweeps_and_nothing_else_does(
         let drain = "bucket/pre fix/grpo/checkpoints/.stepvault/drains/node-9.json";
         table.insert(drain.to_owned(), foreign);
     });
-    let young = sweep(&rig.remotes[0], DAY, false, &rig.observer).await.unwrap();
+    let young = rig.gc(DAY).await.unwrap();
     assert_eq!(
         (young.marked.len(), young.removed.len(), young.aborted_uploads),
         (0, 0, 0)
     );
-    let first = sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
+    let first = rig.gc_now().await;
     assert_eq!(
         (first.removed.len(), first.aborted_uploads, first.foreign),
         (0, 1, 1)
     );
-    let second = sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
+    let second = rig.gc_now().await;
     assert!(
         second
             .removed
@@ -87,7 +86,7 @@ async fn orphans_go_after_the_grace_period_and_two_sweeps_and_nothing_else_does(
             .any(|key| key.ends_with("/drains/node-9.json"))
     );
     assert!(server.pending_uploads().is_empty());
-    let third = sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
+    let third = rig.gc_now().await;
     assert_eq!((third.marked.len(), third.removed.len()), (0, 0), "{third:?}");
     assert_eq!(rig.restore().await.unwrap().decision.id, id(1, 100));
 }
@@ -96,8 +95,7 @@ async fn orphans_go_after_the_grace_period_and_two_sweeps_and_nothing_else_does(
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_goes_of_a_step_whose_files_are_not_all_listed() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_s3("aws", &server).await;
+    let rig = Rig::with_s3(&server).await;
     rig.push_durably(&rig.write_step(100, &[("a\\b.bin", 100), ("c", 100)], 1, 1_000))
         .await;
     // As if it had been renamed after the commit.
@@ -110,7 +108,7 @@ async fn nothing_goes_of_a_step_whose_files_are_not_all_listed() {
     });
     let before = server.objects().keys().len();
     for _ in 0..3 {
-        let report = sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
+        let report = rig.gc_now().await;
         assert_eq!(report.unlisted_steps, [id(1, 100)], "{report:?}");
         assert_eq!((report.marked.len(), report.removed.len()), (0, 0), "{report:?}");
     }
@@ -123,7 +121,7 @@ async fn a_dry_run_marks_nothing_and_removes_nothing() {
     let server = StrictS3::start();
     let rig = with_orphans(&server).await;
     for _ in 0..3 {
-        let report = sweep(&rig.remotes[0], NOW, true, &rig.observer).await.unwrap();
+        let report = run_gc(&rig.remotes[0], NOW, true, &rig.observer).await.unwrap();
         assert!(report.removed.is_empty());
         assert!(!report.marked.is_empty(), "{report:?}");
     }
@@ -140,7 +138,7 @@ async fn nothing_goes_while_a_record_cannot_be_read() {
     std::fs::write(&commit, "{").unwrap();
     let before = snapshot(&rig.remote_root().join("grpo/checkpoints/000000000100.a1"));
     for _ in 0..2 {
-        let (error, _) = text(sweep(&rig.remotes[0], NOW, false, &rig.observer).await);
+        let (error, _) = text(rig.gc(NOW).await);
         assert_eq!(error.kind(), ErrorKind::Refused);
     }
     assert_eq!(
@@ -152,8 +150,7 @@ async fn nothing_goes_while_a_record_cannot_be_read() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_writer_that_was_tombstoned_meanwhile_does_not_acknowledge() {
     let server = StrictS3::start();
-    let mut rig = Rig::new();
-    rig.add_patient_s3("aws", &server, 30).await;
+    let mut rig = Rig::with_patient_s3(&server, 30).await;
     rig.push_durably(&rig.write_step(100, &[("a", 100)], 1, 1_000))
         .await;
     let source = rig.write_step(200, &[("a", 100)], 2, 2_000);
@@ -179,7 +176,7 @@ async fn a_writer_that_was_tombstoned_meanwhile_does_not_acknowledge() {
         // Stores tell times in whole seconds: what is younger than that is never old enough.
         tokio::time::sleep(Duration::from_millis(1_100)).await;
         for _ in 0..2 {
-            sweep(&rig.remotes[0], NOW, false, &rig.observer).await.unwrap();
+            rig.gc_now().await;
         }
     };
     let (report, ()) = tokio::join!(slow, sweeps);
@@ -198,9 +195,9 @@ async fn without_the_right_to_delete_it_says_so_though_nothing_has_to_go_yet() {
     let refused = FaultAction::refuse(403, "AccessDenied");
     server.faults().inject("DELETE", "", u64::MAX, refused.clone());
     server.faults().inject("POST", "?delete", u64::MAX, refused);
-    let (error, message) = text(sweep(&rig.remotes[0], DAY, false, &rig.observer).await);
+    let (error, message) = text(rig.gc(DAY).await);
     assert_eq!(error.kind(), ErrorKind::Denied, "{message}");
     assert!(message.contains("/leases/"), "{message}");
     // A dry run takes no lease, and needs no such right.
-    sweep(&rig.remotes[0], DAY, true, &rig.observer).await.unwrap();
+    run_gc(&rig.remotes[0], DAY, true, &rig.observer).await.unwrap();
 }

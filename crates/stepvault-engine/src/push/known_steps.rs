@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stepvault_core::attempts::KnownStep;
 use stepvault_core::ids::{Attempt, Step, StepId};
-use stepvault_core::keys::KeyKind;
 use stepvault_core::manifest::PartManifest;
 use stepvault_core::nodes::Writer;
 use stepvault_core::records::Tombstone;
@@ -15,7 +14,9 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::tree::Tree;
 
 use crate::blocking::blocking;
-use crate::catalog::{RemovedSteps, committed_ids, is_outage, read_commit, read_manifests, removed_steps};
+use crate::catalog::{
+    RemovedSteps, claimed_ids, committed_ids, is_outage, read_commit, read_manifests, removed_steps,
+};
 use crate::content::{
     ContentMatch, tree_is_of_step, tree_matches_manifest, tree_matches_part, tree_matches_record,
 };
@@ -23,7 +24,7 @@ use crate::run_remote::RunRemote;
 
 /// The checkpoint to place.
 #[derive(Debug)]
-pub(super) struct AtHand<'a> {
+pub(super) struct ScannedCheckpoint<'a> {
     pub(super) source: &'a std::path::Path,
     pub(super) step: Step,
     pub(super) tree: &'a Tree,
@@ -32,37 +33,42 @@ pub(super) struct AtHand<'a> {
 /// Returns the steps that the local tier knows.
 pub(super) fn known_locally<'a>(
     steps: impl IntoIterator<Item = &'a SealedStep>,
-    at_hand: &AtHand<'_>,
+    checkpoint: &ScannedCheckpoint<'_>,
 ) -> Vec<KnownStep> {
     steps
         .into_iter()
         .map(|step| KnownStep {
             id: step.id(),
             written_at: Some(step.record().written_at),
-            same_content: step.id().step == at_hand.step && tree_matches_record(at_hand.tree, step.record()),
+            same_content: step.id().step == checkpoint.step
+                && tree_matches_record(checkpoint.tree, step.record()),
         })
         .collect()
 }
 
 /// Returns the steps that a remote knows: commits, removed steps whose identities are used up, and claims that were
 /// never committed.
-pub(super) async fn known_on(remote: &RunRemote, at_hand: &AtHand<'_>) -> Result<Vec<KnownStep>> {
+pub(super) async fn known_on(
+    remote: &RunRemote,
+    checkpoint: &ScannedCheckpoint<'_>,
+) -> Result<Vec<KnownStep>> {
     let committed = committed_ids(remote).await?;
     let removed = removed_steps(remote).await?;
-    let to_read = worth_reading(committed.keys().copied(), at_hand.step);
+    // A step that is being removed is not known as committed, whether its commit still exists or not.
+    let visible: BTreeSet<StepId> = committed
+        .into_keys()
+        .filter(|id| !removed.contains(*id))
+        .collect();
+    let to_read = worth_reading(visible.iter().copied(), checkpoint.step);
     let mut known = Vec::new();
-    for id in committed.keys().copied() {
-        let mut entry = KnownStep {
-            id,
-            written_at: None,
-            same_content: false,
-        };
+    for id in visible.iter().copied() {
+        let mut entry = taken(id, None);
         if to_read.contains(&id) {
             match read_commit(remote, id).await {
                 Ok(commit) => {
                     entry.written_at = Some(commit.written_at);
                     entry.same_content =
-                        id.step == at_hand.step && same_content(remote, &commit, at_hand).await?;
+                        id.step == checkpoint.step && same_content(remote, &commit, checkpoint).await?;
                 }
                 // A damaged commit still occupies its identity; reporting it is up to verify.
                 Err(error) if error.kind() == ErrorKind::Damaged => {
@@ -73,24 +79,15 @@ pub(super) async fn known_on(remote: &RunRemote, at_hand: &AtHand<'_>) -> Result
         }
         known.push(entry);
     }
-    for id in removed_names(&removed, at_hand.step) {
-        if !committed.contains_key(&id) {
-            let was_swept = id.step == at_hand.step && was_swept(remote, id).await?;
-            known.push(taken(id, was_swept.then(Timestamp::default)));
-        }
+    for id in removed_names(&removed, checkpoint.step) {
+        let by_gc = id.step == checkpoint.step && was_removed_by_gc(remote, id).await?;
+        known.push(taken(id, by_gc.then(Timestamp::default)));
     }
-    for object in remote.list(&remote.keys.claims_prefix()).await? {
-        if let Some(KeyKind::Claim(id)) = remote.keys.classify(&object.key)
-            && !committed.contains_key(&id)
-            && !removed.contains(id)
-        {
+    for id in claimed_ids(remote).await?.into_keys() {
+        if !visible.contains(&id) && !removed.contains(id) {
             // Claimed by an upload that never finished, on this or a lost node. Its time is unknown; 'long ago' makes
             // another checkpoint of the step a new attempt.
-            known.push(KnownStep {
-                id,
-                written_at: Some(Timestamp::default()),
-                same_content: false,
-            });
+            known.push(taken(id, Some(Timestamp::default())));
         }
     }
     Ok(known)
@@ -101,18 +98,14 @@ pub(super) async fn known_on(remote: &RunRemote, at_hand: &AtHand<'_>) -> Result
 /// checkpoint belongs to a committed step.
 pub(super) async fn own_parts_on(
     remote: &RunRemote,
-    at_hand: &AtHand<'_>,
+    checkpoint: &ScannedCheckpoint<'_>,
     writer: &Writer,
 ) -> Result<(Vec<KnownStep>, bool)> {
     let committed = committed_ids(remote).await?;
     let mut ids: BTreeSet<StepId> = committed.keys().copied().collect();
-    for object in remote.list(&remote.keys.claims_prefix()).await? {
-        if let Some(KeyKind::Claim(id)) = remote.keys.classify(&object.key) {
-            ids.insert(id);
-        }
-    }
+    ids.extend(claimed_ids(remote).await?.into_keys());
     let mut known = Vec::new();
-    for id in worth_reading(ids.into_iter(), at_hand.step) {
+    for id in worth_reading(ids.into_iter(), checkpoint.step) {
         let key = remote.keys.part(id, writer.place.node());
         let manifest = match remote.read_record::<PartManifest>(&key).await {
             Ok(Some((manifest, _))) => manifest,
@@ -125,18 +118,18 @@ pub(super) async fn own_parts_on(
             }
         };
         let written_at = Some(manifest.written_at);
-        let same_content = id.step == at_hand.step
+        let same_content = id.step == checkpoint.step
             && if committed.contains_key(&id) {
-                is_of_committed(remote, id, at_hand, &manifest).await?
+                is_of_committed(remote, id, checkpoint, &manifest).await?
             } else {
-                tree_matches_part(at_hand.tree, &manifest)
+                tree_matches_part(checkpoint.tree, &manifest)
             };
         known.push(KnownStep {
             same_content,
             ..taken(id, written_at)
         });
     }
-    for id in removed_names(&removed_steps(remote).await?, at_hand.step) {
+    for id in removed_names(&removed_steps(remote).await?, checkpoint.step) {
         known.retain(|entry| entry.id != id);
         known.push(taken(id, None));
     }
@@ -152,10 +145,10 @@ pub(super) async fn own_parts_on(
 async fn is_of_committed(
     remote: &RunRemote,
     id: StepId,
-    at_hand: &AtHand<'_>,
+    checkpoint: &ScannedCheckpoint<'_>,
     own: &PartManifest,
 ) -> Result<bool> {
-    if tree_matches_part(at_hand.tree, own) {
+    if tree_matches_part(checkpoint.tree, own) {
         return Ok(true);
     }
     let parts = async {
@@ -163,7 +156,7 @@ async fn is_of_committed(
         read_manifests(remote, &commit).await
     };
     match parts.await {
-        Ok(parts) => Ok(tree_is_of_step(at_hand.tree, own, &parts)),
+        Ok(parts) => Ok(tree_is_of_step(checkpoint.tree, own, &parts)),
         Err(error) if error.kind() == ErrorKind::Damaged => Ok(false),
         Err(error) => Err(error),
     }
@@ -178,15 +171,12 @@ fn removed_names(removed: &RemovedSteps, step: Step) -> BTreeSet<StepId> {
     names
 }
 
-/// Whether gc removed the remains of an unfinished upload, rather than retention a step. Another checkpoint of that
-/// step is then a new attempt, as if the claim still existed. Once the tombstone is gone, the two cases cannot be
+/// Whether gc removed what an unfinished upload left, rather than retention a step. Another checkpoint of that step is
+/// then a new attempt, as if the claim still existed. Once the tombstone is gone, the two cases cannot be
 /// distinguished.
-async fn was_swept(remote: &RunRemote, id: StepId) -> Result<bool> {
-    match remote.read_record::<Tombstone>(&remote.keys.tombstone(id)).await {
-        Ok(found) => Ok(found.is_some_and(|(tombstone, _)| tombstone.by_sweep)),
-        Err(error) if is_outage(&error) => Err(error),
-        Err(_) => Ok(false),
-    }
+async fn was_removed_by_gc(remote: &RunRemote, id: StepId) -> Result<bool> {
+    let tombstone: Option<Tombstone> = remote.read_usable_record(&remote.keys.tombstone(id)).await?;
+    Ok(tombstone.is_some_and(|tombstone| tombstone.by_sweep))
 }
 
 fn taken(id: StepId, written_at: Option<Timestamp>) -> KnownStep {
@@ -216,7 +206,7 @@ fn worth_reading(ids: impl Iterator<Item = StepId>, step: Step) -> BTreeSet<Step
 async fn same_content(
     remote: &RunRemote,
     commit: &stepvault_core::commit::Commit,
-    at_hand: &AtHand<'_>,
+    checkpoint: &ScannedCheckpoint<'_>,
 ) -> Result<bool> {
     let manifests = match read_manifests(remote, commit).await {
         Ok(manifests) => manifests,
@@ -227,15 +217,11 @@ async fn same_content(
         // A multi-node step never equals a single-node step.
         return Ok(false);
     };
-    part_matches(at_hand, manifest).await
-}
-
-async fn part_matches(at_hand: &AtHand<'_>, manifest: PartManifest) -> Result<bool> {
-    match tree_matches_manifest(at_hand.tree, &manifest) {
+    match tree_matches_manifest(checkpoint.tree, &manifest) {
         ContentMatch::Same => Ok(true),
         ContentMatch::Different => Ok(false),
         ContentMatch::HashToTell => {
-            let (source, present) = (at_hand.source.to_owned(), at_hand.tree.clone());
+            let (source, present) = (checkpoint.source.to_owned(), checkpoint.tree.clone());
             let difference = blocking(move || {
                 compare::scanned_differs(
                     &present,

@@ -1,44 +1,100 @@
-//! Uploads one file to one remote: reads it once, hashes the buffer that is sent, and proves the object afterwards.
+//! Sends the files of a step: each is read once, its file parts are hashed and copied inside the store or sent, and its
+//! object is completed and proved.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use stepvault_core::digest::{FileDigest, PartDigest, PartHasher, Sha256Digest};
+use stepvault_core::digest::{FileDigest, PartDigest, PartHasher};
 use stepvault_core::file_parts::FileParts;
-use stepvault_core::manifest::FileEntry;
 use stepvault_core::observe::Event;
 use stepvault_core::path::RelativePath;
-use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_core::{ErrorKind, Result};
 use stepvault_local::journal::{FileProgress, Journal, JournalRecord};
 use stepvault_local::seal_record::SealedFile;
+use stepvault_local::sealed::SealedStep;
 use stepvault_local::source::SourceFile;
 use stepvault_remote::payload::Payload;
-use stepvault_remote::store::{Created, ObjectHead, ObjectInfo, PartReceipt};
+use stepvault_remote::store::{Created, PartReceipt};
 use tokio::sync::OnceCell;
 
-use super::copying::Copying;
-use super::lane::Lane;
+use super::copy_sources::CopySources;
+use super::plan::UploadPlan;
+use super::session::UploadSession;
 use crate::blocking::blocking;
+use crate::local_digest::digest_parts;
 use crate::memory::Buffer;
+use crate::workers::run_bounded;
 
-/// Context shared by all files of one upload.
-#[derive(Debug, Clone)]
-pub(super) struct Way {
-    pub(super) lane: Lane,
-    pub(super) journal: Arc<Journal>,
-    pub(super) copying: Arc<Copying>,
+/// How often a file whose upload the store has lost is restarted before the step fails.
+pub(super) const MAX_ROUNDS: usize = 3;
+
+impl UploadSession {
+    /// Sends what is left of this node's part, until every file of it is proved and listed. Files that the store has
+    /// lost are sent again in the next round.
+    pub(super) async fn send_files(&self, sealed: &SealedStep) -> Result<()> {
+        let record = sealed.record();
+        let copies = Arc::new(self.copy_sources(record).await);
+        let mut lost = BTreeSet::new();
+        let mut is_resumed = false;
+        for round in 1..=MAX_ROUNDS {
+            let plan = self.plan(sealed, &copies, &lost, round == 1).await?;
+            is_resumed |= round == 1 && plan.is_resumed();
+            let mut newly_lost = Vec::new();
+            let mut sent = Ok(());
+            for batch in plan.batches() {
+                let uploads = plan.uploads(batch)?;
+                sent = self.send_batch(&uploads).await;
+                let was_lost = uploads.iter().filter(|upload| upload.was_lost());
+                newly_lost.extend(was_lost.map(|upload| upload.path().clone()));
+                if sent.is_err() {
+                    break;
+                }
+            }
+            let journal = plan.journal;
+            match sent {
+                // For a multi-node step, all files are listed before the commit anyway.
+                Ok(()) if !is_resumed && record.is_one_of_several() => return Ok(()),
+                Ok(()) => {
+                    let vanished = self.vanished_files(record).await?;
+                    if vanished.is_empty() {
+                        return Ok(());
+                    }
+                    self.forget_vanished(record, &journal, &vanished, round)?;
+                    lost.extend(vanished);
+                }
+                Err(error) if newly_lost.is_empty() || round == MAX_ROUNDS => return Err(error),
+                Err(_) => lost.extend(newly_lost),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies inside the store what it already has, and sends the rest of these files.
+    async fn send_batch(&self, uploads: &[Arc<FileUpload>]) -> Result<()> {
+        let unchanged = uploads
+            .iter()
+            .filter(|upload| upload.may_be_copied_whole())
+            .map(|upload| Arc::clone(upload).copy_if_unchanged());
+        run_bounded(unchanged, self.remote.settings.max_concurrent_requests).await?;
+        let missing = uploads.iter().flat_map(|upload| {
+            let indexes = upload.missing_parts().into_iter();
+            indexes.map(move |index| Arc::clone(upload).send_part(index))
+        });
+        run_bounded(missing, self.remote.settings.max_concurrent_requests).await
+    }
 }
 
 /// One file that is being uploaded.
 #[derive(Debug)]
 pub(super) struct FileUpload {
-    pub(super) lane: Lane,
+    pub(super) session: UploadSession,
     journal: Arc<Journal>,
-    pub(super) copying: Arc<Copying>,
+    pub(super) copies: Arc<CopySources>,
     pub(super) file: SealedFile,
     pub(super) local_path: std::path::PathBuf,
     pub(super) key: String,
-    pub(super) cut: FileParts,
+    pub(super) layout: FileParts,
     /// Open from the first part to the last, so that hashing and sending use the same descriptor.
     source: Arc<Mutex<Option<Arc<SourceFile>>>>,
     pub(super) upload: OnceCell<String>,
@@ -47,7 +103,7 @@ pub(super) struct FileUpload {
     /// Whether the store has lost the upload that the journal names, so that the file has to start again.
     lost: AtomicBool,
     /// Whether another node may have sent this file.
-    pub(super) others: Others,
+    pub(super) others: OtherWriters,
     /// Whether some of it was copied inside the store.
     pub(super) was_copied: AtomicBool,
     /// Whether nothing is left to do for it.
@@ -56,7 +112,7 @@ pub(super) struct FileUpload {
 
 /// Whether other nodes may have uploaded a file under the same path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Others {
+pub(super) enum OtherWriters {
     /// No other node writes the step.
     None,
     /// Other nodes may have a file at this path too: their objects must not be removed.
@@ -67,21 +123,21 @@ pub(super) enum Others {
 
 impl FileUpload {
     pub(super) fn new(
-        way: &Way,
+        plan: &UploadPlan<'_>,
         file: SealedFile,
         local_path: std::path::PathBuf,
         key: String,
         progress: Option<FileProgress>,
-        others: Others,
+        others: OtherWriters,
     ) -> Result<Self> {
-        let cut = FileParts::of(file.size_bytes)?;
-        let mut receipts = vec![None; cut.count() as usize];
+        let layout = FileParts::of(file.size_bytes)?;
+        let mut receipts = vec![None; layout.count() as usize];
         let mut upload = OnceCell::new();
         if let Some(FileProgress {
             upload: Some(begun),
             parts,
             ..
-        }) = progress.filter(|_| cut.count() > 1)
+        }) = progress.filter(|_| layout.count() > 1)
         {
             upload = OnceCell::new_with(Some(begun));
             for (index, part) in parts {
@@ -96,13 +152,13 @@ impl FileUpload {
         }
         let remaining = receipts.iter().filter(|slot| slot.is_none()).count();
         Ok(Self {
-            lane: way.lane.clone(),
-            journal: Arc::clone(&way.journal),
-            copying: Arc::clone(&way.copying),
+            session: plan.session.clone(),
+            journal: Arc::clone(&plan.journal),
+            copies: Arc::clone(&plan.copies),
             file,
             local_path,
             key,
-            cut,
+            layout,
             source: Arc::default(),
             upload,
             receipts: Mutex::new(receipts),
@@ -128,49 +184,49 @@ impl FileUpload {
         if self.finished.load(Ordering::Relaxed) {
             return Vec::new();
         }
-        if self.others == Others::Sent {
+        if self.others == OtherWriters::Sent {
             return vec![0];
         }
         let receipts = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
-        let missing: Vec<u32> = (0..self.cut.count())
+        let missing: Vec<u32> = (0..self.layout.count())
             .filter(|index| receipts[*index as usize].is_none())
             .collect();
         if !missing.is_empty() {
             return missing;
         }
         self.remaining.store(1, Ordering::Relaxed);
-        vec![self.cut.count() - 1]
+        vec![self.layout.count() - 1]
     }
 
     /// Returns the bytes of the parts that the journal lists as sent.
     pub(super) fn resumed_bytes(&self) -> u64 {
-        if self.others == Others::Sent {
-            return self.cut.size_bytes();
+        if self.others == OtherWriters::Sent {
+            return self.layout.size_bytes();
         }
         let missing: u64 = self
             .missing_parts()
             .iter()
-            .map(|index| range_length(self.cut, *index))
+            .map(|index| range_length(self.layout, *index))
             .sum();
-        self.cut.size_bytes() - missing
+        self.layout.size_bytes() - missing
     }
 
     /// Sends one part; the task that sends the last part completes and proves the file.
     pub(super) async fn send_part(self: Arc<Self>, index: u32) -> Result<()> {
-        if self.others == Others::Sent {
-            return self.compare_with_sent().await;
+        if self.others == OtherWriters::Sent {
+            return self.compare_with_present().await;
         }
-        if self.cut.count() == 1 {
+        if self.layout.count() == 1 {
             return self.send_whole().await;
         }
         let upload = self
             .upload
             .get_or_try_init(|| async {
                 let upload = self
-                    .lane
+                    .session
                     .remote
                     .store
-                    .start_upload(&self.key, self.cut.size_bytes())
+                    .start_upload(&self.key, self.layout.size_bytes())
                     .await?;
                 self.journal.append(&JournalRecord::UploadStarted {
                     path: self.file.path.clone(),
@@ -196,7 +252,7 @@ impl FileUpload {
             tag: receipt.tag.clone(),
             digest,
         })?;
-        self.tell(digest.size_bytes, is_copy);
+        self.report_bytes(digest.size_bytes, is_copy);
         {
             let mut receipts = self.receipts.lock().unwrap_or_else(PoisonError::into_inner);
             receipts[index as usize] = Some(receipt);
@@ -215,7 +271,7 @@ impl FileUpload {
         body: Payload,
         digest: &PartDigest,
     ) -> Result<PartReceipt> {
-        let store = &self.lane.remote.store;
+        let store = &self.session.remote.store;
         let mut sent = store
             .upload_part(&self.key, upload, index, body.clone(), digest)
             .await;
@@ -250,16 +306,16 @@ impl FileUpload {
     }
 
     async fn read_part(&self, index: u32) -> Result<(Buffer, PartDigest)> {
-        let range = self.cut.range(index);
+        let range = self.layout.range(index);
         let size = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-        let buffer = self.lane.budget.take(size).await?;
+        let buffer = self.session.budget.take(size).await?;
         let source = self.source().await?;
         blocking(move || read_and_digest(&source, range.start, buffer)).await
     }
 
     async fn send_whole(&self) -> Result<()> {
-        let size = usize::try_from(self.cut.size_bytes()).unwrap_or(usize::MAX);
-        let buffer = self.lane.budget.take(size).await?;
+        let size = usize::try_from(self.layout.size_bytes()).unwrap_or(usize::MAX);
+        let buffer = self.session.budget.take(size).await?;
         let (path, file) = (self.local_path.clone(), self.file.clone());
         let (body, digest) = blocking(move || {
             let source = SourceFile::open(&path, &file)?;
@@ -272,11 +328,11 @@ impl FileUpload {
         let parts = [digest];
         let file_digest = FileDigest::from_parts(&parts);
         if self.copy_whole(&file_digest, &parts).await? {
-            return self.done(&parts);
+            return self.record_done(&parts);
         }
-        let store = &self.lane.remote.store;
+        let store = &self.session.remote.store;
         let mut was_refused = false;
-        let created = if !self.lane.trust.honours_create_only && self.is_taken().await? {
+        let created = if !self.session.guarantees.honours_create_only && self.is_taken().await? {
             Created::Exists
         } else {
             let mut created = store.create(&self.key, body.clone(), &digest).await;
@@ -291,23 +347,23 @@ impl FileUpload {
             if error.kind() != ErrorKind::Damaged {
                 return Err(error);
             }
-            let is_ours = self.stands_as_written(written).await?;
+            let is_ours = self.is_own_object(written).await?;
             if !is_ours && was_refused {
-                return Err(self.not_ours(&error).because(format!(
+                return Err(self.key_taken(&error).because(format!(
                     "the store rejected the bytes as damaged in transit but kept them, or another upload wrote the \
                      object meanwhile ({error})"
                 )));
             }
             if !is_ours {
-                return Err(self.not_ours(&error));
+                return Err(self.key_taken(&error));
             }
             // The write was damaged: retry once on a free key.
-            self.lane.remote.delete(vec![self.key.clone()]).await?;
-            let created = self.lane.remote.store.create(&self.key, body, &digest).await?;
+            self.session.remote.delete(vec![self.key.clone()]).await?;
+            let created = self.session.remote.store.create(&self.key, body, &digest).await?;
             self.prove_created(created, &file_digest, &parts).await?;
         }
-        self.tell(digest.size_bytes, false);
-        self.done(&parts)
+        self.report_bytes(digest.size_bytes, false);
+        self.record_done(&parts)
     }
 
     async fn complete(&self, upload: &str) -> Result<()> {
@@ -321,9 +377,9 @@ impl FileUpload {
         };
         let parts: Vec<PartDigest> = receipts.iter().map(|receipt| receipt.digest).collect();
         let digest = FileDigest::from_parts(&parts);
-        let store = &self.lane.remote.store;
+        let store = &self.session.remote.store;
         // If completion replaces an existing object, a late writer must not replace the bytes of a durable step.
-        let completed = if !self.lane.trust.completes_create_only && self.is_taken().await? {
+        let completed = if !self.session.guarantees.completes_create_only && self.is_taken().await? {
             Ok(Created::Exists)
         } else {
             store.complete_upload(&self.key, upload, &receipts, &digest).await
@@ -353,46 +409,31 @@ impl FileUpload {
         match proved {
             Ok(()) => {}
             Err(error) if error.kind() != ErrorKind::Damaged => return Err(error),
-            Err(error) if !self.stands_as_written(written).await? => return Err(self.not_ours(&error)),
+            Err(error) if !self.is_own_object(written).await? => return Err(self.key_taken(&error)),
             Err(error) => {
                 if self.was_copied.load(Ordering::Relaxed) {
-                    self.copying.stop();
+                    self.copies.stop();
                 }
-                self.lane.remote.delete(vec![self.key.clone()]).await?;
+                self.session.remote.delete(vec![self.key.clone()]).await?;
                 self.lost.store(true, Ordering::Relaxed);
                 return Err(error);
             }
         }
-        self.done(&parts)
+        self.record_done(&parts)
     }
 
     /// Whether an object exists under the key. Checked where the store would overwrite it.
     async fn is_taken(&self) -> Result<bool> {
-        Ok(self.lane.remote.store.head(&self.key).await?.is_some())
-    }
-
-    /// Whether the object under the key was written by this upload and may therefore be deleted: objects created by
-    /// another writer must not be (S1).
-    pub(super) async fn stands_as_written(&self, written: Option<ObjectInfo>) -> Result<bool> {
-        let Some(written) = written else {
-            return Ok(false);
-        };
-        let found = self.lane.remote.store.head(&self.key).await?;
-        Ok(
-            found.is_none_or(|head| match (&head.info.version, &written.version) {
-                (Some(found), Some(written)) => found == written,
-                _ => true,
-            }),
-        )
+        Ok(self.session.remote.store.head(&self.key).await?.is_some())
     }
 
     /// Accepts the existing object as this file if its bytes are the same.
-    async fn compare_with_sent(&self) -> Result<()> {
+    async fn compare_with_present(&self) -> Result<()> {
         let (path, file) = (self.local_path.clone(), self.file.clone());
-        let parts = blocking(move || crate::local_digest::digest_parts(&path, &file)).await?;
+        let parts = blocking(move || digest_parts(&path, &file)).await?;
         match self.prove(None, &FileDigest::from_parts(&parts), &parts).await {
-            Ok(()) => self.done(&parts),
-            Err(error) if error.kind() == ErrorKind::Damaged => Err(self.not_ours(&error)),
+            Ok(()) => self.record_done(&parts),
+            Err(error) if error.kind() == ErrorKind::Damaged => Err(self.key_taken(&error)),
             Err(error) => {
                 if error.kind() == ErrorKind::NotFound {
                     self.lost.store(true, Ordering::Relaxed);
@@ -403,69 +444,29 @@ impl FileUpload {
     }
 
     /// Reports uploaded bytes to the observer.
-    pub(super) fn tell(&self, bytes: u64, is_copy: bool) {
-        let tier = &self.lane.remote.tier;
+    pub(super) fn report_bytes(&self, bytes: u64, is_copy: bool) {
+        let tier = &self.session.remote.tier;
         if is_copy {
             self.was_copied.store(true, Ordering::Relaxed);
-            self.lane.copied_bytes.fetch_add(bytes, Ordering::Relaxed);
-            self.lane.observer.on_event(&Event::BytesCopied { tier, bytes });
+            self.session.copied_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.session
+                .observer
+                .on_event(&Event::BytesCopied { tier, bytes });
         } else {
-            self.lane.observer.on_event(&Event::BytesMoved { tier, bytes });
+            self.session.observer.on_event(&Event::BytesMoved { tier, bytes });
         }
     }
 
-    pub(super) fn done(&self, parts: &[PartDigest]) -> Result<()> {
+    pub(super) fn record_done(&self, parts: &[PartDigest]) -> Result<()> {
         self.journal.append(&JournalRecord::FileDone {
             path: self.file.path.clone(),
             parts: parts.to_vec(),
         })?;
-        self.lane.observer.on_event(&Event::FileDone {
-            tier: &self.lane.remote.tier,
+        self.session.observer.on_event(&Event::FileDone {
+            tier: &self.session.remote.tier,
             path: &self.file.path,
         });
         Ok(())
-    }
-
-    /// Returns the error for a key that holds different bytes. They must not be deleted: their writer may have proved
-    /// them already and be about to commit them, or have named them in a part.
-    pub(super) fn not_ours(&self, found: &Error) -> Error {
-        if self.others == Others::None {
-            return Error::new(ErrorKind::Conflict, "cannot upload a file: its key is taken")
-                .on(self.lane.remote.describe(&self.key))
-                .because(format!("another upload wrote it ({found})"))
-                .hint("push it as a new attempt with --attempt")
-                .name_taken();
-        }
-        Error::new(ErrorKind::Conflict, "cannot upload a file: another node has a different file under the same path")
-            .on(&self.file.path)
-            .because(found)
-            .hint(
-                "let the trainer write this file on one node only or under a different name on each node, or give \
-                 each node its own run",
-            )
-    }
-
-    pub(super) async fn prove_created(
-        &self,
-        created: Created,
-        digest: &FileDigest,
-        parts: &[PartDigest],
-    ) -> Result<()> {
-        let head = match created {
-            Created::Written(head) => Some(head),
-            Created::Exists => None,
-        };
-        self.prove(head, digest, parts).await
-    }
-
-    /// Proves that the object holds the file: by the store's checksum if it can be trusted, otherwise byte for byte.
-    pub(super) async fn prove(
-        &self,
-        head: Option<ObjectHead>,
-        digest: &FileDigest,
-        parts: &[PartDigest],
-    ) -> Result<()> {
-        prove_object(&self.lane, &self.key, head, digest, parts).await
     }
 }
 
@@ -475,60 +476,8 @@ fn refused_as_damaged<T>(sent: &Result<T>) -> bool {
         .is_err_and(|error| error.kind() == ErrorKind::Damaged)
 }
 
-/// Returns the manifest entry of a file whose part digests are known.
-pub(super) fn entry(file: &SealedFile, parts: &[PartDigest]) -> Result<FileEntry> {
-    let entry = FileEntry::from_parts(file.path.clone(), file.mode, file.mtime, parts)?;
-    Ok(entry.with_holes(file.hole_bytes))
-}
-
-async fn prove_object(
-    lane: &Lane,
-    key: &str,
-    head: Option<ObjectHead>,
-    digest: &FileDigest,
-    parts: &[PartDigest],
-) -> Result<()> {
-    let subject = lane.remote.describe(key);
-    let damaged = |why: &str| {
-        Error::new(
-            ErrorKind::Damaged,
-            "an uploaded object differs from what was sent",
-        )
-        .on(&subject)
-        .because(why)
-    };
-    let head =
-        match head {
-            Some(head) => head,
-            None => lane.remote.store.head(key).await?.ok_or_else(|| {
-                Error::new(ErrorKind::NotFound, "an uploaded object is missing").on(&subject)
-            })?,
-        };
-    if head.info.size_bytes != digest.size_bytes {
-        return Err(damaged(&format!(
-            "it has {} bytes, but {} were sent",
-            head.info.size_bytes, digest.size_bytes
-        )));
-    }
-    let sha256: Vec<Sha256Digest> = parts.iter().map(|part| part.sha256).collect();
-    match head.checksum.proves(digest, &sha256) {
-        Some(false) => return Err(damaged("the store's checksum differs")),
-        Some(true) if !lane.must_read_back(parts.len()) => return Ok(()),
-        _ => {}
-    }
-    let part_size_bytes = FileParts::of(digest.size_bytes)?.part_size_bytes();
-    let found = lane
-        .remote
-        .digest_object(key, digest.size_bytes, part_size_bytes)
-        .await?;
-    if found == parts {
-        return Ok(());
-    }
-    Err(damaged("the bytes read back differ"))
-}
-
-fn range_length(cut: FileParts, index: u32) -> u64 {
-    let range = cut.range(index);
+fn range_length(layout: FileParts, index: u32) -> u64 {
+    let range = layout.range(index);
     range.end - range.start
 }
 

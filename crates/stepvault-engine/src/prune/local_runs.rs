@@ -13,11 +13,11 @@ use stepvault_local::sealed::SealedStep;
 use stepvault_local::space;
 
 use super::PruneReport;
-use super::local::{LocalPrune, look};
+use super::local::{LocalPrune, local_view};
 use super::proof::{Unanswered, prove_elsewhere};
 use super::removal::Removal;
 use crate::blocking::blocking;
-use crate::given_up::note_given_up;
+use crate::given_up::record_given_up;
 
 /// Applies retention to one run's local tier. The caller holds the vault's lock. Gives no step up.
 ///
@@ -25,14 +25,14 @@ use crate::given_up::note_given_up;
 /// When the vault cannot be read, or a copy cannot be removed.
 ///
 /// # Invariants
-/// See [`prune_together`].
+/// See [`prune_local_runs`].
 pub async fn prune_local(prune: &LocalPrune) -> Result<PruneReport> {
     let limits = LocalLimits {
         give_up_undurable: false,
         ..prune.limits
     };
-    let nobody_else = async |_: &RunName, _: StepId, _: Verdict| Some(());
-    let mut reports = prune_together(std::slice::from_ref(prune), &limits, 0, nobody_else).await?;
+    let claim_everything = async |_: &RunName, _: StepId, _: Verdict| Some(());
+    let mut reports = prune_local_runs(std::slice::from_ref(prune), &limits, 0, claim_everything).await?;
     reports
         .pop()
         .unwrap_or_else(|| Err(Error::new(ErrorKind::Failed, "cannot prune the local tier")))
@@ -51,7 +51,7 @@ pub async fn prune_local(prune: &LocalPrune) -> Result<PruneReport> {
 /// # Invariants
 /// A copy is evicted only after its data, on the remotes that the plan relied on, was proved to exist now (S6). Steps
 /// are given up only when all durable ones are gone, and each is recorded in the vault first.
-pub async fn prune_together<P>(
+pub async fn prune_local_runs<P>(
     prunes: &[LocalPrune],
     limits: &LocalLimits,
     uploads_below_bytes: u64,
@@ -63,7 +63,7 @@ pub async fn prune_together<P>(
     let root = first.vault.root().to_owned();
     let mut tiers = Vec::with_capacity(prunes.len());
     for prune in prunes {
-        tiers.push(look(prune).await.map(|view| LocalTier::new(prune, view)));
+        tiers.push(local_view(prune).await.map(|view| LocalTier::new(prune, view)));
     }
     let mut free_bytes = free(&root).await?;
     let mut may_give_up = true;
@@ -261,10 +261,10 @@ impl<'a> LocalTier<'a> {
         let before = free(self.prune.vault.root()).await?;
         // Record it before the removal, as a kill in between would leave no record; afterwards only if the removal
         // frees the space for the record.
-        let noted = self.note(&step).await;
+        let recorded = self.record_given_up(&step).await;
         let removed = self.remove(&step).await?;
-        if noted.is_err()
-            && let Err(error) = self.note(&step).await
+        if recorded.is_err()
+            && let Err(error) = self.record_given_up(&step).await
         {
             tracing::warn!(%error, %id, "cannot record in the vault that a step was given up");
         }
@@ -305,7 +305,7 @@ impl<'a> LocalTier<'a> {
         Ok(after.saturating_sub(before))
     }
 
-    async fn note(&self, step: &SealedStep) -> Result<()> {
+    async fn record_given_up(&self, step: &SealedStep) -> Result<()> {
         let facts = self.view.steps.iter().find(|facts| facts.id == step.id());
         let is_lost = |facts: &&StepFacts| matches!(facts.unproven, Some(Unproven::Lost(_)));
         let durable_on: Vec<RemoteName> = facts
@@ -313,7 +313,7 @@ impl<'a> LocalTier<'a> {
             .map(|facts| facts.durable_on.clone())
             .unwrap_or_default();
         let (vault, step, now) = (self.prune.vault.clone(), step.clone(), self.view.now);
-        blocking(move || note_given_up(&vault, &step, durable_on, now)).await
+        blocking(move || record_given_up(&vault, &step, durable_on, now)).await
     }
 
     async fn sealed(&self, id: StepId) -> Result<Option<SealedStep>> {
@@ -328,7 +328,7 @@ impl<'a> LocalTier<'a> {
             observer: &self.prune.observer,
             tier: &Tier::Local,
             id,
-            place: step.directory().display().to_string(),
+            location: step.directory().display().to_string(),
             bytes: Some(step.record().data_bytes()),
         };
         let evicted = removal.by(async {

@@ -20,8 +20,8 @@ use stepvault_local::tree::{Tree, scan_members};
 use stepvault_local::vault::Vault;
 use tokio::time::Instant;
 
-use super::determine::{Known, Placer, Question, ask_remotes};
-use super::known::{AtHand, known_locally};
+use super::determine::{AttemptQuery, KnownSteps, Placer, ask_remotes};
+use super::known_steps::{ScannedCheckpoint, known_locally};
 use super::provisional::{determine_attempts, provisional_steps, written_at};
 use crate::blocking::blocking;
 use crate::catalog::is_outage;
@@ -155,7 +155,7 @@ pub async fn stage(
             .on(source.display())
             .because("it holds no file"));
     }
-    let at_hand = AtHand {
+    let checkpoint = ScannedCheckpoint {
         source: &source,
         step,
         tree: &tree,
@@ -168,25 +168,25 @@ pub async fn stage(
             });
         }
     }
-    let is_in_order = settle_earlier(vault, remotes, &request, observer).await?;
+    let is_in_order = determine_earlier(vault, remotes, &request, observer).await?;
     let (vault_copy, run) = (vault.clone(), request.run.clone());
     let sealed = blocking(move || vault_copy.steps(&run)).await?;
     let mut known = if is_in_order {
-        ask_remotes(remotes, &at_hand, &request.writer, observer).await
+        ask_remotes(remotes, &checkpoint, &request.writer, observer).await
     } else {
-        Known {
+        KnownSteps {
             missing_somewhere: true,
-            ..Known::default()
+            ..KnownSteps::default()
         }
     };
-    known.add(known_locally(&sealed.steps, &at_hand));
+    known.add(known_locally(&sealed.steps, &checkpoint));
     let not_before = request.not_before;
-    let question = Question {
+    let query = AttemptQuery {
         vault,
         run: &request.run,
         remotes,
         placer: &request.placer(),
-        at_hand: &at_hand,
+        checkpoint: &checkpoint,
         writer: &request.writer,
         not_before,
         in_launch: request.in_launch,
@@ -202,7 +202,7 @@ pub async fn stage(
             place_as(&known.steps, StepId::new(attempt, step))?,
             AttemptState::Given,
         ),
-        None => identity(&question, &known, &sealed.steps).await?,
+        None => identity(&query, &known, &sealed.steps).await?,
     };
     let id = match placement {
         Placement::Known(id) => {
@@ -306,7 +306,7 @@ async fn seal_as(
 
 /// Determines the attempts of the run's provisional steps. Returns `false` if that is not possible now: a later step is
 /// then provisional too, even if a remote answers a moment later.
-async fn settle_earlier(
+async fn determine_earlier(
     vault: &Vault,
     remotes: &[RunRemote],
     request: &StageRequest,
@@ -324,19 +324,19 @@ async fn settle_earlier(
 
 /// Determines the identity of a checkpoint, and whether it is final or provisional.
 async fn identity(
-    question: &Question<'_>,
-    known: &Known,
+    query: &AttemptQuery<'_>,
+    known: &KnownSteps,
     sealed: &[SealedStep],
 ) -> Result<(Placement, AttemptState)> {
-    let is_several = question.writer.place.nodes().is_several();
-    if question.remotes.is_empty() || known.answered || is_several {
-        match question.determine(&known.steps).await {
+    let is_several = query.writer.place.nodes().is_several();
+    if query.remotes.is_empty() || known.answered || is_several {
+        match query.determine(&known.steps).await {
             Ok(placement) => return Ok((placement, AttemptState::Placed)),
             Err(error) if is_outage(&error) => {}
             Err(error) => return Err(error),
         }
     }
-    let placement = match question.foresee(&known.steps).await? {
+    let placement = match query.foresee(&known.steps).await? {
         // The number may be taken by another provisional step.
         Placement::New(mut id) => {
             while sealed.iter().any(|other| other.id() == id) {

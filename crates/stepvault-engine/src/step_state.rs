@@ -1,0 +1,231 @@
+//! The state of a step: visible on a remote, durable on one remote or as a whole, given up.
+//!
+//! Each of these is decided here and nowhere else. A step is identified by step and attempt ([`StepId`]); whether a
+//! remote holds the same *bytes* under that identity is a question for [`push`](crate::push) and
+//! [`prune`](crate::prune), which compare manifests and the digest of the commit.
+//!
+//! What the vault has recorded about a remote is a cache, and applies to the URL and the attempt that it was recorded
+//! for. When in doubt a step counts as not durable, and its local copy stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stepvault_core::digest::Sha256Digest;
+use stepvault_core::given_up::GivenUpRecord;
+use stepvault_core::ids::StepId;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::evict::Quarantined;
+use stepvault_local::sealed::{RemoteState, SealedStep, UploadState};
+use stepvault_remote::store::ObjectInfo;
+
+use crate::catalog::{FoundCommit, RemovedSteps, commits, committed_ids, removal_record, removed_steps};
+use crate::run_remote::RunRemote;
+
+/// Lists the steps that readers of a remote see: committed, and not removed or being removed.
+///
+/// The commits are listed first, so that a step whose removal begins meanwhile is left out.
+///
+/// # Errors
+/// When the remote is unreachable.
+pub async fn visible_steps(remote: &RunRemote) -> Result<BTreeMap<StepId, ObjectInfo>> {
+    let committed = committed_ids(remote).await?;
+    Ok(without_removed(committed, &removed_steps(remote).await?))
+}
+
+/// Lists the visible steps and reads their commits. An unreadable commit is part of the result.
+///
+/// # Errors
+/// When the remote is unreachable.
+pub async fn visible_commits(remote: &RunRemote) -> Result<BTreeMap<StepId, FoundCommit>> {
+    let committed = commits(remote).await?;
+    Ok(without_removed(committed, &removed_steps(remote).await?))
+}
+
+fn without_removed<T>(mut steps: BTreeMap<StepId, T>, removed: &RemovedSteps) -> BTreeMap<StepId, T> {
+    steps.retain(|id, _| !removed.contains(*id));
+    steps
+}
+
+/// Refuses an identity that retention or gc has used up on a remote: it is never reused.
+///
+/// # Errors
+/// [`ErrorKind::Refused`] when the step was removed or is being removed.
+pub(crate) async fn ensure_not_removed(remote: &RunRemote, id: StepId) -> Result<()> {
+    let Some(key) = removal_record(remote, id).await? else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::Refused, format!("cannot upload {id}"))
+        .on(remote.describe(&key))
+        .because("the step was removed from this remote before, and its identity is never reused")
+        .hint("push it as a new attempt with --attempt"))
+}
+
+/// Returns what the vault recorded of a sealed step on a remote at its current URL.
+///
+/// # Errors
+/// When the record cannot be read.
+pub fn recorded_state(step: &SealedStep, remote: &RunRemote) -> Result<Option<RemoteState>> {
+    let state = step.remote_state(remote.name())?;
+    Ok(state.filter(|state| is_at(state, remote)))
+}
+
+fn is_at(state: &RemoteState, remote: &RunRemote) -> bool {
+    state.url == remote.store.url()
+}
+
+/// Returns the digest of the commit that was read back on a remote; `None` when the step is not durable on it.
+///
+/// # Errors
+/// When the record cannot be read. Callers that remove copies stop then; callers that upload treat the step as not
+/// durable, because the upload examines the remote itself.
+pub fn durable_commit(step: &SealedStep, remote: &RunRemote) -> Result<Option<Sha256Digest>> {
+    Ok(commit_if_durable(recorded_state(step, remote)?))
+}
+
+fn commit_if_durable(state: Option<RemoteState>) -> Option<Sha256Digest> {
+    state
+        .filter(|state| state.state == UploadState::Durable)
+        .and_then(|state| state.commit_sha256)
+}
+
+/// Returns whether the vault has recorded that a step is durable on a remote at its current URL.
+///
+/// # Errors
+/// As [`durable_commit`].
+pub fn is_durable_on(step: &SealedStep, remote: &RunRemote) -> Result<bool> {
+    Ok(durable_commit(step, remote)?.is_some())
+}
+
+/// Like [`is_durable_on`], for a step in quarantine.
+///
+/// # Errors
+/// As [`durable_commit`].
+pub fn is_quarantined_durable_on(step: &Quarantined, remote: &RunRemote) -> Result<bool> {
+    let state = step.remote_state(remote.name())?;
+    Ok(commit_if_durable(state.filter(|state| is_at(state, remote))).is_some())
+}
+
+/// The remotes on which a step is durable, and those on which it is not.
+#[derive(Debug)]
+pub struct Durability<'a> {
+    durable: Vec<&'a RunRemote>,
+    missing: Vec<&'a RunRemote>,
+}
+
+impl<'a> Durability<'a> {
+    /// Divides the remotes by `is_durable_on`.
+    ///
+    /// # Errors
+    /// The first error of `is_durable_on`.
+    pub fn of(remotes: &'a [RunRemote], is_durable_on: impl Fn(&RunRemote) -> Result<bool>) -> Result<Self> {
+        let (mut durable, mut missing) = (Vec::new(), Vec::new());
+        for remote in remotes {
+            let list = if is_durable_on(remote)? {
+                &mut durable
+            } else {
+                &mut missing
+            };
+            list.push(remote);
+        }
+        Ok(Self { durable, missing })
+    }
+
+    /// Whether the step is durable on every required remote; if none is required, on at least one.
+    pub fn is_durable(&self) -> bool {
+        !self.durable.is_empty() && self.missing().all(|(_, needed)| !needed)
+    }
+
+    /// Returns the remotes on which the step is not durable, each with whether the step is not durable for lack of it.
+    pub fn missing(&self) -> impl Iterator<Item = (&'a RunRemote, bool)> {
+        let mut all = self.durable.iter().chain(&self.missing);
+        let some_required = all.any(|remote| remote.settings.required);
+        self.missing.iter().map(move |remote| {
+            let is_needed = if some_required {
+                remote.settings.required
+            } else {
+                self.durable.is_empty()
+            };
+            (*remote, is_needed)
+        })
+    }
+}
+
+/// Returns the record with the steps that are still given up: those that are not in `held`, the steps that the record's
+/// node has sealed again or that are durable by now. Returns `None` if there are none.
+pub fn still_given_up(record: &GivenUpRecord, held: &BTreeSet<StepId>) -> Option<GivenUpRecord> {
+    record.only(|step| !held.contains(&step.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use stepvault_core::given_up::GivenUpStep;
+    use stepvault_core::ids::{Attempt, NodeName, RemoteName, RunName, Step};
+    use stepvault_core::timestamp::Timestamp;
+
+    use super::*;
+    use crate::test_remote::in_directory;
+
+    fn id(step: u64) -> StepId {
+        StepId::new(Attempt::FIRST, Step::new(step).unwrap())
+    }
+
+    #[tokio::test]
+    async fn required_remotes_decide_and_without_any_one_is_enough() {
+        let place = tempfile::tempdir().unwrap();
+        let bare = in_directory(place.path()).await;
+        let remote = |name: &str, required: bool| {
+            let mut settings = (*bare.settings).clone();
+            settings.name = RemoteName::new(name).unwrap();
+            settings.required = required;
+            RunRemote::new(bare.store.clone(), settings.into(), bare.keys.run().clone())
+        };
+        // Whether each remote is required, and has the step; then whether the step is durable, and which remotes
+        // it lacks.
+        type Case<'a> = (&'a [(bool, bool)], bool, &'a [(&'a str, bool)]);
+        let cases: [Case<'_>; 6] = [
+            (&[], false, &[]),
+            (&[(true, true), (true, true)], true, &[]),
+            (&[(true, true), (true, false)], false, &[("r1", true)]),
+            (&[(true, true), (false, false)], true, &[("r1", false)]),
+            (&[(true, false), (false, true)], false, &[("r0", true)]),
+            (&[(false, false), (false, true)], true, &[("r0", false)]),
+        ];
+        for (on, is_durable, missing) in cases {
+            let remotes: Vec<RunRemote> = on
+                .iter()
+                .enumerate()
+                .map(|(index, (required, _))| remote(&format!("r{index}"), *required))
+                .collect();
+            let has = |asked: &RunRemote| {
+                let index = remotes.iter().position(|remote| remote.name() == asked.name());
+                Ok(on[index.unwrap()].1)
+            };
+            let durability = Durability::of(&remotes, has).unwrap();
+            assert_eq!(durability.is_durable(), is_durable, "{on:?}");
+            let found: Vec<(&str, bool)> = durability
+                .missing()
+                .map(|(remote, needed)| (remote.name().as_str(), needed))
+                .collect();
+            assert_eq!(found, missing, "{on:?}");
+        }
+        let nowhere = [remote("r0", false), remote("r1", false)];
+        let durability = Durability::of(&nowhere, |_| Ok(false)).unwrap();
+        assert!(!durability.is_durable() && durability.missing().all(|(_, needed)| needed));
+    }
+
+    #[test]
+    fn a_given_up_step_that_is_held_again_is_not_given_up() {
+        let mut record = GivenUpRecord::new(RunName::new("run").unwrap(), NodeName::new("node-0").unwrap());
+        for step in [100, 200] {
+            record.add(GivenUpStep {
+                id: id(step),
+                bytes: 1,
+                given_up_at: Timestamp::default(),
+                durable_on: Vec::new(),
+            });
+        }
+        let still = still_given_up(&record, &BTreeSet::from([id(200)])).unwrap();
+        assert_eq!(still.steps.len(), 1);
+        assert_eq!(still.steps[0].id, id(100));
+        assert_eq!(still_given_up(&record, &BTreeSet::from([id(100), id(200)])), None);
+    }
+}

@@ -1,0 +1,175 @@
+//! One run on one remote, opened for uploads. A step is uploaded in four phases:
+//!
+//! 1. *Plan* (`plan`): the files that are left to send, by the journal and by what other nodes have sent.
+//! 2. *File parts* (`parts`): each is read once, hashed, and copied inside the store (`copy`) or sent.
+//! 3. *Proof* (`prove`): each object holds what was hashed, and the remote lists all of them.
+//! 4. *Commit* (`commit`): the part manifest, then the commit once every node's part exists.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use stepvault_core::ids::NodeName;
+use stepvault_core::observe::{Event, Observer};
+use stepvault_core::records::VaultMarker;
+use stepvault_core::{Error, ErrorKind, Result};
+use stepvault_local::sealed::SealedStep;
+use stepvault_local::vault::Vault;
+use stepvault_remote::probe::{StoreGuarantees, probe};
+use tokio::time::Instant;
+
+use crate::memory::MemoryBudget;
+use crate::run_remote::RunRemote;
+use crate::step_state::ensure_not_removed;
+
+/// Uploads the steps of one run to one remote, whose identity was verified and whose guarantees were measured.
+#[derive(Debug, Clone)]
+pub struct UploadSession {
+    pub(super) remote: RunRemote,
+    pub(super) vault: Vault,
+    pub(super) marker: VaultMarker,
+    pub(super) guarantees: StoreGuarantees,
+    pub(super) budget: MemoryBudget,
+    pub(super) observer: Arc<dyn Observer>,
+    /// Bytes that the store has copied in this session and that were not sent.
+    pub(super) copied_bytes: Arc<AtomicU64>,
+}
+
+impl UploadSession {
+    /// Checks that the remote holds the same vault as before (or marks it, if this vault has never seen one on it), and
+    /// probes which checks the store enforces.
+    pub async fn open(
+        remote: RunRemote,
+        vault: Vault,
+        budget: MemoryBudget,
+        observer: Arc<dyn Observer>,
+    ) -> Result<Self> {
+        let marker = remote.ensure_marker(&vault).await?;
+        let guarantees = probe(remote.store.as_ref(), &remote.keys).await?;
+        if !guarantees.honours_create_only || !guarantees.completes_create_only {
+            observer.on_event(&Event::Warning {
+                message: &format!(
+                    "{}: this store overwrites objects despite create-if-absent; two concurrent writers of one step \
+                     would not detect each other",
+                    remote.store.url()
+                ),
+            });
+        }
+        Ok(Self {
+            remote,
+            vault,
+            marker,
+            guarantees,
+            budget,
+            observer,
+            copied_bytes: Arc::default(),
+        })
+    }
+
+    /// Checks again that the remote holds the same vault as before, after it was unreachable. The store's checks are
+    /// not probed again: that takes some twenty requests to a store that has just refused too many.
+    ///
+    /// # Errors
+    /// [`Refused`](stepvault_core::ErrorKind::Refused) when it is a different vault,
+    /// [`Unreachable`](stepvault_core::ErrorKind::Unreachable) when the vault's marker is missing.
+    pub async fn recognise(&self) -> Result<()> {
+        self.remote.ensure_marker(&self.vault).await.map(drop)
+    }
+
+    /// Returns the bytes that the store has copied from earlier steps since this session began and that were not
+    /// sent.
+    pub fn copied_bytes(&self) -> u64 {
+        self.copied_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the remote.
+    pub fn remote(&self) -> &RunRemote {
+        &self.remote
+    }
+
+    /// Uploads this node's part of a sealed step to this remote: bytes, part manifest, and the commit if no other
+    /// node's part is missing. Resumes an interrupted call.
+    ///
+    /// # Invariants
+    /// After `Durable` the step is durable (S1): its commit was read back, every file it lists was proved by the node
+    /// that owns the part (S2), and it was not tombstoned meanwhile (S9).
+    pub async fn upload(&self, sealed: &SealedStep) -> Result<Uploaded> {
+        let record = sealed.record();
+        let id = record.id;
+        if record.is_provisional() {
+            return Err(Error::new(ErrorKind::Failed, format!("cannot upload {id}"))
+                .on(sealed.directory().display())
+                .because("its attempt is provisional")
+                .hint("wait until a remote is reachable: the agent or the next push then determines it"));
+        }
+        if self.confirm_committed(sealed).await? {
+            return Ok(Uploaded::AlreadyDurable);
+        }
+        ensure_not_removed(&self.remote, id).await?;
+        self.claim(sealed).await?;
+        let own = record.own_files();
+        let bytes = own.iter().map(|file| file.size_bytes).sum();
+        let (tier, begun) = (&self.remote.tier, Instant::now());
+        let place = &self.remote.step_location(&record.name, id);
+        let copied_before = self.copied_bytes();
+        self.observer.on_event(&Event::TransferStarted {
+            tier,
+            id,
+            place,
+            files: own.len() as u64,
+            bytes,
+        });
+        let sent = self.send(sealed).await;
+        let seconds = begun.elapsed().as_secs_f64();
+        self.observer.on_event(&match &sent {
+            Ok(_) => Event::TransferFinished {
+                tier,
+                id,
+                place,
+                bytes,
+                copied_bytes: self.copied_bytes().saturating_sub(copied_before),
+                seconds,
+            },
+            Err(error) => Event::TransferFailed {
+                tier,
+                id,
+                place,
+                bytes,
+                seconds,
+                error,
+            },
+        });
+        sent
+    }
+
+    async fn send(&self, sealed: &SealedStep) -> Result<Uploaded> {
+        self.send_files(sealed).await?;
+        // A written record is held twice and read back; if it is large, one remote does this at a time.
+        let manifest_bytes = usize::try_from(sealed.record().manifest_bytes()?).unwrap_or(usize::MAX);
+        let _room = self.budget.reserve(manifest_bytes.saturating_mul(4)).await?;
+        let manifest = self.finish_manifest(sealed).await?;
+        self.write_part(sealed, &manifest).await?;
+        drop(manifest);
+        self.settle(sealed).await
+    }
+}
+
+/// The outcome of an upload of a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Uploaded {
+    /// It became durable.
+    Durable,
+    /// It was already durable.
+    AlreadyDurable,
+    /// This node's part is uploaded, but the step becomes durable only when the parts of these nodes exist too.
+    Waiting {
+        /// The nodes, sorted by name.
+        missing: Vec<NodeName>,
+    },
+}
+
+impl Uploaded {
+    /// Whether the step is durable.
+    pub fn is_durable(&self) -> bool {
+        !matches!(self, Self::Waiting { .. })
+    }
+}
