@@ -82,7 +82,7 @@ impl Shared {
                     exclusive,
                 )
             });
-            let pruned = runs().map(|(run, _)| {
+            let pruned_runs = runs().map(|(run, _)| {
                 let mut others = remotes_of(run, &timed, vault);
                 others.retain(|other| *other.name() != remote.settings.name);
                 PrunedRun::new(
@@ -96,7 +96,7 @@ impl Shared {
                 vault: vault.clone(),
                 reporter: self.reporter.clone(),
                 stop: self.drain.stop.clone(),
-                runs: pruned.collect(),
+                runs: pruned_runs.collect(),
                 interval: options.retention_interval,
                 uploaded: Arc::clone(&uploaded),
             });

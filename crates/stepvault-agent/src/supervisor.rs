@@ -54,7 +54,7 @@ pub async fn run(options: AgentOptions, observer: Arc<dyn Observer>, stop: Stop)
     options.check()?;
     let mut lost = Vec::new();
     loop {
-        let (watch, waiting) = match serve_vault(&options, &observer, &stop, &lost).await? {
+        let (watch, waiting) = match Box::pin(serve_vault(&options, &observer, &stop, &lost)).await? {
             Served::Ended(report) => return Ok(*report),
             Served::VaultGone { watch, waiting } => (watch, waiting),
         };
@@ -169,9 +169,8 @@ async fn serve_vault(
     };
     let control = Control::start(options, control_state, ended, reporter).await?;
     // All tasks stay on the caller's thread: long operations run in the engine's own tasks and on blocking threads.
-    let lived = LocalSet::new()
-        .run_until(live(options, &shared, &watch, tasks, status_files.clone()))
-        .await;
+    let life = Box::pin(live(options, &shared, &watch, tasks, status_files.clone()));
+    let lived = LocalSet::new().run_until(life).await;
     if let Ok(Lived::VaultGone) = lived {
         own_start.abandon();
         control.end(None).await;

@@ -164,6 +164,9 @@ mod tests {
     use super::*;
     use crate::test_remote::in_directory;
 
+    /// Whether each remote is required, and has the step; then whether the step is durable, and which remotes it lacks.
+    type Case<'a> = (&'a [(bool, bool)], bool, &'a [(&'a str, bool)]);
+
     fn id(step: u64) -> StepId {
         StepId::new(Attempt::FIRST, Step::new(step).unwrap())
     }
@@ -178,9 +181,6 @@ mod tests {
             settings.required = required;
             RunRemote::new(bare.store.clone(), settings.into(), bare.keys.run().clone())
         };
-        // Whether each remote is required, and has the step; then whether the step is durable, and which remotes
-        // it lacks.
-        type Case<'a> = (&'a [(bool, bool)], bool, &'a [(&'a str, bool)]);
         let cases: [Case<'_>; 6] = [
             (&[], false, &[]),
             (&[(true, true), (true, true)], true, &[]),

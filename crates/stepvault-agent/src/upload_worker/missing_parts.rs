@@ -26,7 +26,7 @@ pub(super) struct MissingParts {
     steps: BTreeMap<StepId, Wait>,
 }
 
-/// How a step missing_parts.
+/// The state of a step that waits for other nodes' parts.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Waiting {
     /// Whether it has waited too long.

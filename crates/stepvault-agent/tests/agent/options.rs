@@ -12,17 +12,19 @@ use stepvault_core::nodes::Writer;
 use crate::harness::Node;
 use crate::support::text;
 
+/// Makes options contradict each other.
+type Contradiction = fn(&mut AgentOptions);
+
 #[tokio::test]
 async fn contradictions_are_refused_before_anything_is_touched() {
     let node = Node::new();
     let good = node.disk_options().await;
 
-    let cases: [(fn(&mut AgentOptions), &str); 4] = [
+    let cases: [(Contradiction, &str); 4] = [
         (
             |options| {
-                options.runs[0]
-                    .remotes
-                    .push(RemoteName::new("elsewhere").unwrap())
+                let elsewhere = RemoteName::new("elsewhere").unwrap();
+                options.runs[0].remotes.push(elsewhere);
             },
             "cannot serve the run: grpo/checkpoints: its remote 'elsewhere' is not configured | ",
         ),

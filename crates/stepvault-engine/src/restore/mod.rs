@@ -142,7 +142,7 @@ fn narrowed(request: &RestoreRequest, agreed: Option<&Agreed>) -> Result<Restore
 /// What came of a plan.
 enum Execution {
     /// The step is in place.
-    Restored(RestoreReport),
+    Restored(Box<RestoreReport>),
     /// No tier has all bytes of the planned version valid.
     Unfit(Faults),
 }
@@ -153,7 +153,7 @@ async fn search_and_execute(context: &RestoreContext, request: &RestoreRequest) 
     while let Some(plan) = search.next().await? {
         let id = plan.id;
         match execute(context, request, plan).await? {
-            Execution::Restored(report) => return Ok(report),
+            Execution::Restored(report) => return Ok(*report),
             Execution::Unfit(faults) => {
                 if faults.local_is_damaged {
                     quarantine(context, request, id, &faults).await;
@@ -175,7 +175,7 @@ async fn execute(context: &RestoreContext, request: &RestoreRequest, plan: Resto
             prepared.map(PreparedHandoff::finish).transpose()
         });
         let report = report(plan, Fetched::default(), true, handoff.await?);
-        return Ok(Execution::Restored(report));
+        return Ok(Execution::Restored(Box::new(report)));
     };
     let leases = fetch::take_leases(context, &missing.step).await;
     let outcome = fetch_and_publish(context, plan, missing, handoff).await;
@@ -208,8 +208,10 @@ async fn fetch_and_publish(
     let transfer = async {
         match fetch::fetch(context, &step, staging).await? {
             FetchOutcome::Staged(staging, fetched) => {
-                let handoff = publish::publish(staging, missing, handoff).await?;
-                Ok(Execution::Restored(report(plan, fetched, false, handoff)))
+                let handoff = publish::publish(*staging, missing, handoff).await?;
+                Ok(Execution::Restored(Box::new(report(
+                    plan, fetched, false, handoff,
+                ))))
             }
             FetchOutcome::Unfit(faults) => Ok(Execution::Unfit(faults)),
         }

@@ -37,7 +37,7 @@ pub fn check(source: &dyn ReadAt) -> Result<(), Fault> {
 
 fn member(source: &dyn ReadAt, record: &Record) -> Result<(), Fault> {
     let name = format!("member {}", shown(record.name()));
-    if !record.name().ends_with(".npy") {
+    if record.name().strip_suffix(".npy").is_none() {
         return Err(Fault::Unknown(format!(
             "{name} is not an array and is not checked"
         )));

@@ -85,7 +85,7 @@ async fn objects_are_plain_files_that_are_never_replaced() {
 async fn reads_come_in_small_pieces_and_notice_a_cut() {
     let place = tempfile::tempdir().unwrap();
     let store = open(place.path());
-    create(&*store, "a", &[7; 3_000_000]).await.unwrap();
+    create(&*store, "a", &vec![7; 3_000_000]).await.unwrap();
     let pieces: Vec<Bytes> = store.read("a", None).await.unwrap().try_collect().await.unwrap();
     assert!(pieces.iter().all(|piece| piece.len() <= 256 << 10));
     let stream = store.read("a", None).await.unwrap();

@@ -34,7 +34,7 @@ pub struct Fetched {
 /// The outcome of fetching a step.
 pub(super) enum FetchOutcome {
     /// All files are staged, verified and durable.
-    Staged(Staging, Fetched),
+    Staged(Box<Staging>, Fetched),
     /// No tier has all bytes valid.
     Unfit(Faults),
 }
@@ -118,7 +118,7 @@ pub(super) async fn fetch(
         .fetched
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
-    Ok(FetchOutcome::Staged(staging, fetched))
+    Ok(FetchOutcome::Staged(Box::new(staging), fetched))
 }
 
 /// Returns the allocated bytes that an interrupted restore left: files that were only preallocated hold no data yet.

@@ -223,7 +223,7 @@ impl PreparedHandoff {
             let path = RelativePath::new(&write.path)?;
             match &write.content {
                 PointerContent::Text(text) => {
-                    directory.write_text(&path, text, self.handoff.pointer_mode())?
+                    directory.write_text(&path, text, self.handoff.pointer_mode())?;
                 }
                 PointerContent::Symlink(target) => directory.write_link(&path, target)?,
                 PointerContent::CopyOf(of) => directory.write_copy(&path, &RelativePath::new(of)?)?,
