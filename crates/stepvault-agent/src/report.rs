@@ -93,7 +93,7 @@ pub struct NotDurable {
     pub id: StepId,
     /// The remote.
     pub remote: RemoteName,
-    /// Whether the step is safe only once it is durable on this remote.
+    /// Whether the step is not durable for lack of this remote: it is required, or no remote is and none has the step.
     pub required: bool,
     /// Whether the fault needs an operator. The next start retries regardless.
     pub failed: bool,

@@ -18,7 +18,8 @@ pub enum ListingState {
 /// What is known about the bytes of a step on the tier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verified {
-    /// They were compared with the manifest.
+    /// They were compared with the manifest, or are assumed to be right by a caller that checks them before it deletes
+    /// anything.
     Yes,
     /// They were not checked: the step is only listed.
     No,

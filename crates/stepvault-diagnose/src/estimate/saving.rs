@@ -45,7 +45,7 @@ impl StepSize {
     /// Returns the number of inodes it needs.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if the number is too large.
+    /// [`ErrorKind::Usage`](stepvault_core::ErrorKind::Usage) if the number is too large.
     pub fn inodes(&self) -> Result<u64> {
         plus(self.files, self.directories)
     }
@@ -106,7 +106,7 @@ pub struct Saving {
 /// sealed.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] if a number is too large.
+/// [`ErrorKind::Usage`](stepvault_core::ErrorKind::Usage) if a number is too large.
 pub fn saving(
     step: StepSize,
     saves_before: u64,

@@ -37,7 +37,7 @@ pub use stage::{Placed, StageRequest, stage};
 pub struct RemoteOutcome {
     /// The remote.
     pub remote: RemoteName,
-    /// Whether the step is safe only once it is durable on this remote.
+    /// Whether the remote is configured as required.
     pub required: bool,
     /// The result of the upload.
     pub result: Result<Uploaded>,

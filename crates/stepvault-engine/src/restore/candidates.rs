@@ -11,8 +11,9 @@ use stepvault_local::sealed::SealedStep;
 
 use super::{RestoreContext, RestoreRequest};
 use crate::blocking::blocking;
-use crate::catalog::{committed_ids, is_outage, outage, removed_steps};
+use crate::catalog::{is_outage, outage};
 use crate::run_remote::RunRemote;
+use crate::step_state::visible_steps;
 
 /// A step that at least one tier holds.
 #[derive(Debug)]
@@ -80,11 +81,11 @@ impl Candidates {
             unreachable: Vec::new(),
         };
         candidates.list_local(context, request).await?;
-        let listings = join_all(context.remotes.iter().map(list_remote)).await;
+        let listings = join_all(context.remotes.iter().map(visible_steps)).await;
         for (remote, listing) in context.remotes.iter().zip(listings) {
             match listing {
-                Ok(ids) => {
-                    for id in ids {
+                Ok(visible) => {
+                    for id in visible.into_keys() {
                         candidates.entry(id).remotes.push(remote.clone());
                     }
                 }
@@ -143,14 +144,4 @@ impl Candidates {
     pub(super) fn pop_newest(&mut self) -> Option<Candidate> {
         self.by_step.pop_last().map(|(_, candidate)| candidate)
     }
-}
-
-/// Returns the steps of a remote that are committed and not removed.
-async fn list_remote(remote: &RunRemote) -> Result<Vec<StepId>> {
-    let removed = removed_steps(remote).await?;
-    let committed = committed_ids(remote).await?;
-    Ok(committed
-        .into_keys()
-        .filter(|id| !removed.contains(*id))
-        .collect())
 }

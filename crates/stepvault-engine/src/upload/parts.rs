@@ -26,12 +26,12 @@ use crate::local_digest::digest_parts;
 use crate::memory::Buffer;
 use crate::workers::run_bounded;
 
-/// How often a file whose upload the store has lost is restarted before the step fails.
+/// Maximum number of rounds, the first included: a file whose upload the store has lost is sent again in the next.
 pub(super) const MAX_ROUNDS: usize = 3;
 
 impl UploadSession {
-    /// Sends what is left of this node's part, until every file of it is proved and listed. Files that the store has
-    /// lost are sent again in the next round.
+    /// Sends what is left of this node part, until every file of it is proved and listed. Files that the store has lost
+    /// are sent again in the next round. A step of several nodes that is not resumed is listed before its commit only.
     pub(super) async fn send_files(&self, sealed: &SealedStep) -> Result<()> {
         let record = sealed.record();
         let copies = Arc::new(self.copy_sources(record).await);
@@ -53,7 +53,7 @@ impl UploadSession {
             }
             let journal = plan.journal;
             match sent {
-                // For a multi-node step, all files are listed before the commit anyway.
+                // The commit of a multi-node step lists the files of all node parts.
                 Ok(()) if !is_resumed && record.is_one_of_several() => return Ok(()),
                 Ok(()) => {
                     let vanished = self.vanished_files(record).await?;
