@@ -202,6 +202,14 @@ impl Entry {
                 .is_some_and(|time| time.elapsed() < HANDLED_SCAN_INTERVAL)
     }
 
+    /// Returns a new entry that was listed just now.
+    pub(super) fn just_surveyed() -> Self {
+        Self {
+            surveyed: Some(Instant::now()),
+            ..Self::default()
+        }
+    }
+
     /// Records that it was listed just now.
     pub(super) fn surveyed(&mut self) {
         self.surveyed = Some(Instant::now());

@@ -94,7 +94,8 @@ impl Discovery {
             extent: self.extent,
         };
         for step in &selected.steps {
-            let entry = self.entries.entry(step.path.clone()).or_default();
+            let entry = self.entries.entry(step.path.clone());
+            let entry = entry.or_insert_with(Entry::just_surveyed);
             if let Some(ready) = facts.check(step, entry, now, &sealed, report) {
                 self.ranks = step.ranks.or(self.ranks);
                 report.ready.push(ready);

@@ -71,6 +71,8 @@ async fn a_requested_step_is_restored_from_its_newest_valid_attempt_and_no_other
         ),
         (5, 2)
     );
+    // What was restored would differ from the next version, which is a conflict of its own.
+    std::fs::remove_dir_all(&restored.decision.path).unwrap();
     std::fs::write(data(&rig, id(1, 5)), [0; 100]).unwrap();
     let (error, message) = text(restore(&context, &request(&rig, Some(5), None)).await);
     assert_eq!(error.kind(), ErrorKind::NoneValid, "{message}");
