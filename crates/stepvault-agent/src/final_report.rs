@@ -6,12 +6,12 @@ use stepvault_core::Result;
 use stepvault_core::ids::RunName;
 use stepvault_engine::blocking::blocking;
 use stepvault_engine::run_remote::RunRemote;
-use stepvault_engine::step_state::{Durability, is_durable_on, is_quarantined_durable_on};
+use stepvault_engine::step_state::{Durability, is_quarantined_durable_on};
 use stepvault_local::sealed::SealedStep;
 use stepvault_local::vault::Vault;
 
 use crate::agent_status::AgentStatus;
-use crate::backlog::unsent_bytes;
+use crate::backlog::{is_durable, unsent_bytes};
 use crate::options::{AgentOptions, AgentRun};
 use crate::remotes::{on_remote, remotes_of};
 use crate::report::{AgentReport, NotDurable, SkippedEntry, UnservedRun};
@@ -65,8 +65,7 @@ impl UndurableContents {
         let mut unsafe_steps = 0;
         for step in &scan.steps {
             // Of an unreadable state nothing is known: the step counts as not durable.
-            let durability =
-                Durability::of(remotes, |remote| Ok(is_durable_on(step, remote).unwrap_or(false)))?;
+            let durability = Durability::of(remotes, |remote| Ok(is_durable(step, remote)))?;
             unsafe_steps += u64::from(durability.missing().any(|(_, needed)| needed));
             let not_durable = durability
                 .missing()

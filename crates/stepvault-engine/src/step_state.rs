@@ -1,6 +1,6 @@
 //! The state of a step: visible on a remote, durable on one remote or as a whole, given up.
 //!
-//! Each of these is decided here and nowhere else. A step is identified by step and attempt ([`StepId`]); whether a
+//! Each of these is decided here. A step is identified by step and attempt ([`StepId`]); whether a
 //! remote holds the same *bytes* under that identity is a question for [`push`](crate::push) and
 //! [`prune`](crate::prune), which compare manifests and the digest of the commit.
 //!
